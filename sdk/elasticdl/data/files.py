@@ -1,0 +1,244 @@
+"""Finding and opening data files: a local path, a directory, a glob, a comma-separated list or a URL.
+
+Local files go straight to the operating system. Anything with a scheme (``s3://``, ``gs://``, ``hdfs://``,
+``memory://`` ...) goes through fsspec, which is imported only then.
+"""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from elasticdl_core.errors import DataError
+
+#: Files in a directory that are never data: hidden ones, markers such as ``_SUCCESS``, and our own indexes.
+_IGNORED_PREFIXES = (".", "_")
+_IGNORED_SUFFIXES = (".idx", ".crc", ".tmp")
+_GLOB_CHARACTERS = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """What tells one state of a file from another.
+
+    Attributes:
+        size: bytes.
+        version: modification time in nanoseconds, or the entity tag of a remote store.
+    """
+
+    size: int
+    version: str
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path needs fsspec: it has a scheme other than ``file``."""
+    return "://" in path and not path.startswith("file://")
+
+
+def local_path(path: str) -> Path:
+    """The path of a local file, its ``file://`` taken off."""
+    return Path(path.removeprefix("file://"))
+
+
+def _filesystem(url: str) -> tuple[Any, str]:
+    """The fsspec file system of a URL and the URL's path in it."""
+    import fsspec
+
+    try:
+        fs, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        scheme = url.split("://", 1)[0]
+        raise DataError(
+            f"{url}: cannot open a {scheme}:// URL: {error}",
+            fix="install the fsspec package for that scheme (s3fs, gcsfs, adlfs, ...), or give a local path",
+        ) from error
+    return fs, path
+
+
+def _unreadable(path: str, error: Exception) -> DataError:
+    """An error of the operating system or of a remote store, as one of ours."""
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"{path}: no such file or directory", fix=_suggest(path))
+    if isinstance(error, PermissionError):
+        return DataError(
+            f"{path}: permission denied",
+            fix=f"make it readable for the user that runs the job (chmod a+r {path})",
+        )
+    if isinstance(error, IsADirectoryError):
+        return DataError(f"{path}: is a directory, not a file", fix="give a file, or use the directory as the data")
+    return DataError(f"{path}: cannot be read: {error}", fix="check the path, the network and the credentials")
+
+
+def _suggest(path: str) -> str:
+    """A fix for a missing local path: names that are near in the nearest directory that exists."""
+    if is_remote(path):
+        return "check the URL; list its parent with the tool of that store"
+    wanted = local_path(path).absolute()
+    parent = wanted
+    while not parent.is_dir() and parent != parent.parent:
+        wanted, parent = parent, parent.parent
+    try:
+        names = sorted(entry.name for entry in parent.iterdir())
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(wanted.name, names, n=3, cutoff=0.5)
+    if near:
+        return "did you mean " + " or ".join(str(parent / name) for name in near) + "?"
+    if names:
+        return f"{parent} holds {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}; check the path"
+    return f"{parent} is empty; check the path"
+
+
+def open_for_reading(path: str, *, block_size: int | None = None) -> BinaryIO:
+    """Opens a file for binary reading.
+
+    Args:
+        path: a local path or an fsspec URL.
+        block_size: bytes that a remote file fetches ahead; 0 for none (for hopping from header to header).
+
+    Raises:
+        DataError: missing, unreadable, or a directory.
+    """
+    try:
+        if not is_remote(path):
+            return local_path(path).open("rb")
+        fs, inner = _filesystem(path)
+        if block_size == 0:
+            return cast(BinaryIO, fs.open(inner, "rb", cache_type="none"))
+        if block_size:
+            return cast(BinaryIO, fs.open(inner, "rb", block_size=block_size))
+        return cast(BinaryIO, fs.open(inner, "rb"))
+    except DataError:
+        raise
+    except Exception as error:  # a remote store may raise anything
+        raise _unreadable(path, error) from error
+
+
+def stamp(path: str) -> FileStamp:
+    """Size and version of a file.
+
+    Raises:
+        DataError: missing, unreadable, or of unknown size.
+    """
+    try:
+        if not is_remote(path):
+            status = local_path(path).stat()
+            return FileStamp(status.st_size, str(status.st_mtime_ns))
+        fs, inner = _filesystem(path)
+        info = fs.info(inner)
+    except DataError:
+        raise
+    except Exception as error:  # a remote store may raise anything
+        raise _unreadable(path, error) from error
+    if info.get("size") is None:
+        raise DataError(
+            f"{path}: the store does not tell the file's size", fix="copy the file to a store that does"
+        )
+    version = next((str(info[k]) for k in ("ETag", "etag", "mtime", "LastModified", "created") if info.get(k)), "")
+    return FileStamp(int(info["size"]), version)
+
+
+def list_files(origin: str) -> Iterator[str]:
+    """The data files that a data origin names, one by one, in a fixed order.
+
+    Directories are walked in name order while the caller works on what came already.
+
+    Args:
+        origin: a file, directory, glob or URL, or several of them separated by commas.
+
+    Yields:
+        Absolute local paths, or URLs with their scheme. A file named twice comes once.
+
+    Raises:
+        DataError: a path does not exist, a glob matches nothing, or a directory holds no data file.
+    """
+    seen: set[str] = set()
+    for part in split_origin(origin):
+        for path in _expand(part):
+            if path not in seen:
+                seen.add(path)
+                yield path
+
+
+def split_origin(origin: str) -> list[str]:
+    """The parts of a comma-separated data origin; a local path with a comma in its name stays whole.
+
+    Raises:
+        DataError: the origin is empty.
+    """
+    if not is_remote(origin) and origin and local_path(origin).exists():
+        return [origin]
+    parts = [part.strip() for part in origin.split(",") if part.strip()]
+    if not parts:
+        raise DataError("the data path is empty", fix="name a file, a directory, a glob or a URL")
+    return parts
+
+
+def _expand(part: str) -> Iterator[str]:
+    if is_remote(part):
+        yield from _expand_remote(part)
+        return
+    path = local_path(part)
+    if path.is_file():
+        yield str(path.absolute())
+    elif path.is_dir():
+        yield from _not_empty(_walk(path.absolute()), f"{part}: the directory holds no data files")
+    elif _GLOB_CHARACTERS & set(part):
+        matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        files = (str(Path(match).absolute()) for match in matches if Path(match).is_file())
+        yield from _not_empty(files, f"{part}: the pattern matches no file")
+    elif path.exists():
+        raise DataError(f"{part}: is neither a file nor a directory", fix="give a regular file or a directory")
+    else:
+        raise _unreadable(part, FileNotFoundError(part))
+
+
+def _expand_remote(part: str) -> Iterator[str]:
+    fs, inner = _filesystem(part)
+    try:
+        if _GLOB_CHARACTERS & set(inner):
+            found = sorted(fs.glob(inner))
+            problem = f"{part}: the pattern matches no file"
+        elif fs.isdir(inner):
+            found = [path for path in sorted(fs.find(inner)) if _is_data_name(path.rsplit("/", 1)[-1])]
+            problem = f"{part}: the directory holds no data files"
+        elif fs.exists(inner):
+            found, problem = [inner], ""
+        else:
+            raise FileNotFoundError(part)
+    except Exception as error:  # a remote store may raise anything
+        raise _unreadable(part, error) from error
+    yield from _not_empty((fs.unstrip_protocol(path) for path in found), problem)
+
+
+def _not_empty(paths: Iterator[str], problem: str) -> Iterator[str]:
+    first = next(paths, None)
+    if first is None:
+        raise DataError(problem, fix="check the path; hidden files and names that begin with _ are not data")
+    yield first
+    yield from paths
+
+
+def _walk(directory: Path) -> Iterator[str]:
+    """Data files below a directory, depth first in name order, listing lazily."""
+    try:
+        with os.scandir(directory) as scan:
+            entries = sorted(scan, key=lambda entry: entry.name)
+    except OSError as error:
+        raise _unreadable(str(directory), error) from error
+    for entry in entries:
+        if not _is_data_name(entry.name):
+            continue
+        if entry.is_dir():
+            yield from _walk(Path(entry.path))
+        elif entry.is_file():
+            yield entry.path
+
+
+def _is_data_name(name: str) -> bool:
+    return not name.startswith(_IGNORED_PREFIXES) and not name.endswith(_IGNORED_SUFFIXES)

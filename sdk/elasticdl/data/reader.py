@@ -1,0 +1,126 @@
+"""What a data reader is: it lists shards from an index, and reads the records of a range.
+
+A reader is made in two places from the same arguments: where shards are listed, and in every worker. A shard's
+``name`` means the same in both. For files it is the absolute path or URL of the file, and ``start`` and ``end``
+are record indices within it.
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+
+from elasticdl_core.task import Shard
+
+__all__ = ["DataReader", "Feed", "Metadata", "Record", "RecordSpec", "Shard", "ShardLike"]
+
+#: One record as ``feed`` will see it: ``bytes``, a list of column strings, or whatever a custom reader yields.
+Record: TypeAlias = Any
+
+#: ``feed(dataset, mode, metadata)`` of a model module.
+Feed: TypeAlias = Callable[[Any, str, "Metadata"], Any]
+
+DEFAULT_BATCH_RECORDS = 256
+
+
+class ShardLike(Protocol):
+    """Anything that names a range of records: a shard, a task's shard, or a user's own object."""
+
+    @property
+    def name(self) -> str:
+        """The unit that the reader knows."""
+
+    @property
+    def start(self) -> int:
+        """Index of the first record."""
+
+    @property
+    def end(self) -> int:
+        """One past the index of the last record."""
+
+
+@dataclass(frozen=True)
+class RecordSpec:
+    """The form of raw records, so that a worker can give them to a framework without looking at one.
+
+    Attributes:
+        kind: ``bytes``: each record is a ``bytes`` object (a scalar string tensor). ``columns``: each is a list
+            of ``width`` strings (a string tensor of shape ``[width]``). ``python``: each is what a custom
+            reader yields; its tensors are inferred from the first record or from ``output_types``.
+        width: number of columns, for ``columns`` only.
+        output_types: what a custom reader says of its records (``records_output_types``), else ``None``.
+    """
+
+    kind: Literal["bytes", "columns", "python"]
+    width: int | None = None
+    output_types: Any = None
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a reader knows of its records; the third argument of ``feed``.
+
+    Attributes:
+        column_names: names of the columns in the order of a record; empty where records have no columns.
+        column_types: type of each column where the source tells it (``int64``, ``float``, ``string``).
+        kind: ``recordio``, ``tfrecord``, ``csv`` or ``custom``.
+    """
+
+    column_names: list[str] = field(default_factory=list)
+    column_types: Mapping[str, str] = field(default_factory=dict)
+    kind: str = "custom"
+
+
+class DataReader(abc.ABC):
+    """Lists shards and reads their records.
+
+    A reader is safe to use from several threads at once.
+    """
+
+    @abc.abstractmethod
+    def create_shards(self) -> Iterator[Shard]:
+        """Lists the shards from an index, lazily, so that tasks can be made while listing goes on.
+
+        The same data gives the same shards in the same order. Shards are disjoint and cover every record.
+
+        Raises:
+            DataError: the data is missing, unreadable, or holds no record at all.
+        """
+
+    @abc.abstractmethod
+    def read_records(self, shard: ShardLike) -> Iterator[Record]:
+        """Reads the records ``shard.start`` to ``shard.end`` of ``shard.name``, in order.
+
+        Raises:
+            DataError: the data is missing, unreadable, corrupt, or shorter than the shard says.
+        """
+
+    def read_batches(
+        self, shard: ShardLike, max_records: int = DEFAULT_BATCH_RECORDS
+    ) -> Iterator[list[Record]]:
+        """Reads the same records as ``read_records``, as lists of 1 to ``max_records`` records."""
+        records = iter(self.read_records(shard))
+        while batch := list(itertools.islice(records, max_records)):
+            yield batch
+
+    @property
+    @abc.abstractmethod
+    def metadata(self) -> Metadata:
+        """What is known of the records."""
+
+    @property
+    @abc.abstractmethod
+    def records_kind(self) -> RecordSpec:
+        """The form of the raw records."""
+
+    def default_feed(self) -> Feed | None:
+        """A ``feed`` for models that bring none, or ``None`` where the reader cannot know one."""
+        return None
+
+    @property
+    def skipped_records(self) -> int:
+        """Records that were passed over as corrupt since this reader was made (``on_corrupt=skip``)."""
+        return 0

@@ -1,0 +1,385 @@
+"""Jobs: their specification, states and the legal ways between them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+
+from elasticdl_core.errors import Problem, SpecError
+
+
+class JobState(enum.StrEnum):
+    """Where a job stands."""
+
+    QUEUED = "QUEUED"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    CANCELLING = "CANCELLING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the job has ended for good."""
+        return not LEGAL_TRANSITIONS[self]
+
+
+LEGAL_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset(
+        {JobState.STARTING, JobState.SUSPENDED, JobState.CANCELLING, JobState.CANCELLED, JobState.FAILED}
+    ),
+    JobState.STARTING: frozenset(
+        {JobState.RUNNING, JobState.QUEUED, JobState.SUSPENDED, JobState.CANCELLING, JobState.FAILED}
+    ),
+    JobState.RUNNING: frozenset(
+        {JobState.QUEUED, JobState.SUSPENDED, JobState.CANCELLING, JobState.SUCCEEDED, JobState.FAILED}
+    ),
+    JobState.SUSPENDED: frozenset({JobState.QUEUED, JobState.CANCELLING, JobState.CANCELLED}),
+    JobState.CANCELLING: frozenset({JobState.CANCELLED}),
+    JobState.SUCCEEDED: frozenset(),
+    JobState.FAILED: frozenset(),
+    JobState.CANCELLED: frozenset(),
+}
+"""RUNNING/STARTING -> QUEUED is an eviction: the job waits for capacity again and resumes where it was."""
+
+
+class JobType(enum.StrEnum):
+    """What a job does."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+    PREDICTION = "prediction"
+
+
+STRATEGIES = ("auto", "ParameterServerStrategy")
+KERAS_FLAVOURS = ("default", "legacy")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """Everything that a user says about a job; each field is a flag of the CLI and a field of ``POST /jobs``.
+
+    The model code is either ``model_bundle`` (``sha256:<hex>`` of a zip uploaded to ``PUT /bundles/{digest}``) or
+    ``model_zoo`` (a directory that every process of the job can read).
+
+    Attributes:
+        model_def: ``file.object`` of the model function or class in the zoo (dots are folders).
+        name: lower-case letters, digits and dashes; the job's id starts with it.
+        type: training, evaluation or prediction.
+        model_zoo: directory of model modules on a shared file system.
+        model_bundle: digest of the uploaded zip of the zoo.
+        model_params: keyword arguments for the model function.
+        feed: name of the function that turns raw records into features and labels (``feed`` or ``dataset_fn``).
+        loss: name of the loss function.
+        optimizer: name of the optimizer function.
+        optimizer_params: keyword arguments for the optimizer function, e.g. ``{"lr": 0.01}``.
+        eval_metrics_fn: name of the metrics function.
+        callbacks: name of the callbacks function.
+        custom_data_reader: name of the reader function; empty for a built-in reader, unless the module has one.
+        prediction_outputs_processor: name of the processor class.
+        keras: ``default`` (Keras 3) or ``legacy`` (tf_keras).
+        training_data: path, directory, glob or URL of the training records.
+        validation_data: the same for evaluation.
+        prediction_data: the same for prediction.
+        data_reader_params: parameters for the data reader.
+        minibatch_size: records in a minibatch.
+        num_minibatches_per_task: minibatches in a task.
+        num_epochs: passes over the training data.
+        max_steps: stop after that many model updates; 0 for no limit.
+        shuffle: whether tasks of an epoch come in random order.
+        seed: seeds the order of tasks and the initial values.
+        evaluation_steps: evaluate every N updates; 0 for the end of each epoch only (with validation data).
+        log_loss_steps: report the loss every N steps.
+        distribution_strategy: ``auto`` or ``ParameterServerStrategy``.
+        num_ps: number of parameter servers.
+        use_async: asynchronous SGD, else synchronous.
+        grads_to_wait: gradients that make one synchronous update.
+        sync_version_tolerance: how many versions old a gradient may be in synchronous mode.
+        lr_staleness_modulation: divide the learning rate by the staleness of the gradient (asynchronous).
+        get_model_steps: local updates between two pulls of the dense parameters.
+        embedding_threshold_bytes: an ``Embedding`` layer larger than this becomes PS-backed.
+        eager: run the model eagerly and print every layer's output.
+        checkpoint_steps: checkpoint every N updates; 0 for the end of the job only.
+        checkpoint_dir: where checkpoints go; empty for the job's own directory.
+        keep_checkpoint_max: keep the last N; 0 keeps all.
+        checkpoint_dir_for_init: a checkpoint (or a directory of them) to start from.
+        output: where the exported model, or predictions, go; empty for the job's artifacts.
+        export_formats: comma separated ``keras``, ``saved_model``.
+        min_workers: the job starts only when this many fit.
+        max_workers: the job never has more.
+        priority: higher goes first; -1000 to 1000.
+        worker_memory_mib: memory limit of a worker in MiB; 0 for none.
+        ps_memory_mib: memory limit of a PS in MiB; 0 for none.
+        envs: environment variables for the workers.
+        labels: free key-value pairs to find the job by.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    model_def: str
+    name: str = "job"
+    type: JobType = JobType.TRAINING
+    model_zoo: str = ""
+    model_bundle: str = ""
+    model_params: dict[str, Any] = field(default_factory=dict)
+    feed: str = ""
+    loss: str = "loss"
+    optimizer: str = "optimizer"
+    optimizer_params: dict[str, Any] = field(default_factory=dict)
+    eval_metrics_fn: str = "eval_metrics_fn"
+    callbacks: str = "callbacks"
+    custom_data_reader: str = ""
+    prediction_outputs_processor: str = "PredictionOutputsProcessor"
+    keras: str = "default"
+    training_data: str = ""
+    validation_data: str = ""
+    prediction_data: str = ""
+    data_reader_params: dict[str, Any] = field(default_factory=dict)
+    minibatch_size: int = 64
+    num_minibatches_per_task: int = 8
+    num_epochs: int = 1
+    max_steps: int = 0
+    shuffle: bool = True
+    seed: int = 0
+    evaluation_steps: int = 0
+    log_loss_steps: int = 100
+    distribution_strategy: str = "auto"
+    num_ps: int = 1
+    use_async: bool = True
+    grads_to_wait: int = 1
+    sync_version_tolerance: int = 0
+    lr_staleness_modulation: bool = False
+    get_model_steps: int = 1
+    embedding_threshold_bytes: int = 2 * 1024 * 1024
+    eager: bool = False
+    checkpoint_steps: int = 0
+    checkpoint_dir: str = ""
+    keep_checkpoint_max: int = 3
+    checkpoint_dir_for_init: str = ""
+    output: str = ""
+    export_formats: str = "keras,saved_model"
+    min_workers: int = 1
+    max_workers: int = 1
+    priority: int = 0
+    worker_memory_mib: int = 0
+    ps_memory_mib: int = 0
+    envs: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> JobSpec:
+        """Builds and validates a specification from JSON data.
+
+        Raises:
+            SpecError: with every problem found: unknown fields, wrong types, values and combinations.
+        """
+        hints = get_type_hints(cls)
+        fields = {f.name: f for f in dataclasses.fields(cls)}
+        problems: list[Problem] = []
+        values: dict[str, Any] = {}
+        for key, value in mapping.items():
+            if key not in fields:
+                near = difflib.get_close_matches(key, fields, n=1)
+                fix = f"did you mean {near[0]!r}?" if near else "remove it; see the API reference for all fields"
+                problems.append(Problem(key, f"there is no field {key!r}", fix))
+                continue
+            converted, wrong = _convert(value, hints[key])
+            if wrong:
+                problems.append(Problem(key, f"{value!r} is not {wrong}", f"give {wrong}"))
+            else:
+                values[key] = converted
+        if "model_def" not in mapping:
+            problems.append(Problem("model_def", "it is missing", "name the model, e.g. 'mnist.custom_model'"))
+        if problems:
+            raise SpecError(problems)
+        spec = cls(**values)
+        spec.check()
+        return spec
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The specification as JSON data; ``from_mapping`` reads it back."""
+        mapping = dataclasses.asdict(self)
+        mapping["type"] = str(self.type)
+        return mapping
+
+    def check(self) -> None:
+        """Checks values and combinations.
+
+        Raises:
+            SpecError: with every problem found.
+        """
+        problems = [*self._value_problems(), *self._combination_problems()]
+        if problems:
+            raise SpecError(problems)
+
+    @property
+    def records_per_task(self) -> int:
+        """Number of records in a full task."""
+        return self.minibatch_size * self.num_minibatches_per_task
+
+    def _value_problems(self) -> list[Problem]:
+        problems: list[Problem] = []
+
+        def need(ok: bool, name: str, message: str, fix: str) -> None:
+            if not ok:
+                problems.append(Problem(name, message, fix))
+
+        need(
+            bool(_NAME.fullmatch(self.name)),
+            "name",
+            f"{self.name!r} is not a job name",
+            "use 1 to 40 lower-case letters, digits and dashes, starting and ending with a letter or digit",
+        )
+        need(
+            "." in self.model_def and all(part.isidentifier() for part in self.model_def.split(".")),
+            "model_def",
+            f"{self.model_def!r} does not name an object in a file",
+            "write file.object, e.g. 'mnist.custom_model' for custom_model in mnist.py",
+        )
+        for name, least in _AT_LEAST.items():
+            value = getattr(self, name)
+            need(value >= least, name, f"{value} is too small", f"give {least} or more")
+        need(
+            -1000 <= self.priority <= 1000,
+            "priority",
+            f"{self.priority} is out of range",
+            "give -1000 to 1000",
+        )
+        need(
+            self.keras in KERAS_FLAVOURS,
+            "keras",
+            f"{self.keras!r} is unknown",
+            f"give one of {KERAS_FLAVOURS}",
+        )
+        need(
+            self.distribution_strategy in STRATEGIES,
+            "distribution_strategy",
+            f"{self.distribution_strategy!r} is unknown",
+            f"give one of {STRATEGIES}",
+        )
+        formats = set(self.export_formats.split(",")) - {"", "keras", "saved_model"}
+        need(
+            not formats,
+            "export_formats",
+            f"{sorted(formats)} are unknown",
+            "give 'keras', 'saved_model' or both",
+        )
+        reserved = sorted(key for key in self.envs if key.startswith("ELASTICDL_"))
+        need(not reserved, "envs", f"{reserved} are reserved", "choose names that do not start with ELASTICDL_")
+        return problems
+
+    def _combination_problems(self) -> list[Problem]:
+        problems: list[Problem] = []
+
+        def need(ok: bool, name: str, message: str, fix: str) -> None:
+            if not ok:
+                problems.append(Problem(name, message, fix))
+
+        need(
+            bool(self.model_zoo) != bool(self.model_bundle),
+            "model_zoo",
+            "the model code must come from exactly one place",
+            "give model_zoo (a shared path) or model_bundle (an uploaded zip)",
+        )
+        data = {
+            JobType.TRAINING: "training_data",
+            JobType.EVALUATION: "validation_data",
+            JobType.PREDICTION: "prediction_data",
+        }[self.type]
+        need(
+            bool(getattr(self, data)) or bool(self.custom_data_reader),
+            data,
+            f"a {self.type} job needs it",
+            f"give --{data} (a path, directory, glob or URL)",
+        )
+        need(
+            self.type is JobType.TRAINING or bool(self.checkpoint_dir_for_init),
+            "checkpoint_dir_for_init",
+            f"a {self.type} job needs a trained model",
+            "give --checkpoint_dir_for_init (a checkpoint of a training job)",
+        )
+        need(
+            self.min_workers <= self.max_workers,
+            "max_workers",
+            f"{self.max_workers} is less than min_workers ({self.min_workers})",
+            "raise max_workers or lower min_workers",
+        )
+        need(
+            self.use_async or not self.lr_staleness_modulation,
+            "lr_staleness_modulation",
+            "it means nothing in synchronous mode",
+            "drop it, or set use_async",
+        )
+        need(
+            not self.use_async or self.grads_to_wait == 1,
+            "grads_to_wait",
+            "asynchronous mode applies each gradient at once",
+            "set use_async to false, or leave grads_to_wait at 1",
+        )
+        need(
+            not self.use_async or self.sync_version_tolerance == 0,
+            "sync_version_tolerance",
+            "it means nothing in asynchronous mode",
+            "set use_async to false, or leave it at 0",
+        )
+        need(
+            self.use_async or self.get_model_steps == 1,
+            "get_model_steps",
+            "local updates between pulls are asynchronous by nature",
+            "set use_async, or leave get_model_steps at 1",
+        )
+        need(
+            not self.evaluation_steps or bool(self.validation_data),
+            "evaluation_steps",
+            "there is nothing to evaluate on",
+            "give --validation_data",
+        )
+        return problems
+
+
+_AT_LEAST = {
+    "minibatch_size": 1,
+    "num_minibatches_per_task": 1,
+    "num_epochs": 1,
+    "max_steps": 0,
+    "evaluation_steps": 0,
+    "log_loss_steps": 1,
+    "num_ps": 1,
+    "grads_to_wait": 1,
+    "sync_version_tolerance": 0,
+    "get_model_steps": 1,
+    "embedding_threshold_bytes": 0,
+    "checkpoint_steps": 0,
+    "keep_checkpoint_max": 0,
+    "min_workers": 1,
+    "max_workers": 1,
+    "worker_memory_mib": 0,
+    "ps_memory_mib": 0,
+}
+
+
+def _convert(value: Any, hint: Any) -> tuple[Any, str]:
+    """Checks a JSON value against a type; returns the value and, if it does not fit, what was expected."""
+    if hint is JobType:
+        kinds = [str(kind) for kind in JobType]
+        return (JobType(value), "") if value in kinds else (None, f"one of {', '.join(kinds)}")
+    if hint is bool:
+        return (value, "") if isinstance(value, bool) else (None, "true or false")
+    if hint is int:
+        return (value, "") if isinstance(value, int) and not isinstance(value, bool) else (None, "a whole number")
+    if hint is str:
+        return (value, "") if isinstance(value, str) else (None, "a string")
+    if get_origin(hint) is dict:
+        fits = isinstance(value, dict) and all(isinstance(key, str) for key in value)
+        if fits and get_args(hint)[1] is str:
+            fits = all(isinstance(item, str) for item in value.values())
+        return (value, "") if fits else (None, "an object with string keys")
+    raise TypeError(f"no conversion for {hint!r}")

@@ -1,0 +1,109 @@
+"""What the parameter servers must know of a model: dense parameters, embedding tables, optimizer."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class DenseKind(enum.StrEnum):
+    """How pushes change a dense parameter."""
+
+    TRAINABLE = "trainable"
+    """Pushes carry gradients; the optimizer applies them."""
+    STATE = "state"
+    """Pushes carry differences that are added (moving averages and other non-trainable state)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseSpec:
+    """One dense parameter.
+
+    Attributes:
+        name: unique in the model.
+        shape: the tensor's shape.
+        dtype: numpy name of the dtype; trainable parameters are float32 on the PS.
+        kind: gradient-trained or additive state.
+        weight_decay: whether the optimizer's weight decay applies (it can exclude variables).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    kind: DenseKind = DenseKind.TRAINABLE
+    weight_decay: bool = True
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class InitializerSpec:
+    """How rows of an embedding table begin.
+
+    Attributes:
+        kind: uniform, normal, truncated_normal, zeros, ones, constant, glorot_uniform, glorot_normal, he_uniform
+            or he_normal.
+        params: numbers that the kind takes (``minval``/``maxval``, ``mean``/``stddev``, ``value``).
+        seed: makes tables differ; a row's values depend on seed, id and column only.
+    """
+
+    kind: str = "uniform"
+    params: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """One embedding table: an open-ended map from int64 id to a float32 vector.
+
+    Attributes:
+        name: unique in the model.
+        dim: length of each vector.
+        initializer: how rows begin.
+        input_dim: number of ids when the id space is closed, else None. Fan-in of Glorot and He initialisers.
+    """
+
+    name: str
+    dim: int
+    initializer: InitializerSpec = field(default_factory=InitializerSpec)
+    input_dim: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSpec:
+    """An optimizer and its hyper-parameters, in Keras' words.
+
+    Attributes:
+        name: sgd, adam, adamw, adagrad, rmsprop, adadelta, adamax or ftrl; momentum, Nesterov
+            and AMSGrad are parameters (``momentum``, ``nesterov``, ``amsgrad``).
+        params: numbers and booleans as Keras' ``get_config`` names them, e.g. ``learning_rate``, ``beta_1``,
+            ``epsilon``, ``weight_decay``.
+    """
+
+    name: str
+    params: Mapping[str, float | bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMode:
+    """When a pushed gradient becomes an update.
+
+    Attributes:
+        use_async: apply each gradient at once.
+        grads_to_wait: synchronous: gradients whose mean makes one update.
+        sync_version_tolerance: synchronous: how many versions old a gradient may be.
+        lr_staleness_modulation: asynchronous: divide the learning rate by the gradient's staleness in versions
+            (Zhang et al. 2015, "Staleness-aware Async-SGD for Distributed Deep Learning").
+    """
+
+    use_async: bool = True
+    grads_to_wait: int = 1
+    sync_version_tolerance: int = 0
+    lr_staleness_modulation: bool = False

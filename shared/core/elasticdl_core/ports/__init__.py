@@ -1,0 +1,1 @@
+"""Ports: what the core and the services need from the outside world, as protocols."""

@@ -1,0 +1,137 @@
+"""The launcher: what starts and stops the processes of jobs.
+
+Adapters: ``process`` (an agent on this machine owns the children), later ``docker`` and ``kubernetes``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Role(enum.StrEnum):
+    """What a process of a job is."""
+
+    MASTER = "master"
+    PS = "ps"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ProcessId:
+    """Names one launch of one process; launching the same id twice launches once.
+
+    Attributes:
+        job_id: the job.
+        role: master, PS or worker.
+        index: which of that role.
+        incarnation: how often this index was launched before.
+    """
+
+    job_id: str
+    role: Role
+    index: int
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.job_id}/{self.role}/{self.index}/{self.incarnation}"
+
+    @property
+    def owner(self) -> str:
+        """Name used as the owner of leases and in traces, e.g. ``worker-3.1``."""
+        return f"{self.role}-{self.index}.{self.incarnation}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """What to launch. The command follows from the role: no caller can make a launcher run anything else.
+
+    Attributes:
+        id: the process.
+        environment: variables for the process besides those that the launcher gives every process.
+        memory_mib: limit of resident memory in MiB; 0 for none.
+        slots: worker slots that the process takes; it is pending until they are free.
+    """
+
+    id: ProcessId
+    environment: Mapping[str, str] = field(default_factory=dict)
+    memory_mib: int = 0
+    slots: int = 0
+
+
+class ProcessState(enum.StrEnum):
+    """Where a process stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    EXITED = "exited"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """What is known of a process.
+
+    Attributes:
+        id: the process.
+        state: pending, running or exited.
+        exit_code: its exit code, or minus the signal that ended it; None while it lives.
+        reason: empty, or ``oom_killed``, ``terminated`` (asked to), ``launcher_lost`` (its launcher died).
+        pid: process id while running, else 0.
+    """
+
+    id: ProcessId
+    state: ProcessState
+    exit_code: int | None = None
+    reason: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityInfo:
+    """What a launcher can hold.
+
+    Attributes:
+        slots: worker slots in all.
+        used: worker slots taken by running or pending processes, by job id.
+    """
+
+    slots: int
+    used: Mapping[str, int] = field(default_factory=dict)
+
+
+class Launcher(Protocol):
+    """Starts, stops, lists and watches processes. Every call has a deadline and may raise UnavailableError."""
+
+    def address(self, job_id: str, role: Role, index: int) -> str:
+        """The gRPC address where that process listens: the same for each incarnation."""
+        ...
+
+    async def launch(self, spec: ProcessSpec) -> None:
+        """Launches a process; does nothing if that id was launched before, whatever became of it."""
+        ...
+
+    async def terminate(self, process: ProcessId, *, grace_s: float) -> None:
+        """Asks the process to leave (SIGTERM), kills its whole group after ``grace_s`` seconds. Returns at once."""
+        ...
+
+    async def terminate_job(self, job_id: str, *, grace_s: float) -> None:
+        """Does so for all processes of a job, and forgets its pending ones."""
+        ...
+
+    async def list(self, job_id: str | None = None) -> list[ProcessStatus]:
+        """All known processes of a job, or of all jobs, oldest first."""
+        ...
+
+    def watch(self, job_id: str) -> AsyncIterator[ProcessStatus]:
+        """Yields the present statuses of a job's processes, then each change."""
+        ...
+
+    async def capacity(self) -> CapacityInfo:
+        """Slots in all and in use."""
+        ...
+
+    def logs(self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool) -> AsyncIterator[bytes]:
+        """Yields pieces of what the incarnations of a process printed; with ``follow`` until it has ended."""
+        ...

@@ -1,0 +1,151 @@
+"""What a policy answers: a target for each job, with one primary reason."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class ReasonCode(enum.StrEnum):
+    """Why a job has the workers that it has."""
+
+    AT_MAX = "at_max"
+    """It has as many as it can use."""
+    AT_USEFUL_SIZE = "at_useful_size"
+    """One more would speed it up by too little to be worth taking."""
+    CLUSTER_FULL = "cluster_full"
+    """It runs with fewer than it could use; the rest is worth more elsewhere."""
+    TEAM_SHARE = "team_share"
+    """It runs with fewer than it could use because its team's share is spent."""
+    NOT_WORTH_A_CHANGE = "not_worth_a_change"
+    """Another size would be a little better, but less than the change costs."""
+    MEASURING = "measuring"
+    """Its speed at more workers is not known yet; it grows step by step."""
+    WAITING_FOR_CAPACITY = "waiting_for_capacity"
+    """Its minimum does not fit."""
+    WAITING_BEHIND = "waiting_behind"
+    """Its minimum would fit, but would delay a job that has a reservation, or that is ahead of it."""
+    WAITING_FOR_QUOTA = "waiting_for_quota"
+    """Its minimum would take its team over its limit."""
+    WAITING_FOR_DRAIN = "waiting_for_drain"
+    """Its slots are assigned, but their former users are still leaving."""
+    EVICTED = "evicted"
+    """It ran, and gave its slots to a job that goes first."""
+    IMPOSSIBLE = "impossible"
+    """Its minimum is more than the whole cluster, or than its team's limit."""
+    NOT_WANTED = "not_wanted"
+    """Its owner suspended or cancelled it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One primary reason.
+
+    Attributes:
+        code: the kind of reason.
+        text: a sentence with the numbers, for people.
+        blockers: ids of the jobs that hold what this one lacks, most important first.
+        data: the numbers, for programs.
+    """
+
+    code: ReasonCode
+    text: str
+    blockers: tuple[str, ...] = ()
+    data: Mapping[str, float | str] = field(default_factory=dict)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The reason as JSON data."""
+        return {
+            "code": str(self.code),
+            "text": self.text,
+            "blockers": list(self.blockers),
+            "data": dict(self.data),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What one job gets.
+
+    Attributes:
+        workers: its target; 0 if it is not admitted.
+        admitted: whether it runs (master, PS and at least its minimum of workers).
+        reason: why.
+    """
+
+    workers: int
+    admitted: bool
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The promise to the first job that does not fit.
+
+    Attributes:
+        job_id: whose minimum is being saved up.
+        at: when it is expected to fit, on the snapshot's clock; None if that cannot be told.
+    """
+
+    job_id: str
+    at: float | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The decision.
+
+    Attributes:
+        policy: name of the policy.
+        allocations: by job id, for every job of the snapshot, in the order in which they go first.
+        reservation: the first job that does not fit, if any.
+    """
+
+    policy: str
+    allocations: Mapping[str, Allocation]
+    reservation: Reservation | None = None
+
+    def targets(self) -> dict[str, int]:
+        """The number of workers by job id."""
+        return {job_id: allocation.workers for job_id, allocation in self.allocations.items()}
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The plan as JSON data, for the decision log."""
+        return {
+            "policy": self.policy,
+            "allocations": {
+                job_id: {
+                    "workers": allocation.workers,
+                    "admitted": allocation.admitted,
+                    "reason": allocation.reason.to_mapping(),
+                }
+                for job_id, allocation in self.allocations.items()
+            },
+            "reservation": None
+            if self.reservation is None
+            else {"job_id": self.reservation.job_id, "at": self.reservation.at},
+        }
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Plan:
+        """Reads ``to_mapping`` back."""
+        reservation = mapping["reservation"]
+        return cls(
+            policy=mapping["policy"],
+            allocations={
+                job_id: Allocation(
+                    item["workers"],
+                    item["admitted"],
+                    Reason(
+                        ReasonCode(item["reason"]["code"]),
+                        item["reason"]["text"],
+                        tuple(item["reason"]["blockers"]),
+                        item["reason"]["data"],
+                    ),
+                )
+                for job_id, item in mapping["allocations"].items()
+            },
+            reservation=None if reservation is None else Reservation(reservation["job_id"], reservation["at"]),
+        )

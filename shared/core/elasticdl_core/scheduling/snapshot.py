@@ -1,0 +1,303 @@
+"""What a policy sees: the jobs, the capacity and the quotas at one instant.
+
+A snapshot is plain data. The service builds it from Postgres and the launcher, the simulator from its own
+clock, and a decision log can be read back into one: the same policy code runs on all three.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from elasticdl_core.job import JobState
+
+DIMENSIONS = ("slots", "cpu", "memory", "gpu")
+"""The resources that are counted, in the order in which they are named in reasons."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """An amount of each resource.
+
+    Attributes:
+        slots: worker slots; what capacity is counted in where nothing finer is known.
+        cpu: cores.
+        memory: MiB.
+        gpu: whole or shared GPUs.
+    """
+
+    slots: float = 0.0
+    cpu: float = 0.0
+    memory: float = 0.0
+    gpu: float = 0.0
+
+    def vector(self) -> tuple[float, ...]:
+        """The amounts in the order of ``DIMENSIONS``."""
+        return (self.slots, self.cpu, self.memory, self.gpu)
+
+    def plus(self, other: Resources, times: float = 1.0) -> Resources:
+        """This amount and ``times`` the other."""
+        return Resources(
+            *(mine + times * theirs for mine, theirs in zip(self.vector(), other.vector(), strict=True))
+        )
+
+    def fits_into(self, room: Resources) -> bool:
+        """Whether each amount is at most that of ``room`` (with a tolerance for rounding)."""
+        return all(mine <= theirs + 1e-9 for mine, theirs in zip(self.vector(), room.vector(), strict=True))
+
+
+ONE_SLOT = Resources(slots=1.0)
+NOTHING = Resources()
+
+SCHEDULABLE = frozenset({JobState.QUEUED, JobState.STARTING, JobState.RUNNING})
+"""States in which a job can hold or wait for workers."""
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One job as a policy sees it.
+
+    Attributes:
+        id: the job.
+        team: whose quota it counts against (its namespace).
+        priority: higher is more important.
+        submitted_at: seconds on the snapshot's clock.
+        state: where the job stands.
+        wanted: whether its owner wants it to run (False: suspend or cancel is asked for).
+        min_workers: fewest workers with which it runs at all.
+        max_workers: most workers that it can use.
+        step: workers come in steps of this many above the minimum.
+        allowed_sizes: if not empty, the only worker counts allowed, ascending, all within min and max.
+        current_workers: target that is in force now; 0 while it waits.
+        live_workers: workers whose slots are taken now, draining and starting ones included; None if unknown.
+        throughput: measured records/s by worker count.
+        prior_throughput: records/s by worker count of similar past jobs; only its shape counts once the job has
+            measurements of its own.
+        remaining_records: records still to process; None if unknown.
+        rescale_cost_s: seconds of work that one change of the worker count costs this job.
+        last_rescale_at: when the target last changed; None if never.
+        started_at: when it was last admitted; None if it never was.
+        worker: what one worker takes.
+        fixed: what master and PS take together.
+        attained_service: worker-seconds received so far.
+        kind: what makes jobs similar (model and batch size), for priors.
+    """
+
+    id: str
+    team: str = "default"
+    priority: int = 0
+    submitted_at: float = 0.0
+    state: JobState = JobState.QUEUED
+    wanted: bool = True
+    min_workers: int = 1
+    max_workers: int = 1
+    step: int = 1
+    allowed_sizes: tuple[int, ...] = ()
+    current_workers: int = 0
+    live_workers: int | None = None
+    throughput: Mapping[int, float] = field(default_factory=dict)
+    prior_throughput: Mapping[int, float] = field(default_factory=dict)
+    remaining_records: float | None = None
+    rescale_cost_s: float = 30.0
+    last_rescale_at: float | None = None
+    started_at: float | None = None
+    worker: Resources = ONE_SLOT
+    fixed: Resources = NOTHING
+    attained_service: float = 0.0
+    kind: str = ""
+
+    @cached_property
+    def sizes(self) -> Sequence[int]:
+        """The worker counts that the job may have, ascending, never empty."""
+        if self.allowed_sizes:
+            return self.allowed_sizes
+        return range(self.min_workers, self.max_workers + 1, self.step)
+
+    @property
+    def smallest(self) -> int:
+        """The fewest workers with which the job runs."""
+        return self.sizes[0]
+
+    @property
+    def largest(self) -> int:
+        """The most workers that the job may have."""
+        return self.sizes[-1]
+
+    @property
+    def schedulable(self) -> bool:
+        """Whether the job can hold or wait for workers."""
+        return self.wanted and self.state in SCHEDULABLE
+
+    @property
+    def occupied_workers(self) -> int:
+        """Workers whose slots cannot be given to another job yet."""
+        return self.current_workers if self.live_workers is None else self.live_workers
+
+    def demand(self, workers: int) -> Resources:
+        """What the job takes with that many workers; nothing for none."""
+        return self.fixed.plus(self.worker, workers) if workers else NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One machine.
+
+    Attributes:
+        name: the machine.
+        free: what our jobs may take of it: allocatable, less what is not ours, less headroom.
+    """
+
+    name: str
+    free: Resources
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What all jobs together may take.
+
+    Attributes:
+        total: amounts over all machines; a dimension that is 0 here is not limited, except slots.
+        nodes: the machines, where known.
+    """
+
+    total: Resources = NOTHING
+    nodes: tuple[NodeView, ...] = ()
+
+    @classmethod
+    def of_slots(cls, slots: int) -> Capacity:
+        """A capacity that counts worker slots only."""
+        return cls(total=Resources(slots=float(slots)))
+
+    @classmethod
+    def of_nodes(cls, nodes: Sequence[NodeView]) -> Capacity:
+        """The sum over machines."""
+        total = NOTHING
+        for node in nodes:
+            total = total.plus(node.free)
+        return cls(total=total, nodes=tuple(nodes))
+
+    @cached_property
+    def limited(self) -> tuple[int, ...]:
+        """Indices in ``DIMENSIONS`` of the resources that are limited."""
+        amounts = self.total.vector()
+        return tuple(i for i in range(len(DIMENSIONS)) if i == 0 or amounts[i] > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a team is entitled to.
+
+    Attributes:
+        weight: its share of the cluster relative to other teams.
+        guaranteed: what it can always get back from teams that borrowed it; None for nothing.
+        limit: what it never exceeds, even while the cluster is idle; None for no limit.
+    """
+
+    weight: float = 1.0
+    guaranteed: Resources | None = None
+    limit: Resources | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a policy decides on.
+
+    Attributes:
+        now: seconds on the clock that every time in the snapshot is given in.
+        jobs: every job that is not over.
+        capacity: what they may take together.
+        quotas: by team; a team without one has weight 1, no guarantee and no limit.
+    """
+
+    now: float
+    jobs: tuple[JobView, ...]
+    capacity: Capacity
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
+
+    @cached_property
+    def by_id(self) -> Mapping[str, JobView]:
+        """The jobs by id."""
+        return {job.id: job for job in self.jobs}
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The snapshot as JSON data; fields at their defaults are left out."""
+        return {
+            "now": self.now,
+            "jobs": [_without_defaults(job) for job in self.jobs],
+            "capacity": _without_defaults(self.capacity),
+            "quotas": {team: _without_defaults(quota) for team, quota in sorted(self.quotas.items())},
+        }
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Snapshot:
+        """Reads ``to_mapping`` back, for replay and what-if.
+
+        Raises:
+            KeyError: if a required field is missing.
+        """
+        capacity = mapping["capacity"]
+        return cls(
+            now=float(mapping["now"]),
+            jobs=tuple(_job_from(job) for job in mapping["jobs"]),
+            capacity=Capacity(
+                total=_resources_from(capacity.get("total")) or NOTHING,
+                nodes=tuple(
+                    NodeView(node["name"], _resources_from(node["free"]) or NOTHING)
+                    for node in capacity.get("nodes", ())
+                ),
+            ),
+            quotas={
+                team: Quota(
+                    weight=quota.get("weight", 1.0),
+                    guaranteed=_resources_from(quota.get("guaranteed")),
+                    limit=_resources_from(quota.get("limit")),
+                )
+                for team, quota in mapping["quotas"].items()
+            },
+        )
+
+    def digest(self) -> str:
+        """A hash of the input, by which the decision log tells equal inputs."""
+        text = json.dumps(self.to_mapping(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_defaults(value: Any) -> Any:
+    """A dataclass as JSON data without the fields that hold their default."""
+    if not dataclasses.is_dataclass(value):
+        if isinstance(value, Mapping):
+            return {str(key): _without_defaults(item) for key, item in value.items()}
+        if isinstance(value, tuple):
+            return [_without_defaults(item) for item in value]
+        return value
+    result = {}
+    for f in dataclasses.fields(value):
+        item = getattr(value, f.name)
+        default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
+        if item != default:
+            result[f.name] = _without_defaults(item)
+    return result
+
+
+def _resources_from(mapping: Mapping[str, float] | None) -> Resources | None:
+    return None if mapping is None else Resources(**mapping)
+
+
+def _job_from(mapping: Mapping[str, Any]) -> JobView:
+    values = dict(mapping)
+    for name in ("throughput", "prior_throughput"):
+        if name in values:
+            values[name] = {int(count): float(rate) for count, rate in values[name].items()}
+    for name in ("worker", "fixed"):
+        if name in values:
+            values[name] = _resources_from(values[name])
+    if "state" in values:
+        values["state"] = JobState(values["state"])
+    if "allowed_sizes" in values:
+        values["allowed_sizes"] = tuple(values["allowed_sizes"])
+    return JobView(**values)

@@ -1,0 +1,173 @@
+"""Shards, tasks and leases: what is worked on, why, and by whom."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+from elasticdl_core.errors import InvalidInputError
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A range of records of one data source.
+
+    Attributes:
+        name: the file, table or other unit that the data reader knows.
+        start: index of the first record.
+        end: one past the index of the last record.
+    """
+
+    name: str
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end:
+            raise InvalidInputError(
+                f"shard {self.name!r} has the range [{self.start}, {self.end})",
+                fix="a data reader's create_shards() gives 0 <= start <= end",
+            )
+
+    @property
+    def records(self) -> int:
+        """Number of records in the range."""
+        return self.end - self.start
+
+
+class TaskType(enum.StrEnum):
+    """What a task is for."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+    PREDICTION = "prediction"
+    LIST_SHARDS = "list_shards"
+    EVALUATION_SUMMARY = "evaluation_summary"
+    EXPORT = "export"
+
+
+_LETTERS = {
+    TaskType.TRAINING: "t",
+    TaskType.EVALUATION: "e",
+    TaskType.PREDICTION: "p",
+    TaskType.LIST_SHARDS: "l",
+    TaskType.EVALUATION_SUMMARY: "s",
+    TaskType.EXPORT: "x",
+}
+_TYPES = {letter: kind for kind, letter in _LETTERS.items()}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskId:
+    """Names a task wholly, so that a queue need store nothing else: ``t:<round>:<index>:<start>:<end>``.
+
+    Attributes:
+        type: what the task is for.
+        round: the epoch (training, prediction) or the number of the evaluation.
+        index: position in the plan of that round, before shuffling.
+        start: first record; differs from the plan's when the front part is done already.
+        end: one past the last record.
+    """
+
+    type: TaskType
+    round: int
+    index: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{_LETTERS[self.type]}:{self.round}:{self.index}:{self.start}:{self.end}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """Reads what ``str()`` wrote.
+
+        Raises:
+            InvalidInputError: the text is no task id.
+        """
+        try:
+            letter, *numbers = text.split(":")
+            round_, index, start, end = (int(number) for number in numbers)
+            return cls(_TYPES[letter], round_, index, start, end)
+        except (ValueError, KeyError):
+            raise InvalidInputError(f"{text!r} is not a task id", fix="use the id that the lease gave") from None
+
+    @property
+    def records(self) -> int:
+        """Number of records that the task covers."""
+        return self.end - self.start
+
+    def rest_from(self, position: int) -> TaskId:
+        """The part of the task from ``position`` on."""
+        return replace(self, start=position)
+
+    def front_until(self, position: int) -> TaskId:
+        """The part of the task before ``position``."""
+        return replace(self, end=position)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A shard handed out for one purpose.
+
+    Attributes:
+        id: the task's name.
+        shard: the records to process.
+        model_version: the version to evaluate at; -1 where it does not matter.
+        payload: JSON text that the type of task needs (export path, metric states), else empty.
+    """
+
+    id: TaskId
+    shard: Shard
+    model_version: int = -1
+    payload: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseToken:
+    """The right to work on a task, unforgeable by accident and never reused.
+
+    Attributes:
+        epoch: the master's epoch, owned by Postgres; orders masters.
+        counter: counts the leases of that master.
+        nonce: 64 random bits as 16 hex digits, so that a store that lost its tail cannot repeat a token.
+    """
+
+    epoch: int
+    counter: int
+    nonce: str
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.counter}.{self.nonce}"
+
+    @classmethod
+    def parse(cls, text: str) -> LeaseToken:
+        """Reads what ``str()`` wrote.
+
+        Raises:
+            InvalidInputError: the text is no lease token.
+        """
+        try:
+            epoch, counter, nonce = text.split(".")
+            return cls(int(epoch), int(counter), nonce)
+        except ValueError:
+            raise InvalidInputError(
+                f"{text!r} is not a lease token", fix="use the token that came with the task"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A task in somebody's hands.
+
+    Attributes:
+        task: what is worked on.
+        owner: the worker's incarnation, e.g. ``worker-3.1``.
+        token: proves the right.
+        deadline: seconds since the epoch on the store's clock when the right ends unless extended.
+    """
+
+    task: TaskId
+    owner: str
+    token: LeaseToken
+    deadline: float

@@ -1,0 +1,1 @@
+"""The wire protocols of ElasticDL; `.proto` files and the code generated from them."""

@@ -1,0 +1,1 @@
+"""Generated protocol code, version 1."""

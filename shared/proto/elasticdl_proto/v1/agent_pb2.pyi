@@ -1,0 +1,135 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ProcessId(_message.Message):
+    __slots__ = ("job_id", "role", "index", "incarnation")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    role: str
+    index: int
+    incarnation: int
+    def __init__(self, job_id: _Optional[str] = ..., role: _Optional[str] = ..., index: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class ProcessStatus(_message.Message):
+    __slots__ = ("id", "state", "has_exit_code", "exit_code", "reason", "pid")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    HAS_EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    id: ProcessId
+    state: str
+    has_exit_code: bool
+    exit_code: int
+    reason: str
+    pid: int
+    def __init__(self, id: _Optional[_Union[ProcessId, _Mapping]] = ..., state: _Optional[str] = ..., has_exit_code: bool = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+
+class LaunchRequest(_message.Message):
+    __slots__ = ("id", "environment", "memory_mib", "slots")
+    class EnvironmentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    id: ProcessId
+    environment: _containers.ScalarMap[str, str]
+    memory_mib: int
+    slots: int
+    def __init__(self, id: _Optional[_Union[ProcessId, _Mapping]] = ..., environment: _Optional[_Mapping[str, str]] = ..., memory_mib: _Optional[int] = ..., slots: _Optional[int] = ...) -> None: ...
+
+class LaunchResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TerminateRequest(_message.Message):
+    __slots__ = ("id", "grace_s")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    id: ProcessId
+    grace_s: float
+    def __init__(self, id: _Optional[_Union[ProcessId, _Mapping]] = ..., grace_s: _Optional[float] = ...) -> None: ...
+
+class TerminateJobRequest(_message.Message):
+    __slots__ = ("job_id", "grace_s")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    grace_s: float
+    def __init__(self, job_id: _Optional[str] = ..., grace_s: _Optional[float] = ...) -> None: ...
+
+class TerminateResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListRequest(_message.Message):
+    __slots__ = ("job_id",)
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
+class ListResponse(_message.Message):
+    __slots__ = ("processes",)
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    processes: _containers.RepeatedCompositeFieldContainer[ProcessStatus]
+    def __init__(self, processes: _Optional[_Iterable[_Union[ProcessStatus, _Mapping]]] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("job_id",)
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
+class CapacityRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CapacityResponse(_message.Message):
+    __slots__ = ("slots", "used")
+    class UsedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    slots: int
+    used: _containers.ScalarMap[str, int]
+    def __init__(self, slots: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class LogsRequest(_message.Message):
+    __slots__ = ("job_id", "role", "index", "tail", "follow")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    role: str
+    index: int
+    tail: int
+    follow: bool
+    def __init__(self, job_id: _Optional[str] = ..., role: _Optional[str] = ..., index: _Optional[int] = ..., tail: _Optional[int] = ..., follow: bool = ...) -> None: ...
+
+class LogsChunk(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,233 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Directive(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DIRECTIVE_UNSPECIFIED: _ClassVar[Directive]
+    DIRECTIVE_CONTINUE: _ClassVar[Directive]
+    DIRECTIVE_WAIT: _ClassVar[Directive]
+    DIRECTIVE_DRAIN: _ClassVar[Directive]
+    DIRECTIVE_FINISHED: _ClassVar[Directive]
+DIRECTIVE_UNSPECIFIED: Directive
+DIRECTIVE_CONTINUE: Directive
+DIRECTIVE_WAIT: Directive
+DIRECTIVE_DRAIN: Directive
+DIRECTIVE_FINISHED: Directive
+
+class Shard(_message.Message):
+    __slots__ = ("name", "start", "end")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    start: int
+    end: int
+    def __init__(self, name: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class Task(_message.Message):
+    __slots__ = ("id", "type", "shard", "model_version", "payload", "token", "lease_s")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    type: str
+    shard: Shard
+    model_version: int
+    payload: str
+    token: str
+    lease_s: float
+    def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., shard: _Optional[_Union[Shard, _Mapping]] = ..., model_version: _Optional[int] = ..., payload: _Optional[str] = ..., token: _Optional[str] = ..., lease_s: _Optional[float] = ...) -> None: ...
+
+class ParameterServers(_message.Message):
+    __slots__ = ("addresses", "generation")
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    generation: int
+    def __init__(self, addresses: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class RegisterRequest(_message.Message):
+    __slots__ = ("index", "incarnation", "pid")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    incarnation: int
+    pid: int
+    def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
+
+class RegisterResponse(_message.Message):
+    __slots__ = ("spec", "model_zoo", "job_dir", "parameter_servers", "heartbeat_s", "master_epoch")
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ZOO_FIELD_NUMBER: _ClassVar[int]
+    JOB_DIR_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_SERVERS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
+    MASTER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    spec: str
+    model_zoo: str
+    job_dir: str
+    parameter_servers: ParameterServers
+    heartbeat_s: float
+    master_epoch: int
+    def __init__(self, spec: _Optional[str] = ..., model_zoo: _Optional[str] = ..., job_dir: _Optional[str] = ..., parameter_servers: _Optional[_Union[ParameterServers, _Mapping]] = ..., heartbeat_s: _Optional[float] = ..., master_epoch: _Optional[int] = ...) -> None: ...
+
+class DescribeModelRequest(_message.Message):
+    __slots__ = ("description",)
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    description: str
+    def __init__(self, description: _Optional[str] = ...) -> None: ...
+
+class DescribeModelResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LeaseRequest(_message.Message):
+    __slots__ = ("max_tasks",)
+    MAX_TASKS_FIELD_NUMBER: _ClassVar[int]
+    max_tasks: int
+    def __init__(self, max_tasks: _Optional[int] = ...) -> None: ...
+
+class LeaseResponse(_message.Message):
+    __slots__ = ("tasks", "directive", "wait_s")
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    DIRECTIVE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[Task]
+    directive: Directive
+    wait_s: float
+    def __init__(self, tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., directive: _Optional[_Union[Directive, str]] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class TaskProgress(_message.Message):
+    __slots__ = ("token", "position")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    position: int
+    def __init__(self, token: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("tasks", "records", "steps", "samples_per_second", "model_version", "losses", "phase", "step_p95_s")
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    STEP_P95_S_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskProgress]
+    records: int
+    steps: int
+    samples_per_second: float
+    model_version: int
+    losses: _containers.RepeatedCompositeFieldContainer[LossPoint]
+    phase: str
+    step_p95_s: float
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskProgress, _Mapping]]] = ..., records: _Optional[int] = ..., steps: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., model_version: _Optional[int] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., phase: _Optional[str] = ..., step_p95_s: _Optional[float] = ...) -> None: ...
+
+class LossPoint(_message.Message):
+    __slots__ = ("model_version", "loss")
+    MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    model_version: int
+    loss: float
+    def __init__(self, model_version: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
+
+class HeartbeatResponse(_message.Message):
+    __slots__ = ("directive", "lost", "parameter_servers", "token")
+    DIRECTIVE_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_SERVERS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    directive: Directive
+    lost: _containers.RepeatedScalarFieldContainer[str]
+    parameter_servers: ParameterServers
+    token: str
+    def __init__(self, directive: _Optional[_Union[Directive, str]] = ..., lost: _Optional[_Iterable[str]] = ..., parameter_servers: _Optional[_Union[ParameterServers, _Mapping]] = ..., token: _Optional[str] = ...) -> None: ...
+
+class ReportRequest(_message.Message):
+    __slots__ = ("task_id", "token", "records", "result", "model_version")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    token: str
+    records: int
+    result: bytes
+    model_version: int
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., records: _Optional[int] = ..., result: _Optional[bytes] = ..., model_version: _Optional[int] = ...) -> None: ...
+
+class ReportResponse(_message.Message):
+    __slots__ = ("accepted", "replay")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    replay: bool
+    def __init__(self, accepted: bool = ..., replay: bool = ...) -> None: ...
+
+class ReturnRequest(_message.Message):
+    __slots__ = ("task_id", "token", "position")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    token: str
+    position: int
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
+
+class ReturnResponse(_message.Message):
+    __slots__ = ("accepted",)
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    def __init__(self, accepted: bool = ...) -> None: ...
+
+class FailRequest(_message.Message):
+    __slots__ = ("task_id", "token", "kind", "message", "fix", "traceback")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FIX_FIELD_NUMBER: _ClassVar[int]
+    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    token: str
+    kind: str
+    message: str
+    fix: str
+    traceback: str
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., kind: _Optional[str] = ..., message: _Optional[str] = ..., fix: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
+
+class FailResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReportShardsRequest(_message.Message):
+    __slots__ = ("task_id", "token", "shards", "last")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    token: str
+    shards: _containers.RepeatedCompositeFieldContainer[Shard]
+    last: bool
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., shards: _Optional[_Iterable[_Union[Shard, _Mapping]]] = ..., last: bool = ...) -> None: ...
+
+class ReportShardsResponse(_message.Message):
+    __slots__ = ("accepted",)
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    def __init__(self, accepted: bool = ...) -> None: ...

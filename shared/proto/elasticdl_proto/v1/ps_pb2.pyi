@@ -1,0 +1,299 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Chunk(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusResponse(_message.Message):
+    __slots__ = ("index", "num_ps", "initialized", "version", "generation", "rows", "bytes", "tables", "updates", "rejected")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    NUM_PS_FIELD_NUMBER: _ClassVar[int]
+    INITIALIZED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    num_ps: int
+    initialized: bool
+    version: int
+    generation: str
+    rows: int
+    bytes: int
+    tables: _containers.RepeatedCompositeFieldContainer[TableStatus]
+    updates: int
+    rejected: int
+    def __init__(self, index: _Optional[int] = ..., num_ps: _Optional[int] = ..., initialized: bool = ..., version: _Optional[int] = ..., generation: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., updates: _Optional[int] = ..., rejected: _Optional[int] = ...) -> None: ...
+
+class TableStatus(_message.Message):
+    __slots__ = ("name", "rows", "bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    rows: int
+    bytes: int
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Dense(_message.Message):
+    __slots__ = ("name", "dtype", "shape", "kind", "weight_decay", "start", "stop", "buffer", "version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_DECAY_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    BUFFER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    kind: str
+    weight_decay: bool
+    start: int
+    stop: int
+    buffer: int
+    version: int
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., kind: _Optional[str] = ..., weight_decay: bool = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., buffer: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class Table(_message.Message):
+    __slots__ = ("name", "dim", "initializer", "input_dim")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    INITIALIZER_FIELD_NUMBER: _ClassVar[int]
+    INPUT_DIM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dim: int
+    initializer: str
+    input_dim: int
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., initializer: _Optional[str] = ..., input_dim: _Optional[int] = ...) -> None: ...
+
+class Rows(_message.Message):
+    __slots__ = ("table", "ids", "values", "dtype")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    ids: int
+    values: int
+    dtype: str
+    def __init__(self, table: _Optional[str] = ..., ids: _Optional[int] = ..., values: _Optional[int] = ..., dtype: _Optional[str] = ...) -> None: ...
+
+class PushModelRequest(_message.Message):
+    __slots__ = ("dense", "tables", "optimizer", "mode")
+    DENSE_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    dense: _containers.RepeatedCompositeFieldContainer[Dense]
+    tables: _containers.RepeatedCompositeFieldContainer[Table]
+    optimizer: str
+    mode: str
+    def __init__(self, dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., optimizer: _Optional[str] = ..., mode: _Optional[str] = ...) -> None: ...
+
+class PushModelResponse(_message.Message):
+    __slots__ = ("initialized", "version")
+    INITIALIZED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    initialized: bool
+    version: int
+    def __init__(self, initialized: bool = ..., version: _Optional[int] = ...) -> None: ...
+
+class PushTableInfosRequest(_message.Message):
+    __slots__ = ("tables",)
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedCompositeFieldContainer[Table]
+    def __init__(self, tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ...) -> None: ...
+
+class Empty(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PullRequest(_message.Message):
+    __slots__ = ("dense_version", "rows", "pin", "dtype")
+    DENSE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    PIN_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    dense_version: int
+    rows: _containers.RepeatedCompositeFieldContainer[Rows]
+    pin: int
+    dtype: str
+    def __init__(self, dense_version: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., pin: _Optional[int] = ..., dtype: _Optional[str] = ...) -> None: ...
+
+class PullResponse(_message.Message):
+    __slots__ = ("version", "dense", "rows", "generation", "initialized", "round")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DENSE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    INITIALIZED_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    dense: _containers.RepeatedCompositeFieldContainer[Dense]
+    rows: _containers.RepeatedCompositeFieldContainer[Rows]
+    generation: str
+    initialized: bool
+    round: RoundMembers
+    def __init__(self, version: _Optional[int] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., initialized: bool = ..., round: _Optional[_Union[RoundMembers, _Mapping]] = ...) -> None: ...
+
+class PushGradientsRequest(_message.Message):
+    __slots__ = ("worker", "sequence", "version", "learning_rate", "dense", "rows", "generation")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    DENSE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    sequence: int
+    version: int
+    learning_rate: float
+    dense: _containers.RepeatedCompositeFieldContainer[Dense]
+    rows: _containers.RepeatedCompositeFieldContainer[Rows]
+    generation: str
+    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., learning_rate: _Optional[float] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ...) -> None: ...
+
+class PushGradientsResponse(_message.Message):
+    __slots__ = ("accepted", "version", "replay", "reason")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    version: int
+    replay: bool
+    reason: str
+    def __init__(self, accepted: bool = ..., version: _Optional[int] = ..., replay: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("worker", "sequence")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    sequence: int
+    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class RoundMembers(_message.Message):
+    __slots__ = ("round", "members", "learning_rate")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    learning_rate: float
+    def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., learning_rate: _Optional[float] = ...) -> None: ...
+
+class CommitGradientsRequest(_message.Message):
+    __slots__ = ("member", "version")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    version: int
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., version: _Optional[int] = ...) -> None: ...
+
+class CommitGradientsResponse(_message.Message):
+    __slots__ = ("accepted", "version", "closed")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    version: int
+    closed: RoundMembers
+    def __init__(self, accepted: bool = ..., version: _Optional[int] = ..., closed: _Optional[_Union[RoundMembers, _Mapping]] = ...) -> None: ...
+
+class ApplyRoundRequest(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: RoundMembers
+    def __init__(self, round: _Optional[_Union[RoundMembers, _Mapping]] = ...) -> None: ...
+
+class ApplyRoundResponse(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class FlushRoundRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PinRequest(_message.Message):
+    __slots__ = ("pin",)
+    PIN_FIELD_NUMBER: _ClassVar[int]
+    pin: int
+    def __init__(self, pin: _Optional[int] = ...) -> None: ...
+
+class PinResponse(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class UnpinRequest(_message.Message):
+    __slots__ = ("pin",)
+    PIN_FIELD_NUMBER: _ClassVar[int]
+    pin: int
+    def __init__(self, pin: _Optional[int] = ...) -> None: ...
+
+class UnpinResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SaveRequest(_message.Message):
+    __slots__ = ("directory",)
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    directory: str
+    def __init__(self, directory: _Optional[str] = ...) -> None: ...
+
+class SavedFile(_message.Message):
+    __slots__ = ("name", "size", "sha256")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size: int
+    sha256: str
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class SaveResponse(_message.Message):
+    __slots__ = ("version", "files", "model")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    files: _containers.RepeatedCompositeFieldContainer[SavedFile]
+    model: str
+    def __init__(self, version: _Optional[int] = ..., files: _Optional[_Iterable[_Union[SavedFile, _Mapping]]] = ..., model: _Optional[str] = ...) -> None: ...
+
+class RestoreRequest(_message.Message):
+    __slots__ = ("directory", "files")
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    directory: str
+    files: _containers.RepeatedCompositeFieldContainer[SavedFile]
+    def __init__(self, directory: _Optional[str] = ..., files: _Optional[_Iterable[_Union[SavedFile, _Mapping]]] = ...) -> None: ...
+
+class RestoreResponse(_message.Message):
+    __slots__ = ("version", "rows")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    rows: int
+    def __init__(self, version: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...

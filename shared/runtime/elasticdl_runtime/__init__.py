@@ -1,0 +1,1 @@
+"""Plumbing that every process of ElasticDL shares: settings, tokens, RPC, launching, logs."""

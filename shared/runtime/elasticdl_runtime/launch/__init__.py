@@ -1,0 +1,1 @@
+"""Launchers: what starts and stops the processes of jobs."""

@@ -1,0 +1,41 @@
+"""The life of a process: one event loop, signals set a stop event, everything is released in order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from elasticdl_core.errors import ElasticDLError
+
+EXIT_FENCED = 75
+EXIT_INVALID = 64
+_log = structlog.get_logger(__name__)
+
+
+def run_service(main: Callable[[asyncio.Event], Awaitable[int]]) -> int:
+    """Runs a service until it returns or is told to stop (SIGTERM, SIGINT).
+
+    Args:
+        main: the service; it gets an event that is set when the process shall stop, and returns the exit code.
+
+    Returns:
+        The exit code.
+    """
+
+    async def body() -> int:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        return await main(stop)
+
+    try:
+        return asyncio.run(body())
+    except ElasticDLError as error:
+        _log.error("stopped", error=error.message, fix=error.fix)
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_INVALID

@@ -1,0 +1,1 @@
+"""Asyncio gRPC: frames, services bound from descriptors, deadlines, tokens, errors."""

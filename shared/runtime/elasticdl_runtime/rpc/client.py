@@ -1,0 +1,103 @@
+"""Clients: calls by descriptor, each with a deadline and a token, failing with our own exceptions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from elasticdl_runtime.rpc.errors import from_status
+from elasticdl_runtime.rpc.service import MAX_MESSAGE_BYTES, is_frame
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.default_authority", "localhost"),
+)
+
+
+class RpcClient:
+    """A channel to one service.
+
+    Args:
+        address: ``unix:/path`` or ``host:port``.
+        service: the service's descriptor.
+        token: the bearer token, or a function that returns the present one.
+    """
+
+    def __init__(self, address: str, service: ServiceDescriptor, token: str | Callable[[], str]) -> None:
+        self.address = address
+        self._token = token if callable(token) else lambda: token
+        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._calls: dict[str, Any] = {}
+        for method in service.methods:
+            kind = {(False, False): "unary_unary", (False, True): "unary_stream", (True, False): "stream_unary"}[
+                (method.client_streaming, method.server_streaming)
+            ]
+            self._calls[method.name] = getattr(self._channel, kind)(
+                f"/{service.full_name}/{method.name}",
+                request_serializer=None if is_frame(method.input_type) else _serialize,
+                response_deserializer=None
+                if is_frame(method.output_type)
+                else GetMessageClass(method.output_type).FromString,
+            )
+
+    async def call(self, method: str, request: Any, *, deadline_s: float) -> Any:
+        """Makes a call with one response.
+
+        Args:
+            method: the RPC's name.
+            request: a message, a frame's bytes, or an async iterable of them for client-streaming methods.
+            deadline_s: seconds until the call fails with UnavailableError.
+
+        Raises:
+            ElasticDLError: what the server raised, or UnavailableError.
+        """
+        try:
+            return await self._calls[method](request, timeout=deadline_s, metadata=self._metadata())
+        except grpc.aio.AioRpcError as error:
+            raise from_status(error, method) from None
+        except asyncio.CancelledError:
+            raise
+
+    async def stream(
+        self, method: str, request: Any | AsyncIterable[Any], *, deadline_s: float | None
+    ) -> AsyncIterator[Any]:
+        """Makes a call with a stream of responses; ``deadline_s`` None follows for as long as the caller reads.
+
+        Raises:
+            ElasticDLError: what the server raised, or UnavailableError.
+        """
+        call = self._calls[method](request, timeout=deadline_s, metadata=self._metadata())
+        try:
+            async for response in call:
+                yield response
+        except grpc.aio.AioRpcError as error:
+            raise from_status(error, method) from None
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        """Closes the channel."""
+        await self._channel.close()
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self._token()}"),)
+
+
+def _serialize(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data

@@ -1,0 +1,65 @@
+"""The one table between our exceptions and gRPC status codes, in both directions."""
+
+from __future__ import annotations
+
+import json
+
+import grpc
+
+from elasticdl_core.errors import (
+    ConflictError,
+    DataError,
+    ElasticDLError,
+    FencedError,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+    UserCodeError,
+)
+
+_TABLE: tuple[tuple[type[ElasticDLError], grpc.StatusCode], ...] = (
+    (FencedError, grpc.StatusCode.ABORTED),
+    (UserCodeError, grpc.StatusCode.INVALID_ARGUMENT),
+    (DataError, grpc.StatusCode.INVALID_ARGUMENT),
+    (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),
+    (NotFoundError, grpc.StatusCode.NOT_FOUND),
+    (ConflictError, grpc.StatusCode.FAILED_PRECONDITION),
+    (UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
+    (PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED),
+    (UnavailableError, grpc.StatusCode.UNAVAILABLE),
+)
+_BACK = tuple((kind, status) for kind, status in _TABLE if kind not in (UserCodeError, DataError))
+_TRANSIENT = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.CANCELLED,
+}
+
+
+def to_status(error: ElasticDLError) -> tuple[grpc.StatusCode, str]:
+    """The status and the details that stand for an exception on the wire."""
+    details = json.dumps({"message": error.message, "fix": error.fix})
+    for kind, status in _TABLE:
+        if isinstance(error, kind):
+            return status, details
+    return grpc.StatusCode.INTERNAL, details
+
+
+def from_status(error: grpc.aio.AioRpcError, method: str) -> ElasticDLError:
+    """The exception that stands for a failed call."""
+    status = error.code()
+    details = error.details() or ""
+    try:
+        data = json.loads(details)
+        message, fix = str(data["message"]), str(data["fix"])
+    except (ValueError, KeyError, TypeError):
+        message, fix = f"{method}: {status.name.lower()}: {details}", ""
+    if status in _TRANSIENT:
+        return UnavailableError(message, fix=fix or "it is tried again")
+    for kind, code in _BACK:
+        if code is status:
+            return kind(message, fix=fix)
+    return ElasticDLError(message, fix=fix)

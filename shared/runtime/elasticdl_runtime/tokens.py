@@ -1,0 +1,111 @@
+"""Job tokens: short-lived, signed statements of who a process of a job is.
+
+A token is ``<claims>.<signature>``: base64url of JSON claims and of their HMAC-SHA256 under the job's secret. The
+job's secret is derived from the cluster's, so that the api and the agents know every job's, a master and its
+parameter servers know their own job's, and a worker, which runs a tenant's code, knows none.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import time
+from dataclasses import dataclass
+
+from elasticdl_core.errors import PermissionDeniedError, UnauthenticatedError
+from elasticdl_core.ports.launcher import Role
+
+LIFETIME_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Who holds a token.
+
+    Attributes:
+        job_id: the job.
+        role: master, PS or worker.
+        index: which of that role.
+        incarnation: which launch of it.
+        expires_at: seconds since the epoch.
+    """
+
+    job_id: str
+    role: Role
+    index: int
+    incarnation: int
+    expires_at: float
+
+    @property
+    def owner(self) -> str:
+        """The holder's name in leases and traces, e.g. ``worker-3.1``."""
+        return f"{self.role}-{self.index}.{self.incarnation}"
+
+    def require(self, *roles: Role) -> None:
+        """Refuses holders of other roles.
+
+        Raises:
+            PermissionDeniedError: the role is not one of ``roles``.
+        """
+        if self.role not in roles:
+            raise PermissionDeniedError(f"a {self.role} may not do this", fix="use the token of the right process")
+
+
+def derive_job_secret(cluster_secret: str, job_id: str) -> str:
+    """The secret that signs one job's tokens, as 64 hex digits."""
+    return hmac.new(cluster_secret.encode(), f"job:{job_id}".encode(), hashlib.sha256).hexdigest()
+
+
+def issue(
+    job_secret: str, job_id: str, role: Role, index: int, incarnation: int, *, lifetime_s: float = LIFETIME_S
+) -> str:
+    """Makes a token for a process of a job."""
+    claims = {"job": job_id, "role": str(role), "index": index, "inc": incarnation, "exp": time.time() + lifetime_s}
+    body = _encode(json.dumps(claims, separators=(",", ":")).encode())
+    return f"{body}.{_signature(job_secret, body)}"
+
+
+def verify(job_secret: str, token: str, *, job_id: str | None = None) -> Claims:
+    """Checks a token's signature, expiry and, if given, its job.
+
+    Raises:
+        UnauthenticatedError: the token is malformed, forged or expired.
+        PermissionDeniedError: it belongs to another job.
+    """
+    body, _, signature = token.partition(".")
+    if not hmac.compare_digest(signature.encode(), _signature(job_secret, body).encode()):
+        raise UnauthenticatedError("the job token is not valid", fix="use the token that the launcher gave")
+    claims = _claims(body)
+    if claims.expires_at < time.time():
+        raise UnauthenticatedError("the job token has expired", fix="take the fresh token from the heartbeat")
+    if job_id is not None and claims.job_id != job_id:
+        raise PermissionDeniedError(f"the token is not for job {job_id}", fix="use that job's token")
+    return claims
+
+
+def peek_job_id(token: str) -> str:
+    """The job that a token claims to be of, unverified: tells which secret to verify it with.
+
+    Raises:
+        UnauthenticatedError: the token is malformed.
+    """
+    return _claims(token.partition(".")[0]).job_id
+
+
+def _claims(body: str) -> Claims:
+    try:
+        data = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        return Claims(str(data["job"]), Role(data["role"]), int(data["index"]), int(data["inc"]), float(data["exp"]))
+    except (ValueError, KeyError, TypeError, binascii.Error):
+        raise UnauthenticatedError("the job token is malformed", fix="use the token that the launcher gave") from None
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _signature(job_secret: str, body: str) -> str:
+    return _encode(hmac.new(job_secret.encode(), body.encode(), hashlib.sha256).digest())
