@@ -1,0 +1,178 @@
+"""The main job from nothing to a checked export; `./dev demo` runs it.
+
+Brings up a local cluster in a directory of its own, generates the digits, submits the training job with two parameter
+servers, scales its workers 1 -> 3 -> 2 while it runs, downloads the export, checks it in a plain Keras process, and
+takes everything down again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from elasticdl import Client
+
+HERE = Path(__file__).resolve().parent
+WANTED_ACCURACY = 0.97
+STARTED = time.monotonic()
+
+
+def say(text: str) -> None:
+    """Prints one step with the seconds since the start."""
+    print(f"[{time.monotonic() - STARTED:6.1f} s] {text}", flush=True)
+
+
+def elasticdl(*arguments: str, timeout: float = 300) -> str:
+    """Runs the command line as a user would; returns what it printed on stdout."""
+    command = [sys.executable, "-m", "elasticdl", *arguments]
+    say("$ elasticdl " + " ".join(arguments))
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=timeout, check=False)
+    if done.returncode != 0:
+        print(done.stdout)
+        raise SystemExit(f"elasticdl {arguments[0]} ended with {done.returncode}")
+    return done.stdout.strip()
+
+
+def describe(job: dict) -> str:
+    """One line about a job."""
+    status = job.get("status") or {}
+    progress = status.get("progress") or {}
+    done, total = progress.get("records_done", 0), progress.get("records_total", 0)
+    width = 24
+    filled = int(width * done / total) if total else 0
+    parts = [
+        f"{job['state']:<9} [{'#' * filled}{'.' * (width - filled)}] {done:>6}/{total} records",
+        f"epoch {progress.get('epoch', 0)}/{progress.get('num_epochs', 0)}",
+        f"{active_workers(job)} of {job['target_workers']} workers",
+    ]
+    if status.get("samples_per_second"):
+        parts.append(f"{status['samples_per_second']:,.0f} samples/s")
+    if status.get("loss") is not None:
+        parts.append(f"loss {status['loss']:.4f}")
+    parts += [f"{name} {value:.4f}" for name, value in (status.get("metrics") or {}).items()]
+    return "  ".join(parts)
+
+
+def active_workers(job: dict) -> int:
+    """Number of workers that train at the moment."""
+    workers = (job.get("status") or {}).get("workers") or []
+    return sum(worker.get("phase") == "training" for worker in workers)
+
+
+def follow(client: Client, job_id: str, *, every_s: float = 2.0) -> Iterator[dict]:
+    """Yields the job about twice a second until it has ended; prints a line every ``every_s`` seconds."""
+    printed = 0.0
+    while True:
+        job = client.get(job_id)
+        if time.monotonic() - printed >= every_s:
+            say(describe(job))
+            printed = time.monotonic()
+        yield job
+        if job["state"] in {"SUCCEEDED", "FAILED", "CANCELLED"}:
+            return
+        time.sleep(0.5)
+
+
+def train(client: Client, job_id: str) -> dict:
+    """Follows the job to its end, scaling it 1 -> 3 -> 2 on the way; returns the finished job."""
+    steps = [(1, 3), (3, 2)]
+    job: dict = {}
+    for job in follow(client, job_id):
+        if steps and active_workers(job) >= steps[0][0]:
+            now, target = steps.pop(0)
+            say(f"{now} worker(s) train; scaling the running job to {target}")
+            elasticdl("jobs", "scale", job_id, "--min_workers", "1", "--max_workers", str(target))
+    if steps:
+        raise SystemExit(f"the job ended before it was scaled to {steps[0][1]} workers: {describe(job)}")
+    if job["state"] != "SUCCEEDED":
+        raise SystemExit(f"the job ended as {job['state']}: {job['reason']}\n{json.dumps(job.get('error'), indent=2)}")
+    return job
+
+
+def leftovers(directory: Path) -> list[str]:
+    """Processes that still name the demo's directory in their command line, environment or working directory."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        if process.pid == os.getpid():
+            continue
+        try:
+            traces = [*process.info["cmdline"], *process.environ().values(), process.cwd()]
+        except (psutil.Error, TypeError):
+            continue
+        if any(str(directory) in trace for trace in traces):
+            found.append(f"{process.pid} {' '.join(process.info['cmdline'])}")
+    return found
+
+
+def run(directory: Path, epochs: int) -> int:
+    """The demo inside ``directory``; returns the exit code."""
+    os.environ["ELASTICDL_DATA_DIR"] = str(directory / "cluster")
+    data = directory / "data"
+    elasticdl("data", "generate", "digits", str(data))
+    elasticdl("up", "--port", "0", "--slots", "3", "--detach")
+    try:
+        job_id = elasticdl(
+            *("train", "--detach", "--job_name", "digits", "--model_zoo", str(HERE / "zoo")),
+            *("--model_def", "digits.forward", "--training_data", str(data / "train")),
+            *("--validation_data", str(data / "validation"), "--num_epochs", str(epochs), "--minibatch_size", "32"),
+            *("--num_ps_pods", "2", "--min_workers", "1", "--max_workers", "1", "--evaluation_steps", "2000"),
+        ).splitlines()[-1]
+        with Client() as client:
+            job = train(client, job_id)
+            say(describe(job))
+            client.download(job_id, directory / "artifacts")
+        accuracy = job["status"]["metrics"]["accuracy"]
+        say(f"accuracy on the held-out digits: {accuracy:.4f}")
+        checked = json.loads(
+            subprocess.run(
+                [sys.executable, str(HERE / "check_export.py"), str(directory / "artifacts"), str(data / "validation")],
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=300,
+                check=True,
+            ).stdout.splitlines()[-1]
+        )
+        for kind, value in checked.items():
+            say(f"the {kind} export in a plain Keras process: {value:.4f}")
+    finally:
+        elasticdl("down")
+    left = leftovers(directory)
+    if left:
+        raise SystemExit("processes were left behind:\n" + "\n".join(left))
+    say("nothing is left running")
+    wrong = [kind for kind, value in checked.items() if abs(value - accuracy) > 1e-6]
+    if accuracy < WANTED_ACCURACY or wrong:
+        print(f"the demo failed: accuracy {accuracy:.4f}, wanted {WANTED_ACCURACY}; exports that differ: {wrong}")
+        return 1
+    say(f"done: {accuracy:.2%} of the held-out digits are right, and so says the exported model")
+    return 0
+
+
+def main() -> int:
+    """Runs the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=120, help="passes over the training data (default: 120)")
+    parser.add_argument("--keep", action="store_true", help="keep the directory with data, logs and the export")
+    arguments = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="elasticdl-demo-"))
+    try:
+        return run(directory, arguments.epochs)
+    finally:
+        if arguments.keep:
+            say(f"kept {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
