@@ -1,8 +1,8 @@
 """The errors of reading and writing data.
 
-    elasticdl_core.errors.DataError   a data source is missing, unreadable, truncated or corrupt
-    ├── CorruptDataError              bytes that are not what the format says: file, offset, chunk or record
-    └── ReaderParamsError             a reader parameter that is unknown or has an impossible value
+elasticdl_core.errors.DataError   a data source is missing, unreadable, truncated or corrupt
+├── CorruptDataError              bytes that are not what the format says: file, offset, chunk or record
+└── ReaderParamsError             a reader parameter that is unknown or has an impossible value
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from elasticdl_core.errors import DataError
 
 __all__ = ["CorruptDataError", "DataError", "ReaderParamsError"]
 
-_RESTORE = (
-    "restore the file from its source, or read past the damage with the reader parameter on_corrupt=skip"
-)
+_RESTORE = "restore the file from its source, or read past the damage with the reader parameter on_corrupt=skip"
 
 
 class CorruptDataError(DataError):

@@ -136,9 +136,7 @@ def stamp(path: str) -> FileStamp:
     except Exception as error:  # a remote store may raise anything
         raise _unreadable(path, error) from error
     if info.get("size") is None:
-        raise DataError(
-            f"{path}: the store does not tell the file's size", fix="copy the file to a store that does"
-        )
+        raise DataError(f"{path}: the store does not tell the file's size", fix="copy the file to a store that does")
     version = next((str(info[k]) for k in ("ETag", "etag", "mtime", "LastModified", "created") if info.get(k)), "")
     return FileStamp(int(info["size"]), version)
 

@@ -118,9 +118,7 @@ def take(params: Mapping[str, Any], key: str, kind: type | tuple[type, ...], def
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         wanted = " or ".join(k.__name__ for k in kinds)
-        raise ReaderParamsError(
-            f"reader parameter {key}={value!r} has the wrong type", fix=f"give a {wanted}"
-        )
+        raise ReaderParamsError(f"reader parameter {key}={value!r} has the wrong type", fix=f"give a {wanted}")
     return value
 
 

@@ -98,9 +98,7 @@ class DataReader(abc.ABC):
             DataError: the data is missing, unreadable, corrupt, or shorter than the shard says.
         """
 
-    def read_batches(
-        self, shard: ShardLike, max_records: int = DEFAULT_BATCH_RECORDS
-    ) -> Iterator[list[Record]]:
+    def read_batches(self, shard: ShardLike, max_records: int = DEFAULT_BATCH_RECORDS) -> Iterator[list[Record]]:
         """Reads the same records as ``read_records``, as lists of 1 to ``max_records`` records."""
         records = iter(self.read_records(shard))
         while batch := list(itertools.islice(records, max_records)):

@@ -1,0 +1,30 @@
+"""Data: readers that list shards from an index and read the records of a range, and the codecs beneath them."""
+
+from __future__ import annotations
+
+from elasticdl.data.csv_reader import CSVDataReader
+from elasticdl.data.custom_reader import CustomDataReader, TaskView
+from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
+from elasticdl.data.factory import create_data_reader
+from elasticdl.data.params import parse_reader_params
+from elasticdl.data.reader import DataReader, Metadata, RecordSpec, Shard, ShardLike
+from elasticdl.data.recordio_reader import RecordIODataReader
+from elasticdl.data.tfrecord_reader import TFRecordDataReader
+
+__all__ = [
+    "CSVDataReader",
+    "CorruptDataError",
+    "CustomDataReader",
+    "DataError",
+    "DataReader",
+    "Metadata",
+    "ReaderParamsError",
+    "RecordIODataReader",
+    "RecordSpec",
+    "Shard",
+    "ShardLike",
+    "TFRecordDataReader",
+    "TaskView",
+    "create_data_reader",
+    "parse_reader_params",
+]

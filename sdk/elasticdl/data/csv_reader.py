@@ -1,0 +1,299 @@
+"""Reads CSV files: each record is the list of its columns as strings."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+from elasticdl.data import csv_index, files
+from elasticdl.data.csv_index import Dialect
+from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
+from elasticdl.data.file_reader import FileDataReader, first_file
+from elasticdl.data.offset_index import STRIDE, IndexFolder, OffsetIndex
+from elasticdl.data.params import take
+from elasticdl.data.reader import Feed, Metadata, Record, RecordSpec
+
+_PIECE_BYTES = 2 << 20
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf|infinity)\s*", re.IGNORECASE)
+_SURROGATE = re.compile("[\udc80-\udcff]")
+_WIDE_ENCODINGS = ("utf-16", "utf_16", "utf16", "utf-32", "utf_32", "utf32")
+
+csv.field_size_limit(1 << 30)  # the limit of 128 KiB would refuse long text columns
+
+
+class CSVDataReader(FileDataReader[OffsetIndex]):
+    """Reads CSV files. Each record is a list of strings, one for each selected column.
+
+    Args:
+        data_origin: files, directories, globs or URLs, separated by commas; all with the same columns.
+        records_per_task: cut shards to at most this many records; by default a shard is a whole file.
+        reader_params: all optional.
+            ``sep``: the separator, ``,`` (a tab for ``.tsv`` files);
+            ``with_header``: whether the first record names the columns; by default it does when ``columns`` are
+            among its fields, or when it holds no number and the second record does;
+            ``columns``: names of the columns to give, in that order; all by default;
+            ``column_names``: names for the columns of files without a header, else ``c0``, ``c1``, ...;
+            ``label``: the column that the default feed gives as the label, as a float or int;
+            ``encoding``: ``utf-8``; any encoding in which a newline is one byte;
+            ``quoting``: ``true``; with ``false`` quotes are plain characters;
+            ``skip_spaces``: ``false``; with ``true`` spaces after a separator are no part of the field;
+            ``on_corrupt``: ``fail`` (default) or ``skip``, which passes over records with a wrong number of
+            columns or undecodable bytes;
+            ``index_cache``: a folder for indexes, or ``off``; by default the user's cache folder.
+
+    Raises:
+        ReaderParamsError: a parameter is unknown or has an impossible value.
+        DataError: the data is missing or unreadable.
+    """
+
+    kind: ClassVar[str] = "csv"
+    params: ClassVar[tuple[str, ...]] = (
+        "sep", "with_header", "columns", "column_names", "label", "encoding", "quoting", "skip_spaces",
+        "index_cache",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        data_origin: str,
+        records_per_task: int | None = None,
+        reader_params: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(data_origin, records_per_task, reader_params)
+        params = self.reader_params
+        first = first_file(self)
+        self._folder = IndexFolder.of(take(params, "index_cache", (str, bool), None))
+        self._sep = _one_byte(take(params, "sep", str, "\t" if first.endswith(".tsv") else ","))
+        quoting = take(params, "quoting", bool, True)
+        spaces = take(params, "skip_spaces", bool, False)
+        self._dialect = Dialect(self._sep.encode(), b'"' if quoting else b"", spaces)
+        self._encoding = _byte_wise(take(params, "encoding", str, "utf-8"))
+        self._label: str | None = take(params, "label", str, None)
+        self._set_columns(first)
+
+    def _set_columns(self, first: str) -> None:
+        """Learns the columns from the first records of the first file."""
+        params = self.reader_params
+        rows = self._head_rows(first)
+        if not rows:
+            raise DataError(f"{first}: holds no record", fix="leave empty files out of the data")
+        wanted = _names(params, "columns")
+        given = _names(params, "column_names")
+        header = params.get("with_header")
+        if header is not None and not isinstance(header, bool):
+            raise ReaderParamsError(f"reader parameter with_header={header!r}", fix="give true or false")
+        self.with_header = header if header is not None else not given and _is_header(rows, wanted)
+        self._file_columns = given or (rows[0] if self.with_header else [f"c{i}" for i in range(len(rows[0]))])
+        if len(self._file_columns) != len(rows[0]):
+            raise ReaderParamsError(
+                f"{first}: has {len(rows[0])} columns, column_names has {len(given or [])} names",
+                fix="name every column of the file",
+            )
+        self._selected = None if wanted is None else [self._column(name) for name in wanted]
+        self._given_columns = wanted if wanted is not None else list(self._file_columns)
+        if self._label is not None and self._label not in self._given_columns:
+            raise ReaderParamsError(
+                f"the label {self._label!r} is not among the columns", fix=f"use one of {self._given_columns}"
+            )
+
+    def _column(self, name: str) -> int:
+        if name not in self._file_columns:
+            raise ReaderParamsError(
+                f"{self.data_origin}: there is no column {name!r}",
+                fix=f"the columns are {', '.join(self._file_columns)}; check sep and with_header too",
+            )
+        return self._file_columns.index(name)
+
+    @functools.cached_property
+    def metadata(self) -> Metadata:
+        """The selected columns; the types are those of the first records, ``int64``, ``float`` or ``string``."""
+        first = first_file(self)
+        rows = self._head_rows(first, records=100)[1 if self.with_header else 0 :]
+        rows = [self._select(row) for row in rows if len(row) == len(self._file_columns)]
+        types = {name: infer_type(row[i] for row in rows) for i, name in enumerate(self._given_columns)}
+        return Metadata(list(self._given_columns), types, self.kind)
+
+    @property
+    def records_kind(self) -> RecordSpec:
+        """Lists of as many strings as columns are selected."""
+        return RecordSpec("columns", width=len(self._given_columns))
+
+    def default_feed(self) -> Feed | None:
+        """With the parameter ``label``: the other columns as a float32 vector, and the label as a number."""
+        if self._label is None:
+            return None
+        return functools.partial(
+            _numeric_feed, self._given_columns.index(self._label), self.metadata.column_types[self._label]
+        )
+
+    def _select(self, row: list[str]) -> list[str]:
+        return row if self._selected is None else [row[i] for i in self._selected]
+
+    def _head_rows(self, path: str, records: int = 2) -> list[list[str]]:
+        data = csv_index.head_of(path, self._dialect, records)
+        text = self._decode(data, path, 0, 0)
+        return [row for row in self._parse(text, path, 0) if row][:records]
+
+    def _load_index(self, path: str) -> OffsetIndex:
+        self._check_same_header(path)
+        stamp = files.stamp(path)
+        how = {"kind": self.kind, "dialect": repr(self._dialect), "header": self.with_header}
+        index = self._folder.load(path, stamp, how)
+        if index is None:
+            index = csv_index.build_index(path, self._dialect, with_header=self.with_header)
+            self._folder.save(path, stamp, how, index)
+        return index
+
+    def _check_same_header(self, path: str) -> None:
+        if not self.with_header or self.reader_params.get("column_names"):
+            return
+        rows = self._head_rows(path, records=1)
+        if rows and rows[0] != self._file_columns:
+            raise DataError(
+                f"{path}: its header {rows[0]} differs from that of the first file, {self._file_columns}",
+                fix="give files with the same columns, or set with_header=false and column_names",
+            )
+
+    def _count(self, index: OffsetIndex) -> int:
+        return index.records
+
+    def _scan(self, path: str, start: int, end: int) -> Iterator[list[Record]]:
+        index = self.index_of(path)
+        with files.open_for_reading(path) as file:
+            for low, high in self._pieces(index, start, end):
+                first_byte, last_byte, number = index.byte_range(low, high)
+                file.seek(first_byte)
+                data = file.read(last_byte - first_byte)
+                rows = self._rows(data, path, first_byte, number, min(-(-high // STRIDE) * STRIDE, index.records))
+                good = self._good(rows[low - number : high - number], data, path, first_byte, low, number)
+                yield [self._select(row) for row in good]
+
+    def _pieces(self, index: OffsetIndex, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Cuts a range at indexed records into pieces of about 2 MiB."""
+        while start < end:
+            high = start // STRIDE + 1
+            limit = index.offsets[start // STRIDE] + _PIECE_BYTES
+            while high * STRIDE < end and high < len(index.offsets) and index.offsets[high] < limit:
+                high += 1
+            following = min(high * STRIDE, end)
+            yield start, following
+            start = following
+
+    def _rows(self, data: bytes, path: str, base: int, number: int, end: int) -> list[list[str]]:
+        rows = [row for row in self._parse(self._decode(data, path, base, number), path, base) if row]
+        if len(rows) != end - number:
+            raise CorruptDataError(
+                f"holds {len(rows)} records up to byte {base + len(data)}, its index says {end - number}",
+                path=path, offset=base,
+                fix="end lines with \\n or \\r\\n, not with \\r alone; do not change files while a job reads them",
+            )  # fmt: skip
+        return rows
+
+    def _good(
+        self, rows: list[list[str]], data: bytes, path: str, base: int, low: int, number: int
+    ) -> list[list[str]]:
+        """The rows that have the right number of columns and no undecodable bytes."""
+        width = len(self._file_columns)
+        good = [row for row in rows if len(row) == width]
+        if len(good) != len(rows) and not self._skip:
+            at = next(i for i, row in enumerate(rows) if len(row) != width)
+            raise CorruptDataError(
+                f"has {len(rows[at])} columns, the file has {width}",
+                path=path, record=low + at,
+                offset=csv_index.locate(data, self._dialect, path, base, low + at - number),
+            )  # fmt: skip
+        if self._skip:
+            good = [row for row in good if not any(map(_SURROGATE.search, row))]
+        self._count_skipped(len(rows) - len(good))
+        return good
+
+    def _parse(self, text: str, path: str, base: int) -> Iterator[list[str]]:
+        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self._dialect.quote else csv.QUOTE_NONE
+        try:
+            yield from csv.reader(
+                io.StringIO(text, newline=""),
+                delimiter=self._sep,
+                quoting=quoting,
+                skipinitialspace=self._dialect.skip_spaces,
+            )
+        except csv.Error as error:
+            raise CorruptDataError(str(error), path=path, offset=base) from error
+
+    def _decode(self, data: bytes, path: str, base: int, number: int) -> str:
+        try:
+            return data.decode(self._encoding, errors="surrogateescape" if self._skip else "strict")
+        except UnicodeDecodeError as error:
+            before = csv_index.RecordFinder(self._dialect, path, base).feed(data[: error.start])
+            raise CorruptDataError(
+                f"byte 0x{data[error.start]:02x} is not {self._encoding}",
+                path=path, offset=base + error.start, record=number + len(before),
+                fix="set the parameter encoding (e.g. encoding=latin-1), or skip such records with on_corrupt=skip",
+            ) from error  # fmt: skip
+
+
+def infer_type(values: Iterator[str]) -> str:
+    """``int64`` when all values are integers, ``float`` when all are numbers, else ``string``."""
+    kind = "int64"
+    empty = True
+    for value in values:
+        empty = False
+        if not _NUMBER.fullmatch(value):
+            return "string"
+        if not value.strip().lstrip("+-").isdigit():
+            kind = "float"
+    return "string" if empty else kind
+
+
+def _is_header(rows: list[list[str]], wanted: list[str] | None) -> bool:
+    if wanted is not None:
+        return set(wanted) <= set(rows[0])
+    numeric = [[bool(_NUMBER.fullmatch(value)) for value in row] for row in rows]
+    return len(rows) > 1 and not any(numeric[0]) and any(numeric[1])
+
+
+def _names(params: Mapping[str, Any], key: str) -> list[str] | None:
+    names = params.get(key)
+    if names is None:
+        return None
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",")]
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
+        raise ReaderParamsError(f"reader parameter {key}={names!r}", fix=f'give a list of names: {key}=["a","b"]')
+    if len(set(names)) != len(names):
+        raise ReaderParamsError(f"reader parameter {key} names a column twice", fix="name each column once")
+    return list(names)
+
+
+def _one_byte(sep: str) -> str:
+    if len(sep.encode()) != 1 or sep in '"\r\n':
+        raise ReaderParamsError(
+            f"the separator {sep!r} is not one ASCII character", fix='give one, e.g. sep=";" or sep="\\t"'
+        )
+    return sep
+
+
+def _byte_wise(encoding: str) -> str:
+    try:
+        "".encode(encoding)
+    except LookupError:
+        raise ReaderParamsError(f"there is no encoding {encoding!r}", fix="use utf-8, latin-1, cp1252, ...") from None
+    if encoding.lower().startswith(_WIDE_ENCODINGS):
+        raise ReaderParamsError(f"{encoding} has newlines of several bytes", fix="convert the files to utf-8")
+    return encoding
+
+
+def _numeric_feed(label: int, label_type: str, dataset: Any, mode: str, metadata: Metadata) -> Any:
+    """Turns rows of strings into a float32 vector and a label; in prediction, into the vector alone."""
+    import tensorflow as tf
+
+    def split(row: Any) -> Any:
+        features = tf.strings.to_number(tf.concat([row[:label], row[label + 1 :]], axis=0), tf.float32)
+        if mode == "prediction":
+            return features
+        return features, tf.strings.to_number(row[label], tf.int64 if label_type == "int64" else tf.float32)
+
+    dataset = dataset.map(split, num_parallel_calls=tf.data.AUTOTUNE)
+    return dataset.shuffle(1024) if mode == "training" else dataset

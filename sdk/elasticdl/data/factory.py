@@ -1,0 +1,151 @@
+"""Picks the reader for a data origin, by the names of its files and by their first bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from elasticdl.data import files, recordio, tfrecord
+from elasticdl.data.csv_reader import CSVDataReader
+from elasticdl.data.custom_reader import CustomDataReader
+from elasticdl.data.errors import DataError, ReaderParamsError
+from elasticdl.data.file_reader import FileDataReader
+from elasticdl.data.params import parse_reader_params
+from elasticdl.data.reader import DataReader
+from elasticdl.data.recordio_reader import RecordIODataReader
+from elasticdl.data.tfrecord_reader import TFRecordDataReader
+
+READERS: dict[str, type[FileDataReader[Any]]] = {
+    "recordio": RecordIODataReader,
+    "tfrecord": TFRecordDataReader,
+    "csv": CSVDataReader,
+}
+_SUFFIXES = {
+    ".recordio": "recordio", ".rio": "recordio", ".edl": "recordio",
+    ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrec": "tfrecord",
+    ".csv": "csv", ".tsv": "csv",
+}  # fmt: skip
+#: How many files are compared before the first shard; a mixed kind further on is found when it is indexed.
+_COMPARED_FILES = 64
+_FOREIGN = {
+    b"PAR1": "a Parquet file", b"\x89HDF": "an HDF5 file", b"PK\x03\x04": "a zip archive",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd", b"BZh": "compressed with bzip2", b"\xfd7zX": "compressed with xz",
+    b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image",
+}  # fmt: skip
+
+
+def create_data_reader(
+    data_origin: str,
+    records_per_task: int | None = None,
+    reader_params: Mapping[str, Any] | str | None = None,
+    custom: Callable[..., Any] | DataReader | None = None,
+) -> DataReader:
+    """Makes the reader of a data origin.
+
+    Args:
+        data_origin: a file, directory, glob or fsspec URL, or several of them separated by commas. A custom
+            reader may give it any meaning.
+        records_per_task: cut shards to at most this many records; by default a shard is a whole file.
+        reader_params: parameters of the reader, as a dict or as text for ``parse_reader_params``. ``kind`` names
+            the reader (``recordio``, ``tfrecord``, ``csv``) where the files do not tell.
+        custom: the model module's ``custom_data_reader(data_origin, records_per_task=None, **params)``, or a reader.
+
+    Raises:
+        DataError: the data is missing, unreadable, of no known kind, or of several kinds.
+        ReaderParamsError: a parameter is unknown or has an impossible value.
+    """
+    params = parse_reader_params(reader_params) if isinstance(reader_params, str) else dict(reader_params or {})
+    if custom is not None:
+        return _custom(data_origin, records_per_task, params, custom)
+    kind = params.get("kind")
+    if kind is None:
+        kind = kind_of_origin(data_origin)
+    elif kind not in READERS:
+        raise ReaderParamsError(f"there is no reader {kind!r}", fix=f"use one of: {', '.join(sorted(READERS))}")
+    return READERS[kind](data_origin, records_per_task, params)
+
+
+def _custom(origin: str, records_per_task: int | None, params: dict[str, Any], custom: Any) -> DataReader:
+    reader = custom
+    if (callable(custom) and not hasattr(custom, "create_shards")) or isinstance(custom, type):
+        reader = custom(origin, records_per_task=records_per_task, **params)
+    if reader is None:
+        raise DataError("custom_data_reader returned None", fix="let it return a reader")
+    return reader if isinstance(reader, DataReader) else CustomDataReader(reader)
+
+
+def kind_of_origin(data_origin: str) -> str:
+    """The kind of the files of a data origin; all of the first 64 must agree.
+
+    Raises:
+        DataError: missing or unreadable data, an unknown kind, or mixed kinds.
+    """
+    found: dict[str, str] = {}
+    for number, path in enumerate(files.list_files(data_origin)):
+        if number == _COMPARED_FILES:
+            break
+        kind = kind_of_file(path)
+        if kind is not None:
+            found.setdefault(kind, path)
+    if len(found) > 1:
+        examples = ", ".join(f"{kind}: {path}" for kind, path in sorted(found.items()))
+        raise DataError(
+            f"{data_origin}: holds files of several kinds ({examples})",
+            fix="give one kind at a time, e.g. with a glob such as 'data/*.recordio'",
+        )
+    if not found:
+        raise DataError(f"{data_origin}: all files are empty", fix="check how the data was written")
+    return next(iter(found))
+
+
+def kind_of_file(path: str) -> str | None:
+    """The kind of a file by its name and first bytes; ``None`` for an empty file of unknown name.
+
+    Raises:
+        DataError: unreadable, of no known kind, or not what its name says.
+    """
+    with files.open_for_reading(path, block_size=4096) as file:
+        head = file.read(4096)
+    named = _SUFFIXES.get(PurePosixPath(path).suffix.lower())
+    if not head:
+        return named
+    seen = _kind_of_bytes(head)
+    if seen is None and named is not None and not head.startswith(tfrecord.GZIP_MAGIC):
+        return named  # its reader says what is wrong, and where
+    if seen is None:
+        raise _unknown_kind(path, head)
+    if named is not None and named != seen:
+        raise DataError(
+            f"{path}: is named {PurePosixPath(path).suffix} but its bytes are {seen}",
+            fix=f"rename it, or say which it is with the reader parameter kind={seen}",
+        )
+    return seen
+
+
+def _kind_of_bytes(head: bytes) -> str | None:
+    if head.startswith(recordio.MAGIC_BYTES):
+        return "recordio"
+    if tfrecord.looks_like_tfrecord(head):
+        return "tfrecord"
+    if (
+        b"\0" not in head
+        and b"\n" in head
+        and any(sep in head.split(b"\n", 1)[0] for sep in (b",", b";", b"\t", b"|"))
+    ):
+        return "csv"
+    return None
+
+
+def _unknown_kind(path: str, head: bytes) -> DataError:
+    if head.startswith(tfrecord.GZIP_MAGIC):
+        return DataError(
+            f"{path}: is compressed with gzip, so a worker cannot start at a record in its middle",
+            fix="gunzip it; RecordIO has compression inside: elasticdl data convert SRC DST --to recordio",
+        )
+    what = next((name for magic, name in _FOREIGN.items() if head.startswith(magic)), "of an unknown kind")
+    return DataError(
+        f"{path}: is {what} (first bytes {head[:8].hex(' ')})",
+        fix="convert it to RecordIO, TFRecord or CSV, name its kind with the reader parameter kind=..., or give a "
+        "custom_data_reader in the model module",
+    )

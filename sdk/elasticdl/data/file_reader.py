@@ -1,0 +1,175 @@
+"""What the readers of files have in common: listing files, cutting shards, remembering indexes, counting skips."""
+
+from __future__ import annotations
+
+import abc
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+from elasticdl.data import files
+from elasticdl.data.errors import DataError
+from elasticdl.data.params import refuse_unknown, take_choice
+from elasticdl.data.reader import DEFAULT_BATCH_RECORDS, DataReader, Record, Shard, ShardLike
+
+#: Parameters of every reader of files; ``kind`` is used by the factory.
+COMMON_PARAMS = ("kind", "on_corrupt")
+
+Value = TypeVar("Value")
+IndexT = TypeVar("IndexT")
+
+
+class BoundedCache(Generic[Value]):
+    """The most recently used values of a few keys, for several threads.
+
+    Args:
+        max_weight: the sum of weights kept; the latest value stays even if it is heavier.
+        weigh: weight of a value; 1 by default, so that ``max_weight`` counts values.
+    """
+
+    def __init__(self, max_weight: int, weigh: Callable[[Value], int] = lambda _: 1) -> None:
+        self._max = max_weight
+        self._weigh = weigh
+        self._weight = 0
+        self._lock = threading.Lock()
+        self._values: OrderedDict[Any, tuple[Value, int]] = OrderedDict()
+
+    def get(self, key: Any, make: Callable[[], Value]) -> Value:
+        """The value of a key, made if it is not there. Two threads may both make one; either is kept."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key][0]
+        value = make()
+        weight = self._weigh(value)
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = (value, weight)
+                self._weight += weight
+            while self._weight > self._max and len(self._values) > 1:
+                _, (_, dropped) = self._values.popitem(last=False)
+                self._weight -= dropped
+        return value
+
+
+class FileDataReader(DataReader, Generic[IndexT]):
+    """Reads records from files that have an index.
+
+    Args:
+        data_origin: files, directories, globs or URLs, separated by commas.
+        records_per_task: cut shards to at most this many records; by default a shard is a whole file.
+        reader_params: parameters of this kind of reader, see ``params``.
+
+    Raises:
+        ReaderParamsError: a parameter is unknown or has an impossible value.
+    """
+
+    kind: ClassVar[str]
+    #: names of the parameters that this kind has beside the common ones
+    params: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        data_origin: str,
+        records_per_task: int | None = None,
+        reader_params: Mapping[str, Any] | None = None,
+    ) -> None:
+        if records_per_task is not None and records_per_task < 1:
+            raise DataError(f"records_per_task is {records_per_task}", fix="give a number over 0, or none")
+        self.data_origin = data_origin
+        self.reader_params: dict[str, Any] = dict(reader_params or {})
+        self._records_per_task = records_per_task
+        refuse_unknown(self.reader_params, (*COMMON_PARAMS, *self.params), reader=self.kind)
+        self._skip = take_choice(self.reader_params, "on_corrupt", ("fail", "skip"), "fail") == "skip"
+        self._skipped = 0
+        self._skipped_lock = threading.Lock()
+        self._indexes: BoundedCache[IndexT] = BoundedCache(max_weight=256)
+
+    def list_files(self) -> Iterator[str]:
+        """The files of the data origin, lazily, in a fixed order."""
+        return files.list_files(self.data_origin)
+
+    def create_shards(self) -> Iterator[Shard]:
+        """One shard a file, or several of ``records_per_task`` records; files without records give none.
+
+        Raises:
+            DataError: the data is missing or damaged, or no file has a record.
+        """
+        count = 0
+        for path in self.list_files():
+            total = self.count_records(path)
+            step = self._records_per_task or max(total, 1)
+            for start in range(0, total, step):
+                count += 1
+                yield Shard(path, start, min(start + step, total))
+        if not count:
+            raise DataError(f"{self.data_origin}: the files hold no record", fix="check how the data was written")
+
+    def index_of(self, path: str) -> IndexT:
+        """The index of a file, remembered."""
+        return self._indexes.get(path, lambda: self._load_index(path))
+
+    def count_records(self, path: str) -> int:
+        """Number of records of a file, from its index."""
+        return self._count(self.index_of(path))
+
+    def read_records(self, shard: ShardLike) -> Iterator[Record]:
+        """The records of a shard, one by one."""
+        for records in self._scan_checked(shard):
+            yield from records
+
+    def read_batches(self, shard: ShardLike, max_records: int = DEFAULT_BATCH_RECORDS) -> Iterator[list[Record]]:
+        """The records of a shard in lists of ``max_records``; only the last may be shorter."""
+        if max_records < 1:
+            raise DataError(f"max_records is {max_records}", fix="give a number over 0")
+        held: list[Record] = []
+        for records in self._scan_checked(shard):
+            held = held + records if held else records
+            whole = len(held) - len(held) % max_records
+            for position in range(0, whole, max_records):
+                yield held[position : position + max_records]
+            held = held[whole:]
+        if held:
+            yield held
+
+    @property
+    def skipped_records(self) -> int:
+        """Records passed over as corrupt since this reader was made."""
+        return self._skipped
+
+    def _count_skipped(self, records: int) -> None:
+        with self._skipped_lock:
+            self._skipped += records
+
+    def _scan_checked(self, shard: ShardLike) -> Iterator[list[Record]]:
+        total = self.count_records(shard.name)
+        if not 0 <= shard.start <= shard.end:
+            raise DataError(
+                f"{shard.name}: a shard cannot have the range [{shard.start}, {shard.end})",
+                fix="give 0 <= start <= end",
+            )
+        if shard.end > total:
+            raise DataError(
+                f"{shard.name}: has {total} records, the shard asks for records {shard.start} to {shard.end}",
+                fix="the file changed after its shards were listed: submit the job again",
+            )
+        return (records for records in self._scan(shard.name, shard.start, shard.end) if records)
+
+    @abc.abstractmethod
+    def _load_index(self, path: str) -> IndexT:
+        """Builds or loads the index of a file."""
+
+    @abc.abstractmethod
+    def _count(self, index: IndexT) -> int:
+        """Number of records by an index."""
+
+    @abc.abstractmethod
+    def _scan(self, path: str, start: int, end: int) -> Iterator[list[Record]]:
+        """Reads a checked range in pieces of convenient size."""
+
+
+def first_file(reader: FileDataReader[Any]) -> str:
+    """The first file of a reader's data origin."""
+    return next(itertools.islice(reader.list_files(), 1))

@@ -1,0 +1,79 @@
+"""Reads RecordIO files."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from elasticdl.data import files, recordio
+from elasticdl.data.errors import CorruptDataError, DataError
+from elasticdl.data.file_reader import BoundedCache, FileDataReader
+from elasticdl.data.reader import Metadata, Record, RecordSpec
+
+#: Bytes of decoded chunks kept, so that the tasks of one chunk decompress it once.
+_CACHED_BYTES = 64 << 20
+
+
+class RecordIODataReader(FileDataReader[recordio.Index]):
+    """Reads RecordIO files; each record is ``bytes``.
+
+    Args:
+        data_origin: files, directories, globs or URLs, separated by commas.
+        records_per_task: cut shards to at most this many records; by default a shard is a whole file.
+        reader_params: ``on_corrupt``: ``fail`` (default) or ``skip``, which passes over a chunk that is damaged.
+        data_dir: another name of ``data_origin``, which older model modules use.
+
+    Raises:
+        DataError: no data origin is given.
+        ReaderParamsError: a parameter is unknown or has an impossible value.
+    """
+
+    kind: ClassVar[str] = "recordio"
+
+    def __init__(
+        self,
+        data_origin: str | None = None,
+        records_per_task: int | None = None,
+        reader_params: Mapping[str, Any] | None = None,
+        *,
+        data_dir: str | None = None,
+    ) -> None:
+        origin = data_origin or data_dir
+        if not origin:
+            raise DataError("RecordIODataReader needs data", fix="give data_origin (or data_dir): a file or folder")
+        super().__init__(origin, records_per_task, reader_params)
+        self._decoded: BoundedCache[list[bytes]] = BoundedCache(
+            _CACHED_BYTES, lambda records: sum(map(len, records)) + 64 * len(records)
+        )
+
+    @property
+    def metadata(self) -> Metadata:
+        """RecordIO knows nothing of what is in its records."""
+        return Metadata(kind=self.kind)
+
+    @property
+    def records_kind(self) -> RecordSpec:
+        """Bytes."""
+        return RecordSpec("bytes")
+
+    def _load_index(self, path: str) -> recordio.Index:
+        return recordio.Index(path, tolerate_damage=self._skip)
+
+    def _count(self, index: recordio.Index) -> int:
+        return index.num_records()
+
+    def _scan(self, path: str, start: int, end: int) -> Iterator[list[Record]]:
+        with files.open_for_reading(path) as file:
+            for chunk in self.index_of(path).covering(start, end):
+                low, high = max(start - chunk.first, 0), min(end - chunk.first, chunk.records)
+                try:
+                    records = self._decoded.get(
+                        (path, chunk), functools.partial(recordio.read_chunk, file, chunk, path=path)
+                    )
+                except CorruptDataError:
+                    if not self._skip:
+                        raise
+                    self._count_skipped(high - low)
+                    continue
+                yield records[low:high]
