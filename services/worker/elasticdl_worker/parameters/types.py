@@ -1,0 +1,60 @@
+"""What goes between the training loop and the parameter servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
+"""Unique ids, shape ``[n]``, and one vector for each, shape ``[n, dim]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """Parameters as the PS hold them.
+
+    Attributes:
+        version: the model version; with several PS in asynchronous mode the largest of theirs. Give it to ``push``
+            with the gradients that were computed on these parameters.
+        dense: whole tensors by name, only those that changed since the last pull (all at first and at a pin).
+            The arrays may be read-only.
+        rows: float32 ``[len(ids), dim]`` for each table asked for, in the order of its ids.
+    """
+
+    version: int
+    dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    rows: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """What one minibatch teaches.
+
+    Attributes:
+        dense: by parameter name, of the parameter's shape: gradients of trainable parameters, differences
+            (after minus before) of state.
+        rows: by table: unique ids and the merged gradient of each.
+    """
+
+    dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    rows: Mapping[str, Rows] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PushResult:
+    """What became of a push.
+
+    Attributes:
+        accepted: whether the gradients are, or will be with their round, part of the model. If not, pull and
+            compute them anew.
+        version: the model version after the push.
+        reason: why it was refused: ``stale`` (too old for synchronous mode) or ``generation`` (a PS was replaced).
+    """
+
+    accepted: bool
+    version: int
+    reason: str = ""
