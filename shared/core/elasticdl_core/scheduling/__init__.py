@@ -1,1 +1,30 @@
 """Cluster-wide scheduling as pure functions: a snapshot goes in, a plan comes out."""
+
+from elasticdl_core.scheduling.plan import Allocation, Plan, Reason, ReasonCode, Reservation
+from elasticdl_core.scheduling.policies import DEFAULT_POLICY, POLICIES, Policy, policy_by_name
+from elasticdl_core.scheduling.snapshot import (
+    Capacity,
+    JobView,
+    NodeView,
+    Quota,
+    Resources,
+    Snapshot,
+)
+
+__all__ = [
+    "DEFAULT_POLICY",
+    "POLICIES",
+    "Allocation",
+    "Capacity",
+    "JobView",
+    "NodeView",
+    "Plan",
+    "Policy",
+    "Quota",
+    "Reason",
+    "ReasonCode",
+    "Reservation",
+    "Resources",
+    "Snapshot",
+    "policy_by_name",
+]

@@ -42,9 +42,7 @@ class Resources:
 
     def plus(self, other: Resources, times: float = 1.0) -> Resources:
         """This amount and ``times`` the other."""
-        return Resources(
-            *(mine + times * theirs for mine, theirs in zip(self.vector(), other.vector(), strict=True))
-        )
+        return Resources(*(mine + times * theirs for mine, theirs in zip(self.vector(), other.vector(), strict=True)))
 
     def fits_into(self, room: Resources) -> bool:
         """Whether each amount is at most that of ``room`` (with a tolerance for rounding)."""

@@ -1,0 +1,321 @@
+"""Who runs at all: gang minimums by priority tier, with quotas, reservation and backfill.
+
+The rules, in the order of the design:
+
+1. A job runs with its minimum (master, PS and smallest size) or not at all.
+2. Tiers are served from the most important down, minimums before any surplus, so a less important job that
+   runs is evicted only when the minimum of a more important one needs its place.
+3. Within a tier: what teams are guaranteed first, then running jobs, then waiting ones, the next always from the team
+   with the smallest weighted dominant share. A running job is never evicted for its own tier, except to give
+   a team back what it is guaranteed.
+6. The first job that does not fit gets a reservation: the time at which enough minimums will have ended. Others
+   may pass it only if they end before it, or leave enough for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from elasticdl_core.scheduling.ledger import Ledger, Obstacle
+from elasticdl_core.scheduling.plan import Allocation, Reason, ReasonCode, Reservation
+from elasticdl_core.scheduling.snapshot import JobView, Snapshot
+
+MAX_BLOCKERS = 5
+"""A reason names at most this many jobs."""
+
+SizeOf = Callable[[JobView], int]
+KeyOf = Callable[[JobView], tuple[float | str, ...]]
+EtaOf = Callable[[JobView, int], float]
+"""Seconds until a job with that many workers ends; ``inf`` if that cannot be told."""
+
+
+@dataclass
+class Admission:
+    """Who runs.
+
+    Attributes:
+        admitted: the jobs that get their minimum, in the order in which they go first.
+        refused: the others' allocations (of no workers), with their reasons, by job id.
+        reservation: the first job that does not fit.
+    """
+
+    admitted: list[JobView] = field(default_factory=list)
+    refused: dict[str, Allocation] = field(default_factory=dict)
+    reservation: Reservation | None = None
+
+
+@dataclass(frozen=True)
+class AdmissionRules:
+    """How to admit.
+
+    Attributes:
+        size: the size that a job is admitted with.
+        queue_key: waiting jobs of a team and tier go in ascending order of it.
+        eta: for reservation and backfill.
+        backfill: whether others may pass a job that does not fit.
+        reserve: whether the one that does not fit holds back those that would delay it.
+        min_runtime_s: a running job is not evicted for a guarantee before it ran this long.
+    """
+
+    size: SizeOf
+    queue_key: KeyOf
+    eta: EtaOf
+    backfill: bool = True
+    reserve: bool = True
+    min_runtime_s: float = 600.0
+
+
+def by_arrival(job: JobView) -> tuple[float | str, ...]:
+    """Orders jobs by the time of their submission."""
+    return (job.submitted_at, job.id)
+
+
+def unknown_eta(job: JobView, workers: int) -> float:
+    """For policies that look at no speeds."""
+    return math.inf
+
+
+def split_unwanted(snapshot: Snapshot) -> tuple[list[JobView], dict[str, Allocation]]:
+    """Parts the jobs that can run from those that hold nothing by their owners' wish."""
+    runnable: list[JobView] = []
+    unwanted: dict[str, Allocation] = {}
+    for job in snapshot.jobs:
+        if job.schedulable:
+            runnable.append(job)
+        else:
+            text = f"its owner does not want it to run now (state {job.state})"
+            unwanted[job.id] = Allocation(0, False, Reason(ReasonCode.NOT_WANTED, text))
+    return runnable, unwanted
+
+
+def admit(snapshot: Snapshot, jobs: Sequence[JobView], rules: AdmissionRules) -> tuple[Admission, Ledger]:
+    """Decides who runs.
+
+    Whoever is evicted joins the waiting jobs, which can change who goes first among them; so the decision is made
+    again with the evicted ones waiting until it evicts nobody more. Carrying it out then leads to the same decision.
+
+    Returns:
+        Who runs, and a ledger in which their minimums are booked.
+    """
+    waiting = frozenset(job.id for job in jobs if job.current_workers <= 0)
+    while True:
+        admitter = _Admitter(snapshot, Ledger(snapshot), rules, waiting)
+        result = admitter.run(jobs)
+        evicted = frozenset(job.id for job in jobs if job.id in result.refused) - waiting
+        if not evicted:
+            return result, admitter.ledger
+        waiting |= evicted
+
+
+class _Admitter:
+    def __init__(self, snapshot: Snapshot, ledger: Ledger, rules: AdmissionRules, waiting: frozenset[str]) -> None:
+        self._snapshot = snapshot
+        self.ledger = self._ledger = ledger
+        self._waiting = waiting
+        self._rules = rules
+        self._result = Admission()
+        self._reserved: JobView | None = None
+        self._shadow_at = math.inf
+        self._extra: list[float] = []
+        self._guarantees = any(q.guaranteed is not None for q in snapshot.quotas.values())
+        self._blockers: dict[int, tuple[str, ...]] = {}
+
+    def run(self, jobs: Iterable[JobView]) -> Admission:
+        tiers: dict[int, list[JobView]] = {}
+        for job in jobs:
+            tiers.setdefault(job.priority, []).append(job)
+        for priority in sorted(tiers, reverse=True):
+            running = sorted(
+                (job for job in tiers[priority] if job.id not in self._waiting),
+                key=lambda job: (job.started_at or 0.0, job.id),
+            )
+            waiting = sorted((job for job in tiers[priority] if job.id in self._waiting), key=self._rules.queue_key)
+            owed = self._owed(running, waiting) if self._guarantees else frozenset()
+            for group in (
+                [job for job in running if job.id in owed],
+                self._fairly([job for job in waiting if job.id in owed]),
+                [job for job in running if job.id not in owed],
+                self._fairly([job for job in waiting if job.id not in owed]),
+            ):
+                for job in group:
+                    self._consider(job)
+            self._blockers.clear()
+        return self._result
+
+    def _owed(self, running: Sequence[JobView], waiting: Sequence[JobView]) -> frozenset[str]:
+        """The jobs whose minimums lie within what their teams are guaranteed."""
+        used: dict[str, list[float]] = {}
+        owed = set()
+        now = self._snapshot.now
+        for job in itertools.chain(running, waiting):
+            guaranteed = self._ledger.quota(job.team).guaranteed
+            young = job.started_at is not None and now - job.started_at < self._rules.min_runtime_s
+            if young and job.id not in self._waiting:
+                owed.add(job.id)
+            if guaranteed is None:
+                continue
+            need = job.demand(self._rules.size(job)).vector()
+            have = used.setdefault(job.team, [0.0] * len(need))
+            most = guaranteed.vector()
+            if all(h + n <= m + 1e-9 for h, n, m in zip(have, need, most, strict=True) if m > 0):
+                used[job.team] = [h + n for h, n in zip(have, need, strict=True)]
+                owed.add(job.id)
+        return frozenset(owed)
+
+    def _fairly(self, waiting: Sequence[JobView]) -> Iterable[JobView]:
+        """Yields the next job of the team that has least for its weight, while the ledger fills."""
+        queues: dict[str, list[JobView]] = {}
+        for job in waiting:
+            queues.setdefault(job.team, []).append(job)
+        if len(queues) <= 1:
+            yield from waiting
+            return
+        places = dict.fromkeys(queues, 0)
+        heap = [(self._ledger.team_share(team), team) for team in queues]
+        heapq.heapify(heap)
+        while heap:
+            _, team = heapq.heappop(heap)
+            yield queues[team][places[team]]
+            places[team] += 1
+            if places[team] < len(queues[team]):
+                heapq.heappush(heap, (self._ledger.team_share(team), team))
+
+    def _consider(self, job: JobView) -> None:
+        size = self._rules.size(job)
+        obstacle = self._ledger.obstacle(job, 0, size)
+        if obstacle is None and job.id in self._waiting:
+            reason = self._held_back(job, size)
+            if reason is not None:
+                self._refuse(job, reason)
+                return
+        if obstacle is None:
+            self._ledger.take(job, 0, size)
+            self._result.admitted.append(job)
+        elif self._ledger.possible(job, size) is not None:
+            self._refuse(job, self._impossible(job, size))
+        elif obstacle is Obstacle.LIMIT:
+            self._refuse(job, self._over_limit(job, size))
+        else:
+            if self._reserved is None:
+                self._reserve(job, size)
+            self._refuse(job, self._no_room(job, size))
+
+    def _held_back(self, job: JobView, size: int) -> Reason | None:
+        """Why a job that fits must still wait for the one with the reservation, or None."""
+        reserved = self._reserved
+        if reserved is None or not self._rules.reserve:
+            return None
+        if self._rules.backfill:
+            if job.priority < reserved.priority:
+                return None  # It can be evicted for the other, so it cannot delay it.
+            if self._snapshot.now + self._rules.eta(job, size) <= self._shadow_at < math.inf:
+                return None
+            need = self._ledger.change(job, 0, size)
+            if all(n <= e + 1e-9 for n, e in zip(need, self._extra, strict=True)):
+                self._extra = [e - n for e, n in zip(self._extra, need, strict=True)]
+                return None
+        when = "" if math.isinf(self._shadow_at) else f", expected in {_span(self._shadow_at - self._snapshot.now)}"
+        text = (
+            f"its {size} workers would fit, but would delay {reserved.id}, which came first and waits for "
+            f"{self._rules.size(reserved)} workers{when}"
+        )
+        return Reason(ReasonCode.WAITING_BEHIND, text, (reserved.id,), {"need": size})
+
+    def _reserve(self, job: JobView, size: int) -> None:
+        """Finds when enough minimums will have ended for the job to fit, and what is left over then."""
+        self._reserved = job
+        need = self._ledger.change(job, 0, size)
+        free = list(self._ledger.free)
+        endings = sorted(
+            (
+                (
+                    self._snapshot.now + self._rules.eta(other, max(other.current_workers, self._rules.size(other))),
+                    other,
+                )
+                for other in self._result.admitted
+            ),
+            key=lambda ending: (ending[0], ending[1].id),
+        )
+        for at, other in endings:
+            if math.isinf(at):
+                break
+            back = self._ledger.change(other, 0, self._rules.size(other))
+            free = [f + b for f, b in zip(free, back, strict=True)]
+            if all(n <= f + 1e-9 for n, f in zip(need, free, strict=True)):
+                self._shadow_at = at
+                self._extra = [f - n for f, n in zip(free, need, strict=True)]
+                break
+        else:
+            self._extra = [0.0] * len(need)
+        if not self._extra:
+            self._extra = [0.0] * len(need)
+        known = None if math.isinf(self._shadow_at) else self._shadow_at
+        self._result.reservation = Reservation(job.id, known)
+
+    def _refuse(self, job: JobView, reason: Reason) -> None:
+        self._result.refused[job.id] = Allocation(0, False, reason)
+
+    def _no_room(self, job: JobView, size: int) -> Reason:
+        free = max(self._ledger.free[0], 0.0)
+        need = job.demand(size).slots
+        blockers = self._holders(job.priority)
+        first = self._reserved is job
+        when = (
+            f"; expected to fit in {_span(self._shadow_at - self._snapshot.now)}"
+            if first and not math.isinf(self._shadow_at)
+            else ""
+        )
+        data: dict[str, float | str] = {"need": need, "free": free, "min_workers": size}
+        if job.current_workers > 0:
+            text = (
+                f"evicted: more important minimums leave {free:g} slots, and its minimum of {size} workers "
+                f"needs {need:g}"
+            )
+            return Reason(ReasonCode.EVICTED, text, blockers, data)
+        text = (
+            f"its minimum of {size} workers needs {need:g} slots, and {free:g} are left beside the minimums of "
+            f"{len(self._result.admitted)} jobs that go before it{when}"
+        )
+        return Reason(ReasonCode.WAITING_FOR_CAPACITY, text, blockers, data)
+
+    def _holders(self, priority: int) -> tuple[str, ...]:
+        """The admitted jobs that hold most; computed once a tier, as it is the same for all that wait in it."""
+        if priority not in self._blockers:
+            largest = heapq.nsmallest(
+                MAX_BLOCKERS,
+                self._result.admitted,
+                key=lambda job: (-job.demand(self._rules.size(job)).slots, job.id),
+            )
+            self._blockers[priority] = tuple(job.id for job in largest)
+        return self._blockers[priority]
+
+    def _over_limit(self, job: JobView, size: int) -> Reason:
+        text = (
+            f"its minimum of {size} workers would take team {job.team} over its limit; the team uses "
+            f"{self._ledger.team_cost(job.team):g} slots"
+        )
+        blockers = tuple(other.id for other in self._result.admitted if other.team == job.team)[:MAX_BLOCKERS]
+        return Reason(ReasonCode.WAITING_FOR_QUOTA, text, blockers, {"need": job.demand(size).slots})
+
+    def _impossible(self, job: JobView, size: int) -> Reason:
+        need = job.demand(size).slots
+        where = (
+            f"the limit of team {job.team}"
+            if self._ledger.possible(job, size) is Obstacle.LIMIT
+            else f"the whole cluster of {self._ledger.total[0]:g} slots"
+        )
+        text = f"its minimum of {size} workers ({need:g} slots) is more than {where}; lower min_workers"
+        return Reason(ReasonCode.IMPOSSIBLE, text, (), {"need": need, "total": self._ledger.total[0]})
+
+
+def _span(seconds: float) -> str:
+    """A duration for people."""
+    if seconds < 90:
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,0 +1,54 @@
+"""The policy ``gang``: each job gets all the workers that it asked for, or none."""
+
+from __future__ import annotations
+
+from elasticdl_core.scheduling.admission import (
+    AdmissionRules,
+    admit,
+    by_arrival,
+    split_unwanted,
+    unknown_eta,
+)
+from elasticdl_core.scheduling.plan import Allocation, Plan, Reason, ReasonCode
+from elasticdl_core.scheduling.snapshot import JobView, Snapshot
+from elasticdl_core.scheduling.throughput import fit
+
+
+def eta_from_measurements(job: JobView, workers: int) -> float:
+    """Seconds to the job's end with that many workers, from its own or similar jobs' speeds."""
+    if job.remaining_records is None or not (job.throughput or job.prior_throughput):
+        return float("inf")
+    rate = fit(job.sizes, job.throughput, job.prior_throughput).rate(workers)
+    return job.remaining_records / rate if rate > 0 else float("inf")
+
+
+class GangPolicy:
+    """All of ``max_workers`` or nothing, by priority, then in order of arrival.
+
+    Args:
+        backfill: whether later jobs may pass one that does not fit, as long as they do not delay it.
+    """
+
+    def __init__(self, *, backfill: bool = False) -> None:
+        self._backfill = backfill
+
+    @property
+    def name(self) -> str:
+        """``gang``, or ``gang-backfill``."""
+        return "gang-backfill" if self._backfill else "gang"
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Admits jobs at their largest size only."""
+        runnable, allocations = split_unwanted(snapshot)
+        rules = AdmissionRules(
+            size=lambda job: job.largest,
+            queue_key=by_arrival,
+            eta=eta_from_measurements if self._backfill else unknown_eta,
+            backfill=self._backfill,
+        )
+        admission, _ = admit(snapshot, runnable, rules)
+        order: dict[str, Allocation] = {}
+        for job in admission.admitted:
+            text = f"it has all {job.largest} workers that it asked for"
+            order[job.id] = Allocation(job.largest, True, Reason(ReasonCode.AT_MAX, text))
+        return Plan(self.name, order | admission.refused | allocations, admission.reservation)

@@ -1,0 +1,215 @@
+"""Divides surplus slots among jobs by marginal value, against the cost of changing.
+
+Each job's value is concave in its workers, so the ideal division has one price per slot: every job takes workers
+as long as the next is worth more than the price. A job keeps the size that it has unless the ideal one, at that
+price, is better by more than a change costs. What then does not add up is settled at the cheapest places, and
+the outcome replaces the present division only if it is worth its changes as a whole.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from elasticdl_core.scheduling.policies.candidate import Candidate
+
+_SEARCH_STEPS = 24
+
+
+def divide(candidates: Sequence[Candidate], budget: float) -> tuple[dict[str, int], dict[str, int], float]:
+    """Divides ``budget`` slots above the minimums.
+
+    Args:
+        candidates: the jobs that share the budget; each has its minimum already.
+        budget: slots to give out; negative amounts count as none.
+
+    Returns:
+        Sizes by job id; the ideal sizes, costs of change ignored; and the price of a slot (0 if none is scarce).
+    """
+    budget = max(budget, 0.0)
+    ideal, price = water_fill(candidates, budget)
+    moved = _with_moves(candidates, ideal, price, budget)
+    kept = _with_no_moves(candidates, ideal, budget)
+    sizes = moved if _worth(candidates, moved) > _worth(candidates, kept) + 1e-15 else kept
+    return sizes, ideal, price
+
+
+def water_fill(candidates: Sequence[Candidate], budget: float) -> tuple[dict[str, int], float]:
+    """The best division if changes were free, and its price per slot."""
+    price, indices = _find_price(candidates, budget)
+    spent = sum(c.surplus(c.curve.sizes[i]) for c, i in zip(candidates, indices, strict=True))
+    left = budget - spent
+    heap = [
+        (-c.density(i), c.job.submitted_at, c.job.id, position)
+        for position, (c, i) in enumerate(zip(candidates, indices, strict=True))
+        if i < c.top
+    ]
+    heapq.heapify(heap)
+    while heap and left > 1e-9:
+        negative, submitted, job_id, position = heapq.heappop(heap)
+        if negative >= 0:
+            break
+        candidate, index = candidates[position], indices[position]
+        need = candidate.surplus(candidate.curve.sizes[index + 1]) - candidate.surplus(candidate.curve.sizes[index])
+        if need > left + 1e-9:
+            continue
+        left -= need
+        indices[position] = index + 1
+        if index + 1 < candidate.top:
+            heapq.heappush(heap, (-candidate.density(index + 1), submitted, job_id, position))
+    sizes = {c.job.id: c.curve.sizes[i] for c, i in zip(candidates, indices, strict=True)}
+    return sizes, price
+
+
+def _find_price(candidates: Sequence[Candidate], budget: float) -> tuple[float, list[int]]:
+    """The lowest price at which demand stays within the budget, by bisection over its logarithm."""
+
+    def demand(price: float) -> tuple[list[int], float]:
+        indices = [c.best_index(price) for c in candidates]
+        return indices, sum(c.surplus(c.curve.sizes[i]) for c, i in zip(candidates, indices, strict=True))
+
+    indices, spent = demand(0.0)
+    if spent <= budget:
+        return 0.0, indices
+    high = max(c.density(0) for c in candidates if c.top > 0) * 1.0000001
+    low = high * 1e-9
+    best = [0] * len(candidates)
+    for _ in range(_SEARCH_STEPS):
+        middle = (low * high) ** 0.5
+        indices, spent = demand(middle)
+        if spent <= budget:
+            high, best = middle, indices
+            if budget - spent <= 0.001 * budget:
+                break
+        else:
+            low = middle
+    return high, best
+
+
+def _with_moves(
+    candidates: Sequence[Candidate], ideal: dict[str, int], price: float, budget: float
+) -> dict[str, int]:
+    """Moves the jobs for which it pays at that price, then makes the sum fit."""
+    sizes: dict[str, int] = {}
+    touched: set[str] = set()
+    for c in candidates:
+        best = ideal[c.job.id]
+        sizes[c.job.id] = best
+        if c.current == 0:
+            touched.add(c.job.id)
+        elif best != c.current:
+            gain = c.value(best) - c.value(c.current) - price * c.cost * (best - c.current)
+            if gain > c.penalty and not (c.frozen and best > c.current):
+                touched.add(c.job.id)
+            else:
+                sizes[c.job.id] = c.current
+    return _settle(candidates, sizes, touched, budget, grow_others=True)
+
+
+def _with_no_moves(candidates: Sequence[Candidate], ideal: dict[str, int], budget: float) -> dict[str, int]:
+    """Leaves the running jobs alone as far as the budget allows; the new ones share what is left."""
+    sizes = {c.job.id: c.current or c.curve.sizes[0] for c in candidates}
+    touched = {c.job.id for c in candidates if c.current == 0}
+    return _settle(candidates, sizes, touched, budget, grow_others=False)
+
+
+def _settle(
+    candidates: Sequence[Candidate],
+    sizes: dict[str, int],
+    touched: set[str],
+    budget: float,
+    *,
+    grow_others: bool,
+) -> dict[str, int]:
+    left = budget - sum(c.surplus(sizes[c.job.id]) for c in candidates)
+    if left < -1e-9:
+        left = _shed(candidates, sizes, touched, left)
+    if left > 1e-9:
+        _fill(candidates, sizes, touched, left, grow_others=grow_others)
+    return sizes
+
+
+def _shed(candidates: Sequence[Candidate], sizes: dict[str, int], touched: set[str], left: float) -> float:
+    """Takes slots where they are worth least until nothing is missing; the first change of a job costs extra."""
+
+    def entry(position: int, missing: float) -> tuple[float, float, str, int] | None:
+        c = candidates[position]
+        index = c.index(sizes[c.job.id])
+        if index <= 0:
+            return None
+        loss = c.density(index - 1)
+        if c.job.id not in touched:
+            loss += c.penalty / max(min(missing, c.surplus(sizes[c.job.id])), 1e-9)
+        return (loss, -c.job.submitted_at, c.job.id, position)
+
+    heap = [e for position in range(len(candidates)) if (e := entry(position, -left)) is not None]
+    heapq.heapify(heap)
+    while heap and left < -1e-9:
+        *_, position = heapq.heappop(heap)
+        c = candidates[position]
+        index = c.index(sizes[c.job.id])
+        smaller = c.curve.sizes[index - 1]
+        left += c.surplus(sizes[c.job.id]) - c.surplus(smaller)
+        sizes[c.job.id] = smaller
+        touched.add(c.job.id)
+        again = entry(position, -left)
+        if again is not None:
+            heapq.heappush(heap, again)
+    return left
+
+
+def _fill(
+    candidates: Sequence[Candidate],
+    sizes: dict[str, int],
+    touched: set[str],
+    left: float,
+    *,
+    grow_others: bool,
+) -> None:
+    """Gives slots where they are worth most; an untouched job must gain more than its change costs."""
+
+    def entry(position: int, room: float) -> tuple[float, float, str, int] | None:
+        c = candidates[position]
+        have = sizes[c.job.id]
+        index = c.index(have)
+        if index >= c.top:
+            return None
+        if c.job.id in touched:
+            worth = c.density(index)
+        elif not grow_others or c.frozen:
+            return None
+        else:
+            most = min(c.index(int(have + room / c.cost + 1e-9)), c.top)
+            if most <= index:
+                return None
+            bulk = c.curve.sizes[most]
+            worth = (c.value(bulk) - c.value(have) - c.penalty) / (c.cost * (bulk - have))
+        return (-worth, c.job.submitted_at, c.job.id, position) if worth > 0 else None
+
+    heap = [e for position in range(len(candidates)) if (e := entry(position, left)) is not None]
+    heapq.heapify(heap)
+    while heap and left > 1e-9:
+        *_, position = heapq.heappop(heap)
+        c = candidates[position]
+        have = sizes[c.job.id]
+        larger = c.curve.sizes[c.index(have) + 1]
+        need = c.surplus(larger) - c.surplus(have)
+        if need > left + 1e-9:
+            continue
+        left -= need
+        sizes[c.job.id] = larger
+        touched.add(c.job.id)
+        again = entry(position, left)
+        if again is not None:
+            heapq.heappush(heap, again)
+
+
+def _worth(candidates: Sequence[Candidate], sizes: dict[str, int]) -> float:
+    """Value per second of a division, less the cost of the changes that it takes."""
+    total = 0.0
+    for c in candidates:
+        size = sizes[c.job.id]
+        total += c.value(size)
+        if c.current and size != c.current:
+            total -= c.penalty
+    return total

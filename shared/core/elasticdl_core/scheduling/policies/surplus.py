@@ -1,0 +1,86 @@
+"""What policies share when they hand out the workers above the minimums."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+
+from elasticdl_core.scheduling.ledger import Ledger, Obstacle
+from elasticdl_core.scheduling.plan import Allocation, Reason, ReasonCode
+from elasticdl_core.scheduling.snapshot import JobView
+
+MAX_BLOCKERS = 5
+
+
+def next_size(job: JobView, workers: int) -> int | None:
+    """The smallest allowed size above ``workers``, or None."""
+    index = bisect_right(job.sizes, workers)
+    return job.sizes[index] if index < len(job.sizes) else None
+
+
+def allowed_at_most(job: JobView, workers: float) -> int:
+    """The largest allowed size not above ``workers``; the smallest size if there is none."""
+    index = bisect_right(job.sizes, workers)
+    return job.sizes[max(index - 1, 0)]
+
+
+def grow_as_far_as_possible(job: JobView, sizes: MutableMapping[str, int], ledger: Ledger) -> None:
+    """Raises a job to the largest size that fits, and books it."""
+    have = sizes[job.id]
+    low, high = bisect_right(job.sizes, have) - 1, len(job.sizes) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if ledger.obstacle(job, have, job.sizes[middle]) is None:
+            low = middle
+        else:
+            high = middle - 1
+    if job.sizes[low] > have:
+        ledger.take(job, have, job.sizes[low])
+        sizes[job.id] = job.sizes[low]
+
+
+def largest_holders(jobs: Iterable[JobView], sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The jobs with most workers above their minimum."""
+    holders: Sequence[JobView] = [job for job in jobs if sizes[job.id] > job.smallest]
+    ranked = sorted(holders, key=lambda job: (job.smallest - sizes[job.id], job.id))
+    return tuple(job.id for job in ranked[: MAX_BLOCKERS + 1])
+
+
+def explained(
+    jobs: Sequence[JobView],
+    sizes: Mapping[str, int],
+    ledger: Ledger,
+    special: Callable[[JobView, int], Reason | None] = lambda job, workers: None,
+) -> dict[str, Allocation]:
+    """The allocations of admitted jobs, each with its reason.
+
+    Args:
+        jobs: the admitted jobs, in the order in which they go first.
+        sizes: their workers, by id.
+        ledger: with everything booked.
+        special: a policy's own reason, or None for the common one.
+    """
+    holders = largest_holders(jobs, sizes)
+    free = max(ledger.free[0], 0.0)
+    result: dict[str, Allocation] = {}
+    for job in jobs:
+        workers = sizes[job.id]
+        reason = special(job, workers)
+        if reason is None:
+            reason = _common(job, workers, holders, free, ledger)
+        result[job.id] = Allocation(workers, True, reason)
+    return result
+
+
+def _common(job: JobView, workers: int, holders: tuple[str, ...], free: float, ledger: Ledger) -> Reason:
+    data: dict[str, float | str] = {"workers": workers, "max_workers": job.largest, "free": free}
+    more = next_size(job, workers)
+    if more is None:
+        text = f"it has {workers} workers, the most that it can use"
+        return Reason(ReasonCode.AT_MAX, text, (), data)
+    if ledger.obstacle(job, workers, more) is Obstacle.LIMIT:
+        text = f"it has {workers} of at most {job.largest} workers; team {job.team} is at its limit"
+        return Reason(ReasonCode.TEAM_SHARE, text, (), data)
+    others = tuple(holder for holder in holders if holder != job.id)[:MAX_BLOCKERS]
+    text = f"it has {workers} of at most {job.largest} workers; {free:g} slots are free for another {more - workers}"
+    return Reason(ReasonCode.CLUSTER_FULL, text, others, data)

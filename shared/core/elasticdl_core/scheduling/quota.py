@@ -1,0 +1,88 @@
+"""Divides the slots above the minimums among teams: guarantees first, then by weighted dominant share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from elasticdl_core.scheduling.ledger import Ledger
+from elasticdl_core.scheduling.snapshot import Quota
+
+
+def team_budgets(ledger: Ledger, demands: Mapping[str, float]) -> dict[str, float]:
+    """How many slots above what it has each team may take.
+
+    Weighted max-min: every team rises to the same level of use over weight, none above its demand, so what one does
+    not need the others borrow, and it comes back as surplus shrinks when the owner's demand returns.
+
+    Args:
+        ledger: what each team uses already, and what is free.
+        demands: slots that each team could use above that.
+
+    Returns:
+        Whole slots by team; their sum is at most what is free.
+    """
+    free = ledger.free_cost()
+    if len(demands) == 1:
+        return {team: min(demand, free) for team, demand in demands.items()}
+    used = {team: ledger.team_cost(team) for team in demands}
+    guaranteed = {team: _guaranteed(ledger.quota(team), used[team], demands[team]) for team in demands}
+    scale = min(1.0, free / total) if (total := sum(guaranteed.values())) > 0 else 1.0
+    budgets = {team: amount * scale for team, amount in guaranteed.items()}
+    left = free - sum(budgets.values())
+    level = _level(ledger, used, budgets, demands, left)
+    for team in demands:
+        weight = max(ledger.quota(team).weight, 1e-9)
+        rise = max(level * weight - used[team] - budgets[team], 0.0)
+        budgets[team] = min(demands[team], budgets[team] + rise)
+    return _whole(budgets, demands, free, used)
+
+
+def _guaranteed(quota: Quota, used: float, demand: float) -> float:
+    if quota.guaranteed is None:
+        return 0.0
+    return min(max(quota.guaranteed.slots - used, 0.0), demand)
+
+
+def _level(
+    ledger: Ledger,
+    used: Mapping[str, float],
+    given: Mapping[str, float],
+    demands: Mapping[str, float],
+    left: float,
+) -> float:
+    """The level of use over weight up to which what is left lifts all teams."""
+    if left <= 0:
+        return 0.0
+    weights = {team: max(ledger.quota(team).weight, 1e-9) for team in demands}
+
+    def lifted(level: float) -> float:
+        return sum(min(max(level * weights[t] - used[t] - given[t], 0.0), demands[t] - given[t]) for t in demands)
+
+    low, high = 0.0, max((used[t] + demands[t]) / weights[t] for t in demands)
+    if lifted(high) <= left:
+        return high
+    for _ in range(60):
+        middle = (low + high) / 2
+        if lifted(middle) <= left:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _whole(
+    budgets: Mapping[str, float], demands: Mapping[str, float], free: float, used: Mapping[str, float]
+) -> dict[str, float]:
+    """Rounds down, and gives the slots left over to the largest fractions; names break ties."""
+    whole = {team: float(int(amount + 1e-6)) for team, amount in budgets.items()}
+    left = int(min(free, sum(demands.values())) - sum(whole.values()) + 1e-6)
+    order = sorted(budgets, key=lambda team: (-(round(budgets[team] - whole[team], 6)), used[team], team))
+    while left > 0:
+        before = left
+        for team in order:
+            if left > 0 and whole[team] + 1 <= demands[team] + 1e-9:
+                whole[team] += 1
+                left -= 1
+        if left == before:
+            break
+    return whole

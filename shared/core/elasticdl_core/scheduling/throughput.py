@@ -1,0 +1,157 @@
+"""How fast a job runs at each number of workers: measured, fitted, or taken from similar jobs.
+
+The model is ``n / rate(n) = a + b (n - 1)``: with a fixed global batch ``a`` is the work of one worker and ``b``
+the cost of keeping one more in step; with a fixed batch a worker, ``b`` is contention at the parameter servers.
+It is linear in its two unknowns, concave in ``n`` for ``a, b >= 0``, and needs no iteration to fit. Where counts were
+measured the curve goes through the measurements; their pooled slopes are kept from rising (a concave fit by pooling
+adjacent violators), so that a marginal gain is well defined everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+PRIOR_STRENGTH = 0.25
+"""Weight of a prior relative to one measurement, in the fit of the slope ``b``."""
+
+LONE_SLOPE = 0.02
+"""``b / a`` assumed when nothing similar was seen: nearly linear, so that growing is tried, but not for ever."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Rates over the allowed sizes.
+
+    Attributes:
+        sizes: worker counts, ascending.
+        rates: records/s at each; non-decreasing and concave in the worker count.
+        gains: rise of the rate per worker from one size to the next (one less than the sizes), non-increasing.
+        falls: the gains with their sign turned: ascending, to be searched.
+        base: rate of a single worker (extrapolated if the smallest size is larger).
+        measured_up_to: the largest count with a measurement or a prior; 0 if there is none.
+    """
+
+    sizes: Sequence[int]
+    rates: tuple[float, ...]
+    gains: tuple[float, ...]
+    falls: tuple[float, ...]
+    base: float
+    measured_up_to: int
+
+    def rate(self, workers: int) -> float:
+        """Records/s with that many workers; 0 for none. Between allowed sizes, that of the next smaller."""
+        if workers <= 0:
+            return 0.0
+        index = bisect_left(self.sizes, workers + 1) - 1
+        if index < 0:
+            return self.base * workers
+        return self.rates[index]
+
+
+def fit(sizes: Sequence[int], measured: Mapping[int, float], prior: Mapping[int, float] | None = None) -> Curve:
+    """Fits a job's curve.
+
+    Args:
+        sizes: the worker counts that the job may have, ascending.
+        measured: records/s by worker count of the job itself.
+        prior: records/s by worker count of similar jobs; with measurements only its shape is used.
+
+    Returns:
+        The curve over ``sizes``. With neither measurements nor a prior its rates are relative to one worker.
+    """
+    return _fit(
+        sizes if isinstance(sizes, range) else tuple(sizes),
+        tuple(sorted((n, r) for n, r in measured.items() if n > 0 and r > 0)),
+        tuple(sorted((n, r) for n, r in (prior or {}).items() if n > 0 and r > 0)),
+    )
+
+
+Points = tuple[tuple[int, float], ...]
+
+
+@functools.lru_cache(maxsize=65536)
+def _fit(sizes: Sequence[int], measured: Points, prior: Points) -> Curve:
+    slope = _slope(prior, LONE_SLOPE, 0.0)
+    if measured:
+        slope = _slope(measured, slope, PRIOR_STRENGTH)
+        anchors = measured
+    else:
+        anchors = prior or ((1, 1.0),)
+    if measured and prior:
+        anchors = _merged(measured, prior)
+    rates = [_through(anchors, slope, n) for n in sizes]
+    base = _through(anchors, slope, 1)
+    shaped, gains = _concave(sizes, rates, base)
+    known = max((n for n, _ in measured + prior), default=0)
+    return Curve(sizes, shaped, gains, tuple(-gain for gain in gains), base, known)
+
+
+def _slope(points: Points, fallback: float, strength: float) -> float:
+    """Least-squares ``b / a`` of the points, drawn towards ``fallback``; not negative."""
+    if len(points) < 2:
+        return fallback
+    # x = n - 1, y = n / rate; a from the smallest count measured given b, then b/a by least squares.
+    xs = [n - 1 for n, _ in points]
+    ys = [n / rate for n, rate in points]
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    spread = sum((x - mean_x) ** 2 for x in xs)
+    b = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
+    a = mean_y - b * mean_x
+    if a <= 0:
+        a = min(ys) / max(xs[0] + 1, 1)
+    fitted = max(b, 0.0) / a
+    weight = (len(points) - 1) / (len(points) - 1 + strength)
+    return weight * fitted + (1 - weight) * fallback
+
+
+def _merged(measured: Points, prior: Points) -> Points:
+    """The measurements, and the prior scaled to them at the counts that they do not bracket."""
+    scale = sum(rate / _through(prior, LONE_SLOPE, n) for n, rate in measured) / len(measured)
+    own = dict(measured)
+    for n, rate in prior:
+        if n not in own:
+            nearest = min(measured, key=lambda point: (abs(point[0] - n), point[0]))
+            local = nearest[1] / _through(prior, LONE_SLOPE, nearest[0])
+            own[n] = rate * (local + scale) / 2
+    return tuple(sorted(own.items()))
+
+
+def _through(anchors: Points, slope: float, workers: int) -> float:
+    """The rate at a count: linear between anchors, by the model's shape beyond them."""
+    counts = [n for n, _ in anchors]
+    index = bisect_left(counts, workers)
+    if index < len(anchors) and counts[index] == workers:
+        return anchors[index][1]
+    if 0 < index < len(anchors):
+        (low, low_rate), (high, high_rate) = anchors[index - 1], anchors[index]
+        return low_rate + (high_rate - low_rate) * (workers - low) / (high - low)
+    count, rate = anchors[0] if index == 0 else anchors[-1]
+    return rate * _shape(workers, slope) / _shape(count, slope)
+
+
+def _shape(workers: int, slope: float) -> float:
+    return workers / (1.0 + slope * (workers - 1))
+
+
+def _concave(
+    sizes: Sequence[int], rates: Sequence[float], base: float
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The nearest non-decreasing concave curve by pooled slopes, and those slopes."""
+    pools: list[list[float]] = []  # [sum of rises, sum of widths, number of steps]
+    for i in range(1, len(sizes)):
+        pools.append([max(rates[i] - rates[i - 1], 0.0), sizes[i] - sizes[i - 1], 1])
+        while len(pools) > 1 and pools[-1][0] * pools[-2][1] > pools[-2][0] * pools[-1][1]:
+            rise, width, steps = pools.pop()
+            pools[-1][0] += rise
+            pools[-1][1] += width
+            pools[-1][2] += steps
+    gains: list[float] = []
+    for rise, width, steps in pools:
+        gains += [rise / width] * int(steps)
+    shaped = [rates[0]]
+    for i, gain in enumerate(gains):
+        shaped.append(shaped[-1] + gain * (sizes[i + 1] - sizes[i]))
+    return tuple(shaped), tuple(gains)
