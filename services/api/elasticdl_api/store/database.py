@@ -1,0 +1,115 @@
+"""The connection pool, with deadlines, and an outage told from a bug."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+from elasticdl_core.errors import InvalidInputError, UnavailableError
+
+CONNECT_S = 4.0
+QUERY_S = 8.0
+POOL_S = 3.0
+_OUTAGE_CLASSES = ("08", "53", "57", "58", "40")
+"""SQLSTATE classes: connection, resources, operator intervention, system error, rollback (try again)."""
+
+
+class Database:
+    """A pool of connections to Postgres.
+
+    Args:
+        url: ``postgresql://user:password@host:port/database`` or, for a unix socket, ``...@/database?host=/dir``.
+        size: connections kept.
+        overflow: connections opened beyond them when all are busy.
+
+    Raises:
+        InvalidInputError: the URL is not one of Postgres.
+    """
+
+    def __init__(self, url: str, *, size: int = 10, overflow: int = 10) -> None:
+        self._url = _parse(url)
+        self._engine = create_async_engine(
+            self._url,
+            pool_size=size,
+            max_overflow=overflow,
+            pool_timeout=POOL_S,
+            pool_pre_ping=True,
+            pool_recycle=1800,
+            connect_args={
+                "timeout": CONNECT_S,
+                "command_timeout": QUERY_S,
+                "server_settings": {"application_name": "elasticdl-api", "lock_timeout": "5s"},
+            },
+        )
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction: committed at the end of the block, rolled back if it raises.
+
+        Raises:
+            UnavailableError: Postgres is down, full or too slow.
+        """
+        try:
+            async with self._engine.begin() as connection:
+                yield connection
+        except DBAPIError as error:
+            if _is_outage(error):
+                raise _unavailable(error) from error
+            raise
+        except (PoolTimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError) as error:
+            raise _unavailable(error) from error
+
+    async def listen_connection(self) -> asyncpg.Connection:
+        """A raw connection of its own, for LISTEN; the caller closes it.
+
+        Raises:
+            UnavailableError: Postgres is down.
+        """
+        options = self._url.translate_connect_args(username="user") | dict(self._url.query)
+        try:
+            return await asyncpg.connect(timeout=CONNECT_S, command_timeout=QUERY_S, **options)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise _unavailable(error) from error
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self._engine.dispose()
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        parsed = None
+    if parsed is None or not parsed.drivername.startswith("postgres"):
+        raise InvalidInputError(
+            "the database URL is not one of Postgres",
+            fix="set ELASTICDL_DATABASE_URL to postgresql://user:password@host:port/database",
+        )
+    query = dict(parsed.query)
+    if "sslmode" in query:
+        query["ssl"] = query.pop("sslmode")
+    return parsed.set(drivername="postgresql+asyncpg", query=query)
+
+
+def _is_outage(error: DBAPIError) -> bool:
+    if error.connection_invalidated:
+        return True
+    state = getattr(error.orig, "sqlstate", None)
+    if state:
+        return bool(state[:2] in _OUTAGE_CLASSES or state == "55P03")
+    cause = error.orig.__cause__ if error.orig is not None else None
+    return isinstance(cause, asyncpg.InterfaceError | asyncpg.PostgresConnectionError | OSError)
+
+
+def _unavailable(error: Exception) -> UnavailableError:
+    return UnavailableError(
+        f"the database does not answer ({type(error).__name__})",
+        fix="try again in a moment; if it lasts, check Postgres and ELASTICDL_DATABASE_URL",
+    )

@@ -1,0 +1,40 @@
+"""Brings the schema of a database up to date; any number of replicas may try at once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, text
+
+from elasticdl_api.store.database import Database
+
+_LOCK = 0x656C6173  # any number that nobody else uses as an advisory lock
+_HERE = Path(__file__).parent / "migrations"
+
+
+async def migrate(database: Database, *, deadline_s: float = 60.0) -> None:
+    """Runs the migrations that the database lacks, in one transaction under an advisory lock.
+
+    Raises:
+        UnavailableError: the database is down.
+        TimeoutError: another replica has held the lock for ``deadline_s`` seconds.
+    """
+    async with asyncio.timeout(deadline_s), database.transaction() as connection:
+        await _lock(connection)
+        await connection.run_sync(_upgrade)
+
+
+async def _lock(connection: object) -> None:
+    # Asked for again and again, because a statement that waits would run into the time limit of statements.
+    while not (await connection.execute(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": _LOCK})).scalar():  # type: ignore[attr-defined]
+        await asyncio.sleep(0.1)
+
+
+def _upgrade(connection: Connection) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(_HERE))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

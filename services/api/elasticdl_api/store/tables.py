@@ -1,0 +1,212 @@
+"""The tables, as SQLAlchemy Core sees them; a test keeps them equal to what the migrations make.
+
+What the database does by itself (the trigger on states, notifications, ids of events) is in the migrations.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+
+metadata = MetaData()
+
+_NOW = text("now()")
+_EMPTY = text("''::text")
+_NO_DETAIL = text("'{}'::jsonb")
+
+
+def _at(name: str, *, required: bool = True) -> Column[object]:
+    return Column(name, TIMESTAMP(timezone=True), nullable=not required, server_default=_NOW if required else None)
+
+
+def _job() -> Column[str]:
+    return Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False)
+
+
+def _job_key() -> Column[str]:
+    return Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("namespace", Text, nullable=False, server_default=text("'default'::text")),
+    Column("name", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("spec", JSONB, nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'QUEUED'::text")),
+    Column("reason", Text, nullable=False, server_default=_EMPTY),
+    Column("priority", Integer, nullable=False, server_default=text("0")),
+    Column("min_workers", Integer, nullable=False, server_default=text("1")),
+    Column("max_workers", Integer, nullable=False, server_default=text("1")),
+    Column("target_workers", Integer, nullable=False, server_default=text("0")),
+    Column("target_reason", Text, nullable=False, server_default=_EMPTY),
+    Column("desired", Text, nullable=False, server_default=text("'run'::text")),
+    Column("master_epoch", BigInteger, nullable=False, server_default=text("0")),
+    Column("master_holder", Text, nullable=False, server_default=_EMPTY),
+    _at("master_lease_expires_at", required=False),
+    Column("master_lease_incarnation", Integer, nullable=False, server_default=text("0")),
+    Column("master_incarnation", Integer, nullable=False, server_default=text("0")),
+    Column("master_failures", Integer, nullable=False, server_default=text("0")),
+    _at("master_failed_at", required=False),
+    Column("status", JSONB, nullable=False, server_default=_NO_DETAIL),
+    Column("error", JSONB),
+    _at("created_at"),
+    _at("updated_at"),
+    _at("started_at", required=False),
+    _at("finished_at", required=False),
+    Column("revision", BigInteger, nullable=False, server_default=text("1")),
+    CheckConstraint("desired IN ('run', 'suspend', 'cancel', 'evict')", name="jobs_desired_check"),
+    Index("jobs_namespace_created", "namespace", "created_at", "id"),
+    Index("jobs_state", "state"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    _job(),
+    _at("at"),
+    Column("kind", Text, nullable=False),
+    Column("message", Text, nullable=False, server_default=_EMPTY),
+    Column("detail", JSONB, nullable=False, server_default=_NO_DETAIL),
+    Index("events_job", "job_id", "id"),
+)
+
+launch_intents = Table(
+    "launch_intents",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _job(),
+    Column("role", Text, nullable=False, server_default=text("'master'::text")),
+    Column("index", Integer, nullable=False, server_default=text("0")),
+    Column("incarnation", Integer, nullable=False),
+    _at("created_at"),
+    _at("deliver_after"),
+    _at("delivered_at", required=False),
+    Column("outcome", Text),
+    Index("launch_intents_job", "job_id"),
+    Index("launch_intents_waiting", "deliver_after", postgresql_where=text("delivered_at IS NULL")),
+)
+
+plans = Table(
+    "plans",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    _at("at"),
+    Column("epoch", BigInteger, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("input_hash", Text, nullable=False),
+    Column("snapshot", JSONB, nullable=False),
+    Column("plan", JSONB, nullable=False),
+)
+
+job_plans = Table(
+    "job_plans",
+    metadata,
+    _job_key(),
+    Column("plan", JSONB, nullable=False),
+    _at("created_at"),
+)
+
+done_marks = Table(
+    "done_marks",
+    metadata,
+    _job_key(),
+    Column("task", Text, primary_key=True),
+    _at("at"),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    _job_key(),
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    Column("manifest", JSONB, nullable=False),
+    _at("committed_at"),
+)
+
+evaluations = Table(
+    "evaluations",
+    metadata,
+    _job_key(),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("model_version", BigInteger, nullable=False),
+    Column("training_epoch", BigInteger, nullable=False),
+    Column("metrics", JSONB, nullable=False),
+    _at("at"),
+)
+
+losses = Table(
+    "losses",
+    metadata,
+    _job_key(),
+    Column("model_version", BigInteger, primary_key=True, autoincrement=False),
+    Column("loss", Double, nullable=False),
+    _at("at"),
+)
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    _job_key(),
+    Column("name", Text, primary_key=True),
+    Column("path", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("sha256", Text, nullable=False, server_default=_EMPTY),
+    _at("at"),
+)
+
+bundles = Table(
+    "bundles",
+    metadata,
+    Column("namespace", Text, primary_key=True),
+    Column("digest", Text, primary_key=True),
+    Column("size", BigInteger, nullable=False),
+    _at("created_at"),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("namespace", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("body_hash", Text, nullable=False),
+    _job(),
+    _at("created_at"),
+    Index("idempotency_keys_job", "job_id"),
+)
+
+leadership = Table(
+    "leadership",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("holder", Text, nullable=False, server_default=_EMPTY),
+    Column("epoch", BigInteger, nullable=False, server_default=text("0")),
+    Column("expires_at", TIMESTAMP(timezone=True), nullable=False, server_default=text("to_timestamp(0)")),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("namespace", Text, nullable=False),
+    Column("scope", Text, nullable=False),
+    Column("sha256", Text, nullable=False, unique=True),
+    _at("created_at"),
+    _at("expires_at", required=False),
+    CheckConstraint("scope IN ('read', 'write')", name="tokens_scope_check"),
+)
