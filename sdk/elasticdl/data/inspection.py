@@ -1,0 +1,183 @@
+"""Looks at data and says what it is, for ``elasticdl data inspect``."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from elasticdl.data import files
+from elasticdl.data.csv_reader import CSVDataReader
+from elasticdl.data.errors import DataError
+from elasticdl.data.example import decode_example
+from elasticdl.data.factory import create_data_reader
+from elasticdl.data.file_reader import FileDataReader
+from elasticdl.data.reader import Record, Shard
+from elasticdl.data.recordio_reader import RecordIODataReader
+
+_SHOWN_VALUES = 8
+_SHOWN_BYTES = 48
+
+
+@dataclass
+class FileReport:
+    """One file.
+
+    Attributes:
+        path: the file.
+        records: number of records.
+        bytes: size of the file.
+        chunks: number of RecordIO chunks; 0 for other kinds.
+    """
+
+    path: str
+    records: int
+    bytes: int
+    chunks: int = 0
+
+
+@dataclass
+class DataReport:
+    """What some data is.
+
+    Attributes:
+        kind: ``recordio``, ``tfrecord`` or ``csv``.
+        files: the files in order.
+        records: number of records in all files.
+        bytes: size of all files.
+        compressors: RecordIO compressor -> number of chunks.
+        columns: CSV column -> type.
+        with_header: whether CSV files have a header; ``None`` for other kinds.
+        features: names of the features when the first record is a ``tf.train.Example`` -> type and count.
+        first_records: the first records, in a form to show.
+        verified: records read and checked, when asked for.
+        skipped: corrupt records met, with ``on_corrupt=skip``.
+    """
+
+    kind: str
+    files: list[FileReport] = field(default_factory=list)
+    records: int = 0
+    bytes: int = 0
+    compressors: dict[str, int] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)
+    with_header: bool | None = None
+    features: dict[str, str] = field(default_factory=dict)
+    first_records: list[Any] = field(default_factory=list)
+    verified: int | None = None
+    skipped: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return asdict(self)
+
+
+def inspect_data(
+    origin: str,
+    *,
+    reader_params: Mapping[str, Any] | str | None = None,
+    records: int = 3,
+    verify: bool = False,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> DataReport:
+    """Reports kind, sizes and first records of some data, from its indexes.
+
+    Args:
+        origin: the data, as for ``create_data_reader``.
+        reader_params: parameters of the reader.
+        records: how many of the first records to show.
+        verify: read every record, so that damage anywhere is found.
+        on_progress: called while verifying with the records done and the number of all.
+
+    Raises:
+        DataError: the data is missing, unreadable or damaged.
+    """
+    reader = create_data_reader(origin, reader_params=reader_params)
+    assert isinstance(reader, FileDataReader)
+    report = DataReport(reader.kind)
+    compressors: Counter[str] = Counter()
+    for path in reader.list_files():
+        item = FileReport(path, reader.count_records(path), files.stamp(path).size)
+        if isinstance(reader, RecordIODataReader):
+            chunks = reader.index_of(path).chunks
+            item.chunks = len(chunks)
+            compressors.update(chunk.compressor.name.lower() for chunk in chunks)
+        report.files.append(item)
+        report.records += item.records
+        report.bytes += item.bytes
+    report.compressors = dict(compressors)
+    if isinstance(reader, CSVDataReader):
+        report.columns = dict(reader.metadata.column_types)
+        report.with_header = reader.with_header
+    _show_first(reader, report, records)
+    if verify:
+        report.verified = _verify(reader, report, on_progress)
+    report.skipped = reader.skipped_records
+    return report
+
+
+def _show_first(reader: FileDataReader[Any], report: DataReport, count: int) -> None:
+    shards = (Shard(item.path, 0, item.records) for item in report.files if item.records)
+    found = itertools.chain.from_iterable(reader.read_records(shard) for shard in shards)
+    for record in itertools.islice(found, count):
+        report.first_records.append(_shown(record, list(report.columns)))
+        if not report.features and isinstance(record, bytes):
+            report.features = _features(record)
+
+
+def _verify(reader: FileDataReader[Any], report: DataReport, on_progress: Callable[[int, int], None]) -> int:
+    skipped_before = reader.skipped_records
+    done = 0
+    for item in report.files:
+        for batch in reader.read_batches(Shard(item.path, 0, item.records), 1024):
+            done += len(batch)
+            on_progress(done, report.records)
+    report.skipped = reader.skipped_records - skipped_before
+    return done
+
+
+def _features(record: bytes) -> dict[str, str]:
+    try:
+        decoded = decode_example(record)
+    except DataError:
+        return {}
+    kinds = {bytes: "bytes", float: "float", int: "int64"}
+    return {
+        name: f"{kinds[type(values[0])]}[{len(values)}]" if values else "empty"
+        for name, values in sorted(decoded.items())
+    }
+
+
+def _shown(record: Record, columns: list[str]) -> Any:
+    """A record as short JSON values."""
+    if not isinstance(record, bytes):
+        return dict(zip(columns, record, strict=True))
+    try:
+        features = decode_example(record)
+    except DataError:
+        features = {}
+    if not features:
+        return _short(record)
+    shown: dict[str, Any] = {}
+    for name, values in sorted(features.items()):
+        some = [_short(value) for value in values[:_SHOWN_VALUES]]
+        shown[name] = [*some, "..."] if len(values) > _SHOWN_VALUES else some
+    return shown
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(str(np.float32(value)))  # the shortest text of that float32
+    if not isinstance(value, bytes):
+        return value
+    cut = value[:_SHOWN_BYTES]
+    try:
+        text = cut.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not text or not text.isprintable():
+        text = cut.hex(" ")
+    return f"{text}... ({len(value)} bytes)" if len(value) > _SHOWN_BYTES else text

@@ -1,0 +1,1 @@
+"""Import paths of the original ElasticDL, kept for model modules written for it."""

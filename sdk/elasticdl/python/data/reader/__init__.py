@@ -1,0 +1,1 @@
+"""Data readers at their original import paths."""
