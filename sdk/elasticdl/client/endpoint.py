@@ -1,0 +1,83 @@
+"""Where the API is and what opens it: arguments, else the environment, else the cluster of this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from elasticdl_core.errors import InvalidInputError, UnavailableError
+
+URL_VARIABLE = "ELASTICDL_API_URL"
+TOKEN_VARIABLE = "ELASTICDL_TOKEN"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An API and the right to use it.
+
+    Attributes:
+        url: base address, without a slash at its end.
+        token: bearer token; empty for none.
+    """
+
+    url: str
+    token: str = field(default="", repr=False)
+
+    @property
+    def local(self) -> bool:
+        """Whether the API is on this machine, so that it sees the same paths."""
+        host = urlsplit(self.url).hostname or ""
+        if host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+
+def find_endpoint(
+    api_url: str | None = None, token: str | None = None, variables: Mapping[str, str] | None = None
+) -> Endpoint:
+    """Finds the API: from the arguments, then ELASTICDL_API_URL and ELASTICDL_TOKEN, then this machine's cluster.
+
+    Raises:
+        InvalidInputError: the address is no http or https URL.
+        UnavailableError: no address is given and no cluster runs on this machine.
+    """
+    known = os.environ if variables is None else variables
+    url = api_url or known.get(URL_VARIABLE, "")
+    secret = token if token is not None else known.get(TOKEN_VARIABLE, "")
+    if not url:
+        return _local_cluster(secret)
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise InvalidInputError(
+            f"{url!r} is not the address of an API",
+            fix=f"set {URL_VARIABLE} (or api_url) to something like http://127.0.0.1:8080",
+        )
+    if not secret:
+        found = _cluster_here()
+        secret = found.token if found is not None and found.url == url.rstrip("/") else ""
+    return Endpoint(url.rstrip("/"), secret)
+
+
+def _local_cluster(token: str) -> Endpoint:
+    found = _cluster_here()
+    if found is None:
+        raise UnavailableError(
+            "no cluster runs on this machine, and no API address is given",
+            fix=f"start one with `elasticdl up`, set {URL_VARIABLE} and {TOKEN_VARIABLE}, "
+            "or train in this process with `elasticdl train --local`",
+        )
+    return Endpoint(found.url, token or found.token)
+
+
+def _cluster_here() -> Endpoint | None:
+    """The cluster that `elasticdl up` started on this machine, if one runs."""
+    from elasticdl_runtime import cluster
+
+    found = cluster.locate()
+    return None if found is None else Endpoint(found.api_url.rstrip("/"), found.token)

@@ -1,0 +1,52 @@
+"""When a request is tried again, and after what pause."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from elasticdl.client.steps import Answer, Failure, Request
+
+_PASSING = frozenset({429, 502, 503, 504})
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Exponential back-off with full jitter.
+
+    Source: Brooker 2015, "Exponential Backoff And Jitter" (AWS Architecture Blog).
+
+    Attributes:
+        attempts: tries in all.
+        first_s: the first pause is at most this long, in seconds; each further one at most twice the one before.
+        longest_s: no pause is longer, in seconds.
+        uniform: gives a number between 0 and 1.
+    """
+
+    attempts: int = 6
+    first_s: float = 0.25
+    longest_s: float = 5.0
+    uniform: Callable[[], float] = field(default=random.random, repr=False)
+
+    def backoff(self, attempt: int) -> float:
+        """The pause after the try numbered ``attempt`` (from 0), in seconds."""
+        return float(min(self.longest_s, self.first_s * 2.0 ** min(attempt, 30)) * (0.5 + self.uniform() / 2))
+
+    def pause(self, request: Request, outcome: Answer | Failure, attempt: int) -> float | None:
+        """Seconds to wait before the next try, or None when the outcome stands.
+
+        A request that never reached the server may always be tried again; one that may have, only if it is
+        idempotent.
+        """
+        if attempt + 1 >= self.attempts:
+            return None
+        if isinstance(outcome, Failure):
+            return self.backoff(attempt) if request.idempotent or not outcome.sent else None
+        if outcome.status not in _PASSING or not request.idempotent:
+            return None
+        try:
+            wanted = float(outcome.headers.get("retry-after", ""))
+        except ValueError:
+            return self.backoff(attempt)
+        return min(max(wanted, 0.0), 60.0)

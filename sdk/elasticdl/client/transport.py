@@ -1,0 +1,58 @@
+"""Between the client's requests and answers and those of httpx."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import httpx
+
+from elasticdl.client.endpoint import Endpoint
+from elasticdl.client.steps import Answer, Failure, Request
+from elasticdl_core.job import JobState
+
+CONNECT_TIMEOUT_S = 5.0
+TRANSPORT_ERRORS = (httpx.TransportError, httpx.DecodingError)
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+def default_headers(endpoint: Endpoint) -> dict[str, str]:
+    """The headers of every request."""
+    headers = {"User-Agent": "elasticdl-client", "Accept": "application/json"}
+    if endpoint.token:
+        headers["Authorization"] = f"Bearer {endpoint.token}"
+    return headers
+
+
+def trusts_environment(endpoint: Endpoint) -> bool:
+    """Whether proxies of the environment apply: never on the way to this machine."""
+    return not endpoint.local
+
+
+def httpx_request(http: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Request:
+    """A request in httpx's words, with a deadline for every wait in it."""
+    timeout = httpx.Timeout(request.read_timeout_s, connect=CONNECT_TIMEOUT_S, pool=CONNECT_TIMEOUT_S)
+    body = {"json": request.json} if request.json is not None else {"content": request.content}
+    return http.build_request(
+        request.method,
+        request.path,
+        params=dict(request.params) or None,
+        headers=dict(request.headers),
+        timeout=timeout,
+        **body,
+    )
+
+
+def answer_of(response: httpx.Response, *, whole: bool) -> Answer:
+    """A response in the client's words; its body only if it was read as a whole."""
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(response.status_code, headers, response.content if whole else b"")
+
+
+def failure_of(error: httpx.HTTPError) -> Failure:
+    """Why there is no response."""
+    return Failure(str(error) or type(error).__name__, sent=not isinstance(error, _NOT_SENT))
+
+
+def texts(filters: Mapping[str, str | JobState]) -> dict[str, str]:
+    """Filters as query parameters."""
+    return {key: str(value) for key, value in filters.items()}

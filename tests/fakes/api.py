@@ -1,0 +1,362 @@
+"""A small API server over real loopback HTTP: problem+json errors, server-sent events, and faults on demand.
+
+It speaks the public HTTP interface for the tests of the client and the CLI, keeps its jobs in memory, and runs
+nothing: a test decides what happens to a job, and what goes wrong on the wire.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+TOKEN = "fake-token"
+NOW = "2026-01-02T03:04:05+00:00"
+
+Streamed = list[bytes | None]
+"""Pieces of a stream; ``None`` breaks the connection in the middle."""
+
+
+@dataclass
+class Seen:
+    """A request that came in."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Fault:
+    """What happens to the next requests that match instead of an answer.
+
+    A status of 0 drops the connection after the request was handled, so that its effect stays.
+    """
+
+    method: str
+    path: str
+    status: int = 503
+    times: int = 1
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def make_job(job_id: str, **changes: Any) -> dict[str, Any]:
+    """A job as ``GET /jobs/{id}`` shows it."""
+    job: dict[str, Any] = {
+        "id": job_id,
+        "name": job_id.rsplit("-", 1)[0],
+        "namespace": "default",
+        "type": "training",
+        "state": "QUEUED",
+        "reason": "waiting for a slot",
+        "spec": {},
+        "priority": 0,
+        "min_workers": 1,
+        "max_workers": 3,
+        "target_workers": 0,
+        "target_reason": "",
+        "status": {},
+        "created_at": NOW,
+        "started_at": None,
+        "finished_at": None,
+        "error": None,
+        "checkpoints": [],
+        "evaluations": [],
+        "artifacts": [],
+    }
+    return {**job, **changes}
+
+
+def make_status(done: int, total: int, **changes: Any) -> dict[str, Any]:
+    """A master's status report."""
+    status: dict[str, Any] = {
+        "progress": {
+            "records_done": done,
+            "records_total": total,
+            "epoch": 0,
+            "num_epochs": 2,
+            "tasks_done": done // 100,
+            "tasks_total": total // 100,
+        },
+        "samples_per_second": 1234.5,
+        "eta_seconds": 12.0,
+        "loss": 0.25,
+        "model_version": 7,
+        "workers": [
+            {"index": 0, "incarnation": 1, "state": "RUNNING", "phase": "training", "records": done},
+        ],
+        "ps": [{"index": 0, "state": "RUNNING", "rows": 10, "bytes": 1000, "version": 7}],
+        "metrics": {"accuracy": 0.9},
+        "strategy": {"chosen": "ParameterServerStrategy", "reason": "asked for"},
+        "degraded": None,
+    }
+    return {**status, **changes}
+
+
+def sse(event: str, data: Any, event_id: int | None = None) -> bytes:
+    """One server-sent event."""
+    lines = [f"id: {event_id}"] if event_id is not None else []
+    return "\n".join([*lines, f"event: {event}", f"data: {json.dumps(data)}", "", ""]).encode()
+
+
+class FakeApi:
+    """The server. Use as a context manager; ``url`` is its address."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.events: dict[str, list[dict[str, Any]]] = {}
+        self.bundles: dict[str, bytes] = {}
+        self.logs: dict[str, str] = {}
+        self.files: dict[tuple[str, str], tuple[bytes, str]] = {}
+        self.streams: dict[str, list[Streamed]] = {}
+        self.streams_served: dict[str, int] = {}
+        self.seen: list[Seen] = []
+        self.faults: list[Fault] = []
+        self.refusal: dict[str, Any] | None = None
+        self._keys: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> FakeApi:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=10)
+
+    def requests(self, method: str, path: str = "") -> list[Seen]:
+        """What came in, by method and the beginning of the path."""
+        return [seen for seen in self.seen if seen.method == method and seen.path.startswith(path)]
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+            def handle(self) -> None:
+                with contextlib.suppress(ConnectionError):
+                    super().handle()
+
+            def __getattr__(self, name: str) -> Callable[[], None]:
+                if name.startswith("do_"):
+                    return lambda: api._serve(self)
+                raise AttributeError(name)
+
+        return Handler
+
+    def _serve(self, http: BaseHTTPRequestHandler) -> None:
+        parts = urlsplit(http.path)
+        query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        body = http.rfile.read(int(http.headers.get("content-length") or 0))
+        headers = {name.lower(): value for name, value in http.headers.items()}
+        seen = Seen(http.command, unquote(parts.path), query, headers, body)
+        with self._lock:
+            self.seen.append(seen)
+            fault = self._fault(seen)
+        if fault is not None and fault.status:
+            problem(http, fault.status, "unavailable", "the fake is told to fail", headers=fault.headers)
+            return
+        if headers.get("authorization") != f"Bearer {TOKEN}":
+            problem(http, 401, "unauthenticated", "no valid token came", fix="give the token")
+            return
+        if fault is not None:
+            with self._lock, contextlib.suppress(Exception):
+                self._route(_Nowhere(http), seen)
+            http.close_connection = True
+            return
+        self._route(http, seen)
+
+    def _fault(self, seen: Seen) -> Fault | None:
+        for fault in self.faults:
+            if fault.times and fault.method == seen.method and seen.path.startswith(fault.path):
+                fault.times -= 1
+                return fault
+        return None
+
+    def _route(self, http: Any, seen: Seen) -> None:
+        routes: list[tuple[str, str, Callable[..., None]]] = [
+            ("HEAD|PUT", r"/bundles/(sha256:[0-9a-f]{64})", self._bundle),
+            ("POST", r"/jobs", self._submit),
+            ("GET", r"/jobs", self._list),
+            ("GET", r"/jobs/([^/]+)", self._get),
+            ("PATCH", r"/jobs/([^/]+)", self._patch),
+            ("DELETE", r"/jobs/([^/]+)", self._delete),
+            ("POST", r"/jobs/([^/]+)/(cancel|suspend|resume)", self._ask),
+            ("GET", r"/jobs/([^/]+)/events", self._events),
+            ("GET", r"/jobs/([^/]+)/logs", self._logs),
+            ("GET", r"/jobs/([^/]+)/metrics", self._metrics),
+            ("GET", r"/jobs/([^/]+)/artifacts", self._artifacts),
+            ("GET", r"/jobs/([^/]+)/artifacts/(.+)", self._artifact),
+            ("GET", r"/cluster", self._cluster),
+        ]
+        for methods, pattern, route in routes:
+            match = re.fullmatch(pattern, seen.path)
+            if match and seen.method in methods.split("|"):
+                if pattern.startswith(r"/jobs/") and match.group(1) not in self.jobs:
+                    problem(http, 404, "not_found", f"there is no job {match.group(1)!r}", fix="see the list of jobs")
+                    return
+                route(http, seen, *match.groups())
+                return
+        problem(http, 404, "not_found", f"there is no {seen.method} {seen.path}")
+
+    def _bundle(self, http: Any, seen: Seen, digest: str) -> None:
+        if seen.method == "HEAD":
+            answer(http, 200 if digest in self.bundles else 404, b"")
+        elif digest != "sha256:" + hashlib.sha256(seen.body).hexdigest():
+            problem(http, 400, "invalid_input", "the body does not have that digest")
+        else:
+            self.bundles[digest] = seen.body
+            send_json(http, {"digest": digest}, 201)
+
+    def _submit(self, http: Any, seen: Seen) -> None:
+        if self.refusal is not None:
+            answer(http, 422, json.dumps(self.refusal).encode(), {"Content-Type": "application/problem+json"})
+            return
+        key = seen.headers.get("idempotency-key", "")
+        job_id = self._keys.get(key)
+        if job_id is None:
+            spec = seen.json()
+            job_id = f"{spec.get('name', 'job')}-{len(self.jobs) + 1}"
+            self._keys[key] = job_id
+            bounds = {name: spec[name] for name in ("min_workers", "max_workers", "priority") if name in spec}
+            self.jobs[job_id] = make_job(job_id, spec=spec, type=spec.get("type", "training"), **bounds)
+        send_json(http, self.jobs[job_id], 201)
+
+    def _list(self, http: Any, seen: Seen) -> None:
+        jobs = [job for job in self.jobs.values() if seen.query.get("state", job["state"]) == job["state"]]
+        jobs = [job for job in jobs if seen.query.get("name", job["name"]) == job["name"]]
+        start, limit = int(seen.query.get("page_token", "0")), int(seen.query.get("limit", "50"))
+        more = str(start + limit) if start + limit < len(jobs) else None
+        send_json(http, {"jobs": jobs[start : start + limit], "next_page_token": more})
+
+    def _get(self, http: Any, seen: Seen, job_id: str) -> None:
+        send_json(http, self.jobs[job_id])
+
+    def _patch(self, http: Any, seen: Seen, job_id: str) -> None:
+        self.jobs[job_id].update(seen.json())
+        send_json(http, self.jobs[job_id])
+
+    def _delete(self, http: Any, seen: Seen, job_id: str) -> None:
+        if self.jobs[job_id]["state"] == "RUNNING":
+            problem(http, 409, "conflict", f"job {job_id} is still RUNNING", fix="cancel it first")
+            return
+        del self.jobs[job_id]
+        answer(http, 204, b"")
+
+    def _ask(self, http: Any, seen: Seen, job_id: str, verb: str) -> None:
+        states = {"cancel": "CANCELLED", "suspend": "SUSPENDED", "resume": "QUEUED"}
+        self.jobs[job_id].update(state=states[verb], reason=f"{verb} was asked for")
+        send_json(http, self.jobs[job_id], 202)
+
+    def _events(self, http: Any, seen: Seen, job_id: str) -> None:
+        if "text/event-stream" not in seen.headers.get("accept", ""):
+            send_json(http, self.events.get(job_id, []))
+            return
+        number = self.streams_served.get(job_id, 0)
+        self.streams_served[job_id] = number + 1
+        scripts = self.streams.get(job_id) or [[]]
+        stream(http, scripts[min(number, len(scripts) - 1)], "text/event-stream")
+
+    def _logs(self, http: Any, seen: Seen, job_id: str) -> None:
+        text = self.logs.get(job_id, "")
+        if seen.query.get("follow") == "true":
+            stream(http, [text[:7].encode(), text[7:].encode()], "text/plain; charset=utf-8")
+        else:
+            tail = int(seen.query.get("tail", "1000"))
+            kept = "".join(text.splitlines(keepends=True)[-tail:])
+            answer(http, 200, kept.encode(), {"Content-Type": "text/plain; charset=utf-8"})
+
+    def _metrics(self, http: Any, seen: Seen, job_id: str) -> None:
+        send_json(http, {"losses": [{"model_version": 1, "loss": 0.5, "at": NOW}], "evaluations": []})
+
+    def _artifacts(self, http: Any, seen: Seen, job_id: str) -> None:
+        send_json(http, self.jobs[job_id]["artifacts"])
+
+    def _artifact(self, http: Any, seen: Seen, job_id: str, name: str) -> None:
+        if (job_id, name) not in self.files:
+            problem(http, 404, "not_found", f"job {job_id} has no artifact {name!r}", fix="see its list of artifacts")
+            return
+        content, kind = self.files[job_id, name]
+        answer(http, 200, content, {"Content-Type": kind})
+
+    def _cluster(self, http: Any, seen: Seen) -> None:
+        send_json(http, {"slots": {"total": 4, "used": 1}, "jobs": {"RUNNING": 1}, "components": []})
+
+
+class _Nowhere:
+    """Takes an answer that nobody is to get."""
+
+    def __init__(self, http: BaseHTTPRequestHandler) -> None:
+        self.command = http.command
+        self.wfile = self
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args: None
+
+
+def answer(http: Any, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+    http.send_response(status)
+    for name, value in (headers or {}).items():
+        http.send_header(name, value)
+    http.send_header("Content-Length", str(len(body)))
+    http.end_headers()
+    if http.command != "HEAD":
+        http.wfile.write(body)
+
+
+def send_json(http: Any, data: Any, status: int = 200) -> None:
+    answer(http, status, json.dumps(data).encode(), {"Content-Type": "application/json"})
+
+
+def problem(
+    http: Any, status: int, code: str, detail: str, *, fix: str = "", headers: dict[str, str] | None = None
+) -> None:
+    body = {"type": "about:blank", "title": code, "status": status, "detail": detail, "code": code, "fix": fix}
+    kind = {"Content-Type": "application/problem+json", **(headers or {})}
+    answer(http, status, json.dumps(body).encode(), kind)
+
+
+def stream(http: Any, pieces: Streamed, kind: str) -> None:
+    """Sends pieces as chunks; ``None`` cuts the connection without an end."""
+    http.send_response(200)
+    http.send_header("Content-Type", kind)
+    http.send_header("Transfer-Encoding", "chunked")
+    http.end_headers()
+    for piece in pieces:
+        if piece is None:
+            http.close_connection = True
+            return
+        if piece:
+            http.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+    http.wfile.write(b"0\r\n\r\n")
+
+
+def serving() -> Iterator[FakeApi]:
+    """A running fake, for a fixture."""
+    with FakeApi() as api:
+        yield api

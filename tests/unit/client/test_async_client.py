@@ -1,0 +1,76 @@
+"""The asyncio client against an API on loopback: the same core, another driver."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from elasticdl.client import AsyncClient, Client
+from elasticdl_core.errors import ConflictError, NotFoundError
+from tests.fakes.api import TOKEN, FakeApi, Fault, make_job, sse
+from tests.unit.client.conftest import EAGER
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+async def aio(api: FakeApi) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(api.url, TOKEN, retry=EAGER) as client:
+        yield client
+
+
+def test_both_clients_have_the_same_methods_and_arguments() -> None:
+    def surface(kind: type) -> dict[str, list[str]]:
+        methods = inspect.getmembers(kind, inspect.isfunction)
+        return {name: list(inspect.signature(method).parameters) for name, method in methods if name[0] != "_"}
+
+    assert surface(AsyncClient) == surface(Client)
+
+
+async def test_a_job_is_submitted_changed_and_deleted(api: FakeApi, aio: AsyncClient) -> None:
+    api.faults.append(Fault("POST", "/jobs", 0))
+    job = await aio.submit(model_def="m.f", training_data="/d", model_bundle="sha256:" + "0" * 64)
+    assert (await aio.scale(job.id, max_workers=2)).max_workers == 2
+    assert (await aio.suspend(job.id)).state == "SUSPENDED"
+    assert (await aio.resume(job.id)).state == "QUEUED"
+    assert (await aio.cancel(job.id)).state == "CANCELLED"
+    assert (await aio.wait(job.id)).state == "CANCELLED"
+    assert [job.id async for job in aio.iterate(page_size=1)] == [job.id]
+    assert (await aio.cluster())["slots"]["total"] == 4
+    await aio.delete(job.id)
+    with pytest.raises(NotFoundError):
+        await aio.get(job.id)
+
+
+async def test_a_broken_stream_is_resumed(api: FakeApi, aio: AsyncClient) -> None:
+    api.jobs["a-1"] = make_job("a-1")
+    api.streams["a-1"] = [
+        [sse("event", {"kind": "k", "message": "one"}, 1), None],
+        [sse("event", {"kind": "k", "message": "two"}, 2), sse("end", {})],
+    ]
+    messages = [update.event.message async for update in aio.follow("a-1") if update.event]
+    assert messages == ["one", "two"]
+    assert api.requests("GET", "/jobs/a-1/events")[1].headers["last-event-id"] == "1"
+
+
+async def test_logs_are_followed_by_line(api: FakeApi, aio: AsyncClient) -> None:
+    api.jobs["a-1"] = make_job("a-1")
+    api.logs["a-1"] = "one line\nanother\n"
+    assert [line async for line in aio.follow_logs("a-1", tail=5)] == ["one line", "another"]
+
+
+async def test_a_damaged_download_is_refused_and_leaves_nothing(
+    api: FakeApi, aio: AsyncClient, tmp_path: Path
+) -> None:
+    digest = hashlib.sha256(b"right").hexdigest()
+    api.jobs["a-1"] = make_job("a-1", artifacts=[{"name": "model.keras", "path": "p", "size": 5, "sha256": digest}])
+    api.files["a-1", "model.keras"] = (b"wrong", "application/octet-stream")
+    with pytest.raises(ConflictError, match="SHA-256"):
+        await aio.download("a-1", "model.keras", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    api.files["a-1", "model.keras"] = (b"right", "application/octet-stream")
+    assert (await aio.download("a-1", "model.keras", tmp_path)).read_bytes() == b"right"
