@@ -1,0 +1,30 @@
+"""A local cluster for a session of whole-job tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.local_cluster import Cluster, user_environment
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A local cluster with three slots."""
+    directory = tmp_path_factory.mktemp("e2e")
+    cluster = Cluster(directory, user_environment(directory))
+    cluster.cli("up", "--port", "0", "--slots", "3", "--detach", timeout=240)
+    try:
+        yield cluster
+    finally:
+        cluster.cli("down", timeout=120)
+
+
+@pytest.fixture(scope="session")
+def digits(cluster: Cluster) -> Path:
+    """The digits as RecordIO: ``train`` and ``validation`` below the directory."""
+    directory = cluster.directory / "digits"
+    cluster.cli("data", "generate", "digits", str(directory))
+    return directory

@@ -1,0 +1,92 @@
+"""A local cluster that is brought up and driven the way a user does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+@dataclass
+class Cluster:
+    """A running local cluster and the command line that talks to it.
+
+    Attributes:
+        directory: holds the cluster's data directory and the data of the tests.
+        environment: variables for commands.
+    """
+
+    directory: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def data_dir(self) -> Path:
+        return self.directory / "cluster"
+
+    @property
+    def token(self) -> str:
+        return (self.data_dir / "token").read_text().strip()
+
+    def job_dir(self, job_id: str) -> Path:
+        return self.data_dir / "jobs" / job_id
+
+    def run(self, *command: str, timeout: float = 300, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Runs any command in the cluster's environment."""
+        return subprocess.run(
+            command,
+            env=self.environment,
+            cwd=cwd or self.directory,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def cli(self, *arguments: str, timeout: float = 300, expect: int | None = 0) -> subprocess.CompletedProcess[str]:
+        """Runs ``elasticdl`` and, unless ``expect`` is None, checks its exit code."""
+        done = self.run(sys.executable, "-m", "elasticdl", *arguments, timeout=timeout)
+        if expect is not None and done.returncode != expect:
+            raise AssertionError(
+                f"elasticdl {' '.join(arguments)} ended with {done.returncode}, not {expect}\n"
+                f"--- stdout\n{done.stdout[-6000:]}\n--- stderr\n{done.stderr[-6000:]}"
+            )
+        return done
+
+    def job(self, job_id: str) -> dict:
+        """The job as the API shows it."""
+        return json.loads(self.cli("jobs", "get", job_id, "--json").stdout)
+
+    def submit(self, *flags: str) -> str:
+        """Submits a training job; returns its id."""
+        return self.cli("train", "--detach", *flags).stdout.split()[-1]
+
+    def wait(self, job_id: str, timeout: float = 300) -> dict:
+        """Waits until the job has ended, by its stream of events; returns it."""
+        from elasticdl import Client
+
+        with self.client() as client:
+            assert isinstance(client, Client)
+            client.wait(job_id, timeout_s=timeout)
+        return self.job(job_id)
+
+    def client(self):
+        from elasticdl import Client
+
+        state = json.loads((self.data_dir / "cluster.json").read_text())
+        return Client(api_url=state["api_url"], token=self.token)
+
+
+def user_environment(directory: Path) -> dict[str, str]:
+    """The environment of a user who has just installed the product."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("ELASTICDL_", "PYTEST_"))}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
+    environment["ELASTICDL_DATA_DIR"] = str(directory / "cluster")
+    environment["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    environment["COLUMNS"] = "120"
+    return environment

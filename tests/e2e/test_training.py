@@ -1,0 +1,314 @@
+"""Training jobs from submission to a checked export, the way a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.local_cluster import EXAMPLES, Cluster
+from tests.e2e.traces import applied_records, read_traces, repeated_leases, uncovered
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+DIGITS = ("--model_zoo", str(EXAMPLES / "digits" / "zoo"), "--model_def", "digits.forward", "--minibatch_size", "32")
+
+
+def data_flags(digits: Path) -> tuple[str, ...]:
+    return ("--training_data", str(digits / "train"), "--validation_data", str(digits / "validation"))
+
+
+def tasks_of(cluster: Cluster, job: dict) -> dict[int, tuple[int, int]]:
+    """The plan of an epoch from the job's status: index to range, recomputed from the data's index."""
+    from elasticdl.data.reader import create_data_reader
+
+    size = job["spec"]["minibatch_size"] * job["spec"]["num_minibatches_per_task"]
+    tasks: dict[int, tuple[int, int]] = {}
+    for shard in create_data_reader(job["spec"]["training_data"]).create_shards():
+        for start in range(shard.start, shard.end, size):
+            tasks[len(tasks)] = (start, min(start + size, shard.end))
+    return tasks
+
+
+def processes_of(cluster: Cluster, job_id: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("ELASTICDL_JOB_ID") == job_id:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_digits_train_on_two_ps_and_export_for_plain_keras(cluster: Cluster, digits: Path) -> None:
+    job_id = cluster.submit(
+        *DIGITS,
+        *data_flags(digits),
+        "--job_name",
+        "road",
+        "--num_epochs",
+        "12",
+        "--num_ps_pods",
+        "2",
+        "--max_workers",
+        "2",
+    )
+    job = cluster.wait(job_id)
+    assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
+    assert job["status"]["metrics"]["accuracy"] >= 0.95
+    progress = job["status"]["progress"]
+    assert progress["records_done"] == progress["records_total"] > 0
+
+    target = cluster.directory / "road-artifacts"
+    cluster.cli("jobs", "artifacts", job_id, "--download", str(target))
+    checked = cluster.run(
+        sys.executable, str(EXAMPLES / "digits" / "check_export.py"), str(target), str(digits / "validation")
+    )
+    assert checked.returncode == 0, checked.stderr
+    for accuracy in json.loads(checked.stdout.splitlines()[-1]).values():
+        assert accuracy == pytest.approx(job["status"]["metrics"]["accuracy"], abs=1e-6)
+
+    lines = read_traces(cluster.job_dir(job_id))
+    assert uncovered(lines, tasks_of(cluster, job), 12) == []
+    assert applied_records(lines) == progress["records_total"], "without faults no record is applied twice"
+    assert processes_of(cluster, job_id) == []
+
+
+def test_the_same_file_trains_locally_and_on_the_cluster_alike(cluster: Cluster, digits: Path) -> None:
+    flags = (*DIGITS, *data_flags(digits), "--num_epochs", "12")
+    output = cluster.directory / "local-export"
+    local = cluster.cli("train", "--local", *flags, "--output", str(output), timeout=400)
+    assert any(output.rglob("*.keras")), local.stdout
+    job = cluster.wait(cluster.submit(*flags, "--job_name", "alike"))
+    assert job["state"] == "SUCCEEDED"
+    checked = cluster.run(
+        sys.executable, str(EXAMPLES / "digits" / "check_export.py"), str(output), str(digits / "validation")
+    )
+    accuracy = json.loads(checked.stdout.splitlines()[-1])["keras"]
+    # 360 held-out digits: three standard deviations of an accuracy around 0.97 are 0.027.
+    assert accuracy == pytest.approx(job["status"]["metrics"]["accuracy"], abs=0.03)
+    assert accuracy >= 0.95
+
+
+def test_no_record_is_lost_when_workers_are_added_drained_and_killed(cluster: Cluster, digits: Path) -> None:
+    epochs = 60
+    job_id = cluster.submit(
+        *DIGITS, *data_flags(digits), "--job_name", "shaken", "--num_epochs", str(epochs), "--num_ps_pods", "2"
+    )
+    killed = 0
+    scaled: list[int] = []
+    with cluster.client() as client:
+        for job in client.follow(job_id):
+            training = [w for w in (job.get("status") or {}).get("workers", []) if w.get("phase") == "training"]
+            if not scaled and len(training) == 1:
+                client.scale(job_id, max_workers=3)
+                scaled.append(3)
+            elif scaled == [3] and len(training) == 3 and not killed:
+                victim = next(
+                    p
+                    for p in processes_of(cluster, job_id)
+                    if p.environ().get("ELASTICDL_ROLE") == "worker" and "elasticdl_worker" in " ".join(p.cmdline())
+                )
+                os.kill(victim.pid, signal.SIGKILL)
+                killed += 1
+            elif scaled == [3] and killed and len(training) >= 2:
+                client.scale(job_id, max_workers=1)
+                scaled.append(1)
+    job = cluster.job(job_id)
+    assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
+    assert (scaled, killed) == ([3, 1], 1), "the job ended before it was shaken"
+    tasks = tasks_of(cluster, job)
+    records = sum(end - start for start, end in tasks.values())
+    progress = job["status"]["progress"]
+    assert progress["records_done"] == progress["records_total"] == records * epochs
+    lines = read_traces(cluster.job_dir(job_id))
+    assert uncovered(lines, tasks, epochs) == []
+    size = max(end - start for start, end in tasks.values())
+    assert applied_records(lines) - records * epochs <= killed * size * 2, (
+        "at most the killed worker's leases are repeated"
+    )
+    assert repeated_leases(lines) <= killed * 2
+    assert job["status"]["metrics"]["accuracy"] >= 0.95
+
+
+def test_synchronous_training_reaches_the_same(cluster: Cluster, digits: Path) -> None:
+    job = cluster.wait(
+        cluster.submit(
+            *(*DIGITS, *data_flags(digits), "--job_name", "synchronous", "--num_epochs", "16", "--num_ps_pods", "2"),
+            *("--max_workers", "2", "--use_async=false", "--grads_to_wait", "2", "--optimizer_params", "lr=0.002"),
+        )
+    )
+    assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
+    assert job["status"]["metrics"]["accuracy"] >= 0.94
+
+
+def test_a_job_is_evaluated_and_predicted_from_its_checkpoint(cluster: Cluster, digits: Path) -> None:
+    flags = (*DIGITS, "--num_ps_pods", "2")
+    first = cluster.wait(cluster.submit(*flags, *data_flags(digits), "--job_name", "first", "--num_epochs", "10"))
+    assert first["state"] == "SUCCEEDED"
+    directory = str(cluster.job_dir(first["id"]) / "checkpoints")
+    evaluated = cluster.cli(
+        *("evaluate", "--detach", *flags, "--job_name", "again", "--validation_data", str(digits / "validation")),
+        *("--checkpoint_dir_for_init", directory, "--num_ps", "3"),
+    ).stdout.split()[-1]
+    job = cluster.wait(evaluated)
+    assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
+    assert job["status"]["metrics"]["accuracy"] == pytest.approx(first["status"]["metrics"]["accuracy"], abs=1e-6)
+
+    output = cluster.directory / "predictions"
+    predicted = cluster.cli(
+        *("predict", "--detach", *flags, "--job_name", "guess", "--prediction_data", str(digits / "validation")),
+        *("--checkpoint_dir_for_init", directory, "--output", str(output)),
+    ).stdout.split()[-1]
+    job = cluster.wait(predicted)
+    assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
+    assert any(output.rglob("*")), "predictions lie where --output says"
+
+
+def test_a_cancelled_job_leaves_no_process(cluster: Cluster, digits: Path) -> None:
+    job_id = cluster.submit(*DIGITS, *data_flags(digits), "--job_name", "unwanted", "--num_epochs", "5000")
+    with cluster.client() as client:
+        for job in client.follow(job_id):
+            if job["state"] == "RUNNING":
+                client.cancel(job_id)
+                break
+    job = cluster.wait(job_id, timeout=60)
+    assert job["state"] == "CANCELLED"
+    gone, alive = psutil.wait_procs(processes_of(cluster, job_id), timeout=30)
+    assert alive == [], f"{len(gone)} went, these stayed"
+
+
+def test_a_job_is_suspended_and_goes_on_where_it_was(cluster: Cluster, digits: Path) -> None:
+    job_id = cluster.submit(*DIGITS, *data_flags(digits), "--job_name", "pause", "--num_epochs", "40")
+    done = 0
+    with cluster.client() as client:
+        for job in client.follow(job_id):
+            if job["state"] == "RUNNING" and job["status"]["progress"]["records_done"] > 2000:
+                client.suspend(job_id)
+            if job["state"] == "SUSPENDED":
+                done = job["status"]["progress"]["records_done"]
+                break
+        client.resume(job_id)
+    job = cluster.wait(job_id)
+    assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
+    assert done > 2000
+    tasks = tasks_of(cluster, job)
+    lines = read_traces(cluster.job_dir(job_id))
+    assert uncovered(lines, tasks, 40) == []
+    records = sum(end - start for start, end in tasks.values())
+    assert applied_records(lines) - records * 40 <= 2 * max(end - start for start, end in tasks.values())
+
+
+def test_a_job_of_higher_priority_takes_workers_and_gives_them_back(cluster: Cluster, digits: Path) -> None:
+    low = cluster.submit(
+        *(*DIGITS, *data_flags(digits), "--job_name", "low", "--num_epochs", "150", "--max_workers", "3"),
+        *("--priority", "1"),
+    )
+    targets = []
+    high = ""
+    with cluster.client() as client:
+        for job in client.follow(low):
+            if not targets or targets[-1] != job["target_workers"]:
+                targets.append(job["target_workers"])
+            if not high and job["target_workers"] == 3 and job["state"] == "RUNNING":
+                high = cluster.submit(
+                    *(*DIGITS, *data_flags(digits), "--job_name", "high", "--num_epochs", "10"),
+                    *("--min_workers", "2", "--max_workers", "2", "--priority", "10"),
+                )
+            if high and targets[-2:] == [1, 3]:
+                client.cancel(low)
+                break
+    assert high, f"the first job never had the cluster: {targets}"
+    assert cluster.wait(high)["state"] == "SUCCEEDED"
+    assert targets[-3:] == [3, 1, 3], targets
+    cluster.wait(low, timeout=60)
+
+
+def test_the_live_view_ends_with_the_result(cluster: Cluster, digits: Path) -> None:
+    shown = cluster.cli("train", *DIGITS, *data_flags(digits), "--job_name", "seen", "--num_epochs", "4", timeout=400)
+    assert "SUCCEEDED" in shown.stdout
+    assert "accuracy" in shown.stdout
+
+
+def test_a_dead_master_is_replaced_and_nothing_is_lost(cluster: Cluster, digits: Path) -> None:
+    job_id = cluster.submit(
+        *DIGITS, *data_flags(digits), "--job_name", "headless", "--num_epochs", "60", "--max_workers", "2"
+    )
+    killed: psutil.Process | None = None
+    workers: set[int] = set()
+    with cluster.client() as client:
+        for job in client.follow(job_id):
+            status = job.get("status") or {}
+            if killed is None and sum(w.get("phase") == "training" for w in status.get("workers", [])) == 2:
+                mine = processes_of(cluster, job_id)
+                workers = {p.pid for p in mine if p.environ().get("ELASTICDL_ROLE") == "worker"}
+                killed = next(p for p in mine if "elasticdl_master" in " ".join(p.cmdline()[:4]))
+                killed.send_signal(signal.SIGKILL)
+    assert killed is not None
+    job = cluster.job(job_id)
+    assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
+    lines = read_traces(cluster.job_dir(job_id))
+    tasks = tasks_of(cluster, job)
+    assert uncovered(lines, tasks, 60) == []
+    assert len({line.worker for line in lines}) == 2, f"the workers {workers} should have gone on"
+
+
+@pytest.mark.parametrize("kind", ["ps"])
+def test_a_dead_ps_comes_back_from_the_checkpoint(cluster: Cluster, digits: Path, kind: str) -> None:
+    epochs = 60
+    job_id = cluster.submit(
+        *(*DIGITS, *data_flags(digits), "--job_name", "amnesia", "--num_epochs", str(epochs), "--num_ps_pods", "2"),
+        *("--checkpoint_steps", "200"),
+    )
+    killed = False
+    with cluster.client() as client:
+        for job in client.follow(job_id):
+            if not killed and job["checkpoints"] and job["state"] == "RUNNING":
+                victim = next(p for p in processes_of(cluster, job_id) if "elasticdl_ps" in " ".join(p.cmdline()[:4]))
+                victim.send_signal(signal.SIGKILL)
+                killed = True
+    assert killed
+    job = cluster.job(job_id)
+    assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
+    assert uncovered(read_traces(cluster.job_dir(job_id)), tasks_of(cluster, job), epochs) == []
+    assert job["status"]["metrics"]["accuracy"] >= 0.95
+
+
+def test_nothing_is_left_after_ctrl_c(tmp_path: Path) -> None:
+    from tests.e2e.local_cluster import user_environment
+
+    environment = user_environment(tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "elasticdl", "up", "--port", "0", "--slots", "1"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if "is up" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) in (0, 130)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    left = []
+    for other in psutil.process_iter():
+        try:
+            if str(tmp_path) in " ".join([*other.cmdline(), *other.environ().values()]) and other.pid != os.getpid():
+                left.append(other)
+        except psutil.Error:
+            continue
+    _, alive = psutil.wait_procs(left, timeout=10)
+    assert [p.cmdline() for p in alive] == []
