@@ -155,3 +155,21 @@ def _concave(
     for i, gain in enumerate(gains):
         shaped.append(shaped[-1] + gain * (sizes[i + 1] - sizes[i]))
     return tuple(shaped), tuple(gains)
+
+
+def mean_curve(curves: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """The mean records/s of several jobs at each worker count that any of them was measured at.
+
+    The jobs' levels may differ (one ran on a slower machine), so each is first scaled to the mean level at the counts
+    that it shares with the first.
+    """
+    sums: dict[int, tuple[float, int]] = {}
+    for curve in curves:
+        shared = [n for n in curve if n in sums]
+        scale = 1.0
+        if shared:
+            scale = sum(sums[n][0] / sums[n][1] for n in shared) / sum(curve[n] for n in shared)
+        for n, rate in curve.items():
+            total, count = sums.get(n, (0.0, 0))
+            sums[n] = (total + rate * scale, count + 1)
+    return {n: total / count for n, (total, count) in sorted(sums.items())}

@@ -1,0 +1,53 @@
+"""Builds the scheduler's objects and runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import structlog
+
+from elasticdl_core.scheduling import policy_by_name
+from elasticdl_runtime.launch.process.client import ProcessLauncher
+from elasticdl_runtime.lifecycle import run_service
+from elasticdl_runtime.settings import Environment
+from elasticdl_runtime.telemetry.logs import configure_logs
+from elasticdl_scheduler.database import Database
+from elasticdl_scheduler.leadership import Leadership
+from elasticdl_scheduler.loop import Scheduler
+from elasticdl_scheduler.settings import SchedulerSettings
+from elasticdl_scheduler.store import SchedulerStore
+
+_log = structlog.get_logger(__name__)
+
+
+async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> int:
+    """Runs the scheduler until ``stop`` is set."""
+    async with contextlib.AsyncExitStack() as stack:
+        launcher = ProcessLauncher(settings.agent, settings.node_token)
+        stack.push_async_callback(launcher.close)
+        database = Database(settings.database_url)
+        stack.push_async_callback(database.close)
+        leadership = Leadership(database, settings.lease_s)
+        scheduler = Scheduler(
+            database,
+            leadership,
+            SchedulerStore(database, leadership, settings.quotas),
+            launcher,
+            policy_by_name(settings.policy),
+            settings.interval_s,
+        )
+        _log.info("started", policy=settings.policy, holder=leadership.holder)
+        await scheduler.run(stop)
+    _log.info("stopped")
+    return 0
+
+
+def main() -> int:
+    """Runs the service until it is told to stop; returns its exit code."""
+    configure_logs(service="scheduler")
+
+    async def body(stop: asyncio.Event) -> int:
+        return await serve(SchedulerSettings.from_environment(Environment()), stop)
+
+    return run_service(body)

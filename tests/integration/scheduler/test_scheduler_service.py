@@ -1,0 +1,270 @@
+"""The scheduler service over a real Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from typing import Any
+
+import asyncpg
+import pytest
+
+from elasticdl_core.errors import FencedError, UnavailableError
+from elasticdl_core.scheduling import Plan, Quota, Resources, Snapshot, policy_by_name
+from elasticdl_core.scheduling.pacing import paced
+from elasticdl_scheduler import loop
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_queued_job_starts_with_target_reason_intent_and_decision(world: Any) -> None:
+    await world.submit("a")
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    assert await scheduler.decide_once()
+    job = await world.job("a")
+    assert (job["state"], job["target_workers"]) == ("STARTING", 4)
+    assert "4 workers" in job["target_reason"]
+    intent = await world.sql.fetchrow("SELECT * FROM launch_intents")
+    assert (intent["id"], intent["role"], intent["incarnation"]) == ("a/master/0/1", "master", 1)
+    scaled = await world.sql.fetchrow("SELECT * FROM events WHERE kind = 'scaled'")
+    assert json.loads(scaled["detail"])["to"] == 4
+    row = await world.sql.fetchrow("SELECT * FROM plans")
+    assert row["epoch"] == leadership.epoch
+    snapshot = Snapshot.from_mapping(json.loads(row["snapshot"]))
+    assert snapshot.digest() == row["input_hash"]
+    replayed = paced(snapshot, policy_by_name(row["policy"]).plan(snapshot))
+    assert replayed == Plan.from_mapping(json.loads(row["plan"]))
+
+
+async def test_nothing_is_written_when_nothing_changed(world: Any) -> None:
+    await world.submit("a")
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    assert await scheduler.decide_once()
+    before = await world.sql.fetch("SELECT * FROM jobs")
+    for _ in range(3):
+        assert not await scheduler.decide_once()
+    assert await world.sql.fetch("SELECT * FROM jobs") == before
+    assert await world.sql.fetchval("SELECT count(*) FROM plans") == 1
+
+
+async def test_two_jobs_share_two_slots_as_explained(world: Any) -> None:
+    world.slots.slots = 2
+    await world.submit("a", max_workers=2)
+    await world.submit("b", max_workers=2)
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    await scheduler.decide_once()
+    assert await world.targets() == {"a": 1, "b": 1}
+    reason = (await world.job("a"))["target_reason"]
+    assert reason.startswith("it has 1 of at most 2 workers")
+    await world.submit("c", max_workers=2)
+    await scheduler.decide_once()
+    waiting = await world.job("c")
+    assert waiting["state"] == "QUEUED"
+    assert "its minimum of 1 workers needs 1 slots, and 0 are left" in waiting["target_reason"]
+
+
+async def test_growth_waits_until_the_former_users_have_left(world: Any) -> None:
+    await world.submit("a")
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    await scheduler.decide_once()
+    await world.running("a")
+    world.slots.used = {"a": 4}
+    await world.submit("b", min_workers=2)
+    await scheduler.decide_once()
+    assert await world.targets() == {"a": 2, "b": 0}
+    waiting = await world.job("b")
+    assert waiting["state"] == "QUEUED"
+    assert "2 workers are assigned to it; it has 0 until" in waiting["target_reason"]
+    world.slots.used = {"a": 2}
+    await scheduler.decide_once()
+    assert await world.targets() == {"a": 2, "b": 2}
+    assert (await world.job("b"))["state"] == "STARTING"
+
+
+async def test_slots_of_jobs_that_are_over_are_not_given_out(world: Any) -> None:
+    world.slots.used = {"gone": 3}
+    await world.submit("a")
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    await scheduler.decide_once()
+    assert await world.targets() == {"a": 1}
+
+
+async def test_a_more_important_minimum_evicts(world: Any) -> None:
+    await world.submit("low", min_workers=3)
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    await scheduler.decide_once()
+    await world.running("low")
+    world.slots.used = {"low": 4}
+    await world.submit("high", min_workers=3, priority=10)
+    await scheduler.decide_once()
+    low = await world.job("low")
+    assert (low["state"], low["desired"], low["target_workers"]) == ("RUNNING", "evict", 0)
+    assert low["target_reason"].startswith("evicted: ")
+    # It is asked only once, and its slots are not promised to itself while it leaves.
+    assert not await scheduler.decide_once()
+    assert await world.sql.fetchval("SELECT transition_job('low', ARRAY['RUNNING'], 'QUEUED', 'evicted', '{}')")
+    world.slots.used = {}
+    await scheduler.decide_once()
+    assert await world.targets() == {"high": 4, "low": 0}
+    assert (await world.job("low"))["state"] == "QUEUED"
+
+
+async def test_owners_wishes_come_first(world: Any) -> None:
+    await world.submit("a")
+    await world.sql.execute("UPDATE jobs SET desired = 'suspend'")
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    assert not await scheduler.decide_once()
+    assert (await world.job("a"))["state"] == "QUEUED"
+
+
+async def test_measured_speeds_and_priors_reach_the_policy(world: Any) -> None:
+    status = {
+        "progress": {"records_done": 250, "records_total": 1000},
+        "throughput": {"1": 10.0, "2": 18.0, "x": 3, "4": -1},
+        "rescale_cost_s": 7.5,
+    }
+    await world.submit("past")
+    await world.sql.execute("SELECT transition_job('past', ARRAY['QUEUED'], 'STARTING', '', '{}')")
+    await world.sql.execute("SELECT transition_job('past', ARRAY['STARTING'], 'RUNNING', '', '{}')")
+    await world.sql.execute("SELECT transition_job('past', ARRAY['RUNNING'], 'SUCCEEDED', '', '{}')")
+    await world.sql.execute("UPDATE jobs SET status = $1", json.dumps(status))
+    await world.submit("new", status=json.dumps(status))
+    _, _, store = world.scheduler(quotas={"ads": Quota(limit=Resources(slots=2.0))})
+    snapshot = (await store.read(await world.slots.capacity())).snapshot
+    (job,) = snapshot.jobs
+    assert job.throughput == {1: 10.0, 2: 18.0}
+    assert job.prior_throughput == {1: 10.0, 2: 18.0}
+    assert job.remaining_records == 750.0
+    assert job.rescale_cost_s == 7.5
+    assert snapshot.quotas["ads"].limit == Resources(slots=2.0)
+
+
+async def test_only_one_leads_and_the_next_has_a_higher_epoch(world: Any) -> None:
+    first, second = world.scheduler()[1], world.scheduler()[1]
+    epoch = await first.attempt()
+    assert epoch is not None
+    assert await second.attempt() is None
+    assert await first.attempt() == epoch
+    await first.release()
+    later = await second.attempt()
+    assert later is not None
+    assert later > epoch
+    assert await first.attempt() is None
+
+
+async def test_a_deposed_scheduler_writes_nothing(world: Any) -> None:
+    await world.submit("a")
+    _, leadership, store = world.scheduler()
+    epoch = await leadership.attempt()
+    present = await store.read(await world.slots.capacity())
+    plan = policy_by_name("goodput").plan(present.snapshot)
+    await world.sql.execute("UPDATE leadership SET expires_at = now() - interval '1 second'")
+    assert await world.scheduler()[1].attempt() == epoch + 1
+    with pytest.raises(FencedError):
+        await store.write(epoch, present, plan)
+    assert (await world.job("a"))["state"] == "QUEUED"
+    assert await world.sql.fetchval("SELECT count(*) FROM plans") == 0
+    assert leadership.epoch is None
+
+
+async def test_a_plan_is_written_wholly_or_not_at_all(world: Any) -> None:
+    await world.submit("a", max_workers=1)
+    await world.submit("b", max_workers=1)
+    _, leadership, store = world.scheduler()
+    epoch = await leadership.attempt()
+    present = await store.read(await world.slots.capacity())
+    plan = policy_by_name("goodput").plan(present.snapshot)
+    await world.sql.execute("ALTER TABLE plans ADD CONSTRAINT broken CHECK (policy = 'none')")
+    with pytest.raises(asyncpg.CheckViolationError):
+        await store.write(epoch, present, plan)
+    assert await world.targets() == {"a": 0, "b": 0}
+    assert await world.sql.fetchval("SELECT count(*) FROM launch_intents") == 0
+    await world.sql.execute("ALTER TABLE plans DROP CONSTRAINT broken")
+    assert await store.write(epoch, present, plan) == 2
+    assert await world.targets() == {"a": 1, "b": 1}
+
+
+async def test_a_job_cancelled_since_the_snapshot_is_left_alone(world: Any) -> None:
+    await world.submit("a")
+    _, leadership, store = world.scheduler()
+    epoch = await leadership.attempt()
+    present = await store.read(await world.slots.capacity())
+    plan = policy_by_name("goodput").plan(present.snapshot)
+    await world.sql.execute("SELECT transition_job('a', ARRAY['QUEUED'], 'CANCELLED', 'by its owner', '{}')")
+    assert await store.write(epoch, present, plan) == 0
+    assert (await world.job("a"))["state"] == "CANCELLED"
+
+
+async def test_without_a_capacity_nothing_changes(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "CAPACITY_S", 0.05)
+    world.slots.down = True
+    await world.submit("a")
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    with pytest.raises(UnavailableError, match="capacity"):
+        await scheduler.decide_once()
+    assert await world.targets() == {"a": 0}
+
+
+async def test_the_loop_is_woken_by_a_new_job(world: Any) -> None:
+    """With an hour between full passes, only the notification can have started the job."""
+    scheduler, _, _ = world.scheduler(interval_s=3600.0)
+    stop, started = asyncio.Event(), asyncio.Event()
+    states: list[str] = []
+    listener = await asyncpg.connect(world.url)
+    observer = await asyncpg.connect(world.url)
+
+    async def look() -> None:
+        states.append(await observer.fetchval("SELECT state FROM jobs WHERE id = 'b'"))
+        if states[-1] == "STARTING":
+            started.set()
+
+    tasks: list[asyncio.Task[None]] = []
+    lock = asyncio.Lock()
+
+    async def guarded() -> None:
+        async with lock:
+            await look()
+
+    await listener.add_listener("elasticdl_jobs", lambda *_: tasks.append(asyncio.create_task(guarded())))
+    running = asyncio.create_task(scheduler.run(stop))
+    try:
+        await world.submit("a", max_workers=1)
+        await world.submit("b", max_workers=1)
+        async with asyncio.timeout(30):
+            await started.wait()
+    finally:
+        stop.set()
+        await running
+        await asyncio.gather(*tasks)
+        await listener.close()
+        await observer.close()
+    assert await world.sql.fetchval("SELECT expires_at < now() FROM leadership")
+
+
+async def test_a_killed_scheduler_is_resumed_to_the_same_plan(world: Any) -> None:
+    """Dropping a scheduler after any of its writes leaves a state from which another reaches the same plan."""
+    for i in range(6):
+        await world.submit(f"job-{i}", min_workers=1 + i % 2, max_workers=4, priority=i % 3)
+    world.slots.slots = 7
+    _, first, store = world.scheduler()
+    epoch = await first.attempt()
+    present = await store.read(await world.slots.capacity())
+    whole = policy_by_name("goodput").plan(present.snapshot)
+    # The first dies after deciding on part of the jobs only: the strongest form of an interrupted pass.
+    part = dict(list(whole.allocations.items())[:2])
+    await store.write(epoch, present, dataclasses.replace(whole, allocations=part))
+    await world.sql.execute("UPDATE leadership SET expires_at = now() - interval '1 second'")
+    scheduler, second, _ = world.scheduler()
+    await second.attempt()
+    while await scheduler.decide_once():
+        pass
+    assert await world.targets() == dict(sorted(whole.targets().items()))
