@@ -12,10 +12,10 @@ from tests.e2e.local_cluster import Cluster, user_environment
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A local cluster with three slots."""
+    """A local cluster with four slots."""
     directory = tmp_path_factory.mktemp("e2e")
     cluster = Cluster(directory, user_environment(directory))
-    cluster.cli("up", "--port", "0", "--slots", "3", "--detach", timeout=240)
+    cluster.cli("up", "--port", "0", "--slots", "4", "--detach", timeout=240)
     try:
         yield cluster
     finally:

@@ -131,9 +131,7 @@ def test_no_record_is_lost_when_workers_are_added_drained_and_killed(cluster: Cl
     lines = read_traces(cluster.job_dir(job_id))
     assert uncovered(lines, tasks, epochs) == []
     size = max(end - start for start, end in tasks.values())
-    assert applied_records(lines) - records * epochs <= killed * size * 2, (
-        "at most the killed worker's leases are repeated"
-    )
+    assert applied_records(lines) - records * epochs <= killed * size * 2, "only its leases are repeated"
     assert repeated_leases(lines) <= killed * 2
     assert job["status"]["metrics"]["accuracy"] >= 0.95
 
@@ -208,7 +206,7 @@ def test_a_job_is_suspended_and_goes_on_where_it_was(cluster: Cluster, digits: P
 
 def test_a_job_of_higher_priority_takes_workers_and_gives_them_back(cluster: Cluster, digits: Path) -> None:
     low = cluster.submit(
-        *(*DIGITS, *data_flags(digits), "--job_name", "low", "--num_epochs", "150", "--max_workers", "3"),
+        *(*DIGITS, *data_flags(digits), "--job_name", "low", "--num_epochs", "150", "--max_workers", "4"),
         *("--priority", "1"),
     )
     targets = []
@@ -217,17 +215,17 @@ def test_a_job_of_higher_priority_takes_workers_and_gives_them_back(cluster: Clu
         for job in client.follow(low):
             if not targets or targets[-1] != job["target_workers"]:
                 targets.append(job["target_workers"])
-            if not high and job["target_workers"] == 3 and job["state"] == "RUNNING":
+            if not high and job["target_workers"] == 4 and job["state"] == "RUNNING":
                 high = cluster.submit(
                     *(*DIGITS, *data_flags(digits), "--job_name", "high", "--num_epochs", "10"),
-                    *("--min_workers", "2", "--max_workers", "2", "--priority", "10"),
+                    *("--min_workers", "3", "--max_workers", "3", "--priority", "10"),
                 )
-            if high and targets[-2:] == [1, 3]:
+            if high and targets[-2:] == [1, 4]:
                 client.cancel(low)
                 break
     assert high, f"the first job never had the cluster: {targets}"
     assert cluster.wait(high)["state"] == "SUCCEEDED"
-    assert targets[-3:] == [3, 1, 3], targets
+    assert targets[-3:] == [4, 1, 4], targets
     cluster.wait(low, timeout=60)
 
 
