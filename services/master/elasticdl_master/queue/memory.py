@@ -1,0 +1,198 @@
+"""The queue in memory: the reference that the Redis adapter is held against, and the store of tests."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from elasticdl_core.errors import FencedError
+from elasticdl_core.task import Lease, LeaseToken, TaskId
+from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, split
+
+
+class MemoryStore:
+    """What a server would hold: outlives the queues (masters) that use it.
+
+    Args:
+        clock: seconds; stands for the store's clock.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.epoch = 0
+        self.counter = 0
+        self.wipe()
+
+    def wipe(self) -> None:
+        """Forgets everything but the epoch, as a flush would."""
+        self.ready = False
+        self.todo: OrderedDict[TaskId, None] = OrderedDict()
+        self.doing: dict[TaskId, Lease] = {}
+        self.done: dict[TaskId, str] = {}
+        self.results: dict[TaskId, bytes] = {}
+        self.quarantined: set[TaskId] = set()
+        self.notes = ""
+
+
+class MemoryQueue:
+    """One master's view of a ``MemoryStore``.
+
+    Args:
+        store: the shared state.
+        epoch: this master's epoch.
+    """
+
+    def __init__(self, store: MemoryStore, epoch: int) -> None:
+        self._store = store
+        self._epoch = epoch
+        store.epoch = max(store.epoch, epoch)
+
+    async def load(self) -> Contents | None:
+        """See the port."""
+        store = self._enter(ready=False)
+        if not store.ready:
+            return None
+        return Contents(
+            tuple(store.todo),
+            tuple(store.doing.values()),
+            dict(store.done),
+            frozenset(store.quarantined),
+            dict(store.results),
+            store.notes,
+        )
+
+    async def rebuild(self, contents: Contents) -> None:
+        """See the port."""
+        store = self._enter(ready=False)
+        store.wipe()
+        now = store.clock()
+        store.todo.update(dict.fromkeys(contents.todo))
+        store.doing = {lease.task: replace(lease, deadline=now + lease.deadline) for lease in contents.doing}
+        store.done, store.results = dict(contents.done), dict(contents.results)
+        store.quarantined, store.notes, store.ready = set(contents.quarantined), contents.notes, True
+
+    async def add(self, tasks: Sequence[TaskId], *, front: bool = False) -> int:
+        """See the port."""
+        store = self._enter()
+        new = [task for task in dict.fromkeys(tasks) if not self._knows(task)]
+        store.todo.update(dict.fromkeys(new))
+        if front:
+            for task in reversed(new):
+                store.todo.move_to_end(task, last=False)
+        return len(new)
+
+    async def lease(self, owner: str, limit: int, lease_s: float) -> list[Lease]:
+        """See the port."""
+        store = self._enter()
+        leases = []
+        while len(leases) < limit and store.todo:
+            task, _ = store.todo.popitem(last=False)
+            store.counter += 1
+            token = LeaseToken(self._epoch, store.counter, secrets.token_hex(8))
+            leases.append(Lease(task, owner, token, store.clock() + lease_s))
+            store.doing[task] = leases[-1]
+        return leases
+
+    async def extend(self, owner: str, tokens: Sequence[LeaseToken], lease_s: float) -> list[LeaseToken]:
+        """See the port."""
+        store = self._enter()
+        held = {lease.token: task for task, lease in store.doing.items() if lease.owner == owner}
+        for token in tokens:
+            if token in held:
+                task = held[token]
+                store.doing[task] = replace(store.doing[task], deadline=store.clock() + lease_s)
+        return [token for token in tokens if token not in held]
+
+    async def report(self, task: TaskId, token: LeaseToken, result: bytes = b"") -> Outcome:
+        """See the port."""
+        store = self._enter()
+        lease = store.doing.get(task)
+        if lease is None or lease.token != token:
+            return Outcome.REPLAY if store.done.get(task) in {str(token), ""} else Outcome.LOST
+        del store.doing[task]
+        store.done[task] = str(token)
+        if result:
+            store.results[task] = result
+        return Outcome.ACCEPTED
+
+    async def return_(self, task: TaskId, token: LeaseToken, position: int) -> Outcome:
+        """See the port."""
+        store = self._enter()
+        front, rest = split(task, position)
+        lease = store.doing.get(task)
+        if lease is None or lease.token != token:
+            return Outcome.REPLAY if front is not None and store.done.get(front) == str(token) else Outcome.LOST
+        del store.doing[task]
+        if front is not None:
+            store.done[front] = str(token)
+        if rest is not None:
+            self._to_head(rest)
+        return Outcome.ACCEPTED
+
+    async def reap(self) -> list[Lease]:
+        """See the port."""
+        now = self._enter().clock()
+        return self._take_back([lease for lease in self._store.doing.values() if lease.deadline <= now])
+
+    async def release_owner(self, owner: str) -> list[Lease]:
+        """See the port."""
+        store = self._enter()
+        return self._take_back([lease for lease in store.doing.values() if lease.owner == owner])
+
+    async def quarantine(self, task: TaskId) -> bool:
+        """See the port."""
+        store = self._enter()
+        found = task in store.todo or task in store.doing
+        store.todo.pop(task, None)
+        store.doing.pop(task, None)
+        if found:
+            store.quarantined.add(task)
+        return found
+
+    async def forget(self, tasks: Iterable[TaskId]) -> int:
+        """See the port."""
+        store = self._enter()
+        dropped = 0
+        for task in tasks:
+            dropped += store.done.pop(task, None) is not None
+            store.results.pop(task, None)
+        return dropped
+
+    async def note(self, text: str) -> None:
+        """See the port."""
+        self._enter().notes = text
+
+    async def counts(self) -> Counts:
+        """See the port."""
+        store = self._enter()
+        return Counts(len(store.todo), len(store.doing), len(store.done), len(store.quarantined))
+
+    async def discard(self) -> None:
+        """See the port."""
+        self._enter(ready=False).wipe()
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def _enter(self, *, ready: bool = True) -> MemoryStore:
+        if self._store.epoch > self._epoch:
+            raise FencedError(f"epoch {self._store.epoch} took over from {self._epoch}")
+        if ready and not self._store.ready:
+            raise StoreLostError("the store does not hold the queue")
+        return self._store
+
+    def _knows(self, task: TaskId) -> bool:
+        store = self._store
+        return task in store.todo or task in store.doing or task in store.done or task in store.quarantined
+
+    def _to_head(self, task: TaskId) -> None:
+        self._store.todo[task] = None
+        self._store.todo.move_to_end(task, last=False)
+
+    def _take_back(self, leases: list[Lease]) -> list[Lease]:
+        for lease in sorted(leases, key=lambda lease: str(lease.task), reverse=True):
+            del self._store.doing[lease.task]
+            self._to_head(lease.task)
+        return sorted(leases, key=lambda lease: str(lease.task))

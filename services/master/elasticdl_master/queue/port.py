@@ -1,0 +1,143 @@
+"""The task queue of one job: what is to do, in whose hands, done, or quarantined.
+
+The queue stores the texts of task ids and nothing else of a task. Every task that was added is in exactly one of
+the four places, except that a partial return splits it: the front is done, the rest goes to the head of what is to
+do. Each method is atomic.
+
+A queue belongs to a master epoch. A newer epoch shuts older ones out for good: their calls raise ``FencedError``.
+A store that lost what it had acknowledged (a restart without its log's tail, a flush) raises ``StoreLostError``
+from every method but ``rebuild``, which makes the queue whole again from what the master knows.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from elasticdl_core.errors import UnavailableError
+from elasticdl_core.task import Lease, LeaseToken, TaskId
+
+
+class StoreLostError(UnavailableError):
+    """The store forgot acknowledged moves; the queue must be rebuilt before it can be used."""
+
+    code = "store_lost"
+
+
+class Outcome(enum.StrEnum):
+    """What became of a report or a return."""
+
+    ACCEPTED = "accepted"
+    REPLAY = "replay"
+    """The same lease said so before; nothing changed."""
+    LOST = "lost"
+    """The lease is not, or no longer, the task's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Number of tasks in each place."""
+
+    todo: int = 0
+    doing: int = 0
+    done: int = 0
+    quarantined: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Everything in a queue at one instant.
+
+    Attributes:
+        todo: in the order in which they will be leased.
+        doing: the live leases.
+        done: finished tasks and fronts; the value is the token text of the lease that did it, or empty if unknown.
+        quarantined: tasks taken out of the game.
+        results: what was reported with some of the done tasks.
+        notes: what the master wrote with ``note``.
+    """
+
+    todo: tuple[TaskId, ...] = ()
+    doing: tuple[Lease, ...] = ()
+    done: Mapping[TaskId, str] = field(default_factory=dict)
+    quarantined: frozenset[TaskId] = frozenset()
+    results: Mapping[TaskId, bytes] = field(default_factory=dict)
+    notes: str = ""
+
+
+def split(task: TaskId, position: int) -> tuple[TaskId | None, TaskId | None]:
+    """The front of a returned task that is done, and the rest that is to do; a task without records is one piece."""
+    if position <= task.start or task.start == task.end:
+        return None, task
+    if position >= task.end:
+        return task, None
+    return task.front_until(position), task.rest_from(position)
+
+
+class TaskQueue(Protocol):
+    """The queue. Times are the store's; every method may raise UnavailableError, FencedError or StoreLostError."""
+
+    async def load(self) -> Contents | None:
+        """Everything in the queue, or None if no master has completed a ``rebuild`` in this store."""
+        ...
+
+    async def rebuild(self, contents: Contents) -> None:
+        """Replaces everything; leases keep owner and token and last for another ``lease_s`` of their deadline field.
+
+        The deadline of a given lease is read as seconds from now.
+        """
+        ...
+
+    async def add(self, tasks: Sequence[TaskId], *, front: bool = False) -> int:
+        """Adds tasks in order at the tail, or at the head; skips ids that are anywhere already. Returns how many."""
+        ...
+
+    async def lease(self, owner: str, limit: int, lease_s: float) -> list[Lease]:
+        """Hands out up to ``limit`` tasks from the head, each under a fresh token."""
+        ...
+
+    async def extend(self, owner: str, tokens: Sequence[LeaseToken], lease_s: float) -> list[LeaseToken]:
+        """Lets the owner's leases end ``lease_s`` from now; returns those that are lost."""
+        ...
+
+    async def report(self, task: TaskId, token: LeaseToken, result: bytes = b"") -> Outcome:
+        """Marks a leased task done, and keeps ``result`` with it if there is one."""
+        ...
+
+    async def return_(self, task: TaskId, token: LeaseToken, position: int) -> Outcome:
+        """Gives a leased task back from ``position`` on: what is before is done, the rest goes to the head."""
+        ...
+
+    async def reap(self) -> list[Lease]:
+        """Takes back all leases whose deadline has come, tasks to the head. Returns them."""
+        ...
+
+    async def release_owner(self, owner: str) -> list[Lease]:
+        """Takes back all leases of an owner, tasks to the head. Returns them."""
+        ...
+
+    async def quarantine(self, task: TaskId) -> bool:
+        """Takes a task out of todo or doing for good. False if it is in neither."""
+        ...
+
+    async def forget(self, tasks: Iterable[TaskId]) -> int:
+        """Drops done tasks and their results once nobody will ask about them. Returns how many."""
+        ...
+
+    async def note(self, text: str) -> None:
+        """Keeps a text for the master that comes after."""
+        ...
+
+    async def counts(self) -> Counts:
+        """Number of tasks in each place."""
+        ...
+
+    async def discard(self) -> None:
+        """Removes everything of the job from the store but the epoch, when the job has ended."""
+        ...
+
+    async def close(self) -> None:
+        """Closes connections."""
+        ...

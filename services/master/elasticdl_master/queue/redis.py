@@ -1,0 +1,236 @@
+"""The queue in Redis (6.2 and later): one Lua script for each move, all keys of a job under one hash tag.
+
+What makes it safe:
+
+- The epoch is asserted (monotonic maximum) on every new connection before any other command, and each script
+  checks it again: a deposed master cannot move anything.
+- A token is (epoch, counter, nonce), so a store that lost its counter cannot hand out a token twice.
+- Every move raises a sequence number, and each call tells the highest that it has seen. A store that came back
+  without its log's tail is behind it, answers ``LOST`` and changes nothing until it is rebuilt.
+- Deadlines are on the store's clock (``TIME``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import redis.asyncio as aioredis
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from elasticdl_core.errors import FencedError, UnavailableError
+from elasticdl_core.task import Lease, LeaseToken, TaskId
+from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, split
+
+_CHUNK = 2_000
+"""Values sent with one script call; keeps each under a few milliseconds."""
+_KEYS = ("epoch", "seq", "ready", "todo", "doing", "tokens", "deadlines", "done", "results", "quarantined", "notes")
+_SCRIPTS = Path(__file__).parent / "scripts"
+
+
+class RedisQueue:
+    """The queue of one job in Redis, as seen by the master of one epoch.
+
+    Args:
+        url: ``redis://`` or ``unix://`` URL, with the password if there is one.
+        job_id: the job.
+        epoch: this master's epoch.
+        timeout_s: seconds until a command fails with UnavailableError.
+    """
+
+    def __init__(self, url: str, job_id: str, epoch: int, *, timeout_s: float = 5.0) -> None:
+        self._epoch = epoch
+        self._seen = 0
+        self._timeout_s = timeout_s
+        self._keys = [f"{{{job_id}}}:{key}" for key in _KEYS]
+        self._assert = (_SCRIPTS / "assert_epoch.lua").read_text()
+        self._redis = aioredis.Redis.from_url(
+            url,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),
+            redis_connect_func=self._on_connect,
+            decode_responses=False,
+        )
+
+    async def load(self) -> Contents | None:
+        """See the port."""
+        seq, ready, todo, doing, deadlines, done, results, quarantined, notes = await self._run("load")
+        self._seen = max(self._seen, seq)
+        if not ready:
+            return None
+        ends = {_task(name): float(at) for name, at in _pairs(deadlines)}
+        leases = []
+        for name, entry in _pairs(doing):
+            token, _, owner = entry.decode().partition(" ")
+            leases.append(Lease(_task(name), owner, LeaseToken.parse(token), ends[_task(name)]))
+        return Contents(
+            tuple(_task(name) for name in todo),
+            tuple(leases),
+            {_task(name): token.decode() for name, token in _pairs(done)},
+            frozenset(_task(name) for name in quarantined),
+            {_task(name): result for name, result in _pairs(results)},
+            notes.decode(),
+        )
+
+    async def rebuild(self, contents: Contents) -> None:
+        """See the port."""
+        await self._run("clear")
+        await self._fill("todo", (str(task) for task in contents.todo))
+        await self._fill(
+            "doing",
+            (
+                value
+                for lease in contents.doing
+                for value in (str(lease.task), str(lease.token), lease.owner, repr(lease.deadline))
+            ),
+        )
+        await self._fill("done", (value for task, token in contents.done.items() for value in (str(task), token)))
+        await self._fill(
+            "results", (value for task, result in contents.results.items() for value in (str(task), result))
+        )
+        await self._fill("quarantined", (str(task) for task in contents.quarantined))
+        if contents.notes:
+            await self._fill("notes", [contents.notes])
+        await self._run("fill", "ready")
+
+    async def add(self, tasks: Sequence[TaskId], *, front: bool = False) -> int:
+        """See the port."""
+        chunks = list(_chunks([str(task) for task in dict.fromkeys(tasks)]))
+        added = 0
+        for chunk in reversed(chunks) if front else chunks:
+            added += (await self._run("add", "front" if front else "back", *chunk))[1]
+        return added
+
+    async def lease(self, owner: str, limit: int, lease_s: float) -> list[Lease]:
+        """See the port."""
+        nonces = [secrets.token_hex(8) for _ in range(limit)]
+        answer = (await self._run("lease", owner, repr(lease_s), *nonces))[1:]
+        return [
+            Lease(_task(answer[i]), owner, LeaseToken.parse(answer[i + 1].decode()), float(answer[i + 2]))
+            for i in range(0, len(answer), 3)
+        ]
+
+    async def extend(self, owner: str, tokens: Sequence[LeaseToken], lease_s: float) -> list[LeaseToken]:
+        """See the port."""
+        answer = await self._run("extend", owner, repr(lease_s), *(str(token) for token in tokens))
+        return [LeaseToken.parse(token.decode()) for token in answer[1:]]
+
+    async def report(self, task: TaskId, token: LeaseToken, result: bytes = b"") -> Outcome:
+        """See the port."""
+        return Outcome((await self._run("report", str(task), str(token), result))[1].decode())
+
+    async def return_(self, task: TaskId, token: LeaseToken, position: int) -> Outcome:
+        """See the port."""
+        front, rest = (str(part) if part else "" for part in split(task, position))
+        return Outcome((await self._run("return", str(task), str(token), front, rest))[1].decode())
+
+    async def reap(self) -> list[Lease]:
+        """See the port."""
+        return _leases(await self._run("reap"))
+
+    async def release_owner(self, owner: str) -> list[Lease]:
+        """See the port."""
+        return _leases(await self._run("release", owner))
+
+    async def quarantine(self, task: TaskId) -> bool:
+        """See the port."""
+        return bool((await self._run("quarantine", str(task)))[1])
+
+    async def forget(self, tasks: Iterable[TaskId]) -> int:
+        """See the port."""
+        dropped = 0
+        for chunk in _chunks([str(task) for task in tasks]):
+            dropped += (await self._run("forget", *chunk))[1]
+        return dropped
+
+    async def note(self, text: str) -> None:
+        """See the port."""
+        await self._run("note", text)
+
+    async def counts(self) -> Counts:
+        """See the port."""
+        return Counts(*(await self._run("counts"))[1:])
+
+    async def discard(self) -> None:
+        """See the port."""
+        await self._run("clear")
+
+    async def close(self) -> None:
+        """See the port."""
+        await self._redis.aclose()
+
+    async def _fill(self, place: str, values: Iterable[str | bytes]) -> None:
+        for chunk in _chunks(list(values)):
+            await self._run("fill", place, *chunk)
+
+    async def _run(self, name: str, *arguments: str | bytes) -> list[Any]:
+        text, digest = _script(name)
+        values = (len(self._keys), *self._keys, self._epoch, self._seen, *arguments)
+        with _translated():
+            async with asyncio.timeout(self._timeout_s):
+                try:
+                    answer: list[Any] = await self._redis.execute_command("EVALSHA", digest, *values)
+                except NoScriptError:
+                    answer = await self._redis.execute_command("EVAL", text, *values)
+        self._seen = max(self._seen, int(answer[0]))
+        return answer
+
+    async def _on_connect(self, connection: AbstractConnection) -> None:
+        await connection.on_connect()
+        await connection.send_command("EVAL", self._assert, 1, self._keys[0], self._epoch)
+        await connection.read_response()
+
+
+@functools.cache
+def _script(name: str) -> tuple[str, str]:
+    text = (_SCRIPTS / "prelude.lua").read_text() + (_SCRIPTS / f"{name}.lua").read_text()
+    return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Turns the errors of the store into ours."""
+    try:
+        yield
+    except ResponseError as error:
+        text = str(error)
+        if text.startswith("FENCED"):
+            raise FencedError(f"a master of epoch {text.split()[-1]} took over the queue") from None
+        if text.startswith("LOST"):
+            raise StoreLostError("Redis lost the job's queue", fix="it is rebuilt from the plan") from None
+        raise UnavailableError(f"Redis refused a command: {text}", fix="see the log of Redis") from None
+    except (RedisError, OSError, TimeoutError) as error:
+        raise UnavailableError(f"Redis does not answer: {error}", fix="it is tried again") from None
+
+
+def _leases(answer: list[Any]) -> list[Lease]:
+    """Leases that a script took back, sorted by the text of the task."""
+    leases = [
+        Lease(
+            _task(answer[i]), answer[i + 2].decode(), LeaseToken.parse(answer[i + 1].decode()), float(answer[i + 3])
+        )
+        for i in range(1, len(answer), 4)
+    ]
+    return leases[::-1]
+
+
+def _task(text: bytes) -> TaskId:
+    return TaskId.parse(text.decode())
+
+
+def _pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def _chunks(values: list[Any]) -> Iterator[list[Any]]:
+    return (values[i : i + _CHUNK] for i in range(0, len(values), _CHUNK))

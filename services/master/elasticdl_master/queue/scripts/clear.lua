@@ -1,0 +1,10 @@
+-- Removes everything but epoch and sequence. Returns sequence.
+local refused = refuse(false)
+if refused then
+  return refused
+end
+redis.call('DEL', READY, TODO, DOING, TOKENS, DEADLINES, DONE, RESULTS, QUARANTINED, NOTES)
+redis.call('SET', EPOCH, ARGV[1])
+local seq = math.max(tonumber(redis.call('GET', SEQ) or '0'), tonumber(ARGV[2])) + 1
+redis.call('SET', SEQ, number(seq))
+return {seq}

@@ -1,0 +1,6 @@
+-- Returns sequence, then task, token, owner, deadline of each lease whose time is over.
+local refused = refuse(true)
+if refused then
+  return refused
+end
+return take_back(redis.call('ZRANGEBYSCORE', DEADLINES, '-inf', number(now())))
