@@ -1,0 +1,203 @@
+"""The dense parameters of one partition: flat slices, with optimizer slots where they are trained."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.model import DenseKind, DenseSpec
+from elasticdl_ps.kernels import KernelSet
+from elasticdl_ps.optimizers import Optimizer
+
+_NUMBERS = "fiu"
+
+
+@dataclass(slots=True)
+class DensePart:
+    """A slice of one dense parameter.
+
+    Attributes:
+        spec: the whole parameter.
+        start: first element of the flattened parameter that is here.
+        stop: one past the last.
+        record: trained: float32 ``[1, (1 + slots) * size]``, the value and then the slots, as a row of a table;
+            state: ``[1, size]`` of its own dtype.
+        version: the partition's version at the last change.
+    """
+
+    spec: DenseSpec
+    start: int
+    stop: int
+    record: NDArray[Any]
+    version: int
+
+    @property
+    def size(self) -> int:
+        """Number of elements here."""
+        return self.stop - self.start
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The elements, ``[size]``; a view."""
+        values: NDArray[Any] = self.record[0, : self.size]
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class DenseValue:
+    """A copy of a slice, as it is sent and saved.
+
+    Attributes:
+        spec: the whole parameter.
+        start: first element.
+        stop: one past the last.
+        values: ``[stop - start]``; with slots ``[(1 + slots) * (stop - start)]``.
+        version: the partition's version at the last change.
+    """
+
+    spec: DenseSpec
+    start: int
+    stop: int
+    values: NDArray[Any]
+    version: int
+
+
+class DenseStore:
+    """All dense slices of a partition. Methods may be called from any thread.
+
+    Args:
+        optimizer: gives the slots and the update.
+        kernels: the kernels.
+    """
+
+    def __init__(self, optimizer: Optimizer, kernels: KernelSet) -> None:
+        self._optimizer = optimizer
+        self._update = kernels.update(optimizer.kernel)
+        self._lock = threading.Lock()
+        self._parts: dict[str, DensePart] = {}
+        self._pins: dict[int, list[DenseValue]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of values, slots and pins."""
+        pinned = sum(value.values.nbytes for pin in list(self._pins.values()) for value in pin)
+        return sum(part.record.nbytes for part in list(self._parts.values())) + pinned
+
+    @property
+    def specs(self) -> list[DenseSpec]:
+        """The parameters of which this partition holds something, by name."""
+        return [part.spec for _, part in sorted(self._parts.items())]
+
+    def part(self, name: str) -> DensePart | None:
+        """The slice of a parameter; its arrays are live."""
+        return self._parts.get(name)
+
+    def add(self, spec: DenseSpec, start: int, stop: int, values: NDArray[Any], version: int) -> None:
+        """Takes a slice with fresh slots, or, if ``values`` has them, with those.
+
+        Args:
+            spec: the parameter.
+            start: first element.
+            stop: one past the last.
+            values: ``[stop - start]``, or all of a record.
+            version: the partition's version.
+        """
+        size = stop - start
+        if spec.kind is DenseKind.STATE:
+            record = np.array(values, dtype=np.dtype(spec.dtype)).reshape(1, size)
+        else:
+            slots = self._optimizer.slot_values
+            record = np.empty((1, size * (1 + len(slots))), np.float32)
+            for index, value in enumerate(slots):
+                record[0, size * (1 + index) : size * (2 + index)] = value
+            record[0, : len(values)] = values
+        with self._lock:
+            self._parts[spec.name] = DensePart(spec, start, stop, record, version)
+
+    def apply(self, name: str, change: NDArray[Any], numbers: NDArray[np.float32], version: int) -> None:
+        """Applies a gradient to a trained slice, or adds a difference to state.
+
+        Args:
+            name: the parameter.
+            change: ``[size]`` float32, or of the state's dtype.
+            numbers: from ``Optimizer.numbers``; the scale counts for state too.
+            version: the partition's version after this update.
+        """
+        part = self._parts[name]
+        with self._lock:
+            if part.spec.kind is DenseKind.STATE:
+                scale = float(numbers[0])
+                part.values[...] += change if scale == 1 else (change * scale).astype(change.dtype)
+            elif part.size:
+                self._update(part.record, np.zeros(1, np.int64), change.reshape(1, -1), numbers)
+            part.version = version
+
+    def read(self, since: int, *, with_slots: bool = False) -> list[DenseValue]:
+        """Copies of the slices that changed after version ``since`` (-1: all), by name."""
+        with self._lock:
+            return [_copy(part, with_slots) for _, part in sorted(self._parts.items()) if part.version > since]
+
+    def pin(self, number: int) -> None:
+        """Keeps a copy under a number."""
+        self._pins[number] = self.read(-1)
+
+    def read_pinned(self, number: int) -> list[DenseValue]:
+        """The copy of a pin."""
+        return self._pins[number]
+
+    def unpin(self, number: int) -> None:
+        """Forgets a pin; an unknown one is ignored."""
+        self._pins.pop(number, None)
+
+    def replace_optimizer(self, optimizer: Optimizer, kernels: KernelSet) -> None:
+        """Takes another optimizer; slots stay if it has the same ones, else they start anew."""
+        with self._lock:
+            same = list(optimizer.slots) == list(self._optimizer.slots)
+            self._optimizer, self._update = optimizer, kernels.update(optimizer.kernel)
+        if not same:
+            for part in list(self._parts.values()):
+                self.add(part.spec, part.start, part.stop, part.values.copy(), part.version)
+
+
+def check_specs(specs: Iterable[tuple[DenseSpec, int, int]]) -> None:
+    """Checks declared slices.
+
+    Raises:
+        InvalidInputError: a name comes twice, a slice is not within its parameter, or a dtype cannot be held.
+    """
+    seen: set[str] = set()
+    for spec, start, stop in specs:
+        _check_shape(spec.name, spec.shape)
+        if spec.name in seen:
+            raise InvalidInputError(f"the dense parameter {spec.name!r} comes twice", fix="send each one once")
+        seen.add(spec.name)
+        if not 0 <= start <= stop <= spec.size:
+            raise InvalidInputError(
+                f"the dense parameter {spec.name!r} has {spec.size} elements, not [{start}, {stop})",
+                fix="send a slice that lies within the parameter",
+            )
+        try:
+            dtype = np.dtype(spec.dtype)
+        except TypeError:
+            dtype = np.dtype(object)
+        if dtype.kind not in _NUMBERS or (spec.kind is DenseKind.TRAINABLE and dtype != np.float32):
+            raise InvalidInputError(
+                f"the dense parameter {spec.name!r} ({spec.kind}) has the dtype {spec.dtype!r}",
+                fix="send trained parameters as float32, and state as floating-point numbers or integers",
+            )
+
+
+def _check_shape(name: str, shape: Sequence[int]) -> None:
+    if any(extent < 0 for extent in shape):
+        raise InvalidInputError(f"the dense parameter {name!r} has the shape {shape}", fix="send extents >= 0")
+
+
+def _copy(part: DensePart, with_slots: bool) -> DenseValue:
+    values = part.record[0] if with_slots else part.values
+    return DenseValue(part.spec, part.start, part.stop, values.copy(), part.version)

@@ -1,0 +1,366 @@
+"""One partition of a model: everything that one parameter server holds.
+
+Updates are single-writer: ``apply``, pins and snapshots take one lock, so that an update is wholly before or after
+them. Pulls do not take it (unless they ask to be consistent); they wait only for the table or the dense store that
+they read, a block of rows at a time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundError
+from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_ps.kernels import KernelSet
+from elasticdl_ps.optimizers import Optimizer
+from elasticdl_ps.store.dense import DenseStore, DenseValue, check_specs
+from elasticdl_ps.store.table import EmbeddingTable
+
+_MAX_DIM = 1 << 16
+_SNAPSHOT = -1
+"""The number under which a snapshot pins; callers' pins are positive."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseInit:
+    """A slice of a dense parameter with its first values; None where only the declaration is sent."""
+
+    spec: DenseSpec
+    start: int
+    stop: int
+    values: NDArray[Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Checked gradients of one minibatch for one partition.
+
+    Attributes:
+        dense: by parameter: ``[size]`` gradient or difference.
+        rows: by table: unique ids ``[n]`` and gradients ``[n, dim]``.
+    """
+
+    dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    rows: Mapping[str, tuple[NDArray[np.int64], NDArray[np.float32]]] = field(default_factory=dict)
+
+
+class Partition:
+    """The parameters of one PS.
+
+    Args:
+        kernels: the kernels.
+
+    Attributes:
+        generation: random; drawn when the partition is made or restored.
+        version: number of updates applied, counted on from a restored checkpoint's.
+        initialised: whether there is a model.
+        restored: whether the model came from a checkpoint and no worker has confirmed it yet.
+        mode: how updates are made.
+    """
+
+    def __init__(self, kernels: KernelSet) -> None:
+        self.kernels = kernels
+        self.generation = secrets.token_hex(8)
+        self.version = 0
+        self.initialised = False
+        self.restored = False
+        self.mode = UpdateMode()
+        self.optimizer = Optimizer(OptimizerSpec("sgd"))
+        self.dense = DenseStore(self.optimizer, kernels)
+        self.tables: dict[str, EmbeddingTable] = {}
+        self._lock = threading.RLock()
+        self._pins: dict[int, int] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all parameters, slots, ids and pins."""
+        return self.dense.nbytes + sum(table.nbytes for table in list(self.tables.values()))
+
+    @property
+    def rows(self) -> int:
+        """Number of embedding rows."""
+        return sum(table.rows for table in list(self.tables.values()))
+
+    def push_model(
+        self, dense: Sequence[DenseInit], tables: Sequence[TableSpec], optimizer: OptimizerSpec, mode: UpdateMode
+    ) -> bool:
+        """Initialises the partition, unless it is; after a restore takes optimizer and mode from the first caller.
+
+        Returns:
+            Whether this call initialised it.
+
+        Raises:
+            InvalidInputError: the model cannot be held.
+            ConflictError: a restored checkpoint is of another model.
+        """
+        made = Optimizer(optimizer)
+        check_specs((part.spec, part.start, part.stop) for part in dense)
+        _check_tables(tables)
+        with self._lock:
+            if self.initialised and not self.restored:
+                return False
+            if self.restored:
+                self._adopt(dense, tables, made, mode)
+                return False
+            missing = [part.spec.name for part in dense if part.values is None]
+            if missing:
+                raise ConflictError(
+                    f"the parameter server is not initialised and {missing[0]!r} comes without values",
+                    fix="push the values",
+                )
+            self.optimizer, self.mode = made, mode
+            self.dense = DenseStore(made, self.kernels)
+            for part in dense:
+                assert part.values is not None
+                self.dense.add(part.spec, part.start, part.stop, part.values, self.version)
+            self.tables = {spec.name: EmbeddingTable(spec, made, self.kernels) for spec in tables}
+            self.initialised = True
+            return True
+
+    def push_tables(self, tables: Sequence[TableSpec]) -> None:
+        """Declares tables; those that are there must be the same.
+
+        Raises:
+            InvalidInputError: a table cannot be held.
+            ConflictError: it is there with another shape, or the partition has no model yet.
+        """
+        _check_tables(tables)
+        with self._lock:
+            self.require_initialised()
+            for spec in tables:
+                present = self.tables.get(spec.name)
+                if present is not None and present.spec != spec:
+                    raise ConflictError(
+                        f"the table {spec.name!r} is there as {present.spec}, not {spec}",
+                        fix="declare it as it is, or give it another name",
+                    )
+            self._add_tables(tables)
+
+    def require_initialised(self) -> None:
+        """Refuses while there is no model.
+
+        Raises:
+            ConflictError: there is none.
+        """
+        if not self.initialised:
+            raise ConflictError("the parameter server has no model yet", fix="push the model first")
+
+    def table(self, name: str) -> EmbeddingTable:
+        """A table.
+
+        Raises:
+            InvalidInputError: there is none of that name.
+        """
+        table = self.tables.get(name)
+        if table is None:
+            raise InvalidInputError(
+                f"there is no embedding table {name!r}", fix=f"declare it first; there are {sorted(self.tables)}"
+            )
+        return table
+
+    def apply(self, members: Sequence[Changes], learning_rate: float = 0.0) -> int:
+        """Makes one update of the mean of the members' gradients.
+
+        Args:
+            members: checked gradients; more than one in synchronous mode.
+            learning_rate: 0 for the optimizer's own.
+
+        Returns:
+            The version after the update.
+        """
+        with self._lock:
+            step = self.version + 1
+            scale = 1.0 / max(1, len(members))
+            numbers = self.optimizer.numbers(step, learning_rate, scale=scale)
+            undecayed = self.optimizer.numbers(step, learning_rate, scale=scale, weight_decay=False)
+            for name, change in _sum_dense(members).items():
+                part = self.dense.part(name)
+                decays = part is not None and part.spec.weight_decay
+                self.dense.apply(name, change, numbers if decays else undecayed, step)
+            for name, (ids, grads) in self._sum_rows(members).items():
+                self.tables[name].update(ids, grads, numbers)
+            self.version = step
+            return step
+
+    def lock(self) -> threading.RLock:
+        """The lock of updates: whoever holds it sees the parameters of one version."""
+        return self._lock
+
+    def pin(self, number: int) -> int:
+        """Keeps the present parameters readable; the same pin again changes nothing. Returns their version.
+
+        Raises:
+            InvalidInputError: the number is not positive.
+        """
+        if number <= 0:
+            raise InvalidInputError(f"a pin cannot have the number {number}", fix="use a positive number")
+        with self._lock:
+            self.require_initialised()
+            if number not in self._pins:
+                self.dense.pin(number)
+                for table in self.tables.values():
+                    table.pin(number)
+                self._pins[number] = self.version
+            return self._pins[number]
+
+    def pinned_version(self, number: int) -> int:
+        """The version at a pin.
+
+        Raises:
+            NotFoundError: there is no such pin.
+        """
+        version = self._pins.get(number)
+        if version is None:
+            raise NotFoundError(
+                f"the parameter server has no pin {number}", fix="ask the master for a new evaluation task"
+            )
+        return version
+
+    def unpin(self, number: int) -> None:
+        """Forgets a pin; an unknown one is ignored."""
+        with self._lock:
+            self._pins.pop(number, None)
+            self.dense.unpin(number)
+            for table in self.tables.values():
+                table.unpin(number)
+
+    def snapshot(self) -> Snapshot:
+        """Cuts the partition for a checkpoint; updates go on while it is read. Release it in the end.
+
+        Raises:
+            ConflictError: there is no model, or another snapshot is being read.
+        """
+        with self._lock:
+            self.require_initialised()
+            if _SNAPSHOT in self._pins:
+                raise ConflictError("a checkpoint is being written already", fix="wait until it is done")
+            self._pins[_SNAPSHOT] = self.version
+            for table in self.tables.values():
+                table.pin(_SNAPSHOT, with_slots=True)
+            return Snapshot(
+                version=self.version,
+                optimizer=self.optimizer,
+                mode=self.mode,
+                dense=self.dense.read(-1, with_slots=True),
+                tables=list(self.tables.values()),
+                pin=_SNAPSHOT,
+            )
+
+    def release(self, snapshot: Snapshot) -> None:
+        """Ends a snapshot."""
+        self.unpin(snapshot.pin)
+
+    def become(self, other: Partition) -> None:
+        """Takes the content of a partition that was restored beside this one, under a new generation."""
+        with self._lock:
+            self.optimizer, self.mode, self.version = other.optimizer, other.mode, other.version
+            self.dense, self.tables = other.dense, other.tables
+            self._pins = {}
+            self.initialised = self.restored = True
+            self.generation = secrets.token_hex(8)
+
+    def _adopt(
+        self, dense: Sequence[DenseInit], tables: Sequence[TableSpec], optimizer: Optimizer, mode: UpdateMode
+    ) -> None:
+        wanted = {part.spec.name: (part.spec.shape, part.start, part.stop) for part in dense}
+        present = {spec.name: spec.shape for spec in self.dense.specs}
+        for name, (shape, start, stop) in wanted.items():
+            part = self.dense.part(name)
+            if part is None or (part.spec.shape, part.start, part.stop) != (shape, start, stop):
+                raise _other_model(f"dense parameter {name!r}", shape, present.get(name))
+        for name in present.keys() - wanted.keys():
+            raise _other_model(f"dense parameter {name!r}", None, present[name])
+        for spec in tables:
+            table = self.tables.get(spec.name)
+            if table is not None and table.dim != spec.dim:
+                raise _other_model(f"embedding table {spec.name!r}", spec.dim, table.dim)
+        if optimizer.spec != self.optimizer.spec:
+            self._replace_optimizer(optimizer)
+        self._add_tables(tables)
+        self.mode = mode
+        self.restored = False
+
+    def _add_tables(self, specs: Sequence[TableSpec]) -> None:
+        fresh = [spec for spec in specs if spec.name not in self.tables]
+        # A new dict, because pulls look tables up without the lock.
+        self.tables = self.tables | {spec.name: EmbeddingTable(spec, self.optimizer, self.kernels) for spec in fresh}
+
+    def _replace_optimizer(self, optimizer: Optimizer) -> None:
+        same = list(optimizer.slots) == list(self.optimizer.slots)
+        self.dense.replace_optimizer(optimizer, self.kernels)
+        tables = {}
+        for name, table in self.tables.items():
+            tables[name] = table.with_optimizer(optimizer, keep_slots=same)
+        self.tables, self.optimizer = tables, optimizer
+
+    def _sum_rows(self, members: Sequence[Changes]) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        if len(members) == 1:
+            return dict(members[0].rows)
+        result = {}
+        for name in {name for member in members for name in member.rows}:
+            parts = [member.rows[name] for member in members if name in member.rows]
+            ids = np.concatenate([part[0] for part in parts])
+            grads = np.concatenate([part[1] for part in parts])
+            out_ids, out_grads = np.empty_like(ids), np.empty_like(grads)
+            count = self.kernels.merge_rows(ids, grads, out_ids, out_grads)
+            result[name] = (out_ids[:count], out_grads[:count])
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A partition at a cut.
+
+    Attributes:
+        version: updates applied.
+        optimizer: gives specification and slot names.
+        mode: how updates are made.
+        dense: copies with slots.
+        tables: read them with ``pinned_rows`` and ``pinned_blocks``.
+        pin: the number to read them under.
+    """
+
+    version: int
+    optimizer: Optimizer
+    mode: UpdateMode
+    dense: Sequence[DenseValue]
+    tables: Sequence[EmbeddingTable]
+    pin: int
+
+
+def _sum_dense(members: Sequence[Changes]) -> dict[str, NDArray[Any]]:
+    if len(members) == 1:
+        return dict(members[0].dense)
+    total: dict[str, NDArray[Any]] = {}
+    for member in members:
+        for name, change in member.dense.items():
+            if name in total:
+                total[name] += change
+            else:
+                total[name] = change.copy()
+    return total
+
+
+def _check_tables(tables: Sequence[TableSpec]) -> None:
+    names = [spec.name for spec in tables]
+    for spec in tables:
+        if names.count(spec.name) > 1:
+            raise InvalidInputError(f"the table {spec.name!r} comes twice", fix="declare each table once")
+        if not 0 < spec.dim <= _MAX_DIM:
+            raise InvalidInputError(
+                f"the table {spec.name!r} has the dimension {spec.dim}", fix=f"use 1 to {_MAX_DIM:,}"
+            )
+
+
+def _other_model(what: str, wanted: object, present: object) -> ConflictError:
+    return ConflictError(
+        f"the restored checkpoint is of another model: {what} is {present} there and {wanted} in the model",
+        fix="restore a checkpoint of this model, or start without one",
+    )
