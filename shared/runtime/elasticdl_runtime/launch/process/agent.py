@@ -1,0 +1,101 @@
+"""The agent: the table of processes behind its gRPC server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import grpc.aio
+
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.ports.launcher import Role
+from elasticdl_runtime.launch.process.client import SERVICE
+from elasticdl_runtime.launch.process.environment import Endpoints
+from elasticdl_runtime.launch.process.layout import Layout, agent_address
+from elasticdl_runtime.launch.process.servicer import AgentServicer, authenticator
+from elasticdl_runtime.launch.process.table import COMMANDS, ProcessTable
+from elasticdl_runtime.rpc.service import listen, make_server
+
+STOP_GRACE_S = 10.0
+_MIN_SECRET = 16
+
+
+class Agent:
+    """Owns the processes of jobs on this machine and serves the Agent service; an async context manager.
+
+    Args:
+        layout: data and run directory.
+        endpoints: what masters are told.
+        node_token: the token that may do everything.
+        slots: worker slots of this machine.
+        commands: what each role runs; other than the default in tests only.
+        stop_grace_s: seconds that processes have to leave when the agent stops.
+
+    Raises:
+        InvalidInputError: no slots, or a token or secret that is too short to be one.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        endpoints: Endpoints,
+        node_token: str,
+        slots: int,
+        commands: Mapping[Role, Sequence[str]] = COMMANDS,
+        *,
+        stop_grace_s: float = STOP_GRACE_S,
+    ) -> None:
+        if slots < 1:
+            raise InvalidInputError(
+                f"an agent with {slots} slots can run no worker", fix="set ELASTICDL_SLOTS to 1 or more"
+            )
+        if min(len(node_token), len(endpoints.cluster_secret)) < _MIN_SECRET:
+            raise InvalidInputError(
+                f"the node token and the cluster secret must have {_MIN_SECRET} characters or more",
+                fix="set ELASTICDL_NODE_TOKEN and ELASTICDL_CLUSTER_SECRET to long random text",
+            )
+        self._layout = layout
+        self._endpoints = endpoints
+        self._node_token = node_token
+        self._slots = slots
+        self._commands = commands
+        self._stop_grace_s = stop_grace_s
+        self._table: ProcessTable | None = None
+        self._server: grpc.aio.Server | None = None
+        self.address = agent_address(layout.run)
+
+    async def __aenter__(self) -> Agent:
+        prepare_run_dir(self._layout.run)
+        self._layout.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._table = ProcessTable(self._layout, self._endpoints, self._slots, self._commands)
+        servicer = AgentServicer(self._table, self._layout)
+        self._server = make_server(SERVICE, servicer, authenticator(self._node_token, self._endpoints.cluster_secret))
+        listen(self._server, self.address)
+        await self._server.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._table is not None:
+            await self._table.close(grace_s=self._stop_grace_s)
+        if self._server is not None:
+            await self._server.stop(grace=0.5)
+
+
+def prepare_run_dir(run: Path) -> None:
+    """Makes the run directory, for this user alone, without what an earlier agent left in it.
+
+    Raises:
+        InvalidInputError: it belongs to somebody else, or others can enter it.
+    """
+    run.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = run.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise InvalidInputError(
+            f"the run directory {run} belongs to another user or is open to others",
+            fix="remove it, or set ELASTICDL_RUN_DIR to a directory of mode 0700 that is yours",
+        )
+    (run / "agent.sock").unlink(missing_ok=True)

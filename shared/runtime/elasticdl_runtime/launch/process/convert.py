@@ -1,0 +1,96 @@
+"""Between the launcher port's values and the agent's messages."""
+
+from __future__ import annotations
+
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.ports.launcher import (
+    CapacityInfo,
+    ProcessId,
+    ProcessSpec,
+    ProcessState,
+    ProcessStatus,
+    Role,
+)
+from elasticdl_proto.v1 import agent_pb2
+
+
+def role_from_text(text: str) -> Role:
+    """The role that a message names.
+
+    Raises:
+        InvalidInputError: there is no such role.
+    """
+    try:
+        return Role(text)
+    except ValueError:
+        raise InvalidInputError(f"{text!r} is not a role", fix="use master, ps or worker") from None
+
+
+def id_from_message(message: agent_pb2.ProcessId) -> ProcessId:
+    """The process that a message names.
+
+    Raises:
+        InvalidInputError: there is no such role.
+    """
+    return ProcessId(message.job_id, role_from_text(message.role), message.index, message.incarnation)
+
+
+def id_to_message(process: ProcessId) -> agent_pb2.ProcessId:
+    """The message that names a process."""
+    return agent_pb2.ProcessId(
+        job_id=process.job_id, role=str(process.role), index=process.index, incarnation=process.incarnation
+    )
+
+
+def spec_from_message(message: agent_pb2.LaunchRequest) -> ProcessSpec:
+    """What a message asks to launch.
+
+    Raises:
+        InvalidInputError: there is no such role.
+    """
+    return ProcessSpec(
+        id_from_message(message.id), dict(message.environment), int(message.memory_mib), int(message.slots)
+    )
+
+
+def spec_to_message(spec: ProcessSpec) -> agent_pb2.LaunchRequest:
+    """The message that asks to launch."""
+    return agent_pb2.LaunchRequest(
+        id=id_to_message(spec.id),
+        environment=dict(spec.environment),
+        memory_mib=spec.memory_mib,
+        slots=spec.slots,
+    )
+
+
+def status_from_message(message: agent_pb2.ProcessStatus) -> ProcessStatus:
+    """The status that a message carries."""
+    return ProcessStatus(
+        id_from_message(message.id),
+        ProcessState(message.state),
+        int(message.exit_code) if message.has_exit_code else None,
+        message.reason,
+        int(message.pid),
+    )
+
+
+def status_to_message(status: ProcessStatus) -> agent_pb2.ProcessStatus:
+    """The message that carries a status."""
+    return agent_pb2.ProcessStatus(
+        id=id_to_message(status.id),
+        state=str(status.state),
+        has_exit_code=status.exit_code is not None,
+        exit_code=status.exit_code or 0,
+        reason=status.reason,
+        pid=status.pid,
+    )
+
+
+def capacity_from_message(message: agent_pb2.CapacityResponse) -> CapacityInfo:
+    """The capacity that a message carries."""
+    return CapacityInfo(int(message.slots), {job: int(slots) for job, slots in message.used.items()})
+
+
+def capacity_to_message(capacity: CapacityInfo) -> agent_pb2.CapacityResponse:
+    """The message that carries the capacity."""
+    return agent_pb2.CapacityResponse(slots=capacity.slots, used=dict(capacity.used))

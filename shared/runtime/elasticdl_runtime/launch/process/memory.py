@@ -1,0 +1,53 @@
+"""How much memory a process tree takes, and whether the kernel killed for memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+
+def resident_bytes(pid: int, limit: int) -> int:
+    """Resident memory of a process and all its descendants, in bytes.
+
+    Pages that several of them share are counted once, but this costs time, so it is done only when the plain sum is
+    over ``limit``.
+    """
+    try:
+        root = psutil.Process(pid)
+        tree = [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return 0
+    total = sum(_rss(process) for process in tree)
+    if total <= limit or len(tree) == 1:
+        return total
+    return sum(_proportional(process) for process in tree)
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for memory in this process's control group (and in those below it).
+
+    0 where there are no control groups (version 2).
+    """
+    try:
+        group = Path("/proc/self/cgroup").read_text().strip().splitlines()[-1].partition("::")[2]
+        events = (Path("/sys/fs/cgroup") / group.lstrip("/") / "memory.events").read_text()
+    except (OSError, IndexError):
+        return 0
+    counts = dict(line.split() for line in events.splitlines())
+    return int(counts.get("oom_kill", 0))
+
+
+def _rss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def _proportional(process: psutil.Process) -> int:
+    try:
+        full = process.memory_full_info()
+        return int(getattr(full, "pss", full.rss))
+    except psutil.Error:
+        return 0

@@ -1,0 +1,316 @@
+"""Runs one command, writes what it prints to a file, and lets nothing of it outlive its owner.
+
+    python -I -S shim.py <control fd> <log> <log bytes> <eof signal> <eof grace> <user> <command> [<argument> ...]
+
+The control descriptor is a socket whose other end the owner holds. The shim writes ``pid <n>`` when the command runs
+and ``exit <code>`` when it has ended (minus the signal's number when a signal ended it). The owner writes
+``signal <n>`` (for the command alone) or ``kill`` (the whole tree, now). When the owner dies, however it dies, the
+socket ends, and the shim ends the tree: the kernel's parent-death signal would reach the command alone and leave
+what it started.
+
+On Linux the shim is a subreaper: whatever the command leaves behind becomes the shim's child, in whatever session
+or group it hides, and is killed with it. Elsewhere the process group is killed.
+
+``log`` is the file for the command's output, or empty to leave it where it goes; at ``log bytes`` it becomes
+``<log>.1`` and begins anew. ``eof signal`` is sent to the command when the owner dies, and the tree ends
+``eof grace`` seconds later (0: at once). ``user`` is ``<uid>:<gid>`` to become, or empty.
+
+Standard library only, and little of it: each process of a job has one of these, and it starts in some 20 ms.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+_IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_PR_SET_CHILD_SUBREAPER = 36
+_SWEEP_S = 10.0
+_DRAIN_S = 1.0
+_OOM_SCORE = b"500"
+
+
+class RotatingLog:
+    """Appends to a file that becomes ``<path>.1`` when it is full; a full disk loses output, never the process.
+
+    Args:
+        path: the file; its folder exists.
+        limit: size in bytes at which to rotate.
+    """
+
+    def __init__(self, path: str, limit: int) -> None:
+        self._path = path
+        self._limit = limit
+        self._fd = self._open()
+        self._size = os.fstat(self._fd).st_size
+
+    def write(self, data: bytes) -> None:
+        """Appends data, rotating first if it would not fit."""
+        try:
+            if self._size and self._size + len(data) > self._limit:
+                os.replace(self._path, self._path + ".1")  # noqa: PTH105 - pathlib doubles the start-up time
+                os.close(self._fd)
+                self._fd = self._open()
+                self._size = 0
+            while data:
+                written = os.write(self._fd, data)
+                self._size += written
+                data = data[written:]
+        except OSError:
+            return
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+class Shim:
+    """The loop: control socket, output pipe and the ends of children, whichever comes first.
+
+    Args:
+        control: descriptor of the socket to the owner.
+        log: where the command's output goes, or None to leave it alone.
+        eof_signal: signal for the command when the owner dies; 0 for none.
+        eof_grace_s: seconds between that signal and the end of the whole tree.
+    """
+
+    def __init__(self, control: int, log: RotatingLog | None, eof_signal: int, eof_grace_s: float) -> None:
+        self._control = control
+        self._log = log
+        self._eof_signal = eof_signal
+        self._eof_grace_s = eof_grace_s
+        self._output = -1
+        self._child = 0
+        self._code: int | None = None
+        self._pending = b""
+        self._kill_at: float | None = None
+        self._wake, wake_writer = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(wake_writer, False)
+        signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _do_nothing)
+        for number in _IGNORED:
+            signal.signal(number, _do_nothing)
+
+    def run(self, command: list[str], user: tuple[int, int] | None) -> None:
+        """Runs the command until it has ended, by itself or with its owner."""
+        self._spawn(command, user)
+        self._say(f"pid {self._child}\n")
+        poll = select.poll()
+        for fd in (self._control, self._wake, self._output):
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
+        while self._code is None:
+            for fd, _ in poll.poll(self._timeout_ms()):
+                if fd == self._wake:
+                    self._reap()
+                elif not (self._obey() if fd == self._control else self._copy()):
+                    poll.unregister(fd)
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._sweep()
+                break
+        self._finish()
+
+    def _spawn(self, command: list[str], user: tuple[int, int] | None) -> None:
+        writer = -1
+        if self._log is not None:
+            self._output, writer = os.pipe()
+            os.set_blocking(self._output, False)
+        self._child = os.fork()
+        if self._child == 0:
+            _become(command, writer, user)
+        if writer >= 0:
+            os.close(writer)
+        _offer_to_oom_killer(self._child)
+
+    def _timeout_ms(self) -> int | None:
+        if self._kill_at is None:
+            return None
+        return max(0, int((self._kill_at - time.monotonic()) * 1000) + 1)
+
+    def _obey(self) -> bool:
+        """Reads the owner's orders; returns False when the owner is gone."""
+        try:
+            data = os.read(self._control, 4096)
+        except ConnectionError:
+            data = b""
+        self._pending += data
+        *orders, self._pending = self._pending.split(b"\n")
+        for order in orders:
+            if order == b"kill":
+                self._kill_at = time.monotonic()
+            elif order.startswith(b"signal "):
+                self._signal(int(order[7:]))
+        if not data:
+            if self._eof_signal:
+                self._signal(self._eof_signal)
+            deadline = time.monotonic() + (self._eof_grace_s if self._eof_signal else 0.0)
+            self._kill_at = deadline if self._kill_at is None else min(deadline, self._kill_at)
+        return bool(data)
+
+    def _signal(self, number: int) -> None:
+        if self._code is None:
+            try:
+                os.kill(self._child, number)
+            except ProcessLookupError:
+                pass
+
+    def _copy(self) -> bool:
+        """Moves output to the log; returns False when nobody can write any more."""
+        try:
+            data = os.read(self._output, 1 << 16)
+        except BlockingIOError:
+            return True
+        if data and self._log is not None:
+            self._log.write(data)
+        return bool(data)
+
+    def _reap(self) -> None:
+        try:
+            os.read(self._wake, 4096)
+        except BlockingIOError:
+            pass
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._child:
+                self._code = os.waitstatus_to_exitcode(status)
+
+    def _sweep(self) -> None:
+        """Kills all descendants; those that lose their parent become children of the shim, so it comes to an end."""
+        deadline = time.monotonic() + _SWEEP_S
+        while time.monotonic() < deadline:
+            living = _descendants()
+            if not living and self._code is not None:
+                return
+            for pid in living:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            self._signal(signal.SIGKILL)
+            self._reap()
+            time.sleep(0.002)
+
+    def _finish(self) -> None:
+        self._sweep()
+        deadline = time.monotonic() + _DRAIN_S
+        while self._output >= 0 and time.monotonic() < deadline:
+            readable, _, _ = select.select([self._output], [], [], 0.05)
+            if readable and not self._copy():
+                break
+        self._say(f"exit {-signal.SIGKILL if self._code is None else self._code}\n")
+        os.killpg(0, signal.SIGKILL)
+
+    def _say(self, line: str) -> None:
+        try:
+            os.write(self._control, line.encode())
+        except OSError:
+            pass
+
+
+def _become(command: list[str], writer: int, user: tuple[int, int] | None) -> None:
+    """Turns the forked process into the command; never returns."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (*_IGNORED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        if writer >= 0:
+            os.dup2(writer, 1)
+            os.dup2(writer, 2)
+        if user is not None:
+            os.setgroups([])
+            os.setgid(user[1])
+            os.setuid(user[0])
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"cannot run {command[0]}: {error}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _descendants() -> list[int]:
+    """Ids of all living descendants of this process; empty where there is no /proc."""
+    parents: dict[int, int] = {}
+    try:
+        names = os.listdir("/proc")  # noqa: PTH208 - as above
+    except OSError:
+        return []
+    for name in names:
+        if not name.isdigit():
+            continue
+        try:
+            fields = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if fields[0] not in (b"Z", b"X"):
+            parents[int(name)] = int(fields[1])
+    own = os.getpid()
+    return [pid for pid in parents if pid != own and _descends(pid, own, parents)]
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(fd, 4096)
+    finally:
+        os.close(fd)
+
+
+def _offer_to_oom_killer(pid: int) -> None:
+    """Makes the kernel choose a job's process before the services when memory runs out."""
+    try:
+        fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY)
+    except OSError:
+        return
+    try:
+        os.write(fd, _OOM_SCORE)
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+
+
+def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
+    for _ in range(len(parents) + 1):
+        parent = parents.get(pid, 0)
+        if parent == ancestor:
+            return True
+        if parent <= 1:
+            return False
+        pid = parent
+    return False
+
+
+def _become_subreaper() -> None:
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _do_nothing(number: int, frame: object) -> None:
+    """Handles a signal so that it interrupts nothing; unlike ignoring it, this does not pass to the command."""
+
+
+def main() -> None:
+    """Runs the command line."""
+    control, log, log_bytes, eof_signal, eof_grace, user, *command = sys.argv[1:]
+    os.set_inheritable(int(control), False)
+    _become_subreaper()
+    uid, _, gid = user.partition(":")
+    Shim(int(control), RotatingLog(log, int(log_bytes)) if log else None, int(eof_signal), float(eof_grace)).run(
+        command, (int(uid), int(gid)) if user else None
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The launchers under test, each with a way to make its processes do things."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessSpec, ProcessState, ProcessStatus, Role
+from elasticdl_runtime.launch.process.agent import Agent
+from elasticdl_runtime.launch.process.client import ProcessLauncher
+from elasticdl_runtime.launch.process.environment import Endpoints
+from elasticdl_runtime.launch.process.layout import Layout
+from tests.fakes.launcher import FakeLauncher
+
+STUB = Path(__file__).with_name("stub_process.py")
+STUB_COMMANDS = {role: (sys.executable, "-S", str(STUB)) for role in Role}
+NODE_TOKEN = "node-token-of-the-tests"
+ENDPOINTS = Endpoints("cluster-secret-of-the-tests", "http://127.0.0.1:1", "unix:///nowhere/redis.sock")
+SLOTS = 2
+
+
+class Harness(Protocol):
+    """A launcher, and what its processes shall do."""
+
+    launcher: Launcher
+
+    def spec(self, process: ProcessId, behaviour: str = "wait", *, slots: int = 0) -> ProcessSpec:
+        """A specification of a process that behaves like that (see stub_process.py)."""
+        ...
+
+    async def ready(self, process: ProcessId) -> ProcessStatus:
+        """Waits until the process runs and handles signals."""
+        ...
+
+
+class FakeHarness:
+    """The in-memory launcher; it acts out the behaviours that the suite uses."""
+
+    def __init__(self) -> None:
+        self.launcher = FakeLauncher(SLOTS)
+        self._behaviours: dict[ProcessId, str] = {}
+
+    def spec(self, process: ProcessId, behaviour: str = "wait", *, slots: int = 0) -> ProcessSpec:
+        self._behaviours[process] = behaviour
+        asyncio.get_running_loop().create_task(self._act(process, behaviour))
+        return ProcessSpec(process, {"STUB": behaviour}, slots=slots)
+
+    async def ready(self, process: ProcessId) -> ProcessStatus:
+        return await until(self.launcher, process, ProcessState.RUNNING)
+
+    async def _act(self, process: ProcessId, behaviour: str) -> None:
+        async for status in self.launcher.watch(process.job_id):
+            if status.id == process and status.state is ProcessState.RUNNING:
+                break
+        command, _, argument = behaviour.partition(":")
+        if command == "print":
+            self.launcher.print(process, argument.encode() + b"\n")
+            self.launcher.finish(process)
+        elif command == "exit":
+            self.launcher.finish(process, int(argument))
+        elif command == "signal":
+            self.launcher.finish(process, -int(argument))
+
+
+class AgentHarness:
+    """The process launcher, its agent in this process, its children real processes."""
+
+    def __init__(self, launcher: ProcessLauncher, layout: Layout, agent: Agent) -> None:
+        self.launcher = launcher
+        self.layout = layout
+        self.agent = agent
+
+    def spec(
+        self, process: ProcessId, behaviour: str = "wait", *, slots: int = 0, memory_mib: int = 0
+    ) -> ProcessSpec:
+        return ProcessSpec(process, {"STUB": behaviour}, memory_mib=memory_mib, slots=slots)
+
+    async def ready(self, process: ProcessId) -> ProcessStatus:
+        status = await until(self.launcher, process, ProcessState.RUNNING)
+        await printed(self.launcher, process, b"ready\n")
+        return status
+
+
+async def until(launcher: Launcher, process: ProcessId, state: ProcessState) -> ProcessStatus:
+    """Watches until the process is in that state."""
+    async with asyncio.timeout(30):
+        async for status in launcher.watch(process.job_id):
+            if status.id == process and status.state is state:
+                return status
+    raise AssertionError("the watch ended")
+
+
+async def printed(launcher: Launcher, process: ProcessId, text: bytes) -> bytes:
+    """Follows the log until the text is in it."""
+    seen = b""
+    async with asyncio.timeout(30):
+        async for piece in launcher.logs(process.job_id, process.role, process.index, tail=None, follow=True):
+            seen += piece
+            if text in seen:
+                return seen
+    raise AssertionError(f"the log ended without {text!r}: {seen!r}")
+
+
+@pytest.fixture
+def layout() -> Iterator[Layout]:
+    """Directories with a short path: a unix socket's path has little room."""
+    folder = Path(tempfile.mkdtemp(prefix="edl-"))
+    yield Layout(folder / "data", folder / "run")
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+async def agent_harness(layout: Layout) -> AsyncIterator[AgentHarness]:
+    async with (
+        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.0) as agent,
+        ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
+    ):
+        yield AgentHarness(launcher, layout, agent)
+
+
+@pytest.fixture
+async def fake_harness() -> FakeHarness:
+    return FakeHarness()
+
+
+@pytest.fixture(params=["fake_harness", "agent_harness"])
+def harness(request: pytest.FixtureRequest) -> Harness:
+    return request.getfixturevalue(request.param)

@@ -1,0 +1,73 @@
+"""Stands for a process of a job: does what the variable STUB says.
+
+The last word printed before waiting is always ``ready``, so that a test knows that signals are handled.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def _wait() -> None:
+    print("ready", flush=True)
+    while True:
+        signal.pause()
+
+
+def _leave(number: int, _frame: object) -> None:
+    print("leaving", flush=True)
+    sys.exit(0)
+
+
+def main() -> int:
+    command, _, argument = os.environ.get("STUB", "wait").partition(":")
+    if command == "wait":
+        _wait()
+    elif command == "print":
+        print(argument, flush=True)
+    elif command == "exit":
+        return int(argument)
+    elif command == "environment":
+        print(json.dumps(dict(os.environ)), flush=True)
+    elif command == "polite":
+        signal.signal(signal.SIGTERM, _leave)
+        _wait()
+    elif command == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _wait()
+    elif command == "signal":
+        os.kill(os.getpid(), int(argument))
+        time.sleep(60)
+    elif command == "memory":
+        kept = bytearray(os.urandom(1 << 20) * int(argument))
+        print(len(kept), flush=True)
+        _wait()
+    elif command == "gate":
+        # Waits until the file is there; the test opens the gate.
+        print("ready", flush=True)
+        while not Path(argument).exists():
+            time.sleep(0.01)
+        print("through", flush=True)
+    elif command == "family":
+        # A child in its own session that would outlive everything, a grandchild, and this process.
+        program = "import os, subprocess, sys, time; subprocess.Popen(['sleep', '600']); time.sleep(600)"
+        subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+        subprocess.Popen(["sleep", "600"])
+        if argument == "leave":
+            return 0
+        _wait()
+    elif command == "flood":
+        line = b"x" * 1023 + b"\n"
+        for _ in range(int(argument)):
+            os.write(1, line)
+    else:
+        raise SystemExit(f"unknown STUB {command!r}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,343 @@
+"""What the process launcher keeps beyond the port: trees, memory, logs, environment, tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGKILL, SIGSEGV
+
+import psutil
+import pytest
+
+from elasticdl_core.errors import (
+    ConflictError,
+    InvalidInputError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from elasticdl_core.ports.launcher import ProcessId, ProcessState, Role
+from elasticdl_runtime import tokens
+from elasticdl_runtime.launch.process.agent import Agent
+from elasticdl_runtime.launch.process.client import ProcessLauncher
+from elasticdl_runtime.launch.process.layout import Layout
+from tests.contract.launcher.conftest import (
+    ENDPOINTS,
+    NODE_TOKEN,
+    SLOTS,
+    STUB_COMMANDS,
+    AgentHarness,
+    printed,
+    until,
+)
+
+pytestmark = pytest.mark.contract
+
+JOB = "digits-x7k2p9"
+WORKER = ProcessId(JOB, Role.WORKER, 0, 1)
+MASTER = ProcessId(JOB, Role.MASTER, 0, 1)
+
+
+def tree_of(pid: int) -> list[psutil.Process]:
+    """The process, what it started, and the shim above it."""
+    process = psutil.Process(pid)
+    shim = process.parent()
+    assert shim is not None
+    return [shim, *shim.children(recursive=True)]
+
+
+async def all_gone(processes: list[psutil.Process]) -> None:
+    await asyncio.to_thread(psutil.wait_procs, processes, timeout=20)
+    left = [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    assert left == []
+
+
+async def family(harness: AgentHarness, behaviour: str) -> list[psutil.Process]:
+    """Starts a process that starts others, one of them in a session of its own; waits until all four are there."""
+    await harness.launcher.launch(harness.spec(WORKER, behaviour))
+    status = await harness.ready(WORKER)
+    async with asyncio.timeout(20):
+        while len(tree := tree_of(status.pid)) < 5:
+            await asyncio.sleep(0.01)
+    return tree
+
+
+async def test_killing_takes_what_the_process_started(agent_harness: AgentHarness) -> None:
+    tree = await family(agent_harness, "family")
+    await agent_harness.launcher.terminate(WORKER, grace_s=0.0)
+    await until(agent_harness.launcher, WORKER, ProcessState.EXITED)
+    await all_gone(tree)
+
+
+async def test_what_a_process_leaves_behind_ends_with_it(agent_harness: AgentHarness) -> None:
+    await agent_harness.launcher.launch(agent_harness.spec(WORKER, "family:leave"))
+    status = await until(agent_harness.launcher, WORKER, ProcessState.EXITED)
+    assert status.exit_code == 0
+    mine = [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(folder(agent_harness))]
+    assert mine == []
+
+
+def folder(harness: AgentHarness) -> Path:
+    return harness.layout.job_dir(JOB)
+
+
+async def test_a_process_killed_from_outside_takes_its_tree(agent_harness: AgentHarness) -> None:
+    tree = await family(agent_harness, "family")
+    psutil.Process((await agent_harness.launcher.list(JOB))[0].pid).kill()
+    status = await until(agent_harness.launcher, WORKER, ProcessState.EXITED)
+    assert (status.exit_code, status.reason) == (-SIGKILL, "")
+    await all_gone(tree)
+
+
+async def test_a_killed_shim_ends_the_process(agent_harness: AgentHarness) -> None:
+    await agent_harness.launcher.launch(agent_harness.spec(WORKER, "wait"))
+    tree = tree_of((await agent_harness.ready(WORKER)).pid)
+    tree[0].kill()
+    status = await until(agent_harness.launcher, WORKER, ProcessState.EXITED)
+    assert status.exit_code == -SIGKILL
+    await all_gone(tree)
+
+
+async def test_a_polite_process_leaves_on_its_own(agent_harness: AgentHarness) -> None:
+    await agent_harness.launcher.launch(agent_harness.spec(WORKER, "polite"))
+    await agent_harness.ready(WORKER)
+    await agent_harness.launcher.terminate(WORKER, grace_s=30.0)
+    status = await until(agent_harness.launcher, WORKER, ProcessState.EXITED)
+    assert (status.exit_code, status.reason) == (0, "terminated")
+    assert (await printed(agent_harness.launcher, WORKER, b"leaving\n")).endswith(b"leaving\n")
+
+
+async def test_a_stubborn_process_is_killed_after_its_grace(agent_harness: AgentHarness) -> None:
+    await agent_harness.launcher.launch(agent_harness.spec(WORKER, "stubborn"))
+    await agent_harness.ready(WORKER)
+    await agent_harness.launcher.terminate(WORKER, grace_s=600.0)
+    await agent_harness.launcher.terminate(WORKER, grace_s=0.1)
+    status = await until(agent_harness.launcher, WORKER, ProcessState.EXITED)
+    assert (status.exit_code, status.reason) == (-SIGKILL, "terminated")
+
+
+async def test_a_segmentation_fault_leaves_a_traceback_in_the_log(agent_harness: AgentHarness) -> None:
+    await agent_harness.launcher.launch(agent_harness.spec(WORKER, f"signal:{int(SIGSEGV)}"))
+    status = await until(agent_harness.launcher, WORKER, ProcessState.EXITED)
+    assert status.exit_code == -SIGSEGV
+    assert b"stub_process.py" in await printed(agent_harness.launcher, WORKER, b"Segmentation fault")
+
+
+async def test_too_much_memory_is_told_from_other_ends(agent_harness: AgentHarness) -> None:
+    await agent_harness.launcher.launch(agent_harness.spec(WORKER, "memory:200", memory_mib=100))
+    status = await until(agent_harness.launcher, WORKER, ProcessState.EXITED)
+    assert (status.exit_code, status.reason) == (-SIGKILL, "oom_killed")
+
+
+async def test_a_program_that_is_not_there_fails_with_the_reason_in_its_log(layout: Layout) -> None:
+    commands = {role: ("/nowhere/program",) for role in Role}
+    async with (
+        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, commands) as agent,
+        ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
+    ):
+        harness = AgentHarness(launcher, layout, agent)
+        await launcher.launch(harness.spec(WORKER))
+        assert (await until(launcher, WORKER, ProcessState.EXITED)).exit_code == 127
+        await printed(launcher, WORKER, b"cannot run /nowhere/program")
+
+
+async def test_endless_output_is_bounded_and_its_end_is_kept(agent_harness: AgentHarness) -> None:
+    await agent_harness.launcher.launch(agent_harness.spec(WORKER, f"flood:{80 << 10}"))  # 80 MiB
+    await until(agent_harness.launcher, WORKER, ProcessState.EXITED)
+    sizes = [path.stat().st_size for path in agent_harness.layout.log_dir(JOB).iterdir()]
+    assert len(sizes) == 2 and sum(sizes) <= 64 << 20
+    tail = [piece async for piece in agent_harness.launcher.logs(JOB, Role.WORKER, 0, tail=1024, follow=False)]
+    assert b"".join(tail) == b"x" * 1023 + b"\n"
+
+
+async def environment_of(harness: AgentHarness, process: ProcessId, **asked: str) -> dict[str, str]:
+    spec = harness.spec(process, "environment")
+    await harness.launcher.launch(replace(spec, environment={**spec.environment, **asked}))
+    found: dict[str, str] = json.loads(await printed(harness.launcher, process, b"}\n"))
+    return found
+
+
+async def test_a_worker_learns_no_secret(agent_harness: AgentHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {"ELASTICDL_CLUSTER_SECRET": "s", "ELASTICDL_NODE_TOKEN": "n", "ELASTICDL_REDIS_URL": "r"}
+    for name, value in {**secrets, "AWS_SECRET_ACCESS_KEY": "a", "HTTPS_PROXY": "p"}.items():
+        monkeypatch.setenv(name, value)
+    found = await environment_of(agent_harness, WORKER, MINE="1", ELASTICDL_JOB_TOKEN="t", ELASTICDL_INDEX="7")
+    ours = {name: value for name, value in found.items() if name.startswith("ELASTICDL_")}
+    assert ours == {
+        "ELASTICDL_JOB_ID": JOB,
+        "ELASTICDL_ROLE": "worker",
+        "ELASTICDL_INDEX": "0",
+        "ELASTICDL_INCARNATION": "1",
+        "ELASTICDL_LISTEN": agent_harness.launcher.address(JOB, Role.WORKER, 0),
+        "ELASTICDL_JOB_DIR": str(folder(agent_harness)),
+        "ELASTICDL_JOB_TOKEN": "t",
+    }
+    assert found["MINE"] == "1"
+    assert not {"AWS_SECRET_ACCESS_KEY", "HTTPS_PROXY"} & found.keys()
+    assert Path(found["TMPDIR"]).is_dir()
+
+
+async def test_a_master_gets_what_it_needs(agent_harness: AgentHarness) -> None:
+    found = await environment_of(agent_harness, MASTER)
+    secret = tokens.derive_job_secret(ENDPOINTS.cluster_secret, JOB)
+    assert found["ELASTICDL_JOB_SECRET"] == secret
+    assert found["ELASTICDL_API_URL"] == ENDPOINTS.api_url
+    assert found["ELASTICDL_REDIS_URL"] == ENDPOINTS.redis_url
+    assert found["ELASTICDL_AGENT"] == agent_harness.agent.address
+    claims = tokens.verify(secret, found["ELASTICDL_JOB_TOKEN"], job_id=JOB)
+    assert (claims.role, claims.index, claims.incarnation) == (Role.MASTER, 0, 1)
+    assert ENDPOINTS.cluster_secret not in found.values()
+
+
+def job_token(role: Role, job: str = JOB) -> str:
+    return tokens.issue(tokens.derive_job_secret(ENDPOINTS.cluster_secret, job), job, role, 0, 1)
+
+
+async def test_a_master_launches_ps_and_workers_of_its_own_job_only(agent_harness: AgentHarness) -> None:
+    async with ProcessLauncher(agent_harness.agent.address, lambda: job_token(Role.MASTER)) as launcher:
+        await launcher.launch(agent_harness.spec(WORKER))
+        await launcher.launch(agent_harness.spec(ProcessId(JOB, Role.PS, 0, 1)))
+        refused = [
+            launcher.launch(agent_harness.spec(ProcessId(JOB, Role.MASTER, 0, 2))),
+            launcher.terminate(MASTER, grace_s=0.0),
+            launcher.launch(agent_harness.spec(replace(WORKER, job_id="other-1"))),
+            launcher.terminate(replace(WORKER, job_id="other-1"), grace_s=0.0),
+            launcher.terminate_job("other-1", grace_s=0.0),
+            launcher.list(),
+            launcher.list("other-1"),
+            anext(launcher.watch("other-1")),
+            anext(launcher.logs("other-1", Role.WORKER, 0, tail=None, follow=False)),
+        ]
+        for call in refused:
+            with pytest.raises(PermissionDeniedError):
+                await call
+        assert {status.id.role for status in await launcher.list(JOB)} == {Role.PS, Role.WORKER}
+
+
+@pytest.mark.parametrize(
+    ("token", "error"),
+    [
+        ("", UnauthenticatedError),
+        ("wrong", UnauthenticatedError),
+        (tokens.issue("another secret", JOB, Role.MASTER, 0, 1), UnauthenticatedError),
+        (job_token(Role.WORKER), PermissionDeniedError),
+        (job_token(Role.PS), PermissionDeniedError),
+    ],
+)
+async def test_nobody_else_gets_in(agent_harness: AgentHarness, token: str, error: type[Exception]) -> None:
+    async with ProcessLauncher(agent_harness.agent.address, token) as launcher:
+        calls = [
+            launcher.launch(agent_harness.spec(WORKER)),
+            launcher.terminate(WORKER, grace_s=0.0),
+            launcher.terminate_job(JOB, grace_s=0.0),
+            launcher.list(JOB),
+            anext(launcher.watch(JOB)),
+            launcher.capacity(),
+            anext(launcher.logs(JOB, Role.WORKER, 0, tail=None, follow=False)),
+        ]
+        for call in calls:
+            with pytest.raises(error):
+                await call
+
+
+async def test_a_master_that_ends_its_job_does_not_end_itself(agent_harness: AgentHarness) -> None:
+    await agent_harness.launcher.launch(agent_harness.spec(MASTER))
+    await agent_harness.launcher.launch(agent_harness.spec(WORKER))
+    await agent_harness.ready(WORKER)
+    async with ProcessLauncher(agent_harness.agent.address, job_token(Role.MASTER)) as launcher:
+        await launcher.terminate_job(JOB, grace_s=0.0)
+        await until(launcher, WORKER, ProcessState.EXITED)
+    assert (await agent_harness.launcher.list(JOB))[0].state is ProcessState.RUNNING
+
+
+async def test_the_run_directory_goes_with_the_job_and_the_files_stay(agent_harness: AgentHarness) -> None:
+    await agent_harness.launcher.launch(agent_harness.spec(WORKER, "stubborn"))
+    await agent_harness.ready(WORKER)
+    run_dir = agent_harness.layout.job_run_dir(JOB)
+    agent_harness.layout.socket(WORKER).touch()
+    await agent_harness.launcher.terminate_job(JOB, grace_s=60.0)
+    assert run_dir.is_dir()
+    async with ProcessLauncher(agent_harness.agent.address, job_token(Role.MASTER)) as master:
+        with pytest.raises(ConflictError):
+            await master.launch(agent_harness.spec(replace(WORKER, index=1)))
+    await agent_harness.launcher.terminate_job(JOB, grace_s=0.0)
+    await until(agent_harness.launcher, WORKER, ProcessState.EXITED)
+    assert not run_dir.exists()
+    assert folder(agent_harness).is_dir()
+
+
+async def test_a_job_that_comes_back_waits_until_it_has_left(agent_harness: AgentHarness) -> None:
+    await agent_harness.launcher.launch(agent_harness.spec(WORKER, "stubborn"))
+    await agent_harness.ready(WORKER)
+    await agent_harness.launcher.terminate_job(JOB, grace_s=60.0)
+    await agent_harness.launcher.launch(agent_harness.spec(replace(MASTER, incarnation=2)))
+    assert (await agent_harness.launcher.list(JOB))[1].state is ProcessState.PENDING
+    await agent_harness.launcher.terminate(WORKER, grace_s=0.0)
+    await until(agent_harness.launcher, replace(MASTER, incarnation=2), ProcessState.RUNNING)
+    assert agent_harness.layout.job_run_dir(JOB).is_dir()
+
+
+def test_a_socket_path_that_is_too_long_is_refused_with_the_fix() -> None:
+    layout = Layout(Path("/data"), Path("/tmp/a-rather-long-run-directory-x"))
+    layout.check(WORKER)
+    with pytest.raises(InvalidInputError, match="ELASTICDL_RUN_DIR"):
+        layout.check(ProcessId("x" * 63, Role.WORKER, 9999, 1))
+
+
+async def test_a_stopping_agent_ends_its_processes_and_remembers_them(layout: Layout) -> None:
+    ended = ProcessId(JOB, Role.PS, 0, 1)
+    async with (
+        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.1) as agent,
+        ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
+    ):
+        harness = AgentHarness(launcher, layout, agent)
+        await launcher.launch(harness.spec(ended, "exit:4"))
+        await until(launcher, ended, ProcessState.EXITED)
+        await launcher.launch(harness.spec(WORKER, "stubborn"))
+        tree = tree_of((await harness.ready(WORKER)).pid)
+    await all_gone(tree)
+    async with (
+        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS) as agent,
+        ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
+    ):
+        found = [(status.id, status.exit_code, status.reason) for status in await launcher.list()]
+        assert found == [(ended, 4, ""), (WORKER, -SIGKILL, "launcher_lost")]
+
+
+async def test_an_agent_that_is_not_there_is_unavailable(layout: Layout) -> None:
+    async with ProcessLauncher(f"unix:{layout.run}/agent.sock", NODE_TOKEN, deadline_s=1.0) as launcher:
+        with pytest.raises(UnavailableError):
+            await launcher.capacity()
+
+
+async def test_a_run_directory_that_others_can_enter_is_refused(layout: Layout) -> None:
+    layout.run.mkdir(mode=0o755)
+    with pytest.raises(InvalidInputError, match="open to others"):
+        async with Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS):
+            pass
+
+
+def test_weak_tokens_and_no_slots_are_refused(layout: Layout) -> None:
+    for token, slots in (("", 1), ("short", 1), (NODE_TOKEN, 0)):
+        with pytest.raises(InvalidInputError):
+            Agent(layout, ENDPOINTS, token, slots)
+
+
+async def test_journal_lines_that_cannot_be_read_are_passed_over(layout: Layout) -> None:
+    async with (
+        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS) as agent,
+        ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
+    ):
+        await launcher.launch(AgentHarness(launcher, layout, agent).spec(WORKER, "exit:0"))
+        await until(launcher, WORKER, ProcessState.EXITED)
+    journal = layout.data / "agent" / "processes.jsonl"
+    journal.write_text('{"job": "cut' + "\n" + journal.read_text() + '{"job":')
+    async with (
+        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS) as agent,
+        ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
+    ):
+        assert [status.id for status in await launcher.list()] == [WORKER]
+    assert time.time() - json.loads(journal.read_text().splitlines()[0])["at"] < 600

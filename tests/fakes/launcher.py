@@ -1,0 +1,170 @@
+"""An in-memory launcher for tests: it starts no process; a test says what becomes of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGTERM
+
+from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundError
+from elasticdl_core.ports.launcher import (
+    CapacityInfo,
+    ProcessId,
+    ProcessSpec,
+    ProcessState,
+    ProcessStatus,
+    Role,
+)
+from elasticdl_runtime.launch.process.layout import Layout
+
+_NOWHERE = Layout(Path("/nowhere"), Path("/nowhere"))
+
+
+class FakeLauncher:
+    """Implements the launcher port; passes the same contract suite as the process launcher.
+
+    Args:
+        slots: worker slots.
+        obedient: whether a terminated process leaves at once; if not, a test ends it with ``finish``.
+
+    Attributes:
+        launched: every specification in the order of its first launch.
+        grace: the grace of each process that was asked to leave.
+    """
+
+    def __init__(self, slots: int = 4, *, obedient: bool = True) -> None:
+        self.launched: list[ProcessSpec] = []
+        self.grace: dict[ProcessId, float] = {}
+        self._slots = slots
+        self._obedient = obedient
+        self._specs: dict[ProcessId, ProcessSpec] = {}
+        self._statuses: dict[ProcessId, ProcessStatus] = {}
+        self._reasons: dict[ProcessId, str] = {}
+        self._output: dict[ProcessId, bytes] = {}
+        self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
+        self._pids = 1000
+
+    async def __aenter__(self) -> FakeLauncher:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    # -- what a test says ------------------------------------------------------------------------------------------
+
+    def finish(self, process: ProcessId, exit_code: int = 0, *, reason: str = "") -> None:
+        """A running process ends."""
+        assert self._statuses[process].state is ProcessState.RUNNING, f"{process} does not run"
+        self._end(process, exit_code, reason)
+
+    def print(self, process: ProcessId, data: bytes) -> None:
+        """A process prints."""
+        self._output[process] += data
+
+    # -- the port --------------------------------------------------------------------------------------------------
+
+    def address(self, job_id: str, role: Role, index: int) -> str:
+        return f"unix:/nowhere/{job_id}/{role}-{index}.sock"
+
+    async def launch(self, spec: ProcessSpec) -> None:
+        if spec.id in self._statuses:
+            return
+        _NOWHERE.check(spec.id)
+        if not 0 <= spec.slots <= self._slots:
+            raise InvalidInputError(f"cannot launch {spec.id}", fix="ask for what there is")
+        siblings = [other for other in self._statuses if _place(other) == _place(spec.id)]
+        if any(other.incarnation > spec.id.incarnation for other in siblings):
+            raise ConflictError(f"a newer incarnation of {spec.id} was launched", fix="take a higher one")
+        self.launched.append(spec)
+        self._specs[spec.id] = spec
+        self._output[spec.id] = b""
+        self._set(ProcessStatus(spec.id, ProcessState.PENDING))
+        for other in siblings:
+            if self._statuses[other].state is not ProcessState.EXITED:
+                self._end(other, -SIGTERM, "terminated")
+        self._advance()
+
+    async def terminate(self, process: ProcessId, *, grace_s: float) -> None:
+        status = self._statuses.get(process)
+        if status is None or status.state is ProcessState.EXITED:
+            return
+        self.grace.setdefault(process, grace_s)
+        self._reasons[process] = "terminated"
+        if self._obedient or status.state is ProcessState.PENDING:
+            self._end(process, -SIGTERM, "terminated")
+
+    async def terminate_job(self, job_id: str, *, grace_s: float) -> None:
+        living = [p for p, s in self._statuses.items() if p.job_id == job_id and s.state is not ProcessState.EXITED]
+        for process in sorted(living, key=lambda p: self._statuses[p].state is ProcessState.RUNNING):
+            await self.terminate(process, grace_s=grace_s)
+
+    async def list(self, job_id: str | None = None) -> list[ProcessStatus]:
+        return [status for process, status in self._statuses.items() if job_id in (None, process.job_id)]
+
+    async def watch(self, job_id: str) -> AsyncIterator[ProcessStatus]:
+        queue: asyncio.Queue[ProcessStatus] = asyncio.Queue()
+        self._watchers[queue] = job_id
+        try:
+            for status in await self.list(job_id):
+                yield status
+            while True:
+                yield await queue.get()
+        finally:
+            del self._watchers[queue]
+
+    async def capacity(self) -> CapacityInfo:
+        used: dict[str, int] = {}
+        for process, status in self._statuses.items():
+            slots = self._specs[process].slots
+            if slots and status.state is not ProcessState.EXITED:
+                used[process.job_id] = used.get(process.job_id, 0) + slots
+        return CapacityInfo(self._slots, used)
+
+    async def logs(
+        self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool
+    ) -> AsyncIterator[bytes]:
+        mine = [process for process in self._statuses if _place(process) == (job_id, role, index)]
+        if not mine:
+            raise NotFoundError(f"there is no log of {role} {index}", fix="wait until it has started")
+        sent = 0 if tail is None else max(0, sum(len(self._output[process]) for process in mine) - tail)
+        while True:
+            data = b"".join(self._output[process] for process in mine)
+            if len(data) > sent:
+                yield data[sent:]
+                sent = len(data)
+            elif not follow or all(self._statuses[process].state is ProcessState.EXITED for process in mine):
+                return
+            await asyncio.sleep(0)
+
+    # -- the inside ------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        running = [p for p, s in self._statuses.items() if s.state is ProcessState.RUNNING]
+        free = self._slots - sum(self._specs[process].slots for process in running)
+        for process, status in list(self._statuses.items()):
+            needed = self._specs[process].slots
+            if status.state is not ProcessState.PENDING:
+                continue
+            if needed > free:
+                free = 0
+                continue
+            free -= needed
+            self._pids += 1
+            self._set(replace(status, state=ProcessState.RUNNING, pid=self._pids))
+
+    def _end(self, process: ProcessId, exit_code: int, reason: str) -> None:
+        reason = self._reasons.get(process, reason)
+        self._set(ProcessStatus(process, ProcessState.EXITED, exit_code, reason))
+        self._advance()
+
+    def _set(self, status: ProcessStatus) -> None:
+        self._statuses[status.id] = status
+        for queue, job_id in self._watchers.items():
+            if job_id == status.id.job_id:
+                queue.put_nowait(status)
+
+
+def _place(process: ProcessId) -> tuple[str, Role, int]:
+    return process.job_id, process.role, process.index
