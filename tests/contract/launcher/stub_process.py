@@ -54,9 +54,11 @@ def main() -> int:
         print("through", flush=True)
     elif command == "family":
         # A child in its own session that would outlive everything, a grandchild, and this process.
-        program = "import os, subprocess, sys, time; subprocess.Popen(['sleep', '600']); time.sleep(600)"
-        subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+        program = "import subprocess, time; subprocess.Popen(['sleep', '600']); print(flush=True); time.sleep(600)"
+        child = subprocess.Popen([sys.executable, "-c", program], start_new_session=True, stdout=subprocess.PIPE)
         subprocess.Popen(["sleep", "600"])
+        assert child.stdout is not None
+        child.stdout.readline()  # the grandchild is there
         if argument == "leave":
             return 0
         _wait()
