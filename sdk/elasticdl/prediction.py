@@ -1,0 +1,21 @@
+"""What a model module may bring to handle predictions."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+
+class BasePredictionOutputsProcessor(abc.ABC):
+    """Handles the outputs of prediction, minibatch by minibatch."""
+
+    @abc.abstractmethod
+    def process(self, predictions: Any, worker_id: int) -> None:
+        """Takes the model's outputs for one minibatch.
+
+        The same records may come again after a worker was lost, so writing should be idempotent.
+
+        Args:
+            predictions: numpy array, or nested structure of arrays, whose first dimension is the minibatch.
+            worker_id: index of the worker.
+        """

@@ -1,0 +1,14 @@
+"""``python -m elasticdl_worker`` works for a job; ``python -m elasticdl_worker local`` works alone."""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["local"]:
+        from elasticdl_worker.local import main as local_main
+
+        sys.exit(local_main(sys.argv[2:]))
+    from elasticdl_worker.main import main
+
+    sys.exit(main())

@@ -1,0 +1,284 @@
+"""Trains, evaluates or predicts in one process: no master, no parameter servers, the same model module.
+
+``python -m elasticdl_worker local --spec spec.json --output DIR`` prints one JSON object a line on stdout:
+
+- ``{"event": "progress", "records", "total", "epoch", "step", "loss", "samples_per_second"}``
+- ``{"event": "evaluation", "epoch", "step", "metrics"}``
+- ``{"event": "done", "artifacts", "metrics", "records", "steps"}``
+- ``{"event": "error", "message", "fix", "traceback"}``; the exit code is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from elasticdl.callbacks import EarlyStopping, MaxStepsStopping, SavedModelExporter
+from elasticdl.data import DataReader, Shard, create_data_reader
+from elasticdl.modes import Mode
+from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeError
+from elasticdl_core.job import JobSpec, JobType
+from elasticdl_worker.early_stopping import Patience
+from elasticdl_worker.losses import LossGuard
+from elasticdl_worker.user_code import ModelModule, load_model_module
+
+Emit = Callable[[dict[str, Any]], None]
+_PROGRESS_S = 0.5
+
+
+def main(arguments: list[str]) -> int:
+    """Runs ``elasticdl_worker local``; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="elasticdl_worker local", description=__doc__)
+    parser.add_argument("--spec", required=True, help="file with the job specification as JSON; '-' is stdin")
+    parser.add_argument("--output", default="", help="directory of the exported model or the predictions")
+    parsed = parser.parse_args(arguments)
+    # The user's own prints must not get between the JSON lines.
+    stdout, sys.stdout = sys.stdout, sys.stderr
+
+    def emit(event: dict[str, Any]) -> None:
+        print(json.dumps(event), file=stdout, flush=True)
+
+    try:
+        text = sys.stdin.read() if parsed.spec == "-" else Path(parsed.spec).read_text()
+        spec = JobSpec.from_mapping(json.loads(text))
+        run_local(spec, Path(parsed.output or spec.output or "output"), emit)
+    except ElasticDLError as error:
+        shown = error.traceback if isinstance(error, UserCodeError) else ""
+        emit({"event": "error", "message": error.message, "fix": error.fix, "traceback": shown})
+        return 1
+    except (OSError, json.JSONDecodeError) as error:
+        emit({"event": "error", "message": str(error), "fix": "give a readable --spec file", "traceback": ""})
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
+    """Runs a job in this process.
+
+    Args:
+        spec: the job; ``model_zoo`` must be a directory.
+        output: where the exported model, or the predictions, go.
+        emit: gets the events of the module's docstring.
+
+    Raises:
+        ElasticDLError: the job cannot be done; says why.
+    """
+    if not spec.model_zoo:
+        raise InvalidInputError("a local run needs the model zoo as a directory", fix="give --model_zoo DIR")
+    module = load_model_module(spec, Path(spec.model_zoo))
+    run = _LocalRun(spec, module, emit)
+    with contextlib.ExitStack() as stack:
+        if spec.eager:
+            from elasticdl_worker.trainers.tensorflow.layer_prints import printing_layers
+
+            stack.enter_context(printing_layers())
+        if spec.type is JobType.TRAINING:
+            run.train(output)
+        elif spec.type is JobType.EVALUATION:
+            run.evaluate_only()
+        else:
+            run.predict(output)
+
+
+class _LocalRun:
+    def __init__(self, spec: JobSpec, module: ModelModule, emit: Emit) -> None:
+        from elasticdl_worker.trainers.tensorflow import framework
+
+        framework.keep_freed_memory()
+        self._spec = spec
+        self._module = module
+        self._emit = emit
+        self._callbacks: list[Any] = []
+        if module.callbacks is not None:
+            with module.guard("callbacks"):
+                self._callbacks = list(module.callbacks() or [])
+
+    def train(self, output: Path) -> None:
+        """Trains, evaluates at the end of each epoch (or every N steps), exports."""
+        spec, module = self._spec, self._module
+        reader = self._reader(spec.training_data)
+        pipeline = self._pipeline(reader, Mode.TRAINING)
+        module.need("loss")
+        with module.guard("optimizer"):
+            optimizer = module.need("optimizer")()
+        trainer = self._trainer(pipeline, optimizer)
+        evaluate = self._evaluator(trainer)
+        guard, patience = LossGuard(), self._patience()
+        limit = self._max_steps()
+        shards = list(reader.create_shards())
+        progress = _Progress(self._emit, spec.num_epochs * sum(shard.records for shard in shards))
+        metrics: dict[str, Any] = {}
+        for epoch in range(spec.num_epochs):
+            for batch in self._minibatches(pipeline, shards, epoch):
+                if limit and trainer.steps >= limit:
+                    break
+                with module.guard("a training step", "check the shapes of features, labels and predictions"):
+                    loss = trainer.train(batch)
+                guard.check(loss, trainer.steps)
+                progress.advance(batch.records, epoch, trainer.steps, loss)
+                if evaluate and spec.evaluation_steps and trainer.steps % spec.evaluation_steps == 0:
+                    metrics = evaluate(epoch)
+                    if patience and patience.exhausted(metrics):
+                        limit = trainer.steps
+            if evaluate and not spec.evaluation_steps:
+                metrics = evaluate(epoch)
+                if patience and patience.exhausted(metrics):
+                    break
+            if limit and trainer.steps >= limit:
+                break
+        progress.show()
+        artifacts = self._export(trainer, output)
+        self._emit(
+            {
+                "event": "done",
+                "artifacts": artifacts,
+                "metrics": metrics,
+                "records": progress.records,
+                "steps": trainer.steps,
+            }
+        )
+
+    def evaluate_only(self) -> None:
+        """Evaluates a checkpoint."""
+        reader = self._reader(self._spec.validation_data)
+        trainer = self._trainer(self._pipeline(reader, Mode.EVALUATION), None)
+        evaluate = self._evaluator(trainer)
+        metrics = evaluate(0) if evaluate else {}
+        self._emit({"event": "done", "artifacts": [], "metrics": metrics, "records": 0, "steps": 0})
+
+    def predict(self, output: Path) -> None:
+        """Predicts with a checkpoint."""
+        from elasticdl_worker.predictions import PredictionSink
+
+        spec, module = self._spec, self._module
+        reader = self._reader(spec.prediction_data)
+        pipeline = self._pipeline(reader, Mode.PREDICTION)
+        trainer = self._trainer(pipeline, None)
+        sink = PredictionSink(module, output, worker_index=0)
+        shards = list(reader.create_shards())
+        progress = _Progress(self._emit, sum(shard.records for shard in shards))
+        for shard in shards:
+            with sink.task(shard) as write:
+                for batch in pipeline.minibatches(shard):
+                    with module.guard("the model"):
+                        predictions = trainer.predict(batch.features)
+                    write(predictions)
+                    progress.advance(batch.records, 0, 0, None)
+        progress.show()
+        artifacts = sink.files()
+        self._emit({"event": "done", "artifacts": artifacts, "metrics": {}, "records": progress.records, "steps": 0})
+
+    def _reader(self, origin: str) -> DataReader:
+        with self._module.guard("custom_data_reader"):
+            return create_data_reader(
+                origin, self._spec.records_per_task, self._spec.data_reader_params, self._module.custom_data_reader
+            )
+
+    def _pipeline(self, reader: DataReader, mode: Mode) -> Any:
+        from elasticdl_worker.trainers.tensorflow.input import InputPipeline
+
+        return InputPipeline(reader, self._module, str(mode), self._spec.minibatch_size)
+
+    def _trainer(self, pipeline: Any, optimizer: Any) -> Any:
+        from elasticdl_worker.trainers.tensorflow.local_trainer import LocalTrainer
+        from elasticdl_worker.trainers.tensorflow.model import BuildOptions, build_model
+        from elasticdl_worker.trainers.tensorflow.programs import Programs
+
+        spec = self._spec
+        model = build_model(self._module, pipeline.features_spec, BuildOptions(None, spec.seed))
+        programs = Programs(model, self._module.loss, pipeline.labels_spec, eager=spec.eager)
+        trainer = LocalTrainer(model, programs, optimizer, self._callbacks, pipeline.labels_spec, eager=spec.eager)
+        if spec.checkpoint_dir_for_init:
+            from elasticdl_worker.trainers.tensorflow.warm_start import restore_local
+
+            restore_local(trainer, Path(spec.checkpoint_dir_for_init))
+        return trainer
+
+    def _minibatches(self, pipeline: Any, shards: list[Shard], epoch: int) -> Iterator[Any]:
+        order = list(shards)
+        if self._spec.shuffle:
+            random.Random(f"{self._spec.seed}:{epoch}").shuffle(order)
+        for shard in order:
+            yield from pipeline.minibatches(shard)
+
+    def _evaluator(self, trainer: Any) -> Callable[[int], dict[str, Any]] | None:
+        """What evaluates, if there is something to evaluate on."""
+        from elasticdl_worker.trainers.tensorflow.metrics import Metrics
+
+        spec, module = self._spec, self._module
+        if not spec.validation_data:
+            return None
+        reader = self._reader(spec.validation_data)
+        pipeline = self._pipeline(reader, Mode.EVALUATION)
+        loss = None
+        if module.loss is not None:
+            loss = trainer.loss_of
+        metrics = Metrics(module, loss)
+        shards = list(reader.create_shards())
+
+        def evaluate(epoch: int) -> dict[str, Any]:
+            metrics.reset()
+            for shard in shards:
+                for batch in pipeline.minibatches(shard):
+                    with module.guard("an evaluation step"):
+                        predictions = trainer.predict(batch.features)
+                    metrics.update(batch.labels, predictions, batch.records)
+            values = metrics.results(metrics.state())
+            self._emit({"event": "evaluation", "epoch": epoch, "step": trainer.steps, "metrics": values})
+            return values
+
+        return evaluate
+
+    def _export(self, trainer: Any, output: Path) -> list[dict[str, Any]]:
+        from elasticdl_worker.trainers.tensorflow.export import export_model
+
+        formats = [name for name in self._spec.export_formats.split(",") if name]
+        if any(isinstance(callback, SavedModelExporter) for callback in self._callbacks):
+            formats = list(dict.fromkeys([*formats, "saved_model"]))
+        if not formats:
+            return []
+        open_tables = {name: table.ids_and_rows() for name, table in trainer.tables.tables.items()}
+        files = export_model(trainer.model, output, formats, open_tables)
+        return [{**file, "path": str(output / file["path"])} for file in files]
+
+    def _max_steps(self) -> int:
+        limits = [self._spec.max_steps, *(c.max_steps for c in self._callbacks if isinstance(c, MaxStepsStopping))]
+        return min((limit for limit in limits if limit), default=0)
+
+    def _patience(self) -> Patience | None:
+        return next((Patience(c) for c in self._callbacks if isinstance(c, EarlyStopping)), None)
+
+
+class _Progress:
+    """Shows how far a run is, at most twice a second."""
+
+    def __init__(self, emit: Emit, total: int) -> None:
+        self.records = 0
+        self._emit = emit
+        self._event: dict[str, Any] = {"event": "progress", "total": total}
+        self._started = self._shown = time.monotonic()
+
+    def advance(self, records: int, epoch: int, step: int, loss: float | None) -> None:
+        """Takes note of a minibatch."""
+        self.records += records
+        shown = loss if loss is None or math.isfinite(loss) else None
+        self._event |= {"records": self.records, "epoch": epoch, "step": step, "loss": shown}
+        if time.monotonic() - self._shown >= _PROGRESS_S:
+            self.show()
+
+    def show(self) -> None:
+        """Emits the present state."""
+        now = time.monotonic()
+        self._shown = now
+        rate = self.records / max(now - self._started, 1e-9)
+        self._emit({"records": 0, "epoch": 0, "step": 0, "loss": None} | self._event | {"samples_per_second": rate})

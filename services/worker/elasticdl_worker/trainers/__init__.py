@@ -1,0 +1,1 @@
+"""What runs the user's model, one package for each framework."""

@@ -1,0 +1,1 @@
+"""Runs Keras models: preparation, compiled steps, training, evaluation and export."""

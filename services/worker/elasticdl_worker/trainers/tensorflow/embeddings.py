@@ -1,0 +1,210 @@
+"""Makes large Keras ``Embedding`` layers PS-backed, without a change to the model and without their weights.
+
+``install`` wraps ``build`` and ``call`` of Keras' own layer once a process. While a ``TableRegistry`` is active, a
+layer over the threshold registers a table instead of making a weight; its calls then ask the active scope for rows.
+
+A step runs the model twice: the *collect* program, pruned to what the ids depend on, tells which rows are needed;
+the *step* program gets those rows, and their gradients come out merged: one row for each id.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from elasticdl.layers import lookup
+from elasticdl_core.errors import UserCodeError
+from elasticdl_core.model import InitializerSpec, TableSpec
+from elasticdl_worker.trainers.tensorflow.framework import keras, tf
+from elasticdl_worker.trainers.tensorflow.initializers import KNOWN, initializer_spec
+
+_log = structlog.get_logger(__name__)
+_FLOAT_BYTES = 4
+ZEROS_NAME = "elasticdl_rows_before_lookup"
+
+
+@dataclass
+class TableRegistry:
+    """The embedding layers of one model, in the order in which they are built.
+
+    Attributes:
+        threshold_bytes: Keras layers larger than this become tables; None keeps all of them in the graph.
+        seed: the job's seed.
+        tables: specification of each table.
+        layers: the layer of each table.
+        in_graph: layers that kept their weights, under the name that their table would have.
+    """
+
+    threshold_bytes: int | None
+    seed: int = 0
+    tables: dict[str, TableSpec] = field(default_factory=dict)
+    layers: dict[str, Any] = field(default_factory=dict)
+    in_graph: dict[str, Any] = field(default_factory=dict)
+
+    def register(self, layer: Any) -> str:
+        """A table for an ``elasticdl.layers.Embedding``.
+
+        Raises:
+            UserCodeError: its initializer is unknown to the parameter servers.
+        """
+        name = self._unique(layer)
+        initializer = initializer_spec(layer.embeddings_initializer, name, self.seed)
+        if initializer is None:
+            raise UserCodeError(
+                f"layer {layer.name}: rows cannot begin by {type(layer.embeddings_initializer).__name__}",
+                fix=f"use one of {', '.join(KNOWN)}",
+            )
+        return self._add(layer, name, initializer)
+
+    def offer(self, layer: Any) -> str | None:
+        """A table for a Keras ``Embedding``, or None if it is to keep its weights."""
+        name = self._unique(layer)
+        size = layer.input_dim * layer.output_dim * _FLOAT_BYTES
+        initializer = initializer_spec(layer.embeddings_initializer, name, self.seed)
+        obstacle = _obstacle(layer) or ("" if initializer else "its initializer is unknown to the parameter servers")
+        large = self.threshold_bytes is not None and size > self.threshold_bytes
+        if large and not obstacle and initializer is not None:
+            return self._add(layer, name, initializer)
+        if large:
+            _log.warning("a large embedding stays in the graph", layer=layer.name, bytes=size, reason=obstacle)
+        self.in_graph[name] = layer
+        return None
+
+    def _add(self, layer: Any, name: str, initializer: InitializerSpec) -> str:
+        self.tables[name] = TableSpec(name, layer.output_dim, initializer, layer.input_dim)
+        self.layers[name] = layer
+        return name
+
+    def _unique(self, layer: Any) -> str:
+        base = str(getattr(layer, "path", None) or layer.name)
+        taken = self.tables.keys() | self.in_graph.keys()
+        return base if base not in taken else next(n for k in range(2, 1 << 20) if (n := f"{base}#{k}") not in taken)
+
+
+def _obstacle(layer: Any) -> str:
+    """Why a layer must keep its weights; empty if nothing hinders."""
+    kind = keras.layers.Embedding
+    if type(layer).call is not kind.call or type(layer).build is not kind.build:
+        return "its class has a build or call of its own"
+    if getattr(layer, "embeddings_regularizer", None) or getattr(layer, "activity_regularizer", None):
+        return "it has a regularizer"
+    if getattr(layer, "embeddings_constraint", None):
+        return "it has a constraint"
+    if getattr(layer, "lora_rank", None) or getattr(layer, "quantization_mode", None):
+        return "it uses LoRA or quantization"
+    if getattr(layer, "sparse", False) or getattr(layer, "_use_one_hot_matmul", False):
+        return "it returns sparse values or multiplies one-hot vectors"
+    if getattr(layer, "_elasticdl_given_weights", False) or getattr(layer, "_initial_weights", None):
+        return "it starts from given weights"
+    return "" if layer.trainable else "it is not trainable"
+
+
+def install() -> None:
+    """Wraps Keras' ``Embedding`` for this process; without an active registry it behaves as ever."""
+    kind = keras.layers.Embedding
+    if getattr(kind, "elasticdl_installed", False):
+        return
+    original_init, original_build, original_call = kind.__init__, kind.build, kind.call
+
+    @functools.wraps(original_init)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("weights") is not None or len(args) > 6:
+            object.__setattr__(self, "_elasticdl_given_weights", True)
+        original_init(self, *args, **kwargs)
+
+    @functools.wraps(original_build)
+    def build(self: Any, input_shape: Any = None) -> None:
+        registry = lookup.current_registry()
+        if not isinstance(registry, TableRegistry) or self.built:
+            original_build(self, input_shape)
+            return
+        table = registry.offer(self)
+        if table is None:
+            original_build(self, input_shape)
+            return
+        self.elasticdl_table = table
+        self.built = True
+
+    @functools.wraps(original_call)
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def call(self: Any, inputs: Any) -> Any:
+        table = getattr(self, "elasticdl_table", None)
+        if table is None:
+            return original_call(self, inputs)
+        if isinstance(inputs, tf.SparseTensor):
+            inputs = tf.sparse.to_dense(inputs)
+        flat = inputs.flat_values if isinstance(inputs, tf.RaggedTensor) else inputs
+        rows = _lookup(table, tf.cast(flat, tf.int64), self.output_dim)
+        rows = tf.cast(rows, self.compute_dtype)
+        return inputs.with_flat_values(rows) if isinstance(inputs, tf.RaggedTensor) else rows
+
+    kind.__init__, kind.build, kind.call = init, build, call
+    if isinstance(getattr(kind, "embeddings", None), property):
+        kind.embeddings = _guarded_property(kind.embeddings)
+    kind.elasticdl_installed = True
+
+
+def _guarded_property(original: property) -> property:
+    def embeddings(self: Any) -> Any:
+        if getattr(self, "elasticdl_table", None) is not None:
+            raise UserCodeError(
+                f"layer {self.name}: its weights are used directly, but they live on the parameter servers",
+                fix="raise --embedding_threshold_bytes so that the layer keeps its weights in the graph",
+            )
+        return original.__get__(self)
+
+    return property(embeddings)
+
+
+def _lookup(table: str, ids: Any, dim: int) -> Any:
+    scope = lookup.current_scope()
+    return _zeros(ids, dim) if scope is None else scope.lookup(table, ids, dim)
+
+
+def _zeros(ids: Any, dim: int) -> Any:
+    zeros = tf.zeros(tf.concat([tf.shape(ids), [dim]], 0), name=ZEROS_NAME)
+    zeros.set_shape(ids.shape.concatenate([dim]))
+    return zeros
+
+
+class CollectScope:
+    """Notes the ids of each lookup and answers with zeros."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, list[Any]] = {}
+
+    def lookup(self, table: str, ids: Any, dim: int) -> Any:
+        """Zeros in the shape of the rows."""
+        self.ids.setdefault(table, []).append(ids)
+        return _zeros(ids, dim)
+
+
+class RowsScope:
+    """Answers each lookup from the rows of the step.
+
+    Args:
+        rows: for each table the rows of its unique ids, ``[unique ids (and padding), dim]``.
+        inverse: for each table and each of its lookups in order, the index of each id's row, in the ids' shape.
+    """
+
+    def __init__(self, rows: dict[str, Any], inverse: dict[str, list[Any]]) -> None:
+        self._rows = rows
+        self._inverse = inverse
+        self._calls: dict[str, int] = {}
+
+    def lookup(self, table: str, ids: Any, dim: int) -> Any:
+        """The rows, by the lookup's place in the order of the table's lookups."""
+        number = self._calls.get(table, 0)
+        self._calls[table] = number + 1
+        if number >= len(self._inverse.get(table, ())):
+            raise UserCodeError(
+                f"table {table}: the model looks up more often than when it was inspected",
+                fix="let the model call its embedding layers equally often each time, whatever `training` is",
+            )
+        indices = self._inverse[table][number]
+        rows = tf.gather(self._rows[table], indices)
+        rows.set_shape(ids.shape.concatenate([dim]))
+        return rows

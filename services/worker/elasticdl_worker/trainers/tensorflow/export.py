@@ -1,0 +1,165 @@
+"""Writes trained models so that plain Keras or TensorFlow loads them, in a process without ElasticDL.
+
+Keras embeddings come out as the layers that the user wrote, with their whole table. A table whose id space is open
+is exported as ids and vectors beside the model, and inside the SavedModel as a lookup table; the ``.keras`` format
+cannot hold one, so it is left out for such models, and ``README.json`` says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl.layers import lookup
+from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, keras_version, tf
+from elasticdl_worker.trainers.tensorflow.model import PreparedModel, call_model
+
+Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
+
+
+def fill_embeddings(model: PreparedModel, tables: Mapping[str, Rows]) -> dict[str, Rows]:
+    """Copies rows into the model's own embedding layers.
+
+    Args:
+        model: a model built with all Keras embeddings in the graph.
+        tables: ids and rows of each table that was on parameter servers.
+
+    Returns:
+        The tables that have no Keras layer: those of ``elasticdl.layers.Embedding``.
+    """
+    rest = dict(tables)
+    for name, layer in model.registry.in_graph.items():
+        if name not in rest:
+            continue
+        ids, rows = rest.pop(name)
+        matrix = layer.get_weights()[0]
+        matrix[ids] = rows
+        layer.set_weights([matrix])
+    return rest
+
+
+def export_model(
+    model: PreparedModel, output: Path, formats: Sequence[str], open_tables: Mapping[str, Rows]
+) -> list[dict[str, Any]]:
+    """Writes the model into a directory, replacing what an earlier export left there.
+
+    Args:
+        model: the model with its final values.
+        output: the directory; made if missing.
+        formats: ``keras`` and ``saved_model``.
+        open_tables: ids and rows of tables of ``elasticdl.layers.Embedding`` layers.
+
+    Returns:
+        The files: ``{"path", "sha256", "size"}``, paths relative to ``output``.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    notes: dict[str, Any] = {"keras": keras_version(), "tensorflow": tf.__version__, "formats": {}, "tables": {}}
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=output) as folder:
+        staging = Path(folder)
+        if "keras" in formats and model.tables:
+            notes["formats"]["keras"] = "left out: the model has embeddings without a bound on their ids"
+        elif "keras" in formats:
+            model.keras_model.save(staging / "model.keras")
+            notes["formats"]["keras"] = "model.keras: keras.models.load_model('model.keras')"
+        if "saved_model" in formats:
+            _saved_model(model, staging / "saved_model", open_tables)
+            notes["formats"]["saved_model"] = "saved_model: tf.saved_model.load('saved_model').serve(features)"
+        for number, (name, (ids, rows)) in enumerate(sorted(open_tables.items())):
+            file = f"table-{number}.npz"
+            np.savez(staging / file, ids=ids, vectors=rows)
+            notes["tables"][name] = {"file": file, "ids": len(ids), "dim": int(rows.shape[1])}
+        (staging / "README.json").write_text(json.dumps(notes, indent=2, sort_keys=True) + "\n")
+        for item in sorted(staging.iterdir()):
+            target = output / item.name
+            if target.is_dir():
+                shutil.rmtree(target)
+            item.replace(target)
+    names = ["model.keras", "saved_model", "README.json", *(t["file"] for t in notes["tables"].values())]
+    return [entry for name in names for entry in _listed(output, output / name)]
+
+
+def _listed(root: Path, path: Path) -> list[dict[str, Any]]:
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path] if path.exists() else []
+    return [
+        {"path": str(file.relative_to(root)), "sha256": _sha256(file), "size": file.stat().st_size} for file in files
+    ]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _saved_model(model: PreparedModel, path: Path, open_tables: Mapping[str, Rows]) -> None:
+    tables = {name: _OpenTable(ids, rows) for name, (ids, rows) in open_tables.items()}
+
+    def serve(features: Any) -> Any:
+        return _call(model, features, tables)
+
+    spec = model.features_spec
+    if is_legacy():
+        holder = tf.Module()
+        holder.model, holder.tables = model.keras_model, list(tables.values())
+        holder.serve = tf.function(serve, input_signature=[spec], autograph=False)
+        tf.saved_model.save(holder, str(path), signatures={"serving_default": _signature(serve, spec)})
+        return
+    archive = keras.export.ExportArchive()
+    archive.track(model.keras_model)
+    for number, table in enumerate(tables.values()):
+        setattr(archive, f"open_table_{number}", table)
+        archive.track(table)
+    archive.add_endpoint("serve", serve, input_signature=[spec])
+    archive.write_out(str(path), verbose=False)
+
+
+def _signature(serve: Any, spec: Any) -> Any:
+    """A signature whose arguments are the named features."""
+    if not isinstance(spec, Mapping):
+        return tf.function(serve, input_signature=[spec], autograph=False)
+
+    def by_name(**features: Any) -> dict[str, Any]:
+        outputs = serve(features)
+        return outputs if isinstance(outputs, dict) else {"output_0": outputs}
+
+    return tf.function(by_name, autograph=False).get_concrete_function(**spec)
+
+
+def _call(model: PreparedModel, features: Any, tables: Mapping[str, _OpenTable]) -> Any:
+    if not tables:
+        return call_model(model.keras_model, features, training=False)
+    with lookup.looking_up(_ExportScope(tables)):
+        return call_model(model.keras_model, features, training=False)
+
+
+class _OpenTable(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
+    """Ids and vectors inside a SavedModel; an id that training never saw gets zeros."""
+
+    def __init__(self, ids: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
+        super().__init__()
+        places = np.arange(1, len(ids) + 1, dtype=np.int64)
+        pairs = tf.lookup.KeyValueTensorInitializer(tf.constant(ids, tf.int64), tf.constant(places))
+        self.index = tf.lookup.StaticHashTable(pairs, default_value=0)
+        self.rows = tf.Variable(np.concatenate([np.zeros((1, rows.shape[1]), np.float32), rows]), trainable=False)
+
+    def find(self, ids: Any) -> Any:
+        """Vectors of ids."""
+        return tf.gather(self.rows, self.index.lookup(ids))
+
+
+class _ExportScope:
+    def __init__(self, tables: Mapping[str, _OpenTable]) -> None:
+        self._tables = tables
+
+    def lookup(self, table: str, ids: Any, dim: int) -> Any:
+        """Vectors from the table inside the SavedModel."""
+        rows = self._tables[table].find(ids)
+        rows.set_shape(ids.shape.concatenate([dim]))
+        return rows

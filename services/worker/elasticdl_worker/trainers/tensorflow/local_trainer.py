@@ -1,0 +1,138 @@
+"""Trains a model in one process: embeddings in the graph, the user's own Keras optimizer, no parameter servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from elasticdl.callbacks import LearningRateScheduler
+from elasticdl_worker.trainers.tensorflow.embeddings import RowsScope
+from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
+from elasticdl_worker.trainers.tensorflow.input import Minibatch
+from elasticdl_worker.trainers.tensorflow.local_tables import LocalTables
+from elasticdl_worker.trainers.tensorflow.model import PreparedModel
+from elasticdl_worker.trainers.tensorflow.optimizers import check_optimizer
+from elasticdl_worker.trainers.tensorflow.programs import Lookups, Programs
+
+
+class LocalTrainer:
+    """Steps of plain Keras training.
+
+    Args:
+        model: the prepared model.
+        programs: its functions.
+        optimizer: the user's Keras optimizer; None where nothing is trained.
+        callbacks: the user's callbacks; a ``LearningRateScheduler`` sets the rate by step.
+        labels_spec: nested ``tf.TypeSpec`` of labels; None where nothing is trained.
+        eager: run without compilation.
+
+    Attributes:
+        steps: number of updates so far.
+        tables: rows of the tables that have no layer weights.
+    """
+
+    def __init__(
+        self,
+        model: PreparedModel,
+        programs: Programs,
+        optimizer: Any = None,
+        callbacks: Sequence[Any] = (),
+        labels_spec: Any = None,
+        *,
+        eager: bool = False,
+    ) -> None:
+        self.model = model
+        self.tables = LocalTables(model)
+        self.steps = 0
+        self._programs = programs
+        self._labels_spec = labels_spec
+        self._eager = eager
+        self._schedule: Callable[[int], float] | None = next(
+            (callback.schedule for callback in callbacks if isinstance(callback, LearningRateScheduler)), None
+        )
+        self._optimizer: Any = None if optimizer is None else check_optimizer(optimizer)
+        self._step: Callable[..., Any] | None = None
+        self._forward: Callable[..., Any] | None = None
+        if self._optimizer is not None:
+            self._optimizer.build(self._trained())
+
+    def train(self, batch: Minibatch) -> float:
+        """Updates the model by one minibatch; returns its loss."""
+        lookups = self._programs.collect(batch.features, training=True)
+        indices, grown = self.tables.place(lookups)
+        if grown:
+            self._rebuild()
+        if self._schedule is not None:
+            self._optimizer.learning_rate = float(self._schedule(self.steps))
+        if self._step is None:
+            self._step = self._compiled(self._step_now, indices, labels=True)
+        loss = float(self._step(batch.features, batch.labels, indices))
+        self.steps += 1
+        return loss
+
+    def predict(self, features: Any) -> Any:
+        """The model's outputs, in inference mode."""
+        lookups: Lookups = self._programs.collect(features, training=False)
+        indices, grown = self.tables.place(lookups)
+        if grown:
+            self._rebuild()
+        if self._forward is None:
+            self._forward = self._compiled(self._forward_now, indices, labels=False)
+        return self._forward(features, indices)
+
+    def loss_of(self, labels: Any, predictions: Any) -> Any:
+        """The loss of predictions, without regularisation."""
+        return self._programs.loss_of(labels, predictions, regularised=False)
+
+    def _compiled(self, function: Callable[..., Any], indices: dict[str, list[Any]], *, labels: bool) -> Any:
+        if self._eager:
+            return function
+        inverse = {
+            table: [tf.TensorSpec([None] * len(index.shape), tf.int32) for index in calls]
+            for table, calls in indices.items()
+        }
+        middle = (self._labels_spec,) if labels else ()
+        return tf.function(function, input_signature=(self.model.features_spec, *middle, inverse), autograph=False)
+
+    def _step_now(self, features: Any, labels: Any, indices: dict[str, list[Any]]) -> Any:
+        with tf.GradientTape() as tape:
+            scope = RowsScope(self.tables.rows(), indices) if indices else None
+            loss, _ = self._programs.compute(features, labels, scope)
+        trained = self._trained()
+        gradients = tape.gradient(loss, [raw_variable(variable) for variable in trained])
+        pairs = [(g, v) for g, v in zip(gradients, trained, strict=True) if g is not None]
+        self._optimizer.apply_gradients(pairs)
+        return loss
+
+    def _forward_now(self, features: Any, indices: dict[str, list[Any]]) -> Any:
+        scope = RowsScope(self.tables.rows(), indices) if indices else None
+        return self._programs.call(features, scope, training=False)
+
+    def _trained(self) -> list[Any]:
+        trained = set(self.model.trained_tables())
+        tables = [table.variable for name, table in self.tables.tables.items() if name in trained]
+        return [*self.model.keras_model.trainable_variables, *tables]
+
+    def _rebuild(self) -> None:
+        """Makes the optimizer and the compiled functions anew around larger tables, keeping the slots."""
+        self._step = self._forward = None
+        if self._optimizer is None:
+            return
+        old = self._optimizer
+        new = type(old).from_config(old.get_config())
+        for name in ("_exclude_from_weight_decay_keys", "_exclude_from_weight_decay"):
+            if hasattr(old, name):
+                setattr(new, name, getattr(old, name))
+        new.build(self._trained())
+        for before, after in zip(_variables(old), _variables(new), strict=True):
+            source, target = raw_variable(before), raw_variable(after)
+            if source.shape == target.shape:
+                target.assign(source)
+            else:
+                target.scatter_update(tf.IndexedSlices(source.read_value(), tf.range(source.shape[0])))
+        self._optimizer = new
+
+
+def _variables(optimizer: Any) -> list[Any]:
+    found = optimizer.variables
+    return list(found() if callable(found) else found)

@@ -1,0 +1,188 @@
+"""Builds the user's model and names everything in it that is trained or shared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl.layers import lookup
+from elasticdl_core.errors import UserCodeError
+from elasticdl_core.model import DenseKind, DenseSpec, TableSpec
+from elasticdl_worker.trainers.tensorflow import embeddings
+from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw_variable, tf
+from elasticdl_worker.trainers.tensorflow.optimizers import uses_weight_decay
+from elasticdl_worker.user_code import ModelModule
+
+_WORKER_STRIDE = 7919
+
+
+class PreparedModel:
+    """A built Keras model with names for its parameters.
+
+    Args:
+        keras_model: the model, built.
+        registry: its embedding tables.
+        features_spec: nested ``tf.TypeSpec`` of a minibatch of features.
+        roots: directories whose code counts as the user's, for error messages.
+
+    Attributes:
+        trainable: variables that the optimizer changes, by name.
+        state: other floating-point variables (moving averages, frozen weights), by name.
+    """
+
+    def __init__(
+        self, keras_model: Any, registry: embeddings.TableRegistry, features_spec: Any, roots: Sequence[Path]
+    ) -> None:
+        self.keras_model = keras_model
+        self.registry = registry
+        self.features_spec = features_spec
+        self.roots = tuple(roots)
+        names = _unique_names(keras_model.weights)
+        trained = {id(variable) for variable in keras_model.trainable_variables}
+        self.trainable: dict[str, Any] = {}
+        self.state: dict[str, Any] = {}
+        self._keras_variables: dict[str, Any] = {}
+        for name, variable in names.items():
+            raw = raw_variable(variable)
+            if id(variable) in trained:
+                if raw.dtype != tf.float32:
+                    raise UserCodeError(
+                        f"the trainable variable {name} is {raw.dtype.name}",
+                        fix="keep weights in float32; for mixed precision use the policy mixed_bfloat16",
+                    )
+                self.trainable[name] = raw
+            elif raw.dtype.is_floating:
+                self.state[name] = raw
+            self._keras_variables[name] = variable
+        self._assign = tf.function(self._assign_now, autograph=False)
+
+    @property
+    def tables(self) -> dict[str, TableSpec]:
+        """The embedding tables by name."""
+        return self.registry.tables
+
+    def trained_tables(self) -> list[str]:
+        """Names of the tables whose layer is trainable."""
+        return [name for name, layer in self.registry.layers.items() if layer.trainable]
+
+    def dense_specs(self, optimizer: Any = None) -> list[DenseSpec]:
+        """Specifications of all dense parameters, as the parameter servers need them."""
+        specs = []
+        for name, variable in (self.trainable | self.state).items():
+            kind = DenseKind.TRAINABLE if name in self.trainable else DenseKind.STATE
+            decays = optimizer is None or uses_weight_decay(optimizer, self._keras_variables[name])
+            specs.append(DenseSpec(name, tuple(variable.shape), variable.dtype.name, kind, decays))
+        return specs
+
+    def values(self) -> dict[str, NDArray[Any]]:
+        """Copies of all dense parameters."""
+        return {name: np.array(variable.numpy()) for name, variable in (self.trainable | self.state).items()}
+
+    def assign(self, values: Mapping[str, NDArray[Any]]) -> None:
+        """Sets dense parameters, in one compiled call."""
+        if values:
+            self._assign({name: tf.convert_to_tensor(values[name]) for name in sorted(values)})
+
+    def _assign_now(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            (self.trainable if name in self.trainable else self.state)[name].assign(value)
+
+    def vary_randomness(self, worker_index: int) -> None:
+        """Makes the dropout masks of this worker differ from those of others that built the same model."""
+        for variable in getattr(self.keras_model, "non_trainable_variables", ()):
+            raw = raw_variable(variable)
+            if raw.dtype == tf.uint32 and raw.shape == (2,):
+                raw.assign(raw + tf.constant([0, _WORKER_STRIDE * worker_index % (1 << 31)], tf.uint32))
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How to build a model.
+
+    Attributes:
+        threshold_bytes: Keras embeddings larger than this become tables; None keeps all of them in the graph.
+        seed: seeds initial values.
+    """
+
+    threshold_bytes: int | None
+    seed: int = 0
+
+
+def build_model(module: ModelModule, features_spec: Any, options: BuildOptions) -> PreparedModel:
+    """Builds the user's model; names are the same in every process that builds it.
+
+    Args:
+        module: the user's module.
+        features_spec: nested ``tf.TypeSpec`` of a minibatch of features, with an open first dimension.
+        options: see ``BuildOptions``.
+
+    Raises:
+        UserCodeError: the model function raised or returned something that is no Keras model.
+    """
+    embeddings.install()
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(options.seed & 0x7FFFFFFF)
+    registry = embeddings.TableRegistry(options.threshold_bytes, options.seed)
+    with lookup.registering(registry):
+        with module.guard("the model function"):
+            model = module.build_model()
+        if not isinstance(model, keras.Model):
+            raise UserCodeError(
+                f"the model function in {module.path} returned a {type(model).__name__}",
+                fix="return a tf.keras.Model"
+                + ("" if is_legacy() else "; for a model of Keras 2 (tf_keras) set keras: legacy on the job"),
+            )
+        _trace_once(model, features_spec, module)
+    return PreparedModel(model, registry, features_spec, module.roots)
+
+
+def _trace_once(model: Any, features_spec: Any, module: ModelModule) -> None:
+    """Calls the model on placeholders, so that every layer is built and wrong shapes show at once."""
+    flat = tf.nest.flatten(features_spec, expand_composites=True)
+    with tf.__internal__.FuncGraph("build").as_default():
+        inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in flat]
+        features = tf.nest.pack_sequence_as(features_spec, inputs, expand_composites=True)
+        fix = f"the features that feed gives are {describe(features_spec)}; make them what the model takes"
+        with module.guard("calling the model on the features", fix), lookup.looking_up(embeddings.CollectScope()):
+            call_model(model, features, training=False)
+
+
+def call_model(model: Any, features: Any, *, training: bool) -> Any:
+    """Calls a model; the only feature of a dict goes in by itself where the model has one unnamed input."""
+    if isinstance(features, Mapping) and len(features) == 1 and _takes_one_tensor(model):
+        (features,) = features.values()
+    return model(features, training=training)
+
+
+def _takes_one_tensor(model: Any) -> bool:
+    try:
+        given = model.input
+    except (AttributeError, ValueError):
+        return False  # a subclassed model: its own call says what it takes
+    return given is not None and not isinstance(given, Mapping | list | tuple)
+
+
+def describe(spec: Any) -> str:
+    """A nested spec in short, e.g. ``{image: float32[None, 28, 28]}``."""
+    if isinstance(spec, Mapping):
+        return "{" + ", ".join(f"{key}: {describe(value)}" for key, value in spec.items()) + "}"
+    if isinstance(spec, tuple | list):
+        return "(" + ", ".join(describe(value) for value in spec) + ")"
+    shape = getattr(spec, "shape", None)
+    dims = "?" if shape is None or shape.rank is None else list(shape)
+    kind = {"SparseTensorSpec": "sparse ", "RaggedTensorSpec": "ragged "}.get(type(spec).__name__, "")
+    return f"{kind}{spec.dtype.name}{dims}" if hasattr(spec, "dtype") else str(spec)
+
+
+def _unique_names(variables: Sequence[Any]) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    for variable in variables:
+        base = str(getattr(variable, "path", None) or variable.name).removesuffix(":0")
+        name = base if base not in names else next(n for k in range(2, 1 << 20) if (n := f"{base}#{k}") not in names)
+        names[name] = variable
+    return names

@@ -1,0 +1,148 @@
+"""Keras optimizers in the words of the parameter servers, and gradient clipping, which the worker does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elasticdl.callbacks import LearningRateScheduler
+from elasticdl_core.errors import UserCodeError
+from elasticdl_core.model import OptimizerSpec
+from elasticdl_worker.trainers.tensorflow.framework import keras, tf
+
+_NAMES = {
+    "sgd": ("momentum", "nesterov"),
+    "adam": ("beta_1", "beta_2", "epsilon", "amsgrad"),
+    "adamw": ("beta_1", "beta_2", "epsilon", "amsgrad"),
+    "adagrad": ("initial_accumulator_value", "epsilon"),
+    "rmsprop": ("rho", "momentum", "epsilon", "centered"),
+    "adadelta": ("rho", "epsilon"),
+    "adamax": ("beta_1", "beta_2", "epsilon"),
+    "ftrl": (
+        "learning_rate_power",
+        "initial_accumulator_value",
+        "l1_regularization_strength",
+        "l2_regularization_strength",
+        "l2_shrinkage_regularization_strength",
+        "beta",
+    ),
+}
+_REFUSED = {
+    "use_ema": "moving averages of the weights",
+    "loss_scale_factor": "loss scaling",
+    "gradient_accumulation_steps": "gradient accumulation (use --grads_to_wait in synchronous mode instead)",
+}
+LearningRate = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """How gradients are clipped before they leave the worker; at most one is set, as in Keras.
+
+    Attributes:
+        clipnorm: largest norm of each gradient.
+        clipvalue: largest absolute value of each element.
+        global_clipnorm: largest norm of all gradients together.
+    """
+
+    clipnorm: float | None = None
+    clipvalue: float | None = None
+    global_clipnorm: float | None = None
+
+    def apply(self, gradients: Sequence[Any]) -> list[Any]:
+        """Clips gradients; merged gradients of rows count as one gradient for each table."""
+        if self.clipnorm:
+            return [tf.clip_by_norm(g, self.clipnorm) for g in gradients]
+        if self.global_clipnorm:
+            return list(tf.clip_by_global_norm(list(gradients), self.global_clipnorm)[0])
+        if self.clipvalue:
+            return [tf.clip_by_value(g, -self.clipvalue, self.clipvalue) for g in gradients]
+        return list(gradients)
+
+
+@dataclass(frozen=True)
+class TranslatedOptimizer:
+    """What becomes of a Keras optimizer.
+
+    Attributes:
+        spec: for the parameter servers.
+        clipping: for the worker.
+        learning_rate: the rate by model version, or None where it is constant.
+    """
+
+    spec: OptimizerSpec
+    clipping: Clipping
+    learning_rate: LearningRate | None
+
+
+def check_optimizer(optimizer: Any) -> Any:
+    """Returns a Keras optimizer instance, made from its name if it is one.
+
+    Raises:
+        UserCodeError: it is no Keras optimizer.
+    """
+    if isinstance(optimizer, str):
+        optimizer = keras.optimizers.get(optimizer)
+    if not hasattr(optimizer, "get_config") or not hasattr(optimizer, "apply_gradients"):
+        raise UserCodeError(
+            f"optimizer() returned a {type(optimizer).__name__}",
+            fix="return a Keras optimizer, e.g. tf.keras.optimizers.Adam(0.001)",
+        )
+    return optimizer
+
+
+def translate(optimizer: Any, callbacks: Sequence[Any] = ()) -> TranslatedOptimizer:
+    """Translates a Keras optimizer for parameter servers.
+
+    Args:
+        optimizer: the instance.
+        callbacks: of the model module; a ``LearningRateScheduler`` overrides the optimizer's rate.
+
+    Raises:
+        UserCodeError: an optimizer or an option that the parameter servers do not have.
+    """
+    optimizer = check_optimizer(optimizer)
+    name = type(optimizer).__name__.lower()
+    config = optimizer.get_config()
+    if name not in _NAMES:
+        raise UserCodeError(f"the optimizer {name} is not supported", fix=f"use one of {', '.join(sorted(_NAMES))}")
+    for option, what in _REFUSED.items():
+        if config.get(option) or getattr(optimizer, option, None):
+            raise UserCodeError(f"the optimizer {name} asks for {what}: {option}", fix=f"remove {option}")
+    if config.get("decay"):
+        raise UserCodeError(
+            f"the optimizer {name} has the option decay, which Keras gave up",
+            fix="use tf.keras.optimizers.schedules.InverseTimeDecay as the learning rate",
+        )
+    schedule = _schedule(optimizer, callbacks)
+    params: dict[str, float | bool] = {
+        "learning_rate": schedule(0) if schedule else float(tf.convert_to_tensor(optimizer.learning_rate))
+    }
+    for key in _NAMES[name]:
+        if key in config:
+            value = config[key]
+            params[key] = value if isinstance(value, bool) else float(value)
+    decay = config.get("weight_decay")
+    if decay:
+        params["weight_decay"] = float(decay)
+    clipping = Clipping(config.get("clipnorm"), config.get("clipvalue"), config.get("global_clipnorm"))
+    return TranslatedOptimizer(OptimizerSpec(name, params), clipping, schedule)
+
+
+def uses_weight_decay(optimizer: Any, variable: Any) -> bool:
+    """Whether the optimizer's weight decay applies to a variable."""
+    check = getattr(optimizer, "_use_weight_decay", None)
+    return bool(check(variable)) if callable(check) else True
+
+
+def _schedule(optimizer: Any, callbacks: Sequence[Any]) -> LearningRate | None:
+    for callback in callbacks:
+        if isinstance(callback, LearningRateScheduler):
+            own = callback.schedule
+            return lambda version: float(own(version))
+    found = getattr(optimizer, "_learning_rate", None)
+    if not isinstance(found, keras.optimizers.schedules.LearningRateSchedule):
+        return None
+    compiled = tf.function(lambda step: tf.cast(found(step), tf.float32), autograph=False)
+    return lambda version: float(compiled(tf.constant(version, tf.int64)))

@@ -1,0 +1,281 @@
+"""The one place that imports a user's model module and tells the user what is wrong with it.
+
+Everything that the user wrote is called inside ``guarded``, so that whatever happens there, an exception, a
+``sys.exit`` or a missing package, becomes a ``UserCodeError`` with the user's own frames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from elasticdl_core.errors import DataError, UserCodeError
+from elasticdl_core.job import JobSpec
+
+_DEFAULTS = {
+    "loss": "def loss(labels, predictions): ... returning a scalar",
+    "optimizer": "def optimizer(): ... returning a Keras optimizer",
+    "feed": "def feed(dataset, mode, metadata): ... returning a dataset of (features, labels)",
+    "eval_metrics_fn": "def eval_metrics_fn(): ... returning {name: function or metric}",
+    "callbacks": "def callbacks(): ... returning a list",
+    "custom_data_reader": "def custom_data_reader(data_origin, records_per_task=None, **params): ...",
+    "prediction_outputs_processor": "class PredictionOutputsProcessor: def process(self, predictions, worker_id)",
+}
+
+
+@dataclass(frozen=True)
+class ModelModule:
+    """The entries of a user's model module; ``None`` where the module has none.
+
+    Attributes:
+        path: the module's file.
+        roots: directories whose code counts as the user's.
+        build_model: makes the model; takes no arguments.
+        loss: ``loss(labels, predictions)``.
+        optimizer: makes the optimizer; takes no arguments.
+        feed: ``feed(dataset, mode, metadata)``.
+        eval_metrics_fn: makes ``{name: function or metric}``.
+        callbacks: makes the list of callbacks.
+        custom_data_reader: makes a reader.
+        prediction_outputs_processor: class with ``process(predictions, worker_id)``.
+    """
+
+    path: Path
+    roots: tuple[Path, ...]
+    build_model: Callable[[], Any]
+    loss: Callable[[Any, Any], Any] | None = None
+    optimizer: Callable[[], Any] | None = None
+    feed: Callable[[Any, str, Any], Any] | None = None
+    eval_metrics_fn: Callable[[], Any] | None = None
+    callbacks: Callable[[], Any] | None = None
+    custom_data_reader: Callable[..., Any] | None = None
+    prediction_outputs_processor: Callable[[], Any] | None = None
+    has: dict[str, bool] = field(default_factory=dict)
+
+    def guard(self, what: str, fix: str = "") -> contextlib.AbstractContextManager[None]:
+        """A context in which the user's code runs; see ``guarded``."""
+        return guarded(what, self.roots, fix=fix or f"correct {what} in {self.path}")
+
+    def need(self, name: str) -> Callable[..., Any]:
+        """An entry that the job cannot do without.
+
+        Raises:
+            UserCodeError: the module does not have it.
+        """
+        entry = getattr(self, name)
+        if entry is None:
+            raise UserCodeError(
+                f"{self.path} has no {name}", fix=f"add `{_DEFAULTS[name]}`, or name another with --{name}"
+            )
+        return entry  # type: ignore[no-any-return]
+
+
+def load_model_module(spec: JobSpec, zoo: Path) -> ModelModule:
+    """Imports the model module of a job.
+
+    Args:
+        spec: names the model and overrides entries by name; a dotted name is an object of another file of the zoo.
+        zoo: the model zoo directory; it and its parent become importable.
+
+    Raises:
+        UserCodeError: a file or an entry is missing, or importing it failed; with the place and the fix.
+    """
+    zoo = zoo.resolve()
+    if not zoo.is_dir():
+        raise UserCodeError(f"the model zoo {zoo} is not a directory", fix="give --model_zoo an existing directory")
+    for folder in (str(zoo.parent), str(zoo)):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    roots = (zoo,)
+    file_name, _, model_name = spec.model_def.rpartition(".")
+    module = _import_file(zoo, file_name, roots, "model_def")
+    path = Path(str(module.__file__))
+    model = _entry(module, model_name, "model_def")
+    entries: dict[str, Any] = {"build_model": _bind(model, spec.model_params, "model_params")}
+    for name in _DEFAULTS:
+        entries[name] = _find(spec, name, module, zoo, roots)
+    if entries["optimizer"] is not None:
+        entries["optimizer"] = _bind(entries["optimizer"], spec.optimizer_params, "optimizer_params")
+    has = {name: entries[name] is not None for name in _DEFAULTS}
+    return ModelModule(path=path, roots=roots, has=has, **entries)
+
+
+@contextlib.contextmanager
+def guarded(what: str, roots: Sequence[Path], *, fix: str = "") -> Iterator[None]:
+    """Turns whatever the user's code raises into a UserCodeError with the user's frames.
+
+    Args:
+        what: what runs, for the message, e.g. ``loss``.
+        roots: directories whose code counts as the user's.
+        fix: what the user can do.
+
+    Raises:
+        UserCodeError: the code raised, or called ``sys.exit``.
+        DataError: raised by a reader inside; passed on as it is.
+    """
+    try:
+        yield
+    except (UserCodeError, DataError):
+        raise
+    except SystemExit as error:
+        raise UserCodeError(
+            f"{what} called sys.exit({error.code!r}){place(error, roots)}",
+            fix="return from the function instead of ending the process",
+            traceback=user_traceback(error, roots),
+        ) from error
+    except Exception as error:
+        raise UserCodeError(
+            f"{what} raised {type(error).__name__}: {_first_lines(error)}{place(error, roots)}",
+            fix=fix,
+            traceback=user_traceback(error, roots),
+        ) from error
+
+
+def place(error: BaseException, roots: Sequence[Path]) -> str:
+    """`` (file:line)`` of the innermost frame of the user's, or nothing."""
+    frames = _user_frames(error.__traceback__, roots)
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+def user_traceback(error: BaseException, roots: Sequence[Path]) -> str:
+    """The traceback of an exception, cut to the frames of the user's files where it has any."""
+    lines: list[str] = []
+    cause = error.__cause__
+    if cause is not None and cause is not error:
+        lines += [user_traceback(cause, roots), "\nwhich led to:\n\n"]
+    frames = _user_frames(error.__traceback__, roots)
+    lines.append("Traceback (most recent call last):\n")
+    lines += traceback.format_list(frames or list(traceback.extract_tb(error.__traceback__)))
+    lines += traceback.format_exception_only(type(error), error)
+    return "".join(lines)
+
+
+def _user_frames(tb: TracebackType | None, roots: Sequence[Path]) -> list[traceback.FrameSummary]:
+    folders = tuple(f"{root}/" for root in roots)
+    return [frame for frame in traceback.extract_tb(tb) if frame.filename.startswith(folders)]
+
+
+def _first_lines(error: Exception, limit: int = 1200) -> str:
+    text = str(error).strip() or "(no message)"
+    return text if len(text) <= limit else text[:limit] + " ..."
+
+
+def _import_file(zoo: Path, dotted: str, roots: tuple[Path, ...], flag: str) -> ModuleType:
+    path = zoo.joinpath(*dotted.split(".")).with_suffix(".py")
+    if not path.is_file():
+        names = [str(p.relative_to(zoo).with_suffix("")).replace("/", ".") for p in sorted(zoo.rglob("*.py"))]
+        near = difflib.get_close_matches(dotted, names, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserCodeError(
+            f"--{flag}: there is no file {path}",
+            fix=f"{hint}the zoo {zoo} has: {', '.join(names[:20]) or 'no Python file'}",
+        )
+    try:
+        return _import_path(dotted, path)
+    except SyntaxError as error:
+        raise UserCodeError(
+            f"{error.filename}:{error.lineno}: {error.msg}: {(error.text or '').strip()}",
+            fix="correct the syntax",
+            traceback="".join(traceback.format_exception_only(type(error), error)),
+        ) from error
+    except ModuleNotFoundError as error:
+        raise UserCodeError(
+            f"{path} imports {error.name!r}, which is not there{place(error, roots)}",
+            fix=f"install the package that provides {error.name!r} where workers run, or put the module in the zoo",
+            traceback=user_traceback(error, roots),
+        ) from error
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        with guarded(f"importing {path}", roots, fix="make the file importable: `python -c 'import ...'` shows it"):
+            raise
+        raise AssertionError from error
+
+
+def _import_path(dotted: str, path: Path) -> ModuleType:
+    """Imports by name where the name leads to the file, else (a name taken by another package) by the file."""
+    top = dotted.partition(".")[0]
+    taken = sys.modules.get(top)
+    top_file = getattr(taken, "__file__", None) or ""
+    if taken is None or Path(top_file).resolve().is_relative_to(path.parents[dotted.count(".")]):
+        found = None
+        with contextlib.suppress(ImportError, ValueError, AttributeError):
+            found = importlib.util.find_spec(dotted)
+        if found is not None and found.origin is not None and Path(found.origin).resolve() == path.resolve():
+            return importlib.import_module(dotted)
+    name = f"model_zoo_file.{dotted}"
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__file__ == str(path):
+        return loaded
+    file_spec = importlib.util.spec_from_file_location(name, path)
+    if file_spec is None or file_spec.loader is None:
+        raise ImportError(f"{path} cannot be loaded")
+    module = importlib.util.module_from_spec(file_spec)
+    sys.modules[name] = module
+    try:
+        file_spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _entry(module: ModuleType, name: str, flag: str) -> Callable[..., Any]:
+    value = getattr(module, name, None)
+    if value is None:
+        names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        has = ", ".join(sorted(names)) or "nothing that can be called"
+        raise UserCodeError(f"--{flag}: {module.__file__} has no {name!r}", fix=f"{hint}the file has: {has}")
+    if not callable(value):
+        raise UserCodeError(
+            f"--{flag}: {name} in {module.__file__} is a {type(value).__name__}, not something to call",
+            fix=f"make {name} a function or a class",
+        )
+    return value  # type: ignore[no-any-return]
+
+
+def _find(spec: JobSpec, name: str, module: ModuleType, zoo: Path, roots: tuple[Path, ...]) -> Any:
+    """An entry by its flag or by its usual name; ``None`` if the user did not ask for it and it is not there."""
+    wanted: str = getattr(spec, name)
+    usual = str(JobSpec.__dataclass_fields__[name].default)
+    if wanted and wanted != usual:
+        file_name, _, attribute = wanted.rpartition(".")
+        source = _import_file(zoo, file_name, roots, name) if file_name else module
+        return _entry(source, attribute, name)
+    names = {"feed": ("feed", "dataset_fn"), "custom_data_reader": ("custom_data_reader",)}.get(name, (usual,))
+    for candidate in names:
+        if getattr(module, candidate, None) is not None:
+            return _entry(module, candidate, name)
+    return None
+
+
+def _bind(function: Callable[..., Any], params: dict[str, Any], flag: str) -> Callable[[], Any]:
+    """Fixes keyword arguments, after checking that the function takes them and needs no others."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return functools.partial(function, **params)
+    name = getattr(function, "__name__", str(function))
+    code = getattr(function, "__code__", None)
+    where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+    try:
+        signature.bind(**params)
+    except TypeError as error:
+        raise UserCodeError(
+            f"{name}{signature}{where} cannot be called with {params or 'no arguments'}: {error}",
+            fix=f"give every argument of {name} a default, or set it with --{flag}",
+        ) from None
+    return functools.partial(function, **params)
