@@ -14,7 +14,7 @@ import sys
 import keras
 import tensorflow as tf
 
-from elasticdl.data.reader import create_data_reader
+from elasticdl.data import create_data_reader
 
 
 def records(path: str) -> tf.data.Dataset:

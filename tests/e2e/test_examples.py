@@ -64,11 +64,11 @@ def test_iris_from_csv(cluster: Cluster) -> None:
 
 def test_deepfm_with_four_workers_reaches_the_auc_of_plain_keras(cluster: Cluster) -> None:
     directory = cluster.directory / "clicks"
-    cluster.cli("data", "generate", "clicks", str(directory), "--records", "120000")
+    cluster.cli("data", "generate", "clicks", str(directory), "--records", "300000", "--zipf", "1.3")
     module = EXAMPLES / "deepfm" / "zoo" / "deepfm.py"
     plain = cluster.run(
         *(sys.executable, str(ROOT / "tests" / "e2e" / "plain_keras.py"), str(module)),
-        *(str(directory / "train"), str(directory / "validation"), "2", "512"),
+        *(str(directory / "train"), str(directory / "validation"), "1", "512"),
         timeout=600,
     )
     assert plain.returncode == 0, plain.stderr[-3000:]
@@ -77,7 +77,7 @@ def test_deepfm_with_four_workers_reaches_the_auc_of_plain_keras(cluster: Cluste
         cluster,
         *("--job_name", "deepfm", "--model_zoo", str(module.parent), "--model_def", "deepfm.forward"),
         *("--training_data", str(directory / "train"), "--validation_data", str(directory / "validation")),
-        *("--num_epochs", "2", "--minibatch_size", "512", "--num_ps_pods", "2", "--num_workers", "4"),
+        *("--num_epochs", "1", "--minibatch_size", "512", "--num_ps_pods", "2", "--num_workers", "4"),
     )
     ceiling = json.loads((directory / "truth.json").read_text())["auc_ceiling"]
     reached = job["status"]["metrics"]["auc"]

@@ -26,7 +26,7 @@ def data_flags(digits: Path) -> tuple[str, ...]:
 
 def tasks_of(cluster: Cluster, job: dict) -> dict[int, tuple[int, int]]:
     """The plan of an epoch from the job's status: index to range, recomputed from the data's index."""
-    from elasticdl.data.reader import create_data_reader
+    from elasticdl.data import create_data_reader
 
     size = job["spec"]["minibatch_size"] * job["spec"]["num_minibatches_per_task"]
     tasks: dict[int, tuple[int, int]] = {}
