@@ -142,6 +142,7 @@ def _print_report(report: DataReport) -> None:
     if report.verified is not None:
         skipped = f", {report.skipped:,} corrupt" if report.skipped else ""
         lines.append(f"verified  {report.verified:,} records are sound{skipped}")
+    lines.extend(f"damaged   {path}: {reason}" for path, reason in report.damaged.items())
     for number, record in enumerate(report.first_records):
         lines.append(f"record {number}  {json.dumps(record, ensure_ascii=False)}")
     for item in report.files[:20]:

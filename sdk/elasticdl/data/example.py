@@ -103,7 +103,8 @@ def encode_example(features: Mapping[str, FeatureValue]) -> bytes:
         _field(1, _field(1, name.encode()) + _field(2, encode_feature(features[name], name=name)))
         for name in sorted(features)
     )
-    return _field(1, b"".join(entries))
+    features_message = b"".join(entries)
+    return _field(1, features_message) if features_message else b""
 
 
 def decode_example(data: bytes) -> dict[str, list[bytes] | list[float] | list[int]]:

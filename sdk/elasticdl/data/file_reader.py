@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import itertools
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,8 @@ from elasticdl.data.reader import DEFAULT_BATCH_RECORDS, DataReader, Record, Sha
 
 #: Parameters of every reader of files; ``kind`` is used by the factory.
 COMMON_PARAMS = ("kind", "on_corrupt")
+
+_log = logging.getLogger("elasticdl.data")
 
 Value = TypeVar("Value")
 IndexT = TypeVar("IndexT")
@@ -85,6 +88,7 @@ class FileDataReader(DataReader, Generic[IndexT]):
         self._skip = take_choice(self.reader_params, "on_corrupt", ("fail", "skip"), "fail") == "skip"
         self._skipped = 0
         self._skipped_lock = threading.Lock()
+        self._damaged: dict[str, str] = {}
         self._indexes: BoundedCache[IndexT] = BoundedCache(max_weight=256)
 
     def list_files(self) -> Iterator[str]:
@@ -138,6 +142,17 @@ class FileDataReader(DataReader, Generic[IndexT]):
     def skipped_records(self) -> int:
         """Records passed over as corrupt since this reader was made."""
         return self._skipped
+
+    @property
+    def damaged_files(self) -> dict[str, str]:
+        """Files whose rest cannot be read, for a reader that skips damage -> what is wrong with them."""
+        return dict(self._damaged)
+
+    def _note_damage(self, path: str, reason: str) -> None:
+        """Says once that the rest of a file is left out: how many records that are, nobody can know."""
+        if reason and path not in self._damaged:
+            self._damaged[path] = reason
+            _log.warning("%s: the rest of the file is left out: %s", path, reason)
 
     def _count_skipped(self, records: int) -> None:
         with self._skipped_lock:

@@ -80,12 +80,12 @@ def _suggest(path: str) -> str:
         return "check the URL; list its parent with the tool of that store"
     wanted = local_path(path).absolute()
     parent = wanted
-    while not parent.is_dir() and parent != parent.parent:
-        wanted, parent = parent, parent.parent
     try:
+        while not parent.is_dir() and parent != parent.parent:
+            wanted, parent = parent, parent.parent
         names = sorted(entry.name for entry in parent.iterdir())
     except OSError:
-        names = []
+        return "check the path"
     near = difflib.get_close_matches(wanted.name, names, n=3, cutoff=0.5)
     if near:
         return "did you mean " + " or ".join(str(parent / name) for name in near) + "?"
@@ -169,7 +169,9 @@ def split_origin(origin: str) -> list[str]:
     Raises:
         DataError: the origin is empty.
     """
-    if not is_remote(origin) and origin and local_path(origin).exists():
+    if "," not in origin and origin.strip():
+        return [origin.strip()]
+    if not is_remote(origin) and _exists(local_path(origin)):
         return [origin]
     parts = [part.strip() for part in origin.split(",") if part.strip()]
     if not parts:
@@ -177,11 +179,24 @@ def split_origin(origin: str) -> list[str]:
     return parts
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def _expand(part: str) -> Iterator[str]:
     if is_remote(part):
         yield from _expand_remote(part)
         return
     path = local_path(part)
+    try:
+        path.stat()
+    except PermissionError as error:
+        raise _unreadable(part, error) from error
+    except OSError:
+        pass  # missing, or a pattern: told apart below
     if path.is_file():
         yield str(path.absolute())
     elif path.is_dir():

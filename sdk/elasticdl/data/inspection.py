@@ -56,6 +56,7 @@ class DataReport:
         first_records: the first records, in a form to show.
         verified: records read and checked, when asked for.
         skipped: corrupt records met, with ``on_corrupt=skip``.
+        damaged: files whose rest cannot be read, with ``on_corrupt=skip`` -> what is wrong with them.
     """
 
     kind: str
@@ -69,6 +70,7 @@ class DataReport:
     first_records: list[Any] = field(default_factory=list)
     verified: int | None = None
     skipped: int = 0
+    damaged: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -115,7 +117,9 @@ def inspect_data(
     _show_first(reader, report, records)
     if verify:
         report.verified = _verify(reader, report, on_progress)
-    report.skipped = reader.skipped_records
+    if not verify:
+        report.skipped = reader.skipped_records
+    report.damaged = reader.damaged_files
     return report
 
 

@@ -58,7 +58,11 @@ class RecordIODataReader(FileDataReader[recordio.Index]):
         return RecordSpec("bytes")
 
     def _load_index(self, path: str) -> recordio.Index:
-        return recordio.Index(path, tolerate_damage=self._skip)
+        index = recordio.Index(path, tolerate_damage=self._skip)
+        if index.damage is not None:
+            place = f"byte {index.damage.offset}, chunk {index.damage.chunk}"
+            self._note_damage(path, f"{place}: {index.damage.reason}")
+        return index
 
     def _count(self, index: recordio.Index) -> int:
         return index.num_records()

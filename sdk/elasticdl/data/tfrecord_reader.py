@@ -54,6 +54,7 @@ class TFRecordDataReader(FileDataReader[OffsetIndex]):
         if index is None:
             index = tfrecord.build_index(path, tolerate_damage=self._skip)
             self._folder.save(path, stamp, how, index)
+        self._note_damage(path, index.damage and f"byte {index.end}: {index.damage}")
         return index
 
     def _count(self, index: OffsetIndex) -> int:

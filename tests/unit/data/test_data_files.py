@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from elasticdl.data import create_data_reader, files
+from elasticdl.data.errors import DataError, ReaderParamsError
+from elasticdl.data.recordio import Writer
+from elasticdl_core.task import Shard
+
+pytestmark = pytest.mark.unit
+
+
+def _recordio(path: Path, count: int = 3) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Writer(path) as writer:
+        for n in range(count):
+            writer.write(f"{path.name}:{n}".encode())
+    return path
+
+
+def test_directories_are_walked_in_order_without_markers(tmp_path: Path) -> None:
+    for name in ("b.x", "a/2.x", "a/1.x", "_SUCCESS", ".hidden", "a/.tmp/3.x", "c.idx"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    assert list(files.list_files(str(tmp_path))) == [str(tmp_path / name) for name in ("a/1.x", "a/2.x", "b.x")]
+
+
+def test_listing_is_lazy(tmp_path: Path) -> None:
+    (tmp_path / "a.x").write_bytes(b"")
+    (tmp_path / "b").mkdir()
+    found = files.list_files(str(tmp_path))
+    assert next(found) == str(tmp_path / "a.x")
+    (tmp_path / "b" / "late.x").write_bytes(b"")
+    assert list(found) == [str(tmp_path / "b" / "late.x")]
+
+
+def test_lists_globs_and_urls_may_be_mixed_and_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a,b.x", "c.x", "d.x"):
+        (tmp_path / name).write_bytes(b"")
+    assert list(files.list_files("a,b.x")) == [str(tmp_path / "a,b.x")]
+    assert list(files.list_files(f"file://{tmp_path}/d.x, ?.x")) == [str(tmp_path / "d.x"), str(tmp_path / "c.x")]
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    fs = fsspec.filesystem("memory")
+    yield "memory://data"
+    fs.rm("/data", recursive=True)
+
+
+def test_remote_data_is_read(tmp_path: Path, memory: str) -> None:
+    fs = fsspec.filesystem("memory")
+    for name in ("1.recordio", "2.recordio"):
+        fs.pipe(f"/data/{name}", _recordio(tmp_path / name).read_bytes())
+    fs.pipe("/data/_SUCCESS", b"")
+    for origin in (memory, f"{memory}/*.recordio"):
+        reader = create_data_reader(origin)
+        shards = list(reader.create_shards())
+        assert [shard.end for shard in shards] == [3, 3]
+        assert all(shard.name.startswith("memory://") for shard in shards)
+        records = [record for shard in shards for record in reader.read_records(shard)]
+        assert records[2:4] == [b"1.recordio:2", b"2.recordio:0"]
+
+
+def test_remote_csv_and_tfrecord_are_read(memory: str) -> None:
+    from elasticdl.data.tfrecord import encode_record
+
+    fs = fsspec.filesystem("memory")
+    fs.pipe("/data/a.csv", b"x,y\n1,2\n3,4\n")
+    fs.pipe("/data/b.tfrecord", encode_record(b"one") + encode_record(b"two"))
+    for name, expected in (("a.csv", [["1", "2"], ["3", "4"]]), ("b.tfrecord", [b"one", b"two"])):
+        reader = create_data_reader(f"{memory}/{name}")
+        assert [record for shard in reader.create_shards() for record in reader.read_records(shard)] == expected
+
+
+def test_a_missing_remote_path_is_refused(memory: str) -> None:
+    fsspec.filesystem("memory").pipe("/data/a.csv", b"x,y\n1,2\n")
+    with pytest.raises(DataError, match="no such file"):
+        create_data_reader(f"{memory}/nonesuch.csv")
+    with pytest.raises(DataError, match="nonesuch:// URL"):
+        create_data_reader("nonesuch://a/b")
+
+
+def test_missing_paths_suggest_near_names(tmp_path: Path) -> None:
+    _recordio(tmp_path / "train" / "a.recordio")
+    for wrong in ("trian", "trian/a.recordio"):
+        with pytest.raises(DataError, match="no such file") as caught:
+            create_data_reader(str(tmp_path / wrong))
+        assert f"did you mean {tmp_path}/train?" in caught.value.fix
+    with pytest.raises(DataError) as caught:
+        create_data_reader(str(tmp_path / "zzzzzz"))
+    assert "holds train" in caught.value.fix
+
+
+def test_empty_sources_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "hollow").mkdir()
+    (tmp_path / "hollow" / "a.recordio").write_bytes(b"")
+    (tmp_path / "void").write_bytes(b"")
+    for origin, message in (
+        ("empty", "holds no data files"),
+        ("*.csv", "matches no file"),
+        ("void", "all files are empty"),
+    ):
+        with pytest.raises(DataError, match=message):
+            create_data_reader(str(tmp_path / origin))
+    with pytest.raises(DataError, match="the data path is empty"):
+        create_data_reader(" , ")
+    with pytest.raises(DataError, match="hold no record"):
+        list(create_data_reader(str(tmp_path / "hollow")).create_shards())
+
+
+def test_kinds_are_recognised_by_content(tmp_path: Path) -> None:
+    from elasticdl.data.tfrecord import encode_record
+
+    _recordio(tmp_path / "a-0-1")
+    (tmp_path / "b-of-2").write_bytes(encode_record(b"x"))
+    (tmp_path / "c.txt").write_text("1,2\n3,4\n")
+    kinds = {name: create_data_reader(str(tmp_path / name)).metadata.kind for name in ("a-0-1", "b-of-2", "c.txt")}
+    assert kinds == {"a-0-1": "recordio", "b-of-2": "tfrecord", "c.txt": "csv"}
+    with pytest.raises(DataError, match="files of several kinds") as caught:
+        create_data_reader(str(tmp_path))
+    assert "a-0-1" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.parquet", b"PAR1....", "is a Parquet file"),
+        ("a.bin", b"\0\1\2\3", "of an unknown kind \\(first bytes 00 01 02 03"),
+        ("a.csv", b"\x1f\x8b\x08\0", "compressed with gzip"),
+        ("a.tfrecord", b"\4\3\2\1" + bytes(16), "is named .tfrecord but its bytes are recordio"),
+    ],
+)
+def test_foreign_files_are_refused(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        create_data_reader(str(tmp_path / name))
+
+
+def test_a_kind_can_be_given(tmp_path: Path) -> None:
+    _recordio(tmp_path / "a.tfrecord")
+    assert create_data_reader(str(tmp_path / "a.tfrecord"), reader_params="kind=recordio").metadata.kind == "recordio"
+    with pytest.raises(ReaderParamsError, match="no reader 'parquet'"):
+        create_data_reader(str(tmp_path), reader_params={"kind": "parquet"})
+
+
+def test_unknown_parameters_are_refused_with_a_suggestion(tmp_path: Path) -> None:
+    with pytest.raises(ReaderParamsError, match="no parameter 'on_corupt'") as caught:
+        create_data_reader(str(_recordio(tmp_path / "a.recordio")), reader_params="on_corupt=skip")
+    assert "did you mean on_corrupt?" in caught.value.fix
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that everybody may read: root may read everything, so a test of rights goes on as nobody."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        was = os.geteuid()
+        yield folder
+        os.seteuid(was)
+
+
+def test_unreadable_files_are_refused(open_folder: Path) -> None:
+    path = _recordio(open_folder / "a.recordio")
+    locked = _recordio(open_folder / "locked" / "b.recordio")
+    path.chmod(0)
+    locked.parent.chmod(0)
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    for unreadable in (path, locked, locked.parent):
+        with pytest.raises(DataError, match="permission denied") as caught:
+            create_data_reader(str(unreadable))
+        assert "readable" in caught.value.fix
+
+
+def test_shards_are_cut_and_cover_all(tmp_path: Path) -> None:
+    for name, count in (("a", 5), ("b", 0), ("c", 4)):
+        _recordio(tmp_path / f"{name}.recordio", count)
+    reader = create_data_reader(str(tmp_path), records_per_task=2)
+    shards = list(reader.create_shards())
+    assert [(Path(s.name).stem, s.start, s.end) for s in shards] == [
+        ("a", 0, 2), ("a", 2, 4), ("a", 4, 5), ("c", 0, 2), ("c", 2, 4),
+    ]  # fmt: skip
+    assert sum(len(list(reader.read_records(s))) for s in shards) == 9
+    with pytest.raises(DataError, match="records_per_task is 0"):
+        create_data_reader(str(tmp_path), records_per_task=0)
+
+
+def test_shards_come_while_later_files_are_not_yet_written(tmp_path: Path) -> None:
+    _recordio(tmp_path / "a" / "1.recordio")
+    (tmp_path / "b").mkdir()
+    reader = create_data_reader(f"{tmp_path / 'a'},{tmp_path / 'b'}", reader_params={"kind": "recordio"})
+    shards = reader.create_shards()
+    assert next(shards) == Shard(str(tmp_path / "a" / "1.recordio"), 0, 3)
+    _recordio(tmp_path / "b" / "2.recordio", 7)
+    assert [s.end for s in shards] == [7]
+
+
+def test_a_shard_can_be_any_object_with_name_start_and_end(tmp_path: Path) -> None:
+    class Piece:
+        name = str(_recordio(tmp_path / "a.recordio"))
+        start = 1
+        end = 3
+
+    reader = create_data_reader(Piece.name)
+    assert list(reader.read_records(Piece())) == [b"a.recordio:1", b"a.recordio:2"]
+    assert list(reader.read_batches(Piece(), 1)) == [[b"a.recordio:1"], [b"a.recordio:2"]]
