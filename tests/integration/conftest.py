@@ -41,8 +41,10 @@ class PostgresServer:
             for path in (self.folder, password_file):
                 os.chown(path, nobody.pw_uid, nobody.pw_gid)
         subprocess.run(
-            [self._bin / "initdb", "-D", self.folder / "data", "-U", "elasticdl", "-A", "scram-sha-256"]
-            + ["--pwfile", password_file, "--no-sync", "-E", "UTF8", "--locale=C"],
+            [
+                *(self._bin / "initdb", "-D", self.folder / "data", "-U", "elasticdl", "-A", "scram-sha-256"),
+                *("--pwfile", password_file, "--no-sync", "-E", "UTF8", "--locale=C"),
+            ],
             check=True,
             capture_output=True,
             timeout=60,

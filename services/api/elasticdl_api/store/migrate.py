@@ -8,6 +8,7 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_api.store.database import Database
 
@@ -27,9 +28,10 @@ async def migrate(database: Database, *, deadline_s: float = 60.0) -> None:
         await connection.run_sync(_upgrade)
 
 
-async def _lock(connection: object) -> None:
+async def _lock(connection: AsyncConnection) -> None:
     # Asked for again and again, because a statement that waits would run into the time limit of statements.
-    while not (await connection.execute(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": _LOCK})).scalar():  # type: ignore[attr-defined]
+    query = text("SELECT pg_try_advisory_xact_lock(:key)")
+    while not (await connection.execute(query, {"key": _LOCK})).scalar():  # noqa: ASYNC110
         await asyncio.sleep(0.1)
 
 

@@ -207,7 +207,6 @@ _FUNCTIONS = (
             END IF;
             RETURN NEW;
         END IF;
-        NEW.updated_at := now();
         IF NEW.state IS DISTINCT FROM OLD.state THEN
             IF NOT is_legal_transition(OLD.state, NEW.state) THEN
                 RAISE EXCEPTION 'job % cannot go from % to %', OLD.id, OLD.state, NEW.state
@@ -242,6 +241,7 @@ _FUNCTIONS = (
             IS DISTINCT FROM (OLD.state, OLD.reason, OLD.spec, OLD.priority, OLD.min_workers, OLD.max_workers,
             OLD.target_workers, OLD.desired) THEN
             NEW.revision := OLD.revision + 1;
+            NEW.updated_at := now();
         END IF;
         RETURN NEW;
     END
@@ -316,7 +316,22 @@ _FUNCTIONS = (
     """,
 )
 
-_NAMES = ["tokens", "leadership", "idempotency_keys", "bundles", "artifacts", "losses", "evaluations", "checkpoints", "done_marks", "job_plans", "plans", "launch_intents", "events", "jobs"]
+_NAMES = (
+    "tokens",
+    "leadership",
+    "idempotency_keys",
+    "bundles",
+    "artifacts",
+    "losses",
+    "evaluations",
+    "checkpoints",
+    "done_marks",
+    "job_plans",
+    "plans",
+    "launch_intents",
+    "events",
+    "jobs",
+)
 
 
 def upgrade() -> None:

@@ -1,0 +1,243 @@
+"""A look at a model module without running it: what is plainly wrong is refused before anything starts.
+
+The file is parsed, never imported. A module that makes names in ways that parsing cannot see (star imports,
+``__getattr__``, ``globals()``, ``exec``) is only checked for its syntax.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import os
+import tokenize
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from elasticdl_core.errors import UserCodeError
+from elasticdl_core.job import JobSpec, JobType
+
+_DEFAULTS = {
+    "eval_metrics_fn": "eval_metrics_fn",
+    "callbacks": "callbacks",
+    "prediction_outputs_processor": "PredictionOutputsProcessor",
+}
+_FEEDS = ("feed", "dataset_fn")
+
+
+def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec) -> None:
+    """Checks that the module of a job parses and defines what that type of job needs.
+
+    Args:
+        zoo_dir: directory of the model modules.
+        spec: names the module and its entries.
+
+    Raises:
+        UserCodeError: the directory, the file or an entry is missing, or a file does not parse; with file and line.
+    """
+    zoo = Path(zoo_dir)
+    if not zoo.is_dir():
+        raise UserCodeError(f"there is no directory {zoo}", fix="give the directory of the model modules")
+    home, model = _split(spec.model_def)
+    modules = _Modules(zoo, home)
+    modules.require(model, "model_def", "the model", f"def {model}():\n    return keras.Sequential([...])")
+    for entry in _entries(spec, modules):
+        modules.require(entry.name, entry.flag, entry.what, entry.example)
+    if spec.type is JobType.TRAINING or spec.validation_data or spec.prediction_data:
+        _check_feed(spec, modules)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    flag: str
+    what: str
+    example: str
+
+
+def _entries(spec: JobSpec, modules: _Modules) -> Iterator[_Entry]:
+    if spec.type is JobType.TRAINING:
+        yield _Entry(spec.loss, "loss", "the loss function", f"def {spec.loss}(labels, predictions): ...")
+        yield _Entry(spec.optimizer, "optimizer", "the optimizer function", f"def {spec.optimizer}(): ...")
+    if spec.type is JobType.EVALUATION and spec.eval_metrics_fn == _DEFAULTS["eval_metrics_fn"]:
+        yield _Entry(
+            spec.eval_metrics_fn,
+            "eval_metrics_fn",
+            "the metrics function",
+            "def eval_metrics_fn():\n    return {'accuracy': keras.metrics.SparseCategoricalAccuracy()}",
+        )
+    for flag, default in _DEFAULTS.items():
+        name = getattr(spec, flag)
+        if name and name != default:
+            yield _Entry(name, flag, f"what --{flag} names", f"def {name}(): ...")
+    if spec.custom_data_reader:
+        name = spec.custom_data_reader
+        example = f"def {name}(data_origin, records_per_task=None, **params): ..."
+        yield _Entry(name, "custom_data_reader", "the data reader", example)
+
+
+def _check_feed(spec: JobSpec, modules: _Modules) -> None:
+    if spec.feed:
+        modules.require(
+            spec.feed, "feed", "the feed function", f"def {spec.feed}(dataset, mode, metadata):\n    return dataset"
+        )
+        return
+    reader_may_feed = (
+        bool(spec.custom_data_reader) or modules.defines("custom_data_reader") or "label" in spec.data_reader_params
+    )
+    if not reader_may_feed and not any(modules.defines(name) for name in _FEEDS):
+        modules.require(
+            _FEEDS[0],
+            "feed",
+            "the feed function (feed or dataset_fn), which turns raw records into features and labels",
+            "def feed(dataset, mode, metadata):\n    return dataset.map(parse)",
+        )
+
+
+class _Modules:
+    """The files of a zoo that entries live in, each parsed once.
+
+    Args:
+        zoo: the directory.
+        home: path of the module that names without a dot are looked up in.
+
+    Raises:
+        UserCodeError: that file is missing or does not parse.
+    """
+
+    def __init__(self, zoo: Path, home: tuple[str, ...]) -> None:
+        self._zoo = zoo
+        self._home = home
+        self._names: dict[tuple[str, ...], set[str] | None] = {}
+        self._load(home, "model_def")
+
+    def defines(self, name: str) -> bool:
+        """Whether the home module defines a name, or may do so in a way that cannot be seen."""
+        names = self._load(self._home, "model_def")
+        return names is None or name in names
+
+    def require(self, dotted: str, flag: str, what: str, example: str) -> None:
+        """Checks that an entry is there.
+
+        Raises:
+            UserCodeError: it is not, or its file is missing or does not parse.
+        """
+        if "." in dotted:
+            home, name = _split(dotted)
+        else:
+            home, name = self._home, dotted
+        names = self._load(home, flag)
+        if names is None or name in names:
+            return
+        place = Path(*home).with_suffix(".py").as_posix()
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean --{flag} with {near[0]!r}, which it defines?" if near else ""
+        raise UserCodeError(
+            f"{place} does not define {name!r}, {what}",
+            fix="; ".join(part for part in (hint, f"add to {place}:  {example}") if part),
+        )
+
+    def _load(self, home: tuple[str, ...], flag: str) -> set[str] | None:
+        if home not in self._names:
+            self._names[home] = self._parse(home, flag)
+        return self._names[home]
+
+    def _parse(self, home: tuple[str, ...], flag: str) -> set[str] | None:
+        relative = Path(*home).with_suffix(".py")
+        path = self._zoo / relative
+        if not path.is_file():
+            if (self._zoo / Path(*home) / "__init__.py").is_file():
+                relative = Path(*home) / "__init__.py"
+                path = self._zoo / relative
+            else:
+                raise self._no_file(relative, flag)
+        return _defined_names(_parse_file(path, relative.as_posix()))
+
+    def _no_file(self, relative: Path, flag: str) -> UserCodeError:
+        present = sorted(
+            path.relative_to(self._zoo).as_posix()
+            for path in self._zoo.rglob("*.py")
+            if not any(part.startswith((".", "__pycache__")) for part in path.relative_to(self._zoo).parts)
+        )
+        near = difflib.get_close_matches(relative.as_posix(), present, n=1)
+        listed = ", ".join(present[:8]) + (", ..." if len(present) > 8 else "")
+        hint = f"did you mean {near[0]}?" if near else f"the zoo has: {listed or 'no Python file'}"
+        return UserCodeError(
+            f"--{flag} names the file {relative.as_posix()}, which is not in the model zoo",
+            fix=f"write file.object, with dots for folders; {hint}",
+        )
+
+
+def _split(dotted: str) -> tuple[tuple[str, ...], str]:
+    *home, name = dotted.split(".")
+    return tuple(home), name
+
+
+def _parse_file(path: Path, shown: str) -> ast.Module:
+    try:
+        with tokenize.open(path) as file:  # honours the file's own encoding line
+            source = file.read()
+        return ast.parse(source, filename=shown)
+    except SyntaxError as error:
+        line = (error.text or "").rstrip("\n")
+        marker = "\n" + " " * (4 + max(0, (error.offset or 1) - 1)) + "^" if line else ""
+        raise UserCodeError(
+            f"{shown}:{error.lineno or 1}: {error.msg}",
+            fix=f"correct line {error.lineno or 1} of {shown}",
+            traceback=(
+                f'  File "{shown}", line {error.lineno or 1}\n    {line}{marker}\n'
+                f"{type(error).__name__}: {error.msg}"
+            ),
+        ) from None
+    except (UnicodeDecodeError, ValueError, RecursionError, MemoryError) as error:
+        raise UserCodeError(f"{shown} cannot be read as Python: {error}", fix="save it as UTF-8 text") from None
+
+
+def _defined_names(module: ast.Module) -> set[str] | None:
+    """Names that a module has after its import; None if that cannot be seen."""
+    names: set[str] = set()
+    for statement in _top_level(module.body):
+        if isinstance(statement, ast.ImportFrom) and any(alias.name == "*" for alias in statement.names):
+            return None
+        if any(_is_dynamic(node) for node in _outside_functions(statement)):
+            return None
+        names.update(_bound(statement))
+    return None if "__getattr__" in names else names
+
+
+def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements that run at import, those in branches and blocks included."""
+    for statement in body:
+        yield statement
+        for name in ("body", "orelse", "finalbody"):
+            if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield from _top_level(getattr(statement, name, ()))
+        for handler in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+            yield from _top_level(handler.body)
+
+
+def _outside_functions(statement: ast.stmt) -> Iterator[ast.AST]:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return iter(())
+    return ast.walk(statement)
+
+
+def _is_dynamic(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    called = node.func
+    return isinstance(called, ast.Name) and called.id in ("globals", "exec", "setattr", "vars", "locals")
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield statement.name
+    elif isinstance(statement, ast.Import | ast.ImportFrom):
+        for alias in statement.names:
+            yield alias.asname or alias.name.partition(".")[0]
+    elif isinstance(statement, ast.AnnAssign) and statement.value is None:
+        return
+    else:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id

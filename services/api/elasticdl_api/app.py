@@ -1,0 +1,82 @@
+"""The application: routes behind the door, problems for errors, OpenAPI complete."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from elasticdl_api import problems, schemas
+from elasticdl_api.auth import OPEN_PATHS, Door, TokenVerifier
+from elasticdl_api.routes import activity, artifacts, bundles, cluster, internal, jobs
+from elasticdl_api.services import Services
+from elasticdl_api.telemetry import Meter
+
+VERSION = "0.1.0"
+_DESCRIPTION = """Submit, follow and steer elastic training jobs.
+
+Every request carries `Authorization: Bearer <token>`. Errors are problem details (RFC 9457) with a `code` for
+programs and a `fix` for people."""
+
+
+def create_app(services: Services, background: AbstractAsyncContextManager[None] | None = None) -> FastAPI:
+    """Builds the application.
+
+    Args:
+        services: what the routes work with.
+        background: what runs as long as the application does.
+    """
+    app = FastAPI(
+        title="ElasticDL",
+        version=VERSION,
+        description=_DESCRIPTION,
+        lifespan=None if background is None else lambda _app: background,
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+        redirect_slashes=False,
+    )
+    app.state.services = services
+    problems.install(app)
+    for router in (jobs.router, activity.router, artifacts.router, bundles.router, cluster.router):
+        app.include_router(router)
+    app.include_router(cluster.health_router)
+    app.include_router(internal.router)
+    app.add_middleware(
+        Door,
+        verify=TokenVerifier(services.database, services.settings.admin_token),
+        cluster_secret=services.settings.cluster_secret,
+    )
+    app.add_middleware(Meter)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        components = schema.setdefault("components", {})
+        components.setdefault("schemas", {})["JobSpec"] = schemas.spec_schema()
+        components["schemas"]["JobChanges"] = schemas.JobChanges.model_json_schema()
+        components["securitySchemes"] = {
+            "user": {"type": "http", "scheme": "bearer", "description": "The admin token, or one of a namespace."},
+            "master": {"type": "http", "scheme": "bearer", "description": "The job token of a master."},
+        }
+        for path, operations in schema["paths"].items():
+            for operation in operations.values():
+                if path not in OPEN_PATHS:
+                    operation["security"] = [{"master" if path.startswith("/internal/") else "user": []}]
+                _problems_only(operation)
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+def _problems_only(operation: dict[str, Any]) -> None:
+    """FastAPI declares its own shape of 422, which this api never sends."""
+    for status, response in operation["responses"].items():
+        content = response.get("content", {})
+        if status == "422" and problems.MEDIA_TYPE not in content:
+            response["content"] = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        elif problems.MEDIA_TYPE in content:
+            response["content"] = {problems.MEDIA_TYPE: content[problems.MEDIA_TYPE]}

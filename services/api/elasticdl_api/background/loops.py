@@ -1,0 +1,53 @@
+"""Runs the background tasks for as long as the application lives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import structlog
+
+from elasticdl_api.background.reaper import Reaper
+from elasticdl_api.background.relay import Relay
+from elasticdl_api.background.watchdog import Watchdog
+from elasticdl_api.services import Services
+from elasticdl_api.store.wakeups import wait
+from elasticdl_core.errors import UnavailableError
+
+EVERY_S = 1.0
+_log = structlog.get_logger(__name__)
+
+
+@asynccontextmanager
+async def background(services: Services) -> AsyncIterator[None]:
+    """Relay, watchdog, reaper and wake-ups, until the block ends."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(services.wakeups.run(), name="wakeups")]
+        if services.launcher is not None:
+            steps: dict[str, Callable[[], Awaitable[None]]] = {
+                "relay": Relay(services.intents, services.launcher).step,
+                "watchdog": Watchdog(services.intents, services.launcher).step,
+                "reaper": Reaper(services.intents, services.launcher).step,
+            }
+            tasks += [group.create_task(_repeat(services, name, step), name=name) for name, step in steps.items()]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def _repeat(services: Services, name: str, step: Callable[[], Awaitable[None]]) -> None:
+    """Takes steps for ever: at each wake-up, and once a second. A step that fails is tried again."""
+    with services.wakeups.waiter() as changed:
+        while True:
+            try:
+                await step()
+            except UnavailableError as error:
+                _log.warning("a step is put off", task=name, error=error.message)
+            except Exception:
+                _log.exception("a step failed", task=name)
+            await wait(changed, EVERY_S)
+            if name != "relay":
+                await asyncio.sleep(0.2)  # a burst of changes is one look

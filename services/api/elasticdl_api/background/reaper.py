@@ -1,0 +1,90 @@
+"""The reaper: nothing of a job that is over, put aside or gone is left running."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+import structlog
+
+from elasticdl_api import telemetry
+from elasticdl_api.store.intents import IntentStore
+from elasticdl_api.store.records import ACTIVE, TERMINAL
+from elasticdl_core.errors import UnavailableError
+from elasticdl_core.ports.launcher import Launcher, ProcessState, ProcessStatus, Role
+
+SETTLE_S = 8.0
+"""How long a master may take to put its job away after the end."""
+ASIDE_S = 20.0
+"""The same for a job that is suspended or evicted."""
+UNKNOWN_S = 30.0
+"""How long processes of a job that is not in the database are left alone."""
+GRACE_S = 8.0
+_log = structlog.get_logger(__name__)
+
+
+class Reaper:
+    """Ends left-over processes.
+
+    Args:
+        intents: knows the states of jobs.
+        launcher: knows and ends the processes.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, intents: IntentStore, launcher: Launcher, clock: Callable[[], float] = time.monotonic) -> None:
+        self._intents = intents
+        self._launcher = launcher
+        self._clock = clock
+        self._unknown_since: dict[str, float] = {}
+        self._told_at: dict[str, float] = {}
+
+    async def step(self) -> None:
+        """Looks at all processes once, and ends what nobody needs.
+
+        Raises:
+            UnavailableError: the database or the launcher is down.
+        """
+        living: dict[str, list[ProcessStatus]] = defaultdict(list)
+        for status in await self._launcher.list():
+            if status.state is not ProcessState.EXITED:
+                living[status.id.job_id].append(status)
+        states = await self._intents.states(list(living)) if living else {}
+        now = self._clock()
+        self._unknown_since = {job: self._unknown_since.get(job, now) for job in living if job not in states}
+        self._told_at = {job: at for job, at in self._told_at.items() if job in living}
+        for job_id, processes in living.items():
+            if self._is_left_over(job_id, states.get(job_id), processes, now):
+                await self._end(job_id, states.get(job_id), processes, now)
+
+    def _is_left_over(
+        self, job_id: str, found: tuple[str, float] | None, processes: list[ProcessStatus], now: float
+    ) -> bool:
+        if found is None:
+            return now - self._unknown_since[job_id] >= UNKNOWN_S
+        state, age_s = found
+        if state in ACTIVE:
+            return False
+        orphaned = not any(status.id.role is Role.MASTER for status in processes)
+        return orphaned or age_s >= (SETTLE_S if state in TERMINAL else ASIDE_S)
+
+    async def _end(
+        self, job_id: str, found: tuple[str, float] | None, processes: list[ProcessStatus], now: float
+    ) -> None:
+        if now - self._told_at.get(job_id, -GRACE_S) < GRACE_S:
+            return
+        self._told_at[job_id] = now
+        telemetry.REAPED.inc()
+        _log.warning("ending left-over processes", job=job_id, state=found and found[0], processes=len(processes))
+        if found is None or found[0] in TERMINAL:
+            await self._launcher.terminate_job(job_id, grace_s=GRACE_S)
+            return
+        # By process and not by job: meanwhile the job may be starting anew, with processes of its own.
+        for status in processes:
+            try:
+                await self._launcher.terminate(status.id, grace_s=GRACE_S)
+            except UnavailableError:
+                raise
+            except Exception as error:
+                _log.info("not ended", process=str(status.id), error=str(error))

@@ -1,0 +1,54 @@
+"""The relay: gives launch intents to the launcher, at least once; their ids make that once."""
+
+from __future__ import annotations
+
+import structlog
+
+from elasticdl_api import telemetry
+from elasticdl_api.store.intents import IntentStore
+from elasticdl_core.errors import ElasticDLError, UnavailableError
+from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessSpec
+
+REFUSED = "refused: "
+_log = structlog.get_logger(__name__)
+
+
+class Relay:
+    """Delivers what is due. Replicas share the work: an intent in delivery is locked.
+
+    Args:
+        intents: where the intents are.
+        launcher: where they go.
+    """
+
+    def __init__(self, intents: IntentStore, launcher: Launcher) -> None:
+        self._intents = intents
+        self._launcher = launcher
+
+    async def step(self) -> None:
+        """Delivers all that is due.
+
+        Raises:
+            UnavailableError: the database or the launcher is down; nothing is lost.
+        """
+        while await self._deliver_one():
+            pass
+
+    async def _deliver_one(self) -> bool:
+        async with self._intents.next() as delivery:
+            if delivery is None:
+                return False
+            outcome = await self._launch(delivery.process) if delivery.wanted else "dropped"
+            await delivery.settle(outcome)
+        telemetry.LAUNCHES.labels((outcome or "launched").partition(":")[0]).inc()
+        _log.info("launch intent settled", process=str(delivery.process), outcome=outcome or "launched")
+        return True
+
+    async def _launch(self, process: ProcessId) -> str:
+        try:
+            await self._launcher.launch(ProcessSpec(process))
+        except UnavailableError:
+            raise
+        except ElasticDLError as error:
+            return f"{REFUSED}{error.message}"
+        return ""

@@ -1,0 +1,189 @@
+"""The watchdog: a job that shall run has a master that lives, or gets a new one, or fails with a reason.
+
+``judge`` decides, on plain data; ``Watchdog`` looks, keeps how long something has been wrong, and acts.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from elasticdl_api import telemetry
+from elasticdl_api.background.relay import REFUSED
+from elasticdl_api.store.intents import IntentStore, Watched
+from elasticdl_core.errors import ElasticDLError, UnavailableError
+from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessState, ProcessStatus, Role
+
+MAX_FAILURES = 5
+"""Masters replaced in a row before the job fails."""
+LEASE_GRACE_S = 10.0
+"""How long a lease may be seen expired. A restarted api gives all masters that long to be heard."""
+MISSING_GRACE_S = 5.0
+START_GRACE_S = 90.0
+"""How long a new master may take to its lease (measured: under 2 s; a busy machine takes much longer)."""
+CANCEL_GRACE_S = 20.0
+TERMINATE_GRACE_S = 3.0
+_log = structlog.get_logger(__name__)
+
+
+class Action(enum.Enum):
+    """What to do about a master."""
+
+    NOTHING = "nothing"
+    WAIT = "wait"
+    """Something is wrong, but not for long enough."""
+    REPLACE = "replace"
+    CONCLUDE = "conclude"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do, and why.
+
+    Attributes:
+        action: what.
+        reason: why, for people.
+        to: the state to conclude with.
+        delay_s: back-off before the new master starts.
+        failures: failures in a row, this one included.
+    """
+
+    action: Action
+    reason: str = ""
+    to: str = ""
+    delay_s: float = 0.0
+    failures: int = 0
+
+
+_FINE = Verdict(Action.NOTHING)
+
+
+def judge(watched: Watched, process: ProcessStatus | None, wrong_s: float) -> Verdict:
+    """Decides about the master of an active job.
+
+    Args:
+        watched: the job and its lease.
+        process: the newest master's process; None if the launcher does not know it.
+        wrong_s: seconds since the watchdog first saw what is wrong now.
+    """
+    job = watched.job
+    alive = process is not None and process.state is not ProcessState.EXITED
+    if job.state == "CANCELLING":
+        if alive and wrong_s < CANCEL_GRACE_S:
+            return Verdict(Action.WAIT, "cancelling")
+        reason = "cancelled" if not alive else "cancelled; its master did not answer in time"
+        return Verdict(Action.CONCLUDE, reason, to="CANCELLED")
+    if not watched.delivered:
+        return _FINE
+    reason, patience = _complaint(watched, process, alive)
+    if not reason:
+        return _FINE
+    if wrong_s < patience:
+        return Verdict(Action.WAIT, reason)
+    return _replacement(watched, reason)
+
+
+def _complaint(watched: Watched, process: ProcessStatus | None, alive: bool) -> tuple[str, float]:
+    """What is wrong with a master, and how long it may be; empty if it is fine."""
+    if watched.outcome.startswith(REFUSED):
+        return f"the master could not be launched: {watched.outcome.removeprefix(REFUSED)}", 0.0
+    if process is not None and not alive:
+        how = f" ({process.reason})" if process.reason else ""
+        return f"the master exited with code {process.exit_code}{how}", 0.0
+    if watched.lease_alive:
+        return "", 0.0
+    if process is None:
+        return "the master's process is gone", MISSING_GRACE_S
+    if watched.lease_incarnation == watched.job.master_incarnation:
+        return "the master lives but is not heard of", LEASE_GRACE_S
+    return "the master did not take the job's lease in time", START_GRACE_S
+
+
+def _replacement(watched: Watched, reason: str) -> Verdict:
+    job = watched.job
+    if job.state == "STARTING" and job.desired in ("suspend", "evict"):
+        # There is nothing to save yet, so no new master is needed only to stop.
+        to = "SUSPENDED" if job.desired == "suspend" else "QUEUED"
+        return Verdict(Action.CONCLUDE, f"{job.desired} was asked for; {reason}", to=to)
+    failures = watched.recent_failures + 1
+    if failures > MAX_FAILURES:
+        return Verdict(Action.CONCLUDE, f"the master failed {failures} times in a row; last: {reason}", to="FAILED")
+    delay_s = 0.0 if failures == 1 else min(2.0 ** (failures - 2), 16.0)
+    return Verdict(Action.REPLACE, reason, delay_s=delay_s, failures=failures)
+
+
+class Watchdog:
+    """Looks after the masters of all active jobs. Replicas may watch the same jobs: only one acts.
+
+    Args:
+        intents: the jobs and their leases.
+        launcher: knows the processes.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, intents: IntentStore, launcher: Launcher, clock: Callable[[], float] = time.monotonic) -> None:
+        self._intents = intents
+        self._launcher = launcher
+        self._clock = clock
+        self._wrong_since: dict[tuple[str, int, str], float] = {}
+
+    async def step(self) -> None:
+        """Looks at every active job once, and acts.
+
+        Raises:
+            UnavailableError: the database or the launcher is down. What was held against masters until now is
+                forgotten, for they may only have been unable to reach the api.
+        """
+        try:
+            watched = await self._intents.watched()
+            processes = {status.id: status for status in await self._launcher.list()} if watched else {}
+            since: dict[tuple[str, int, str], float] = {}
+            for item in watched:
+                await self._look_at(item, processes, since)
+            self._wrong_since = since
+        except UnavailableError:
+            self._wrong_since = {}
+            raise
+
+    async def _look_at(
+        self,
+        item: Watched,
+        processes: dict[ProcessId, ProcessStatus],
+        since: dict[tuple[str, int, str], float],
+    ) -> None:
+        process_id = ProcessId(item.job.id, Role.MASTER, 0, item.job.master_incarnation)
+        process = processes.get(process_id)
+        verdict = judge(item, process, 0.0)
+        if verdict.action is Action.WAIT:
+            key = (item.job.id, item.job.master_incarnation, verdict.reason)
+            since[key] = self._wrong_since.get(key, self._clock())
+            verdict = judge(item, process, self._clock() - since[key])
+        if verdict.action is Action.REPLACE:
+            await self._replace(item, process_id, verdict)
+        elif verdict.action is Action.CONCLUDE:
+            await self._conclude(item, verdict)
+
+    async def _replace(self, item: Watched, process_id: ProcessId, verdict: Verdict) -> None:
+        replaced = await self._intents.replace_master(
+            item.job, reason=verdict.reason, delay_s=verdict.delay_s, failures=verdict.failures
+        )
+        if not replaced:
+            return
+        telemetry.REPLACED.inc()
+        _log.warning("master replaced", job=item.job.id, reason=verdict.reason, failures=verdict.failures)
+        try:
+            await self._launcher.terminate(process_id, grace_s=TERMINATE_GRACE_S)
+        except ElasticDLError as error:
+            _log.info("the old master was not told to leave", process=str(process_id), error=error.message)
+
+    async def _conclude(self, item: Watched, verdict: Verdict) -> None:
+        detail = {}
+        if verdict.to == "FAILED":
+            fix = f"read its log: GET /jobs/{item.job.id}/logs?role=master"
+            detail = {"error": {"message": verdict.reason, "fix": fix, "traceback": ""}}
+        if await self._intents.conclude(item.job, verdict.to, verdict.reason, detail):
+            _log.warning("job concluded", job=item.job.id, state=verdict.to, reason=verdict.reason)

@@ -1,0 +1,152 @@
+"""Files under the data directory, reached without ever following a link that a job may have planted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import stat
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, cast
+
+from elasticdl_core.errors import NotFoundError
+
+CHUNK = 1 << 18
+_JOB_ID = re.compile(r"[a-z0-9][-a-z0-9]{0,60}")
+
+
+def plain_name(job_id: str) -> str:
+    """The job id, if it can be one: it is used in paths and queries.
+
+    Raises:
+        NotFoundError: it cannot, so there is no such job.
+    """
+    if not _JOB_ID.fullmatch(job_id):
+        raise NotFoundError("there is no such job", fix="list the jobs with GET /jobs")
+    return job_id
+
+
+async def remove_tree(path: Path) -> None:
+    """Removes a directory with all that is in it; does nothing if there is none."""
+    await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+
+
+def open_below(base: Path, relative: str) -> int:
+    """Opens a file or directory below ``base`` for reading, one path component at a time.
+
+    A worker runs a tenant's code and can put links into its directories: none is followed.
+
+    Args:
+        base: an existing directory that is trusted itself.
+        relative: path below it, with ``/``.
+
+    Returns:
+        A file descriptor; the caller closes it.
+
+    Raises:
+        NotFoundError: there is no such file, it leaves ``base``, or it is neither a file nor a directory.
+    """
+    parts = PurePosixPath(relative).parts
+    if not parts or any(part in ("..", "/", ".") or "\0" in part for part in parts):
+        raise _missing(relative)
+    try:
+        current = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for number, part in enumerate(parts):
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            if number < len(parts) - 1:
+                flags |= os.O_DIRECTORY
+            try:
+                following = os.open(part, flags, dir_fd=current)
+            finally:
+                os.close(current)
+            current = following
+    except (OSError, ValueError):
+        raise _missing(relative) from None
+    mode = os.fstat(current).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        os.close(current)
+        raise _missing(relative)
+    return current
+
+
+def is_directory(descriptor: int) -> bool:
+    """Whether an open file is a directory."""
+    return stat.S_ISDIR(os.fstat(descriptor).st_mode)
+
+
+def read_pieces(descriptor: int) -> Iterator[bytes]:
+    """The content of an open file, piece by piece; closes it."""
+    with os.fdopen(descriptor, "rb") as file:
+        while piece := file.read(CHUNK):
+            yield piece
+
+
+def zip_pieces(descriptor: int) -> Iterator[bytes]:
+    """The content of an open directory as a zip file, piece by piece; closes it. Links are left out."""
+    sink = _Sink()
+    try:
+        with zipfile.ZipFile(cast(IO[bytes], sink), "w", zipfile.ZIP_STORED) as archive:
+            for folder, directories, names, folder_fd in os.fwalk(".", dir_fd=descriptor, follow_symlinks=False):
+                directories.sort()
+                for name in sorted(names):
+                    yield from _zip_member(archive, sink, f"{folder}/{name}".removeprefix("./"), name, folder_fd)
+        yield sink.take()
+    finally:
+        os.close(descriptor)
+
+
+def _zip_member(archive: zipfile.ZipFile, sink: _Sink, path: str, name: str, folder_fd: int) -> Iterator[bytes]:
+    try:
+        member = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
+    except OSError:
+        return
+    with os.fdopen(member, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return
+        with archive.open(zipfile.ZipInfo(path), "w", force_zip64=True) as target:
+            while piece := file.read(CHUNK):
+                target.write(piece)
+                yield sink.take()
+    yield sink.take()
+
+
+class _Sink:
+    """A file to write to that gives away what was written."""
+
+    def __init__(self) -> None:
+        self._pieces = bytearray()
+        self._position = 0
+
+    def write(self, data: bytes) -> int:
+        """Takes data."""
+        self._pieces += data
+        self._position += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Refuses: what was given away cannot be changed."""
+        raise OSError("not seekable")
+
+    def seekable(self) -> bool:
+        """It is not."""
+        return False
+
+    def flush(self) -> None:
+        """Does nothing: there is nothing below."""
+
+    def take(self) -> bytes:
+        """What was written since it was last taken."""
+        taken = bytes(self._pieces)
+        self._pieces.clear()
+        return taken
+
+
+def _missing(relative: str) -> NotFoundError:
+    return NotFoundError(f"there is no file {relative!r}", fix="list the artifacts with GET /jobs/{id}/artifacts")

@@ -1,0 +1,142 @@
+"""Builds the object graph and serves until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Iterator
+
+import structlog
+import uvicorn
+from sqlalchemy import insert
+
+from elasticdl_api.app import create_app
+from elasticdl_api.auth import token_digest
+from elasticdl_api.background.loops import background
+from elasticdl_api.services import Services
+from elasticdl_api.settings import Settings
+from elasticdl_api.store import tables as t
+from elasticdl_api.store.database import Database
+from elasticdl_api.store.migrate import migrate
+from elasticdl_api.store.wakeups import Wakeups
+from elasticdl_core.errors import UnavailableError
+from elasticdl_core.ports.launcher import Launcher
+from elasticdl_runtime.settings import Environment
+from elasticdl_runtime.telemetry.logs import configure_logs
+
+SHUTDOWN_S = 8
+DATABASE_PATIENCE_S = 60.0
+_log = structlog.get_logger(__name__)
+
+
+class Server(uvicorn.Server):
+    """Uvicorn under our own signals: the process is told to stop in one place."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Captures none."""
+        yield
+
+
+async def serve(stop: asyncio.Event) -> int:
+    """Serves the api until ``stop`` is set.
+
+    Args:
+        stop: set by signals.
+
+    Returns:
+        The exit code.
+    """
+    configure_logs(service="api")
+    settings = Settings.from_environment()
+    async with contextlib.AsyncExitStack() as stack:
+        database = Database(settings.database_url)
+        stack.push_async_callback(database.close)
+        await _migrate_patiently(database, stop)
+        if stop.is_set():
+            return 0
+        services = Services(
+            settings=settings,
+            database=database,
+            launcher=await _launcher(settings, stack),
+            wakeups=Wakeups(database),
+        )
+        app = create_app(services, background(services))
+        server = Server(
+            uvicorn.Config(
+                app,
+                host=settings.host,
+                port=settings.port,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=SHUTDOWN_S,
+                timeout_keep_alive=30,
+                lifespan="on",
+            )
+        )
+        await _run(server, services, stop)
+        return 0 if server.started else 1
+
+
+async def migrate_only(_stop: asyncio.Event) -> int:
+    """Brings the database's schema up to date."""
+    configure_logs(service="api")
+    database = Database(Environment().text("ELASTICDL_DATABASE_URL"))
+    try:
+        await migrate(database)
+    finally:
+        await database.close()
+    print("the schema is up to date")
+    return 0
+
+
+async def make_token(namespace: str, scope: str) -> int:
+    """Makes a token for a namespace and prints it: it is kept as a hash only."""
+    token = secrets.token_urlsafe(32)
+    database = Database(Environment().text("ELASTICDL_DATABASE_URL"))
+    try:
+        async with database.transaction() as connection:
+            values = {"id": secrets.token_hex(4), "namespace": namespace, "scope": scope}
+            await connection.execute(insert(t.tokens).values(sha256=token_digest(token), **values))
+    finally:
+        await database.close()
+    print(token)
+    return 0
+
+
+async def _launcher(settings: Settings, stack: contextlib.AsyncExitStack) -> Launcher | None:
+    if not settings.agent_address:
+        _log.warning("no agent: jobs are queued, but nothing is launched", fix="set ELASTICDL_AGENT")
+        return None
+    from elasticdl_runtime.launch.process.client import ProcessLauncher
+
+    launcher: Launcher = await stack.enter_async_context(ProcessLauncher(settings.agent_address, settings.node_token))
+    return launcher
+
+
+async def _migrate_patiently(database: Database, stop: asyncio.Event) -> None:
+    """Waits for a database that is still starting, but not for ever."""
+    deadline = asyncio.get_running_loop().time() + DATABASE_PATIENCE_S
+    while not stop.is_set():
+        try:
+            return await migrate(database)
+        except UnavailableError as error:
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+            _log.warning("waiting for the database", error=error.message)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), 0.5)
+    return None
+
+
+async def _run(server: Server, services: Services, stop: asyncio.Event) -> None:
+    serving = asyncio.create_task(server.serve(), name="server")
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    # Streams end by themselves now; requests in flight have a few seconds.
+    services.stopping.set()
+    server.should_exit = True
+    stopping.cancel()
+    await serving

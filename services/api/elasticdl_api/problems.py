@@ -1,0 +1,215 @@
+"""Errors over HTTP: problem details (RFC 9457), from one table.
+
+Every problem has ``type``, ``title``, ``status``, ``detail``, ``code`` and ``fix``; a refused specification has
+``problems`` too, one entry a field.
+"""
+
+from __future__ import annotations
+
+import http
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from elasticdl_core.errors import (
+    ConflictError,
+    ElasticDLError,
+    FencedError,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDeniedError,
+    SpecError,
+    UnauthenticatedError,
+    UnavailableError,
+    UserCodeError,
+)
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_S = 2
+_log = structlog.get_logger(__name__)
+
+
+class HeldError(ConflictError):
+    """Another holder's lease lives."""
+
+    code = "held"
+
+
+class IdempotencyError(ConflictError):
+    """The key was used with another body."""
+
+    code = "idempotency_conflict"
+
+
+class PreconditionFailedError(ConflictError):
+    """The object changed since the caller read it."""
+
+    code = "precondition_failed"
+
+
+class MalformedError(InvalidInputError):
+    """The body is not what its type says."""
+
+    code = "malformed"
+
+
+class TooLargeError(InvalidInputError):
+    """The body is larger than allowed."""
+
+    code = "too_large"
+
+
+class MediaTypeError(InvalidInputError):
+    """The body is of a type that the route does not take."""
+
+    code = "unsupported_media_type"
+
+
+_STATUS: tuple[tuple[type[ElasticDLError], int], ...] = (
+    (TooLargeError, 413),
+    (MediaTypeError, 415),
+    (MalformedError, 400),
+    (PreconditionFailedError, 412),
+    (InvalidInputError, 422),
+    (NotFoundError, 404),
+    (FencedError, 409),
+    (ConflictError, 409),
+    (UnauthenticatedError, 401),
+    (PermissionDeniedError, 403),
+    (UnavailableError, 503),
+)
+
+
+class FieldProblem(BaseModel):
+    """One thing that is wrong with the request."""
+
+    field: str = Field(description="The field, or its place in the request.", examples=["minibatch_size"])
+    message: str = Field(description="What is wrong with it.", examples=["'64' is not a whole number"])
+    fix: str = Field(description="What to give instead.", examples=["give a whole number"])
+
+
+class Problem(BaseModel):
+    """Why a request failed, and what to do about it (RFC 9457)."""
+
+    type: str = Field(description="A name of this kind of problem.", examples=["urn:elasticdl:problem:not_found"])
+    title: str = Field(description="The status in words.", examples=["Not Found"])
+    status: int = Field(description="The HTTP status.", examples=[404])
+    detail: str = Field(description="What happened, and where.", examples=["there is no job digits-x7k2p9"])
+    code: str = Field(description="The kind of problem, for programs.", examples=["not_found"])
+    fix: str = Field(description="What to do next.", examples=["list the jobs with GET /jobs"])
+    problems: list[FieldProblem] | None = Field(default=None, description="All that is wrong, field by field.")
+    traceback: str | None = Field(default=None, description="The user's part of a traceback, for model code.")
+
+
+def status_of(error: ElasticDLError) -> int:
+    """The HTTP status that stands for an exception."""
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def problem_response(error: ElasticDLError) -> JSONResponse:
+    """The response that stands for an exception."""
+    extra: dict[str, Any] = {}
+    if isinstance(error, SpecError):
+        extra["problems"] = [{"field": p.field, "message": p.message, "fix": p.fix} for p in error.problems]
+    if isinstance(error, UserCodeError) and error.traceback:
+        extra["traceback"] = error.traceback
+    return _response(status_of(error), error.code, error.message, error.fix, extra)
+
+
+def install(app: FastAPI) -> None:
+    """Makes every failure of the application a problem."""
+    app.add_exception_handler(ElasticDLError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_validation)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(Exception, _on_unexpected)
+
+
+async def _on_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ElasticDLError)
+    return problem_response(error)
+
+
+async def _on_validation(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    problems = []
+    malformed = False
+    for item in error.errors():
+        place = [str(part) for part in item["loc"]]
+        malformed = malformed or item["type"] == "json_invalid"
+        problems.append({"field": ".".join(place[1:]) or place[0], "message": item["msg"], "fix": _fix_of(item)})
+    detail = "; ".join(f"{p['field']}: {p['message']}" for p in problems)
+    status, code = (400, "malformed") if malformed else (422, "invalid_input")
+    return _response(status, code, detail, "correct the named parts of the request", {"problems": problems})
+
+
+def _fix_of(item: dict[str, Any]) -> str:
+    if item["type"] == "missing":
+        return "give it"
+    if item["type"] == "extra_forbidden":
+        return "remove it; the API reference at /docs lists what there is"
+    return "see the API reference at /docs"
+
+
+async def _on_http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    fixes = {
+        404: "the API reference at /docs lists all paths",
+        405: "use a method that the Allow header names",
+        400: "send a well-formed request",
+    }
+    codes = {400: "malformed", 404: "not_found", 405: "method_not_allowed"}
+    detail = {
+        404: f"there is nothing at {request.url.path}",
+        405: f"{request.url.path} does not take {request.method}",
+    }.get(error.status_code, str(error.detail))
+    response = _response(
+        error.status_code, codes.get(error.status_code, "http"), detail, fixes.get(error.status_code, ""), {}
+    )
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
+    _log.error("request failed", method=request.method, path=request.url.path, exc_info=error)
+    return _response(
+        500, "internal", f"the server failed: {type(error).__name__}", "report it with the server's log", {}
+    )
+
+
+def _response(status: int, code: str, detail: str, fix: str, extra: dict[str, Any]) -> JSONResponse:
+    headers = {}
+    if status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="elasticdl"'
+    if status == 503:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    content = {
+        "type": f"urn:elasticdl:problem:{code}",
+        "title": http.HTTPStatus(status).phrase,
+        "status": status,
+        "detail": _printable(detail),
+        "code": code,
+        "fix": _printable(fix),
+        **extra,
+    }
+    return JSONResponse(content, status_code=status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error responses of a route for OpenAPI: those named, and those that every route can give."""
+    return {
+        status: {
+            "model": Problem,
+            "description": http.HTTPStatus(status).phrase,
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+        for status in sorted({*statuses, 401, 403, 500, 503})
+    }

@@ -1,0 +1,1 @@
+"""The HTTP routes: doors, not rooms. They validate, call, and translate the answer."""

@@ -1,0 +1,230 @@
+"""What a job does: events (as a list or a live stream), logs, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from elasticdl_api import schemas
+from elasticdl_api.problems import declared
+from elasticdl_api.routes.jobs import find
+from elasticdl_api.schemas import Event, Metrics
+from elasticdl_api.services import Api, User
+from elasticdl_api.store.records import JobRecord
+from elasticdl_api.store.wakeups import wait
+from elasticdl_api.values import BIGINT
+from elasticdl_core.errors import InvalidInputError, NotFoundError, UnavailableError
+from elasticdl_core.ports.launcher import Launcher, Role
+
+router = APIRouter(tags=["activity"])
+STATUS_EVERY_S = 1.0
+LINE_BYTES = 512
+"""A guess at the length of a line of logs, to read enough of the end."""
+_SSE: dict[str, Any] = {
+    "text/event-stream": {
+        "schema": {"type": "string"},
+        "example": 'id: 7\nevent: event\ndata: {"id": 7, "kind": "state", "message": "2 workers fit"}\n\n',
+    }
+}
+
+
+@router.get(
+    "/jobs/{job_id}/events",
+    response_model=list[Event],
+    summary="Events of a job, as a list or a live stream",
+    responses={**declared(404, 422), 200: {"description": "Events, oldest first", "content": _SSE}},
+)
+async def events(
+    job_id: schemas.JobId,
+    request: Request,
+    api: Api,
+    user: User,
+    after: Annotated[int, Query(description="Only events after that id.", ge=0, le=BIGINT)] = 0,
+    limit: Annotated[int, Query(description="At most that many (lists only).", ge=1, le=1000)] = 200,
+    last_event_id: Annotated[
+        str | None, Header(description="Streams only: go on after that id.", max_length=40)
+    ] = None,
+) -> Response:
+    """With `Accept: text/event-stream`: each `event` with its id, `status` about once a second, `end` at the end.
+
+    A stream that was cut goes on where it was with `Last-Event-ID`.
+    """
+    job = await find(api, user, job_id)
+    if "text/event-stream" not in request.headers.get("accept", ""):
+        rows = await api.jobs.events(job_id, after=after, limit=limit)
+        return JSONResponse(jsonable_encoder([_event(row) for row in rows]))
+    start = after if last_event_id is None else _event_id(last_event_id)
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_stream(api, user, job, start), media_type="text/event-stream", headers=headers)
+
+
+@router.get(
+    "/jobs/{job_id}/logs",
+    response_class=Response,
+    summary="What a process of a job printed",
+    responses={
+        **declared(404, 422),
+        200: {"description": "The log", "content": {"text/plain": {"schema": {"type": "string"}}}},
+    },
+)
+async def logs(
+    job_id: schemas.JobId,
+    api: Api,
+    user: User,
+    role: Annotated[Role, Query(description="Which kind of process.")] = Role.WORKER,
+    index: Annotated[int, Query(description="Which of them.", ge=0, le=100_000)] = 0,
+    tail: Annotated[int | None, Query(description="Only the last lines, that many.", ge=0, le=100_000)] = None,
+    follow: Annotated[bool, Query(description="Go on with what is printed from now on.")] = False,
+) -> Response:
+    """All incarnations of the process, oldest first."""
+    await find(api, user, job_id)
+    if api.launcher is None:
+        raise UnavailableError("there is no agent that keeps logs", fix="start one, and set ELASTICDL_AGENT")
+    if tail is None:
+        pieces = api.launcher.logs(job_id, role, index, tail=None, follow=follow)
+    else:
+        pieces = _last_lines(api.launcher, job_id, role, index, tail, follow)
+    pieces = await _begun(pieces)
+    return StreamingResponse(
+        _until_stopped(pieces, api.stopping),
+        media_type="text/plain; charset=utf-8",
+        headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"},
+    )
+
+
+@router.get(
+    "/jobs/{job_id}/metrics",
+    response_model=Metrics,
+    summary="Losses and evaluations of a job",
+    responses=declared(404, 422),
+)
+async def metrics(
+    job_id: schemas.JobId,
+    api: Api,
+    user: User,
+    limit: Annotated[int, Query(description="At most that many losses, the latest.", ge=1, le=100_000)] = 10_000,
+) -> Any:
+    """The training loss by model version, and every evaluation."""
+    await find(api, user, job_id)
+    belongings = await api.jobs.belongings(job_id)
+    return schemas.metrics(await api.jobs.losses(job_id, limit=limit), belongings["evaluations"])
+
+
+def _event(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("id", "at", "kind", "message", "detail")}
+
+
+def _event_id(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else -1
+    if not 0 <= number <= BIGINT:
+        raise InvalidInputError(f"Last-Event-ID {text!r} is not an id of ours", fix="send the last id that came")
+    return number
+
+
+async def _stream(api: Api, user: User, job: JobRecord, after: int) -> AsyncIterator[str]:
+    shown: dict[str, Any] | None = None
+    with api.wakeups.waiter(job.id) as changed:
+        while not api.stopping.is_set():
+            try:
+                # The job first: a terminal state that is seen has its event among those that are read next.
+                job = await api.jobs.get(job.id, namespace=user.namespace)
+                rows = await api.jobs.events(job.id, after=after, limit=500)
+            except UnavailableError:
+                yield ": the database does not answer\n\n"
+                await wait(changed, STATUS_EVERY_S)
+                continue
+            except NotFoundError:
+                yield _message("end", {"state": "DELETED", "reason": "the job was deleted"})
+                return
+            for row in rows:
+                after = row["id"]
+                yield _message("event", _event(row), after)
+            status = schemas.job_summary(job)
+            status.pop("spec")
+            if status != shown:
+                shown = status
+                yield _message("status", status)
+            if job.terminal and len(rows) < 500:
+                yield _message("end", {"state": job.state, "reason": job.reason, "error": status["error"]})
+                return
+            if len(rows) < 500:
+                if not rows and status == shown:
+                    yield ": alive\n\n"
+                await _wait_or_stop(changed, api.stopping)
+
+
+async def _wait_or_stop(changed: asyncio.Event, stopping: asyncio.Event) -> None:
+    stop = asyncio.create_task(stopping.wait())
+    wake = asyncio.create_task(wait(changed, STATUS_EVERY_S))
+    try:
+        await asyncio.wait({stop, wake}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stop.cancel()
+        wake.cancel()
+
+
+def _message(kind: str, data: dict[str, Any], number: int | None = None) -> str:
+    head = "" if number is None else f"id: {number}\n"
+    return f"{head}event: {kind}\ndata: {json.dumps(jsonable_encoder(data))}\n\n"
+
+
+async def _last_lines(
+    launcher: Launcher, job_id: str, role: Role, index: int, lines: int, follow: bool
+) -> AsyncIterator[bytes]:
+    end = bytearray()
+    async for piece in launcher.logs(job_id, role, index, tail=(lines + 1) * LINE_BYTES, follow=False):
+        end += piece
+    kept = b"".join(bytes(end).splitlines(keepends=True)[-lines:]) if lines else b""
+    if not follow:
+        yield kept
+        return
+    async for piece in launcher.logs(job_id, role, index, tail=len(kept), follow=True):
+        yield piece
+
+
+async def _begun(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same pieces, after a first look: what fails at once fails as a problem, not in the middle of a body."""
+    first = asyncio.ensure_future(anext(pieces, b""))
+    await asyncio.wait({first}, timeout=1.0)
+    if first.done():
+        await first
+
+    async def all_pieces() -> AsyncIterator[bytes]:
+        try:
+            yield await first
+            async for piece in pieces:
+                yield piece
+        finally:
+            first.cancel()
+            with contextlib.suppress(BaseException):
+                await pieces.aclose()  # type: ignore[attr-defined]
+
+    return all_pieces()
+
+
+async def _until_stopped(pieces: AsyncIterator[bytes], stopping: asyncio.Event) -> AsyncIterator[bytes]:
+    stop = asyncio.ensure_future(stopping.wait())
+    try:
+        while True:
+            piece = asyncio.ensure_future(anext(pieces, None))
+            await asyncio.wait({piece, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not piece.done():
+                piece.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await piece
+                return
+            data = await piece
+            if data is None:
+                return
+            yield data
+    finally:
+        stop.cancel()
+        with contextlib.suppress(BaseException):
+            await pieces.aclose()  # type: ignore[attr-defined]

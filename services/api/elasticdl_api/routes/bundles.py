@@ -1,0 +1,133 @@
+"""Bundles: upload model code as a zip, addressed by its content."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi import Path as PathParameter
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from elasticdl_api import files
+from elasticdl_api.problems import MalformedError, TooLargeError, declared
+from elasticdl_api.schemas import Bundle
+from elasticdl_api.services import Api, User
+from elasticdl_api.submission import bundle_path
+from elasticdl_core.errors import NotFoundError
+from elasticdl_runtime.bundles import MAX_ZIP_BYTES, digest_hex, unpack_bundle
+
+router = APIRouter(tags=["bundles"])
+Digest = Annotated[
+    str,
+    PathParameter(
+        description="sha256: and the 64 hex digits of the zip's SHA-256.",
+        pattern=r"^sha256:[0-9a-f]{64}$",
+        examples=["sha256:" + "0f" * 32],
+    ),
+]
+_ZIP: dict[str, Any] = {"application/zip": {"schema": {"type": "string", "format": "binary"}}}
+
+
+@router.put(
+    "/bundles/{digest}",
+    status_code=201,
+    response_model=Bundle,
+    summary="Upload a bundle",
+    openapi_extra={"requestBody": {"required": True, "description": "The zip.", "content": _ZIP}},
+    responses={**declared(400, 413, 422), 200: {"model": Bundle, "description": "It was there already"}},
+)
+async def upload(digest: Digest, request: Request, api: Api, user: User) -> JSONResponse:
+    """The zip is checked: its digest, its members, its size when unpacked."""
+    known = await bundle_path(api, user.home, digest)
+    if known is not None:
+        return JSONResponse({"digest": digest, "size": known.stat().st_size}, status_code=200)
+    directory = api.settings.bundles_dir
+    await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
+    descriptor, name = await asyncio.to_thread(tempfile.mkstemp, prefix=".upload-", dir=directory)
+    path = Path(name)
+    try:
+        size = await _receive(request, descriptor, digest)
+        await asyncio.to_thread(_examine, path)
+        await asyncio.to_thread(_publish, path, directory / f"{digest_hex(digest)}.zip")
+        await api.jobs.add_bundle(user.home, digest, size)
+    finally:
+        await asyncio.to_thread(path.unlink, missing_ok=True)
+    return JSONResponse({"digest": digest, "size": size}, status_code=201)
+
+
+@router.head(
+    "/bundles/{digest}",
+    response_class=Response,
+    summary="Is a bundle there?",
+    responses={**declared(404, 422), 200: {"description": "It is there", "content": {}}},
+)
+async def probe(digest: Digest, api: Api, user: User) -> Response:
+    """200 if it need not be uploaded, else 404."""
+    path = await _find(api, user, digest)
+    return Response(media_type="application/zip", headers={"Content-Length": str(path.stat().st_size)})
+
+
+@router.get(
+    "/bundles/{digest}",
+    response_class=StreamingResponse,
+    summary="Fetch a bundle",
+    responses={**declared(404, 422), 200: {"description": "The zip", "content": _ZIP}},
+)
+async def fetch(digest: Digest, api: Api, user: User) -> StreamingResponse:
+    """The zip as it was uploaded."""
+    return stream_zip(await _find(api, user, digest))
+
+
+def stream_zip(path: Path) -> StreamingResponse:
+    """A zip file as a response."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    headers = {"Content-Length": str(os.fstat(descriptor).st_size), "X-Content-Type-Options": "nosniff"}
+    return StreamingResponse(files.read_pieces(descriptor), media_type="application/zip", headers=headers)
+
+
+async def _find(api: Api, user: User, digest: str) -> Path:
+    path = await bundle_path(api, user.home, digest)
+    if path is None:
+        raise NotFoundError(f"there is no bundle {digest}", fix="upload it with PUT /bundles/{digest}")
+    return path
+
+
+async def _receive(request: Request, descriptor: int, digest: str) -> int:
+    size = 0
+    hasher = hashlib.sha256()
+    with os.fdopen(descriptor, "wb") as file:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > MAX_ZIP_BYTES:
+                raise TooLargeError(
+                    f"the bundle is larger than {MAX_ZIP_BYTES >> 20} MiB", fix="keep data out of the model zoo"
+                )
+            hasher.update(piece)
+            file.write(piece)
+        file.flush()
+        await asyncio.to_thread(os.fsync, file.fileno())
+    if f"sha256:{hasher.hexdigest()}" != digest:
+        raise MalformedError(
+            f"the body's digest is sha256:{hasher.hexdigest()}, not {digest}",
+            fix="send the zip unchanged to the path with its own digest",
+        )
+    return size
+
+
+def _examine(path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="elasticdl-bundle-") as folder:
+        unpack_bundle(path, Path(folder) / "zoo")
+
+
+def _publish(path: Path, target: Path) -> None:
+    path.replace(target)
+    directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,102 @@
+"""The cluster and the api itself: capacity, health, Prometheus metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
+
+from elasticdl_api import telemetry
+from elasticdl_api.problems import declared
+from elasticdl_api.schemas import Cluster, Health
+from elasticdl_api.services import Api, User
+from elasticdl_core.errors import ElasticDLError
+from elasticdl_core.job import JobState
+from elasticdl_core.ports.launcher import CapacityInfo
+
+router = APIRouter()
+health_router = APIRouter(tags=["health"])
+
+
+@router.get("/cluster", tags=["cluster"], response_model=Cluster, summary="The cluster", responses=declared())
+async def cluster(api: Api, user: User) -> Any:
+    """Worker slots in all and in use, jobs by state, and how each component is."""
+    counts = await api.jobs.counts(user.namespace)
+    capacity, agent = await _capacity(api)
+    return {
+        "slots": {"total": capacity.slots, "used": sum(capacity.used.values())},
+        "jobs": counts,
+        "components": {"database": "ok", "agent": agent, "scheduler": await _scheduler(api)},
+    }
+
+
+@router.get(
+    "/metrics",
+    tags=["cluster"],
+    response_class=Response,
+    summary="Metrics of the api, for Prometheus",
+    responses={
+        **declared(),
+        200: {"description": "Text exposition", "content": {"text/plain": {"schema": {"type": "string"}}}},
+    },
+)
+async def prometheus(api: Api, user: User) -> Response:
+    """Requests by route and status, jobs by state, worker slots."""
+    gauges = CollectorRegistry()
+    jobs = Gauge("elasticdl_jobs", "Jobs by state.", ["state"], registry=gauges)
+    counts = await api.jobs.counts(user.namespace)
+    for state in JobState:
+        jobs.labels(str(state)).set(counts.get(str(state), 0))
+    capacity, _ = await _capacity(api)
+    slots = Gauge("elasticdl_slots", "Worker slots.", ["kind"], registry=gauges)
+    slots.labels("total").set(capacity.slots)
+    slots.labels("used").set(sum(capacity.used.values()))
+    content = generate_latest(telemetry.REGISTRY) + generate_latest(gauges)
+    return Response(content, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+@health_router.get("/healthz", response_model=Health, summary="Does the api live?")
+async def healthz() -> Any:
+    """200 as long as the process answers."""
+    return {"status": "ok"}
+
+
+@health_router.get(
+    "/readyz",
+    response_model=Health,
+    summary="Is the api ready?",
+    responses={503: {"model": Health, "description": "Not ready: see the components"}},
+)
+async def readyz(api: Api) -> JSONResponse:
+    """200 when the database answers; the agent is reported, but the api is of use without it."""
+    components = {}
+    try:
+        await api.jobs.ping()
+        components["database"] = "ok"
+    except ElasticDLError as error:
+        components["database"] = error.message
+    components["agent"] = (await _capacity(api))[1]
+    ready = components["database"] == "ok" and not api.stopping.is_set()
+    return JSONResponse(
+        {"status": "ok" if ready else "not ready", "components": components},
+        status_code=200 if ready else 503,
+        headers={} if ready else {"Retry-After": "2"},
+    )
+
+
+async def _capacity(api: Api) -> tuple[CapacityInfo, str]:
+    if api.launcher is None:
+        return CapacityInfo(0), "not configured"
+    try:
+        return await api.launcher.capacity(), "ok"
+    except ElasticDLError as error:
+        return CapacityInfo(0), error.message
+
+
+async def _scheduler(api: Api) -> str:
+    lease = await api.jobs.scheduler_lease()
+    if lease is None or not lease["alive"]:
+        return "no scheduler leads: queued jobs wait"
+    return "ok"

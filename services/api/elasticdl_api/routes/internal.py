@@ -1,0 +1,232 @@
+"""Routes for masters. A job token of a master opens those of its own job; its epoch proves that it still is one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+
+from elasticdl_api import files
+from elasticdl_api.problems import declared
+from elasticdl_api.routes.bundles import stream_zip
+from elasticdl_api.services import Api, Master
+from elasticdl_api.submission import bundle_path
+from elasticdl_api.values import BIGINT, clean
+from elasticdl_core.errors import InvalidInputError, NotFoundError
+from elasticdl_core.task import TaskId
+
+router = APIRouter(prefix="/internal/jobs/{job_id}", tags=["internal"], responses=declared(400, 409, 422))
+Number = Annotated[int, Field(ge=0, le=BIGINT)]
+Text = Annotated[str, Field(max_length=200_000)]
+
+
+class LeaseRequest(BaseModel):
+    """Who wants to be the job's master."""
+
+    holder: Annotated[str, Field(min_length=1, max_length=200, examples=["master-0.1@node-a:4711"])]
+
+
+class Stamped(BaseModel):
+    """What a master says carries its epoch."""
+
+    epoch: Number
+
+
+class Loss(BaseModel):
+    """A training loss; null when it was not a number."""
+
+    model_version: Number
+    loss: float | None
+    at: datetime | float | None = Field(default=None, description="ISO 8601, or seconds since the epoch.")
+
+
+class Heartbeat(Stamped):
+    """A sign of life with the job's status."""
+
+    status: dict[str, Any]
+    losses: list[Loss] = []
+
+
+class StateReport(Stamped):
+    """The state that the job is in now."""
+
+    to: Literal["RUNNING", "SUSPENDED", "QUEUED", "SUCCEEDED", "FAILED", "CANCELLED"]
+    reason: Text = ""
+    detail: dict[str, Any] = {}
+
+
+class EventReport(BaseModel):
+    """Something that happened."""
+
+    kind: Annotated[str, Field(min_length=1, max_length=100)]
+    message: Text = ""
+    detail: dict[str, Any] = {}
+
+
+class EventReports(Stamped):
+    """What happened."""
+
+    events: Annotated[list[EventReport], Field(max_length=10_000)]
+
+
+class PlanReport(Stamped):
+    """The plan of the job: shards, records per task, seed, rounds."""
+
+    plan: dict[str, Any]
+
+
+class DoneReport(Stamped):
+    """Tasks that are done."""
+
+    tasks: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100_000)]
+
+
+class CheckpointReport(Stamped):
+    """The manifest of a checkpoint whose files are all on disk."""
+
+    manifest: dict[str, Any]
+
+
+class EvaluationReport(Stamped):
+    """Metrics at one version."""
+
+    number: Number
+    model_version: Annotated[int, Field(ge=-1, le=BIGINT)]
+    training_epoch: Annotated[int, Field(ge=-1, le=BIGINT)]
+    metrics: dict[str, Any]
+
+
+class ArtifactReport(Stamped):
+    """Something that the job made."""
+
+    name: Annotated[str, Field(min_length=1, max_length=500)]
+    path: Annotated[str, Field(min_length=1, max_length=4000)]
+    size: Number
+    sha256: Annotated[str, Field(max_length=100)] = ""
+
+
+@router.post("/lease", summary="Become the job's master")
+async def lease(job_id: str, body: LeaseRequest, api: Api, master: Master) -> dict[str, Any]:
+    """A new epoch, and all that is durable of the job: specification, ledger, checkpoints, evaluations."""
+    return await api.masters.lease(job_id, holder=clean(body.holder), incarnation=master.incarnation)
+
+
+@router.post("/heartbeat", summary="Extend the lease, report status and losses")
+async def heartbeat(job_id: str, body: Heartbeat, api: Api, master: Master) -> dict[str, Any]:
+    """Answers what is wanted: run, suspend, cancel or evict, and how many workers."""
+    losses = [
+        (item.model_version, float("nan") if item.loss is None else item.loss, _moment(item.at))
+        for item in body.losses
+    ]
+    return await api.masters.heartbeat(job_id, body.epoch, status=clean(body.status), losses=losses)
+
+
+@router.post("/state", summary="Report the job's state")
+async def state(job_id: str, body: StateReport, api: Api, master: Master) -> dict[str, str]:
+    """Answers the state that the job is in now: a cancellation wins over what the master meant."""
+    now = await api.masters.state(
+        job_id, body.epoch, to=body.to, reason=clean(body.reason), detail=clean(body.detail)
+    )
+    return {"state": now}
+
+
+@router.post("/events", status_code=204, summary="Report events")
+async def events(job_id: str, body: EventReports, api: Api, master: Master) -> None:
+    """They are shown to the job's user."""
+    await api.masters.events(job_id, body.epoch, [clean(event.model_dump()) for event in body.events])
+
+
+@router.put("/plan", status_code=204, summary="Store the plan, once")
+async def plan(job_id: str, body: PlanReport, api: Api, master: Master) -> None:
+    """The same plan again is fine; another one is refused with 409."""
+    await api.masters.plan(job_id, body.epoch, clean(body.plan))
+
+
+@router.post("/done", summary="Mark tasks as done")
+async def done(job_id: str, body: DoneReport, api: Api, master: Master) -> dict[str, int]:
+    """Durable and idempotent; answers how many of them were new."""
+    tasks = [str(TaskId.parse(task)) for task in body.tasks]
+    return {"new": await api.masters.done(job_id, body.epoch, tasks)}
+
+
+@router.post("/checkpoints", status_code=204, summary="Commit a checkpoint")
+async def checkpoint(job_id: str, body: CheckpointReport, api: Api, master: Master) -> None:
+    """From now on it exists."""
+    version = body.manifest.get("version")
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version <= BIGINT:
+        raise InvalidInputError("the manifest has no version", fix="put the model version in manifest.version")
+    await api.masters.checkpoint(job_id, body.epoch, version=version, manifest=clean(body.manifest))
+
+
+@router.delete("/checkpoints/{version}", status_code=204, summary="Forget a checkpoint")
+async def forget_checkpoint(
+    job_id: str,
+    version: Number,
+    api: Api,
+    master: Master,
+    body: Stamped | None = None,
+    epoch: Annotated[int | None, Query(description="Instead of a body.", ge=0, le=BIGINT)] = None,
+) -> None:
+    """After its files were removed, or before: a checkpoint without a manifest does not exist."""
+    stamp = body.epoch if body is not None else epoch
+    if stamp is None:
+        raise InvalidInputError("the request has no epoch", fix="send ?epoch=, or a body with epoch")
+    await api.masters.forget_checkpoint(job_id, stamp, version=version)
+
+
+@router.post("/evaluations", status_code=204, summary="Report an evaluation")
+async def evaluation(job_id: str, body: EvaluationReport, api: Api, master: Master) -> None:
+    """Reporting the same number again replaces it."""
+    await api.masters.evaluation(job_id, body.epoch, clean(body.model_dump(exclude={"epoch"})))
+
+
+@router.post("/artifacts", status_code=204, summary="Report an artifact")
+async def artifact(job_id: str, body: ArtifactReport, api: Api, master: Master) -> None:
+    """Its path is relative to the job's artifacts directory, or absolute within the job's output."""
+    values = clean(body.model_dump(exclude={"epoch"}))
+    job = await api.masters.job(job_id)
+    _check_path(values["path"], str(job.spec.get("output", "")))
+    await api.masters.artifact(job_id, body.epoch, values)
+
+
+@router.get(
+    "/bundle",
+    response_class=StreamingResponse,
+    summary="Fetch the job's model code",
+    responses={**declared(404), 200: {"description": "The zip", "content": {"application/zip": {}}}},
+)
+async def bundle(job_id: str, api: Api, master: Master) -> StreamingResponse:
+    """The zip as it was uploaded."""
+    job = await api.masters.job(files.plain_name(job_id))
+    digest = str(job.spec.get("model_bundle", ""))
+    path = await bundle_path(api, job.namespace, digest) if digest else None
+    if path is None:
+        raise NotFoundError(f"job {job_id} has no bundle", fix="its model code is in model_zoo")
+    return await asyncio.to_thread(stream_zip, path)
+
+
+def _moment(at: datetime | float | None) -> datetime | None:
+    if isinstance(at, datetime):
+        return at if at.tzinfo else at.replace(tzinfo=UTC)
+    try:
+        return None if at is None else datetime.fromtimestamp(at, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def _check_path(path: str, output: str) -> None:
+    pure = PurePosixPath(path)
+    inside = not pure.is_absolute() or (
+        bool(output) and Path(os.path.normpath(path)).is_relative_to(os.path.normpath(output))
+    )
+    if ".." in pure.parts or not inside:
+        raise InvalidInputError(
+            f"the path {path!r} is outside of what the job may write",
+            fix="report paths relative to the artifacts directory, or below the job's output",
+        )

@@ -1,0 +1,239 @@
+"""Jobs: submit, list, look, change, ask to stop, delete."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from elasticdl_api import files, schemas
+from elasticdl_api.problems import MalformedError, declared
+from elasticdl_api.schemas import Job, JobChanges, JobPage
+from elasticdl_api.services import Api, User
+from elasticdl_api.store.jobs import Filters
+from elasticdl_api.store.records import JobRecord
+from elasticdl_api.submission import check_model
+from elasticdl_api.values import parse_json, read_json
+from elasticdl_core.errors import ElasticDLError, InvalidInputError, Problem, SpecError
+from elasticdl_core.job import JobSpec, JobState
+
+router = APIRouter(tags=["jobs"])
+_CHANGEABLE = frozenset(JobChanges.model_fields)
+
+IfMatch = Annotated[
+    str | None,
+    Header(description="ETag of the job as you read it; refused with 412 if it has changed since.", max_length=200),
+]
+
+
+def _body(schema: dict[str, Any], description: str) -> dict[str, Any]:
+    content = {"application/json": {"schema": schema}}
+    return {"requestBody": {"required": True, "description": description, "content": content}}
+
+
+_ETAG = {"ETag": {"description": "Grows with state and settings, for If-Match.", "schema": {"type": "string"}}}
+
+
+@router.post(
+    "/jobs",
+    status_code=201,
+    response_model=Job,
+    summary="Submit a job",
+    openapi_extra=_body({"$ref": "#/components/schemas/JobSpec"}, "The specification; each field is a CLI flag."),
+    responses={
+        **declared(400, 409, 413, 415, 422),
+        200: {"model": Job, "description": "The job that the same request made before", "headers": _ETAG},
+        201: {"description": "The new job", "headers": _ETAG},
+    },
+)
+async def submit(
+    request: Request,
+    api: Api,
+    user: User,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            description="Names the request: the same key and body give the same job, however often it is sent.",
+            min_length=1,
+            max_length=200,
+            pattern=r"^[\x21-\x7e]+$",
+        ),
+    ] = None,
+) -> JSONResponse:
+    """Checks the specification and the model module without running it, and queues the job."""
+    mapping = await read_json(request)
+    if not isinstance(mapping, dict):
+        raise MalformedError("the body is not a JSON object", fix="send the fields of a job specification")
+    spec = JobSpec.from_mapping(mapping)
+    body_hash = hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()
+    if idempotency_key is not None:
+        known = await api.jobs.find_submitted(user.home, idempotency_key, body_hash)
+        if known is not None:
+            return await _answer(api, known, 200)
+    await check_model(api, user.home, spec)
+    job, created = await api.jobs.create(user.home, spec, key=idempotency_key, body_hash=body_hash)
+    response = await _answer(api, job, 201 if created else 200)
+    response.headers["Location"] = f"/jobs/{job.id}"
+    return response
+
+
+@router.get("/jobs", response_model=JobPage, summary="List jobs", responses=declared(422))
+async def list_jobs(
+    api: Api,
+    user: User,
+    state: Annotated[list[JobState] | None, Query(description="Only in these states.")] = None,
+    name: Annotated[str | None, Query(description="Only with that name.", pattern=r"^[-a-z0-9]{1,40}$")] = None,
+    label: Annotated[
+        list[str] | None, Query(description="Only with all these labels, each as key=value.", examples=[["team=a"]])
+    ] = None,
+    namespace: Annotated[
+        str | None, Query(description="Only of that namespace.", pattern=r"^[-a-z0-9]{1,40}$")
+    ] = None,
+    page_token: Annotated[str | None, Query(description="next_page_token of the page before.")] = None,
+    limit: Annotated[int, Query(description="Jobs on a page.", ge=1, le=500)] = 50,
+) -> Any:
+    """Jobs that match all filters, newest first."""
+    if namespace is not None and user.namespace not in (None, namespace):
+        return {"jobs": [], "next_page_token": None}
+    filters = Filters(
+        namespace=namespace or user.namespace,
+        states=[str(item) for item in state or ()],
+        name=name,
+        labels=_labels(label or []),
+    )
+    before = None if page_token is None else _read_page_token(page_token)
+    found = await api.jobs.page(filters, limit=limit + 1, before=before)
+    page = found[:limit]
+    return {
+        "jobs": [schemas.job_summary(job) for job in page],
+        "next_page_token": _page_token(page[-1]) if len(found) > limit else None,
+    }
+
+
+@router.get(
+    "/jobs/{job_id}",
+    response_model=Job,
+    summary="Look at a job",
+    responses={**declared(404), 200: {"description": "The job", "headers": _ETAG}},
+)
+async def look(job_id: schemas.JobId, api: Api, user: User) -> JSONResponse:
+    """State, reason, progress, speed, workers, PS, metrics, checkpoints, evaluations, artifacts."""
+    return await _answer(api, await find(api, user, job_id), 200)
+
+
+@router.patch(
+    "/jobs/{job_id}",
+    response_model=Job,
+    summary="Change priority or bounds of the number of workers",
+    openapi_extra=_body({"$ref": "#/components/schemas/JobChanges"}, "Only what shall change."),
+    responses={
+        **declared(400, 404, 409, 412, 413, 415, 422),
+        200: {"description": "The job", "headers": _ETAG},
+    },
+)
+async def change(
+    job_id: schemas.JobId, request: Request, api: Api, user: User, if_match: IfMatch = None
+) -> JSONResponse:
+    """A running job is scaled by the scheduler within the new bounds, without a restart."""
+    await find(api, user, job_id)
+    changes = await read_json(request)
+    if not isinstance(changes, dict):
+        raise MalformedError("the body is not a JSON object", fix=f"send some of {sorted(_CHANGEABLE)}")
+    wrong = [key for key in changes if key not in _CHANGEABLE]
+    if wrong:
+        fix = f"only {', '.join(sorted(_CHANGEABLE))} can be changed; submit a new job for the rest"
+        raise SpecError([Problem(key, "it cannot be changed", fix) for key in wrong])
+    job = await api.jobs.settings(job_id, namespace=user.namespace, changes=changes, if_match=if_match)
+    return await _answer(api, job, 200)
+
+
+def _request_route(what: str, summary: str, description: str) -> None:
+    async def ask(job_id: schemas.JobId, api: Api, user: User, if_match: IfMatch = None) -> JSONResponse:
+        await find(api, user, job_id)
+        job = await api.jobs.request(job_id, what, namespace=user.namespace, if_match=if_match)
+        return await _answer(api, job, 202)
+
+    router.add_api_route(
+        f"/jobs/{{job_id}}/{what}",
+        ask,
+        methods=["POST"],
+        status_code=202,
+        response_model=Job,
+        name=what,
+        summary=summary,
+        description=description,
+        responses={**declared(404, 409, 412, 422), 202: {"description": "It was asked for", "headers": _ETAG}},
+    )
+
+
+_request_route("cancel", "Cancel a job", "Final: the job ends as CANCELLED, within 30 seconds.")
+_request_route("suspend", "Suspend a job", "It saves a checkpoint, gives back its workers, and waits for resume.")
+_request_route("resume", "Resume a suspended job", "It waits for capacity, and goes on where it was.")
+
+
+@router.delete(
+    "/jobs/{job_id}",
+    status_code=204,
+    response_class=Response,
+    summary="Delete a job that is over",
+    responses=declared(404, 409, 412, 422),
+)
+async def remove(job_id: schemas.JobId, api: Api, user: User, if_match: IfMatch = None) -> Response:
+    """Removes the job with its events, logs, checkpoints and artifacts in the job's own directory."""
+    await find(api, user, job_id)
+    await api.jobs.delete(job_id, namespace=user.namespace, if_match=if_match)
+    if api.launcher is not None:
+        try:
+            await api.launcher.terminate_job(job_id, grace_s=1.0)
+        except ElasticDLError:
+            pass  # the reaper ends the processes of jobs that are not there any more
+    await files.remove_tree(api.settings.job_dir(job_id))
+    return Response(status_code=204)
+
+
+async def find(api: Api, user: User, job_id: str) -> JobRecord:
+    """The job of that id, if the caller may see it.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    return await api.jobs.get(files.plain_name(job_id), namespace=user.namespace)
+
+
+async def _answer(api: Api, job: JobRecord, status: int) -> JSONResponse:
+    content = Job.model_validate(schemas.job_detail(job, await api.jobs.belongings(job.id)))
+    return JSONResponse(content.model_dump(mode="json"), status_code=status, headers={"ETag": job.etag})
+
+
+def _labels(labels: list[str]) -> dict[str, str]:
+    pairs = {}
+    for label in labels:
+        key, equals, value = label.partition("=")
+        if not equals or not key or "\0" in label:
+            raise InvalidInputError(f"the label {label!r} is not key=value", fix="write label=key=value")
+        pairs[key] = value
+    return pairs
+
+
+def _page_token(job: JobRecord) -> str:
+    text = json.dumps([job.created_at.isoformat(), job.id])
+    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+
+
+def _read_page_token(token: str) -> tuple[datetime, str]:
+    try:
+        at, job_id = parse_json(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        moment = datetime.fromisoformat(at)
+        if moment.tzinfo is None or not isinstance(job_id, str):
+            raise ValueError
+    except (ValueError, TypeError, binascii.Error, MalformedError):
+        raise InvalidInputError(
+            "the page_token is not one of ours", fix="use next_page_token as it came, or leave it out"
+        ) from None
+    return moment, job_id

@@ -1,0 +1,230 @@
+"""What travels over the public routes, for validation and for OpenAPI."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from elasticdl_api.store.records import JobRecord
+from elasticdl_api.values import clean
+from elasticdl_core.job import JobSpec, JobState, JobType
+
+EXAMPLE_SPEC: dict[str, Any] = {
+    "name": "digits",
+    "model_def": "digits.custom_model",
+    "model_bundle": "sha256:" + "0f" * 32,
+    "training_data": "/data/digits/train",
+    "validation_data": "/data/digits/test",
+    "num_epochs": 2,
+    "min_workers": 1,
+    "max_workers": 4,
+}
+EXAMPLE_ID = "digits-x7k2p9"
+
+
+class Failure(BaseModel):
+    """Why a job failed."""
+
+    message: str = ""
+    fix: str = ""
+    traceback: str = ""
+
+
+class Checkpoint(BaseModel):
+    """A committed checkpoint."""
+
+    version: int = Field(description="Model version.", examples=[400])
+    committed_at: datetime
+    manifest: dict[str, Any] = Field(description="Files with sha256 and size, versions, tasks that it contains.")
+
+
+class Evaluation(BaseModel):
+    """Metrics of the model at one version."""
+
+    number: int
+    model_version: int
+    training_epoch: int
+    metrics: dict[str, Any] = Field(examples=[{"accuracy": 0.97}])
+    at: datetime
+
+
+class Artifact(BaseModel):
+    """Something that the job made."""
+
+    name: str = Field(examples=["model.keras"])
+    size: int = Field(description="Bytes.")
+    sha256: str
+    at: datetime
+    url: str = Field(description="Path to fetch it from.", examples=[f"/jobs/{EXAMPLE_ID}/artifacts/model.keras"])
+
+
+class JobSummary(BaseModel):
+    """A job, as lists show it."""
+
+    id: str = Field(examples=[EXAMPLE_ID])
+    name: str = Field(examples=["digits"])
+    namespace: str = Field(examples=["default"])
+    type: JobType
+    state: JobState
+    reason: str = Field(description="Why it stands there.", examples=["2 of 2 workers fit"])
+    desired: str = Field(description="What is asked of it: run, suspend, cancel or evict.", examples=["run"])
+    priority: int
+    min_workers: int
+    max_workers: int
+    target_workers: int = Field(description="How many workers the scheduler grants now.")
+    target_reason: str
+    status: dict[str, Any] = Field(
+        description="What its master reported last: progress, speed, ETA, workers, PS, metrics.",
+        examples=[{"progress": {"records_done": 1200, "records_total": 3000}, "samples_per_second": 812.5}],
+    )
+    created_at: datetime
+    updated_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: Failure | None
+    spec: dict[str, Any] = Field(description="The specification, with defaults.", examples=[EXAMPLE_SPEC])
+
+
+class Job(JobSummary):
+    """A job with all that belongs to it."""
+
+    checkpoints: list[Checkpoint]
+    evaluations: list[Evaluation]
+    artifacts: list[Artifact]
+
+
+class JobPage(BaseModel):
+    """One page of jobs, newest first."""
+
+    jobs: list[JobSummary]
+    next_page_token: str | None = Field(description="Give it as page_token to get the next page; null at the end.")
+
+
+class JobChanges(BaseModel):
+    """What can be changed of a job."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"example": {"max_workers": 3}})
+
+    priority: int = Field(default=0, ge=-1000, le=1000, description="Higher goes first.")
+    min_workers: int = Field(default=1, ge=1, le=10_000)
+    max_workers: int = Field(default=1, ge=1, le=10_000)
+
+
+class Event(BaseModel):
+    """Something that happened to a job."""
+
+    id: int
+    at: datetime
+    kind: str = Field(examples=["state"])
+    message: str = Field(examples=["2 of 2 workers fit"])
+    detail: dict[str, Any] = Field(examples=[{"from": "QUEUED", "to": "STARTING"}])
+
+
+class LossPoint(BaseModel):
+    """The training loss at one model version; null if it was not a number."""
+
+    model_version: int
+    loss: float | None
+    at: datetime
+
+
+class Metrics(BaseModel):
+    """Losses and evaluations of a job."""
+
+    losses: list[LossPoint]
+    evaluations: list[Evaluation]
+
+
+class Bundle(BaseModel):
+    """An uploaded zip of model code."""
+
+    digest: str = Field(examples=[EXAMPLE_SPEC["model_bundle"]])
+    size: int = Field(description="Bytes.")
+
+
+class Slots(BaseModel):
+    """Worker slots."""
+
+    total: int
+    used: int
+
+
+class Cluster(BaseModel):
+    """The cluster at a glance."""
+
+    slots: Slots
+    jobs: dict[str, int] = Field(description="Number of jobs by state.", examples=[{"RUNNING": 1, "SUCCEEDED": 4}])
+    components: dict[str, str] = Field(
+        description="How each component is: ok, or what is wrong.",
+        examples=[{"database": "ok", "scheduler": "ok", "agent": "ok"}],
+    )
+
+
+class Health(BaseModel):
+    """Whether the api lives, or is ready."""
+
+    status: str = Field(examples=["ok"])
+    components: dict[str, str] = Field(default_factory=dict)
+
+
+JobId = Annotated[str, Field(description="The job's id.", examples=[EXAMPLE_ID])]
+
+
+def job_summary(job: JobRecord) -> dict[str, Any]:
+    """A record as ``JobSummary``."""
+    values = {name: getattr(job, name) for name in JobSummary.model_fields}
+    values["error"] = None if job.error is None else {"message": "", "fix": "", "traceback": "", **job.error}
+    return values
+
+
+def job_detail(job: JobRecord, belongings: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """A record and what belongs to it as ``Job``."""
+    return {
+        **job_summary(job),
+        "checkpoints": [_pick(row, Checkpoint) for row in belongings["checkpoints"]],
+        "evaluations": [_pick(row, Evaluation) for row in belongings["evaluations"]],
+        "artifacts": [artifact(job.id, row) for row in belongings["artifacts"]],
+    }
+
+
+def artifact(job_id: str, row: dict[str, Any]) -> dict[str, Any]:
+    """A row as ``Artifact``."""
+    values = {name: row[name] for name in ("name", "size", "sha256", "at")}
+    return {**values, "url": f"/jobs/{job_id}/artifacts/{row['name']}"}
+
+
+def metrics(losses: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rows as ``Metrics``."""
+    return {"losses": clean(losses), "evaluations": [_pick(row, Evaluation) for row in evaluations]}
+
+
+def _pick(row: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    return {name: row[name] for name in model.model_fields}
+
+
+def spec_schema() -> dict[str, Any]:
+    """The JSON schema of a job specification, with the descriptions of the class's docstring."""
+    schema = TypeAdapter(JobSpec).json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)
+    descriptions = _attribute_docs(JobSpec)
+    for field in dataclasses.fields(JobSpec):
+        schema["properties"][field.name]["description"] = descriptions[field.name]
+    schema["properties"]["type"] = {
+        "type": "string",
+        "enum": [str(kind) for kind in JobType],
+        "default": "training",
+        "description": descriptions["type"],
+    }
+    return {**schema, "description": (JobSpec.__doc__ or "").splitlines()[0], "example": EXAMPLE_SPEC}
+
+
+def _attribute_docs(documented: type) -> dict[str, str]:
+    """Descriptions of the attributes in a Google-style docstring."""
+    _, _, section = inspect.getdoc(documented).partition("Attributes:\n")  # type: ignore[union-attr]
+    found = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", section, flags=re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", text) for name, text in found}

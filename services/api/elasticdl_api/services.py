@@ -1,0 +1,53 @@
+"""What the routes work with: built once by ``main``, handed to the application."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from elasticdl_api.auth import Identity, current_master, current_user
+from elasticdl_api.settings import Settings
+from elasticdl_api.store.database import Database
+from elasticdl_api.store.intents import IntentStore
+from elasticdl_api.store.jobs import JobStore
+from elasticdl_api.store.masters import MasterStore
+from elasticdl_api.store.wakeups import Wakeups
+from elasticdl_core.ports.launcher import Launcher
+from elasticdl_runtime.tokens import Claims
+
+
+@dataclass
+class Services:
+    """The object graph.
+
+    Attributes:
+        settings: the settings.
+        database: the pool.
+        launcher: starts and stops processes of jobs; None when there is no agent.
+        wakeups: tells when a job has changed.
+        stopping: set when the api is told to stop: long answers end then.
+    """
+
+    settings: Settings
+    database: Database
+    launcher: Launcher | None
+    wakeups: Wakeups
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.jobs = JobStore(self.database)
+        self.masters = MasterStore(self.database)
+        self.intents = IntentStore(self.database)
+
+
+def _services(request: Request) -> Services:
+    found: Services = request.app.state.services
+    return found
+
+
+Api = Annotated[Services, Depends(_services)]
+User = Annotated[Identity, Depends(current_user)]
+Master = Annotated[Claims, Depends(current_master)]

@@ -1,0 +1,179 @@
+"""Launch intents: what shall be launched, written in the transaction that decided it, delivered at least once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import case, func, insert, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from elasticdl_api.store import tables as t
+from elasticdl_api.store.database import Database
+from elasticdl_api.store.jobs import transition
+from elasticdl_api.store.records import ACTIVE, JobRecord
+from elasticdl_core.ports.launcher import ProcessId, Role
+
+_FORGIVEN = text("now() - interval '10 minutes'")
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """An active job with what is known of its master.
+
+    Attributes:
+        job: the job.
+        lease_alive: whether a master's lease lives.
+        lease_incarnation: incarnation of the last master that leased.
+        delivered: whether the newest launch intent was delivered.
+        outcome: how the delivery went; empty if it went well.
+        recent_failures: masters replaced in a row, none longer than ten minutes before the next.
+    """
+
+    job: JobRecord
+    lease_alive: bool
+    lease_incarnation: int
+    delivered: bool
+    outcome: str
+    recent_failures: int
+
+
+class Delivery:
+    """An intent in the hands of a relay, locked against all others until the block ends."""
+
+    def __init__(self, connection: AsyncConnection, process: ProcessId, wanted: bool) -> None:
+        self.process = process
+        self.wanted = wanted
+        self._connection = connection
+
+    async def settle(self, outcome: str) -> None:
+        """Marks the intent as delivered, or as never to be delivered."""
+        query = update(t.launch_intents).where(t.launch_intents.c.id == str(self.process))
+        await self._connection.execute(query.values(delivered_at=func.now(), outcome=outcome))
+
+
+class IntentStore:
+    """Launch intents and what the background tasks need to know of masters. Methods may raise UnavailableError.
+
+    Args:
+        database: the pool.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @asynccontextmanager
+    async def next(self) -> AsyncIterator[Delivery | None]:
+        """The oldest intent that is due and that no other replica is delivering; None if there is none."""
+        intents = t.launch_intents
+        query = (
+            select(intents, t.jobs.c.state, t.jobs.c.master_incarnation)
+            .join(t.jobs, t.jobs.c.id == intents.c.job_id)
+            .where(intents.c.delivered_at.is_(None), intents.c.deliver_after <= func.now())
+            .order_by(intents.c.deliver_after)
+            .limit(1)
+            .with_for_update(skip_locked=True, of=intents)
+        )
+        async with self._database.transaction() as connection:
+            row = (await connection.execute(query)).mappings().one_or_none()
+            if row is None:
+                yield None
+                return
+            process = ProcessId(row["job_id"], Role(row["role"]), row["index"], row["incarnation"])
+            wanted = row["state"] in ("STARTING", "RUNNING") and row["incarnation"] == row["master_incarnation"]
+            yield Delivery(connection, process, wanted)
+
+    async def watched(self) -> list[Watched]:
+        """All active jobs."""
+        intents = t.launch_intents
+        query = (
+            select(
+                t.jobs,
+                func.coalesce(t.jobs.c.master_lease_expires_at > func.now(), False).label("alive"),
+                case((t.jobs.c.master_failed_at > _FORGIVEN, t.jobs.c.master_failures), else_=0).label("recent"),
+                intents.c.delivered_at,
+                intents.c.outcome,
+            )
+            .outerjoin(
+                intents,
+                (intents.c.job_id == t.jobs.c.id) & (intents.c.incarnation == t.jobs.c.master_incarnation),
+            )
+            .where(t.jobs.c.state.in_(ACTIVE))
+            .order_by(t.jobs.c.id)
+        )
+        async with self._database.transaction() as connection:
+            return [
+                Watched(
+                    job=JobRecord.of(row),
+                    lease_alive=row["alive"],
+                    lease_incarnation=row["master_lease_incarnation"],
+                    delivered=row["delivered_at"] is not None,
+                    outcome=row["outcome"] or "",
+                    recent_failures=row["recent"],
+                )
+                for row in (await connection.execute(query)).mappings()
+            ]
+
+    async def replace_master(self, seen: JobRecord, *, reason: str, delay_s: float, failures: int) -> bool:
+        """Writes the intent for a new incarnation, unless the job has moved on since it was seen.
+
+        Args:
+            seen: the job as it was seen.
+            reason: why the master is replaced.
+            delay_s: seconds until the launch is due.
+            failures: the new number of failures in a row.
+        """
+        incarnation = seen.master_incarnation + 1
+        async with self._database.transaction() as connection:
+            changed = await connection.execute(
+                update(t.jobs)
+                .where(*_unchanged(seen))
+                .values(master_incarnation=incarnation, master_failures=failures, master_failed_at=func.now())
+            )
+            if not changed.rowcount:
+                return False
+            process = ProcessId(seen.id, Role.MASTER, 0, incarnation)
+            await connection.execute(
+                insert(t.launch_intents).values(
+                    id=str(process),
+                    job_id=seen.id,
+                    incarnation=incarnation,
+                    deliver_after=func.now() + func.make_interval(0, 0, 0, 0, 0, 0, delay_s),
+                )
+            )
+            detail = {"incarnation": incarnation, "delay_s": delay_s, "failures": failures}
+            await connection.execute(
+                insert(t.events).values(job_id=seen.id, kind="master", message=reason, detail=detail)
+            )
+            return True
+
+    async def conclude(self, seen: JobRecord, to: str, reason: str, detail: dict[str, Any] | None = None) -> bool:
+        """Changes the state of a job, unless it has moved on since it was seen. Fences its master off."""
+        async with self._database.transaction() as connection:
+            changed = await connection.execute(
+                update(t.jobs).where(*_unchanged(seen)).values(master_epoch=t.jobs.c.master_epoch + 1)
+            )
+            if not changed.rowcount:
+                return False
+            return await transition(connection, seen.id, [seen.state], to, reason, detail)
+
+    async def states(self, job_ids: list[str]) -> dict[str, tuple[str, float]]:
+        """State and seconds since the last change of the row, of those jobs that exist."""
+        query = select(
+            t.jobs.c.id,
+            t.jobs.c.state,
+            func.extract("epoch", func.now() - func.coalesce(t.jobs.c.finished_at, t.jobs.c.updated_at)),
+        ).where(t.jobs.c.id.in_(job_ids))
+        async with self._database.transaction() as connection:
+            return {job_id: (state, float(age)) for job_id, state, age in await connection.execute(query)}
+
+
+def _unchanged(seen: JobRecord) -> tuple[Any, ...]:
+    return (
+        t.jobs.c.id == seen.id,
+        t.jobs.c.state == seen.state,
+        t.jobs.c.master_incarnation == seen.master_incarnation,
+        t.jobs.c.master_epoch == seen.master_epoch,
+    )

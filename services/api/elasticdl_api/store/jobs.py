@@ -1,0 +1,379 @@
+"""Jobs as their users see them: submit, find, change, ask to stop, delete."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ARRAY, Text, and_, delete, func, insert, literal, select, text, tuple_, update
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from elasticdl_api.problems import IdempotencyError, PreconditionFailedError
+from elasticdl_api.store import tables as t
+from elasticdl_api.store.database import Database
+from elasticdl_api.store.records import JobRecord
+from elasticdl_core.errors import ConflictError, NotFoundError
+from elasticdl_core.job import JobSpec
+
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+_FINAL_REQUESTS = {
+    ("cancel", "QUEUED"): "CANCELLED",
+    ("cancel", "SUSPENDED"): "CANCELLED",
+    ("cancel", "STARTING"): "CANCELLING",
+    ("cancel", "RUNNING"): "CANCELLING",
+    ("suspend", "QUEUED"): "SUSPENDED",
+    ("resume", "SUSPENDED"): "QUEUED",
+}
+"""Requests that are a change of state at once."""
+_WISHES = {
+    ("suspend", "STARTING"): "suspend",
+    ("suspend", "RUNNING"): "suspend",
+    ("resume", "STARTING"): "run",
+    ("resume", "RUNNING"): "run",
+}
+"""Requests that the master carries out: the new value of ``desired``."""
+_DONE_ALREADY = {
+    ("cancel", "CANCELLING"),
+    ("cancel", "CANCELLED"),
+    ("suspend", "SUSPENDED"),
+    ("resume", "QUEUED"),
+}
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which jobs to list.
+
+    Attributes:
+        namespace: only of that namespace.
+        states: only in one of these states; empty for any.
+        name: only with that name.
+        labels: only with all these labels.
+    """
+
+    namespace: str | None = None
+    states: Sequence[str] = ()
+    name: str | None = None
+    labels: Mapping[str, str] | None = None
+
+
+class JobStore:
+    """Jobs in Postgres, for the public routes.
+
+    Every method may raise UnavailableError. ``namespace`` None sees all namespaces; an object of another
+    namespace does not exist.
+
+    Args:
+        database: the pool.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find_submitted(self, namespace: str, key: str, body_hash: str) -> JobRecord | None:
+        """The job that was submitted under an idempotency key, if any.
+
+        Raises:
+            IdempotencyError: the key was used with another body.
+        """
+        async with self._database.transaction() as connection:
+            return await _submitted(connection, namespace, key, body_hash)
+
+    async def create(
+        self, namespace: str, spec: JobSpec, *, key: str | None, body_hash: str
+    ) -> tuple[JobRecord, bool]:
+        """Submits a job: its row, its event and its idempotency key in one transaction.
+
+        Returns:
+            The job, and whether this call made it.
+
+        Raises:
+            IdempotencyError: the key was used with another body.
+        """
+        for _ in range(8):
+            try:
+                async with self._database.transaction() as connection:
+                    if key is not None:
+                        known = await _submitted(connection, namespace, key, body_hash)
+                        if known is not None:
+                            return known, False
+                    job = await _insert_job(connection, namespace, spec)
+                    if key is not None:
+                        await connection.execute(
+                            insert(t.idempotency_keys).values(
+                                namespace=namespace, key=key, body_hash=body_hash, job_id=job.id
+                            )
+                        )
+                    return job, True
+            except IntegrityError:
+                continue  # somebody took the id or the key in this moment: look again
+        raise ConflictError("another request with the same Idempotency-Key is being handled", fix="try again")
+
+    async def get(self, job_id: str, *, namespace: str | None) -> JobRecord:
+        """One job.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        async with self._database.transaction() as connection:
+            return await _get(connection, job_id, namespace)
+
+    async def page(
+        self, filters: Filters, *, limit: int, before: tuple[datetime, str] | None = None
+    ) -> list[JobRecord]:
+        """Jobs that match, newest first.
+
+        Args:
+            filters: which.
+            limit: at most that many.
+            before: creation time and id of the last job of the page before.
+        """
+        query = select(t.jobs)
+        if filters.namespace is not None:
+            query = query.where(t.jobs.c.namespace == filters.namespace)
+        if filters.states:
+            query = query.where(t.jobs.c.state.in_(filters.states))
+        if filters.name is not None:
+            query = query.where(t.jobs.c.name == filters.name)
+        if filters.labels:
+            query = query.where(t.jobs.c.spec["labels"].contains(dict(filters.labels)))
+        if before is not None:
+            query = query.where(tuple_(t.jobs.c.created_at, t.jobs.c.id) < tuple_(*before))
+        query = query.order_by(t.jobs.c.created_at.desc(), t.jobs.c.id.desc()).limit(limit)
+        async with self._database.transaction() as connection:
+            return [JobRecord.of(row) for row in (await connection.execute(query)).mappings()]
+
+    async def settings(
+        self, job_id: str, *, namespace: str | None, changes: Mapping[str, int], if_match: str | None
+    ) -> JobRecord:
+        """Changes priority or the bounds of the number of workers.
+
+        Args:
+            job_id: the job.
+            namespace: whose it must be.
+            changes: new values of ``priority``, ``min_workers``, ``max_workers``.
+            if_match: entity tag that the job must still have; None for any.
+
+        Raises:
+            NotFoundError: there is no such job.
+            PreconditionFailedError: it changed since.
+            ConflictError: it is over.
+            SpecError: the values do not fit together.
+        """
+        async with self._database.transaction() as connection:
+            job = await _get(connection, job_id, namespace, lock=True)
+            _require_match(job, if_match)
+            if job.terminal:
+                raise ConflictError(f"job {job_id} is over ({job.state})", fix="submit a new job")
+            spec = JobSpec.from_mapping({**job.spec, **changes})
+            changed = {name: value for name, value in changes.items() if getattr(job, name) != value}
+            if not changed:
+                return job
+            await connection.execute(
+                update(t.jobs).where(t.jobs.c.id == job_id).values(spec=spec.to_mapping(), **changed)
+            )
+            message = ", ".join(f"{name} is {value} now" for name, value in changed.items())
+            await connection.execute(
+                insert(t.events).values(job_id=job_id, kind="settings", message=message, detail=changed)
+            )
+            return await _get(connection, job_id, namespace)
+
+    async def request(
+        self, job_id: str, what: str, *, namespace: str | None, if_match: str | None = None
+    ) -> JobRecord:
+        """Asks for ``cancel``, ``suspend`` or ``resume``; asking twice is asking once.
+
+        Raises:
+            NotFoundError: there is no such job.
+            PreconditionFailedError: it changed since.
+            ConflictError: its state does not allow that.
+        """
+        async with self._database.transaction() as connection:
+            job = await _get(connection, job_id, namespace, lock=True)
+            _require_match(job, if_match)
+            case = (what, job.state)
+            if case in _FINAL_REQUESTS:
+                await transition(connection, job_id, [job.state], _FINAL_REQUESTS[case], f"{what} was asked for")
+            elif case in _WISHES:
+                await _wish(connection, job, what, _WISHES[case])
+            elif case not in _DONE_ALREADY:
+                raise ConflictError(
+                    f"job {job_id} is {job.state}: it cannot be asked to {what}",
+                    fix="look at its state with GET /jobs/{id}" if not job.terminal else "submit a new job",
+                )
+            return await _get(connection, job_id, namespace)
+
+    async def delete(self, job_id: str, *, namespace: str | None, if_match: str | None = None) -> None:
+        """Removes a job that is over, with all its rows.
+
+        Raises:
+            NotFoundError: there is no such job.
+            PreconditionFailedError: it changed since.
+            ConflictError: it is not over.
+        """
+        async with self._database.transaction() as connection:
+            job = await _get(connection, job_id, namespace, lock=True)
+            _require_match(job, if_match)
+            if not job.terminal:
+                raise ConflictError(f"job {job_id} is {job.state}", fix="cancel it first, and wait until it is over")
+            await connection.execute(delete(t.jobs).where(t.jobs.c.id == job_id))
+
+    async def events(self, job_id: str, *, after: int, limit: int) -> list[dict[str, Any]]:
+        """Events of a job after an id, oldest first."""
+        query = (
+            select(t.events)
+            .where(t.events.c.job_id == job_id, t.events.c.id > after)
+            .order_by(t.events.c.id)
+            .limit(limit)
+        )
+        async with self._database.transaction() as connection:
+            return [dict(row) for row in (await connection.execute(query)).mappings()]
+
+    async def belongings(self, job_id: str) -> dict[str, list[dict[str, Any]]]:
+        """Checkpoints, evaluations and artifacts of a job, oldest first."""
+        found = {}
+        async with self._database.transaction() as connection:
+            for table, order in (
+                (t.checkpoints, t.checkpoints.c.version),
+                (t.evaluations, t.evaluations.c.number),
+                (t.artifacts, t.artifacts.c.name),
+            ):
+                rows = await connection.execute(select(table).where(table.c.job_id == job_id).order_by(order))
+                found[table.name] = [dict(row) for row in rows.mappings()]
+        return found
+
+    async def losses(self, job_id: str, *, limit: int) -> list[dict[str, Any]]:
+        """The latest losses of a job, oldest first."""
+        query = (
+            select(t.losses.c.model_version, t.losses.c.loss, t.losses.c.at)
+            .where(t.losses.c.job_id == job_id)
+            .order_by(t.losses.c.model_version.desc())
+            .limit(limit)
+        )
+        async with self._database.transaction() as connection:
+            return [dict(row) for row in (await connection.execute(query)).mappings()][::-1]
+
+    async def counts(self, namespace: str | None) -> dict[str, int]:
+        """How many jobs are in each state."""
+        query = select(t.jobs.c.state, func.count()).group_by(t.jobs.c.state)
+        if namespace is not None:
+            query = query.where(t.jobs.c.namespace == namespace)
+        async with self._database.transaction() as connection:
+            return dict((await connection.execute(query)).tuples().all())
+
+    async def scheduler_lease(self) -> dict[str, Any] | None:
+        """Who leads the schedulers, and whether that lease lives."""
+        query = select(
+            t.leadership.c.holder, t.leadership.c.epoch, (t.leadership.c.expires_at > func.now()).label("alive")
+        ).where(t.leadership.c.name == "scheduler")
+        async with self._database.transaction() as connection:
+            row = (await connection.execute(query)).mappings().one_or_none()
+        return None if row is None else dict(row)
+
+    async def add_bundle(self, namespace: str, digest: str, size: int) -> None:
+        """Records that a namespace has a bundle."""
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                upsert(t.bundles)
+                .values(namespace=namespace, digest=digest, size=size)
+                .on_conflict_do_nothing(index_elements=["namespace", "digest"])
+            )
+
+    async def bundle_size(self, namespace: str, digest: str) -> int | None:
+        """Size in bytes of a bundle that a namespace has; None if it has not."""
+        query = select(t.bundles.c.size).where(t.bundles.c.namespace == namespace, t.bundles.c.digest == digest)
+        async with self._database.transaction() as connection:
+            size: int | None = (await connection.execute(query)).scalar_one_or_none()
+        return size
+
+    async def ping(self) -> None:
+        """Asks the database for a sign of life."""
+        async with self._database.transaction() as connection:
+            await connection.execute(text("SELECT 1"))
+
+
+async def transition(
+    connection: AsyncConnection,
+    job_id: str,
+    origins: Sequence[str],
+    to: str,
+    reason: str,
+    detail: Mapping[str, Any] | None = None,
+) -> bool:
+    """Changes a job's state if it is one of ``origins``; writes the event; returns whether it did."""
+    arguments = (job_id, literal(list(origins), ARRAY(Text)), to, reason, literal(dict(detail or {}), JSONB))
+    return bool((await connection.execute(select(func.transition_job(*arguments)))).scalar())
+
+
+async def _submitted(connection: AsyncConnection, namespace: str, key: str, body_hash: str) -> JobRecord | None:
+    keys = t.idempotency_keys
+    query = (
+        select(keys.c.body_hash, t.jobs)
+        .join(t.jobs, t.jobs.c.id == keys.c.job_id)
+        .where(and_(keys.c.namespace == namespace, keys.c.key == key))
+    )
+    row = (await connection.execute(query)).mappings().one_or_none()
+    if row is None:
+        return None
+    if row["body_hash"] != body_hash:
+        raise IdempotencyError(
+            f"the Idempotency-Key {key!r} was used with another body (job {row['id']})",
+            fix="use a new key for a new job, or send the same body again",
+        )
+    return JobRecord.of(row)
+
+
+async def _insert_job(connection: AsyncConnection, namespace: str, spec: JobSpec) -> JobRecord:
+    job_id = f"{spec.name}-{''.join(secrets.choice(_ALPHABET) for _ in range(6))}"
+    query = (
+        insert(t.jobs)
+        .values(
+            id=job_id,
+            namespace=namespace,
+            name=spec.name,
+            type=str(spec.type),
+            spec=spec.to_mapping(),
+            reason="submitted; waiting for the scheduler",
+            priority=spec.priority,
+            min_workers=spec.min_workers,
+            max_workers=spec.max_workers,
+        )
+        .returning(t.jobs)
+    )
+    return JobRecord.of((await connection.execute(query)).mappings().one())
+
+
+async def _get(connection: AsyncConnection, job_id: str, namespace: str | None, *, lock: bool = False) -> JobRecord:
+    query = select(t.jobs).where(t.jobs.c.id == job_id)
+    if namespace is not None:
+        query = query.where(t.jobs.c.namespace == namespace)
+    if lock:
+        query = query.with_for_update(key_share=True)
+    row = (await connection.execute(query)).mappings().one_or_none()
+    if row is None:
+        raise NotFoundError(f"there is no job {job_id}", fix="list the jobs with GET /jobs")
+    return JobRecord.of(row)
+
+
+def _require_match(job: JobRecord, if_match: str | None) -> None:
+    if if_match is None or if_match.strip() == "*":
+        return
+    if job.etag not in [tag.strip() for tag in if_match.split(",")]:
+        raise PreconditionFailedError(
+            f"job {job.id} has changed: its ETag is {job.etag} now", fix="read it again, and decide anew"
+        )
+
+
+async def _wish(connection: AsyncConnection, job: JobRecord, what: str, desired: str) -> None:
+    if job.desired == desired:
+        return
+    await connection.execute(update(t.jobs).where(t.jobs.c.id == job.id).values(desired=desired))
+    await connection.execute(
+        insert(t.events).values(job_id=job.id, kind="request", message=f"{what} was asked for", detail={"what": what})
+    )

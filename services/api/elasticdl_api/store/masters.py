@@ -1,0 +1,350 @@
+"""Jobs as their masters see them: the lease with its epoch, reports, and the durable ledger.
+
+Each write checks the epoch on the locked row of the job, in the transaction of the write: a master that was
+replaced can change nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Text, case, delete, func, insert, literal, select, text, update
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from elasticdl_api.problems import HeldError
+from elasticdl_api.store import tables as t
+from elasticdl_api.store.database import Database
+from elasticdl_api.store.jobs import transition
+from elasticdl_api.store.records import ACTIVE, JobRecord
+from elasticdl_core.errors import ConflictError, FencedError
+from elasticdl_core.job import LEGAL_TRANSITIONS, JobState
+from elasticdl_core.task import TaskId, TaskType
+
+LEASE_S = 10
+_EXPIRY = text(f"now() + interval '{LEASE_S} seconds'")
+_AFTER_THE_END = {"SUSPENDED": "suspend", "QUEUED": "evict"}
+_STOPPED = frozenset({"SUSPENDED", "QUEUED", "SUCCEEDED", "FAILED", "CANCELLED"})
+"""States that a master reports as its last word."""
+
+
+class MasterStore:
+    """Jobs in Postgres, for the routes of masters.
+
+    Every method may raise UnavailableError, and FencedError when the caller is not the job's master any more.
+
+    Args:
+        database: the pool.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def lease(self, job_id: str, *, holder: str, incarnation: int) -> dict[str, Any]:
+        """Makes the caller the master of a job, under a new epoch, and tells it all that is durable.
+
+        Args:
+            job_id: the job.
+            holder: names the caller; the same holder may lease again.
+            incarnation: which launch of a master the caller is; a newer one takes over at once.
+
+        Raises:
+            HeldError: another holder of the same incarnation has it.
+        """
+        async with self._database.transaction() as connection:
+            query = select(t.jobs, (t.jobs.c.master_lease_expires_at > func.now()).label("alive"))
+            row = (
+                (await connection.execute(query.where(t.jobs.c.id == job_id).with_for_update(key_share=True)))
+                .mappings()
+                .one_or_none()
+            )
+            _require_leasable(row, job_id, holder, incarnation)
+            assert row is not None
+            await connection.execute(
+                update(t.jobs)
+                .where(t.jobs.c.id == job_id)
+                .values(
+                    master_epoch=t.jobs.c.master_epoch + 1,
+                    master_holder=holder,
+                    master_lease_incarnation=incarnation,
+                    master_lease_expires_at=_EXPIRY,
+                )
+            )
+            job = await _job(connection, job_id)
+            await _event(
+                connection,
+                job_id,
+                "master",
+                f"master {incarnation} took the job",
+                {"epoch": job.master_epoch, "incarnation": incarnation},
+            )
+            return {
+                "epoch": job.master_epoch,
+                "spec": job.spec,
+                "state": job.state,
+                "desired": _desired(job.state, job.desired),
+                "target_workers": job.target_workers,
+                "bundle": job.spec.get("model_bundle", ""),
+                **await _durable(connection, job_id),
+            }
+
+    async def heartbeat(
+        self,
+        job_id: str,
+        epoch: int,
+        *,
+        status: Mapping[str, Any],
+        losses: Sequence[tuple[int, float, datetime | None]],
+    ) -> dict[str, Any]:
+        """Extends the lease, records what the master says, answers what is wanted of it."""
+        active = t.jobs.c.state.in_(ACTIVE)
+        query = (
+            update(t.jobs)
+            .where(t.jobs.c.id == job_id, t.jobs.c.master_epoch == epoch)
+            .values(
+                status=dict(status),
+                master_lease_expires_at=case((active, _EXPIRY), else_=t.jobs.c.master_lease_expires_at),
+            )
+            .returning(t.jobs.c.state, t.jobs.c.desired, t.jobs.c.target_workers)
+        )
+        async with self._database.transaction() as connection:
+            row = (await connection.execute(query)).mappings().one_or_none()
+            if row is None:
+                raise _fenced(job_id)
+            if losses:
+                points = [
+                    {"job_id": job_id, "model_version": version, "loss": loss, "at": at or datetime.now(UTC)}
+                    for version, loss, at in losses
+                ]
+                await connection.execute(upsert(t.losses).on_conflict_do_nothing(), points)
+        return {
+            "desired": _desired(row["state"], row["desired"]),
+            "target_workers": row["target_workers"],
+            "lease_s": LEASE_S,
+        }
+
+    async def state(self, job_id: str, epoch: int, *, to: str, reason: str, detail: Mapping[str, Any]) -> str:
+        """Records the state that the master reports; returns the state that the job is in now.
+
+        A cancellation and a suspension that were asked for meanwhile win over what the master meant: when it
+        stops, a CANCELLING job is CANCELLED, and one that shall be suspended is SUSPENDED rather than QUEUED.
+
+        Raises:
+            ConflictError: the job cannot go there.
+        """
+        async with self._database.transaction() as connection:
+            job = await _locked(connection, job_id, epoch)
+            target = _effective(job, to)
+            if target == job.state:
+                return job.state
+            if JobState(target) not in LEGAL_TRANSITIONS[JobState(job.state)]:
+                raise ConflictError(
+                    f"job {job_id} is {job.state}: it cannot become {target}", fix="read the job's state, and stop"
+                )
+            extra = dict(detail)
+            if target == "FAILED":
+                extra["error"] = {
+                    "message": str(detail.get("message") or reason),
+                    "fix": str(detail.get("fix") or ""),
+                    "traceback": str(detail.get("traceback") or ""),
+                }
+            await transition(connection, job_id, [job.state], target, reason, extra)
+            return target
+
+    async def events(self, job_id: str, epoch: int, events: Iterable[Mapping[str, Any]]) -> None:
+        """Records events."""
+        async with self._database.transaction() as connection:
+            await _locked(connection, job_id, epoch)
+            for event in events:
+                await _event(connection, job_id, event["kind"], event["message"], event["detail"])
+
+    async def plan(self, job_id: str, epoch: int, plan: Mapping[str, Any]) -> None:
+        """Records the plan of the job, once.
+
+        Raises:
+            ConflictError: there is another one.
+        """
+        async with self._database.transaction() as connection:
+            await _locked(connection, job_id, epoch)
+            await connection.execute(
+                upsert(t.job_plans).values(job_id=job_id, plan=dict(plan)).on_conflict_do_nothing()
+            )
+            stored = await connection.execute(select(t.job_plans.c.plan).where(t.job_plans.c.job_id == job_id))
+            if stored.scalar_one() != plan:
+                raise ConflictError(f"job {job_id} has another plan", fix="go on with the plan that the lease gave")
+
+    async def done(self, job_id: str, epoch: int, tasks: Sequence[str]) -> int:
+        """Marks tasks as done, for good; marking again changes nothing. Returns how many were new."""
+        async with self._database.transaction() as connection:
+            await _locked(connection, job_id, epoch)
+            names = select(literal(job_id), func.unnest(literal(list(dict.fromkeys(tasks)), ARRAY(Text))))
+            query = (
+                upsert(t.done_marks)
+                .from_select(["job_id", "task"], names)
+                .on_conflict_do_nothing()
+                .returning(t.done_marks.c.task)
+            )
+            return len((await connection.execute(query)).all())
+
+    async def checkpoint(self, job_id: str, epoch: int, *, version: int, manifest: Mapping[str, Any]) -> None:
+        """Commits a checkpoint: from now on it exists."""
+        row = upsert(t.checkpoints).values(job_id=job_id, version=version, manifest=dict(manifest))
+        changes = {"manifest": row.excluded.manifest, "committed_at": func.now()}
+        async with self._database.transaction() as connection:
+            await _locked(connection, job_id, epoch)
+            await connection.execute(row.on_conflict_do_update(index_elements=["job_id", "version"], set_=changes))
+            await _event(connection, job_id, "checkpoint", f"checkpoint of version {version}", {"version": version})
+
+    async def forget_checkpoint(self, job_id: str, epoch: int, *, version: int) -> None:
+        """Removes a checkpoint's manifest."""
+        async with self._database.transaction() as connection:
+            await _locked(connection, job_id, epoch)
+            await connection.execute(
+                delete(t.checkpoints).where(t.checkpoints.c.job_id == job_id, t.checkpoints.c.version == version)
+            )
+
+    async def evaluation(self, job_id: str, epoch: int, values: Mapping[str, Any]) -> None:
+        """Records an evaluation: ``number``, ``model_version``, ``training_epoch``, ``metrics``."""
+        row = upsert(t.evaluations).values(job_id=job_id, **values)
+        changes = {name: row.excluded[name] for name in ("model_version", "training_epoch", "metrics")}
+        async with self._database.transaction() as connection:
+            await _locked(connection, job_id, epoch)
+            await connection.execute(row.on_conflict_do_update(index_elements=["job_id", "number"], set_=changes))
+            await _event(
+                connection,
+                job_id,
+                "evaluation",
+                f"evaluation {values['number']} at version {values['model_version']}",
+                dict(values),
+            )
+
+    async def artifact(self, job_id: str, epoch: int, values: Mapping[str, Any]) -> None:
+        """Records an artifact: ``name``, ``path``, ``size``, ``sha256``."""
+        row = upsert(t.artifacts).values(job_id=job_id, **values)
+        changes = {name: row.excluded[name] for name in ("path", "size", "sha256")}
+        async with self._database.transaction() as connection:
+            await _locked(connection, job_id, epoch)
+            await connection.execute(row.on_conflict_do_update(index_elements=["job_id", "name"], set_=changes))
+            await _event(connection, job_id, "artifact", f"artifact {values['name']}", dict(values))
+
+    async def job(self, job_id: str) -> JobRecord:
+        """The job."""
+        async with self._database.transaction() as connection:
+            return await _job(connection, job_id)
+
+
+def completed_rounds(plan: Mapping[str, Any] | None, done: Iterable[str]) -> list[dict[str, int]]:
+    """The training rounds of a plan of which every record is marked as done.
+
+    Args:
+        plan: the job's plan (``shards`` as ``[name, start, end]``), or None.
+        done: ids of done tasks; a front and the whole of a task may overlap.
+
+    Returns:
+        For each such round, in order: its number, its done marks, its records.
+    """
+    if not plan or not plan.get("shards"):
+        return []
+    total = sum(end - start for _, start, end in plan["shards"])
+    ranges: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+    for name in done:
+        task = TaskId.parse(name)
+        if task.type is TaskType.TRAINING:
+            ranges[task.round][task.index].append((task.start, task.end))
+    rounds = []
+    for number, tasks in sorted(ranges.items()):
+        records = sum(_covered(spans) for spans in tasks.values())
+        if records == total:
+            rounds.append({"round": number, "tasks": sum(len(spans) for spans in tasks.values()), "records": records})
+    return rounds
+
+
+def _covered(spans: list[tuple[int, int]]) -> int:
+    covered = 0
+    reached: int | None = None
+    for start, end in sorted(spans):
+        begin = start if reached is None else max(start, reached)
+        covered += max(0, end - begin)
+        reached = end if reached is None else max(reached, end)
+    return covered
+
+
+def _require_leasable(row: Mapping[Any, Any] | None, job_id: str, holder: str, incarnation: int) -> None:
+    if row is None:
+        raise _fenced(job_id)
+    if row["state"] not in ACTIVE:
+        raise FencedError(f"job {job_id} is {row['state']}: it needs no master", fix="exit; change nothing")
+    if incarnation < row["master_lease_incarnation"]:
+        raise _fenced(job_id)
+    if row["alive"] and row["master_holder"] != holder and incarnation == row["master_lease_incarnation"]:
+        raise HeldError(f"job {job_id} is held by {row['master_holder']}", fix="try again when its lease has expired")
+
+
+async def _locked(connection: AsyncConnection, job_id: str, epoch: int) -> JobRecord:
+    query = select(t.jobs).where(t.jobs.c.id == job_id, t.jobs.c.master_epoch == epoch)
+    row = (await connection.execute(query.with_for_update(key_share=True))).mappings().one_or_none()
+    if row is None:
+        raise _fenced(job_id)
+    return JobRecord.of(row)
+
+
+async def _job(connection: AsyncConnection, job_id: str) -> JobRecord:
+    row = (await connection.execute(select(t.jobs).where(t.jobs.c.id == job_id))).mappings().one_or_none()
+    if row is None:
+        raise _fenced(job_id)
+    return JobRecord.of(row)
+
+
+async def _durable(connection: AsyncConnection, job_id: str) -> dict[str, Any]:
+    async def column(query: Any) -> list[Any]:
+        return list((await connection.execute(query)).scalars())
+
+    plans = await column(select(t.job_plans.c.plan).where(t.job_plans.c.job_id == job_id))
+    done = await column(select(t.done_marks.c.task).where(t.done_marks.c.job_id == job_id))
+    plan = plans[0] if plans else None
+    manifests = (
+        select(t.checkpoints.c.manifest).where(t.checkpoints.c.job_id == job_id).order_by(t.checkpoints.c.version)
+    )
+    evaluations = (
+        select(
+            t.evaluations.c.number,
+            t.evaluations.c.model_version,
+            t.evaluations.c.training_epoch,
+            t.evaluations.c.metrics,
+        )
+        .where(t.evaluations.c.job_id == job_id)
+        .order_by(t.evaluations.c.number)
+    )
+    return {
+        "ledger": {"plan": plan, "rounds": completed_rounds(plan, done), "done": done},
+        "checkpoints": await column(manifests),
+        "evaluations": [dict(row) for row in (await connection.execute(evaluations)).mappings()],
+    }
+
+
+async def _event(
+    connection: AsyncConnection, job_id: str, kind: str, message: str, detail: Mapping[str, Any]
+) -> None:
+    await connection.execute(insert(t.events).values(job_id=job_id, kind=kind, message=message, detail=dict(detail)))
+
+
+def _effective(job: JobRecord, to: str) -> str:
+    if job.state == "CANCELLING":
+        return "CANCELLED" if to in _STOPPED else job.state
+    if to == "QUEUED" and job.desired == "suspend":
+        return "SUSPENDED"
+    return to
+
+
+def _desired(state: str, desired: str) -> str:
+    if state in ("STARTING", "RUNNING"):
+        return desired
+    return _AFTER_THE_END.get(state, "cancel")
+
+
+def _fenced(job_id: str) -> FencedError:
+    return FencedError(f"the caller is not the master of job {job_id} any more", fix="exit; change nothing")

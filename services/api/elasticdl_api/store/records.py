@@ -1,0 +1,84 @@
+"""A job as the store gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from elasticdl_core.job import JobState
+
+ACTIVE = ("STARTING", "RUNNING", "CANCELLING")
+"""States in which a master owns the job."""
+TERMINAL = tuple(str(state) for state in JobState if state.terminal)
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """One row of ``jobs``; the columns are described in the migrations.
+
+    Attributes:
+        id: the job.
+        namespace: whose it is.
+        name: the name that the user gave.
+        type: training, evaluation or prediction.
+        spec: the specification as JSON data.
+        state: where it stands.
+        reason: why it stands there.
+        priority: higher goes first.
+        min_workers: fewest workers with which it runs.
+        max_workers: most workers that it can use.
+        target_workers: how many the scheduler grants.
+        target_reason: why that many.
+        desired: what is asked of its master: run, suspend, cancel or evict.
+        master_epoch: grows with each lease of a master; an older one is fenced.
+        master_incarnation: the newest launch of a master.
+        master_failures: launches in a row that replaced a failed master.
+        status: what the master reported last.
+        error: why it failed: message, fix, traceback.
+        created_at: when it was submitted.
+        updated_at: when state or settings changed last.
+        started_at: when it was first admitted.
+        finished_at: when it ended.
+        revision: grows when state or settings change.
+    """
+
+    id: str
+    namespace: str
+    name: str
+    type: str
+    spec: dict[str, Any]
+    state: str
+    reason: str
+    priority: int
+    min_workers: int
+    max_workers: int
+    target_workers: int
+    target_reason: str
+    desired: str
+    master_epoch: int
+    master_incarnation: int
+    master_failures: int
+    status: dict[str, Any]
+    error: dict[str, Any] | None
+    created_at: datetime
+    updated_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    revision: int
+
+    @classmethod
+    def of(cls, row: Mapping[Any, Any]) -> JobRecord:
+        """Reads a row of ``jobs``."""
+        return cls(**{field.name: row[field.name] for field in fields(cls)})
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the job has ended for good."""
+        return self.state in TERMINAL
+
+    @property
+    def etag(self) -> str:
+        """The entity tag of its state and settings."""
+        return f'"{self.revision}"'

@@ -1,0 +1,77 @@
+"""Wake-ups: who waits for a change of a job hears of it at once, by LISTEN/NOTIFY.
+
+A wake-up is a hint, never a fact: notifications are lost while the connection is down, so every waiter also looks
+by itself from time to time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+
+import structlog
+
+from elasticdl_api.store.database import Database
+from elasticdl_core.errors import UnavailableError
+
+CHANNEL = "elasticdl_jobs"
+_RETRY_S = 1.0
+_log = structlog.get_logger(__name__)
+
+
+class Wakeups:
+    """Listens on one connection of its own, for any number of waiters.
+
+    Args:
+        database: where to listen.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._waiters: dict[asyncio.Event, str | None] = {}
+
+    @contextlib.contextmanager
+    def waiter(self, job_id: str | None = None) -> Iterator[asyncio.Event]:
+        """An event that is set when that job (or any, for None) may have changed; the waiter clears it."""
+        event = asyncio.Event()
+        self._waiters[event] = job_id
+        try:
+            yield event
+        finally:
+            del self._waiters[event]
+
+    async def run(self) -> None:
+        """Listens until it is cancelled; connects again when the connection is lost."""
+        while True:
+            try:
+                async with self._listening() as lost:
+                    self._wake(None)
+                    await lost.wait()
+            except UnavailableError as error:
+                _log.warning("no wake-ups", error=error.message)
+            await asyncio.sleep(_RETRY_S)
+
+    @contextlib.asynccontextmanager
+    async def _listening(self) -> AsyncIterator[asyncio.Event]:
+        connection = await self._database.listen_connection()
+        lost = asyncio.Event()
+        try:
+            connection.add_termination_listener(lambda _connection: lost.set())
+            await connection.add_listener(CHANNEL, lambda _c, _p, _ch, job_id: self._wake(job_id))
+            yield lost
+        finally:
+            connection.terminate()
+
+    def _wake(self, job_id: str | None) -> None:
+        for event, wanted in self._waiters.items():
+            if job_id is None or wanted is None or wanted == job_id:
+                event.set()
+
+
+async def wait(event: asyncio.Event, timeout_s: float) -> None:
+    """Waits for a wake-up, at most that long, and clears it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    event.clear()

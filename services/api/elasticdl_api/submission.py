@@ -1,0 +1,45 @@
+"""The earliest door: what is plainly wrong with a job's model code is refused when it is submitted."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from elasticdl.model_check import check_model_module
+from elasticdl_api.services import Services
+from elasticdl_core.errors import Problem, SpecError
+from elasticdl_core.job import JobSpec
+from elasticdl_runtime.bundles import digest_hex, unpack_bundle
+
+
+async def check_model(api: Services, namespace: str, spec: JobSpec) -> None:
+    """Checks that the model code is there, parses, and has what this type of job needs; runs none of it.
+
+    Raises:
+        SpecError: the bundle was not uploaded, or the path is not absolute.
+        UserCodeError: the module is missing, does not parse, or lacks an entry.
+    """
+    if spec.model_bundle:
+        path = await bundle_path(api, namespace, spec.model_bundle)
+        if path is None:
+            fix = f"upload the zip first: PUT /bundles/{spec.model_bundle}"
+            raise SpecError([Problem("model_bundle", f"there is no bundle {spec.model_bundle}", fix)])
+        await asyncio.to_thread(_check_bundle, path, spec)
+        return
+    if not Path(spec.model_zoo).is_absolute():
+        fix = "give an absolute path that every process of the job can read, or upload a bundle"
+        raise SpecError([Problem("model_zoo", f"{spec.model_zoo!r} is not an absolute path", fix)])
+    await asyncio.to_thread(check_model_module, spec.model_zoo, spec)
+
+
+async def bundle_path(api: Services, namespace: str, digest: str) -> Path | None:
+    """The file of a bundle that a namespace has uploaded; None if it has not."""
+    path = api.settings.bundles_dir / f"{digest_hex(digest)}.zip"
+    known = await api.jobs.bundle_size(namespace, digest)
+    return path if known is not None and path.is_file() else None
+
+
+def _check_bundle(path: Path, spec: JobSpec) -> None:
+    with tempfile.TemporaryDirectory(prefix="elasticdl-bundle-") as folder:
+        check_model_module(unpack_bundle(path, Path(folder) / "zoo"), spec)

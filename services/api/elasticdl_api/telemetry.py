@@ -1,0 +1,47 @@
+"""Prometheus metrics of the api."""
+
+from __future__ import annotations
+
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+REGISTRY = CollectorRegistry()
+REQUESTS = Counter("elasticdl_api_requests", "Requests by route.", ["method", "route", "status"], registry=REGISTRY)
+SECONDS = Histogram(
+    "elasticdl_api_first_byte_seconds", "Seconds until an answer begins.", ["route"], registry=REGISTRY
+)
+LAUNCHES = Counter("elasticdl_api_launches", "Launch intents by outcome.", ["outcome"], registry=REGISTRY)
+REPLACED = Counter("elasticdl_api_masters_replaced", "Masters that were replaced.", registry=REGISTRY)
+REAPED = Counter("elasticdl_api_jobs_reaped", "Jobs whose left-over processes were ended.", registry=REGISTRY)
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class Meter:
+    """ASGI middleware that counts requests and times them, by route.
+
+    Args:
+        app: what is measured.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.monotonic()
+
+        async def observe(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                # The path of the route, not of the request: that one has no bound.
+                route = getattr(scope.get("route"), "path", "none")
+                method = scope["method"] if scope["method"] in _METHODS else "other"
+                REQUESTS.labels(method, route, str(message["status"])).inc()
+                SECONDS.labels(route).observe(time.monotonic() - began)
+            await send(message)
+
+        await self._app(scope, receive, observe)

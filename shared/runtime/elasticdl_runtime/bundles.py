@@ -1,0 +1,209 @@
+"""Bundles: model code as a zip file, addressed by the SHA-256 of its bytes.
+
+Packing is deterministic: the same files give the same bytes, so that an unchanged zoo is uploaded once. Unpacking
+trusts nothing: a bundle may come from anyone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shutil
+import stat
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from elasticdl_core.errors import InvalidInputError
+
+MAX_ZIP_BYTES = 64 << 20
+"""Most bytes of a bundle."""
+MAX_UNPACKED_BYTES = 256 << 20
+"""Most bytes of all its files."""
+MAX_FILES = 10_000
+"""Most files in it."""
+MAX_FILE_BYTES = 16 << 20
+"""Most bytes of one file when packing; larger ones are data, not code."""
+_IGNORED = frozenset({"__pycache__", "node_modules"})
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_PIECE = 1 << 18
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def digest_of(data: bytes) -> str:
+    """The address of a bundle: ``sha256:`` and 64 hex digits."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def digest_hex(digest: str) -> str:
+    """The hex digits of an address, which name the bundle's file.
+
+    Raises:
+        InvalidInputError: it is not an address of a bundle.
+    """
+    if not _DIGEST.fullmatch(digest):
+        raise InvalidInputError(
+            f"{digest[:80]!r} is not the digest of a bundle", fix="give sha256: and 64 lower-case hex digits"
+        )
+    return digest.removeprefix("sha256:")
+
+
+def pack_bundle(directory: str | os.PathLike[str]) -> tuple[bytes, str]:
+    """Packs a directory of model modules and small files.
+
+    Hidden files, ``__pycache__`` and compiled modules are left out.
+
+    Args:
+        directory: the model zoo.
+
+    Returns:
+        The bytes of the zip file, and their digest.
+
+    Raises:
+        InvalidInputError: it is no directory, holds no Python file, or holds too much.
+    """
+    root = Path(directory)
+    if not root.is_dir():
+        raise InvalidInputError(f"there is no directory {root}", fix="give the directory of the model modules")
+    buffer = io.BytesIO()
+    total = count = modules = 0
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for path in _files(root):
+            name = path.relative_to(root).as_posix()
+            data = _read(root, path)
+            total, count, modules = total + len(data), count + 1, modules + name.endswith(".py")
+            if total > MAX_UNPACKED_BYTES or count > MAX_FILES:
+                raise InvalidInputError(
+                    f"{root} holds too much for a bundle (more than {MAX_UNPACKED_BYTES >> 20} MiB or {MAX_FILES} "
+                    "files)",
+                    fix="keep data out of the model zoo, or use --model_zoo with a shared path instead of a bundle",
+                )
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.create_system = 3
+            info.external_attr = (stat.S_IFREG | 0o644) << 16
+            archive.writestr(info, data)
+    if not modules:
+        raise InvalidInputError(f"{root} holds no Python file", fix="give the directory of the model modules")
+    content = buffer.getvalue()
+    if len(content) > MAX_ZIP_BYTES:
+        raise InvalidInputError(
+            f"the bundle of {root} has {len(content) >> 20} MiB; at most {MAX_ZIP_BYTES >> 20} are taken",
+            fix="keep data out of the model zoo",
+        )
+    return content, digest_of(content)
+
+
+def unpack_bundle(zip_path: str | os.PathLike[str], target_dir: str | os.PathLike[str]) -> Path:
+    """Unpacks a bundle, wholly or not at all.
+
+    Args:
+        zip_path: the zip file.
+        target_dir: the directory to make. If it is there and not empty, it was unpacked before and is left alone.
+
+    Returns:
+        The directory.
+
+    Raises:
+        InvalidInputError: the file is no zip, is damaged, too large when unpacked, or has a member that is a link,
+            encrypted, or outside of the directory.
+        OSError: it cannot be read, or the directory cannot be written.
+    """
+    target = Path(target_dir)
+    if target.is_dir() and any(target.iterdir()):
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        with Path(zip_path).open("rb") as file:
+            _unpack(file, scratch)
+        scratch.chmod(0o755)
+        try:
+            scratch.rename(target)
+        except OSError:
+            if not (target.is_dir() and any(target.iterdir())):
+                raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return target
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for folder, directories, names in os.walk(root, followlinks=False):
+        directories[:] = sorted(d for d in directories if not d.startswith(".") and d not in _IGNORED)
+        for name in sorted(names):
+            path = Path(folder, name)
+            if not name.startswith(".") and not name.endswith((".pyc", ".pyo")) and path.is_file():
+                yield path
+
+
+def _read(root: Path, path: Path) -> bytes:
+    if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
+        raise InvalidInputError(f"{path} is a link that leaves {root}", fix="put the file itself into the model zoo")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise InvalidInputError(
+            f"{path} has {path.stat().st_size >> 20} MiB; a bundle holds code and small files",
+            fix="keep data out of the model zoo",
+        )
+    return path.read_bytes()
+
+
+def _unpack(file: IO[bytes], target: Path) -> None:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            if len(members) > MAX_FILES:
+                raise _refused(f"it has {len(members)} members; at most {MAX_FILES} are taken")
+            left = MAX_UNPACKED_BYTES
+            for member in members:
+                left -= _unpack_member(archive, member, target, left)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError, struct.error) as error:
+        raise _refused(f"it is not a sound zip file ({error})") from None
+
+
+def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, limit: int) -> int:
+    """Writes one member; returns its bytes, counted while inflating: what the header says is not believed."""
+    path = _member_path(member, target)
+    if member.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+        return 0
+    written = 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(member) as source, path.open("xb") as output:
+            while piece := source.read(_PIECE):
+                written += len(piece)
+                if written > limit:
+                    raise _refused(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB")
+                output.write(piece)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+        raise _refused(f"{member.filename!r} occurs twice") from None
+    return written
+
+
+def _member_path(member: zipfile.ZipInfo, target: Path) -> Path:
+    name = member.filename
+    parts = name.removesuffix("/").split("/")
+    bad = any(part in ("", ".", "..") or len(part.encode("utf-8", "replace")) > 255 for part in parts)
+    if bad or len(name) > 1024 or any(char in name for char in "\\:\0") or not name.isprintable():
+        raise _refused(f"the member {name[:100]!r} has a name that is not taken")
+    if member.flag_bits & 0x1:
+        raise _refused(f"{name!r} is encrypted")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise _refused(f"{name!r} is compressed with a method other than deflate")
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or (kind == stat.S_IFDIR) > member.is_dir():
+        raise _refused(f"{name!r} is a link or a special file")
+    return target.joinpath(*parts)
+
+
+def _refused(why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the bundle is refused: {why}", fix="pack the directory anew: a plain zip of .py and small files"
+    )
