@@ -122,6 +122,7 @@ class FakeApi:
         self.files: dict[tuple[str, str], tuple[bytes, str]] = {}
         self.streams: dict[str, list[Streamed]] = {}
         self.streams_served: dict[str, int] = {}
+        self.on_end: dict[str, dict[str, Any]] = {}
         self.seen: list[Seen] = []
         self.faults: list[Fault] = []
         self.refusal: dict[str, Any] | None = None
@@ -280,6 +281,8 @@ class FakeApi:
         number = self.streams_served.get(job_id, 0)
         self.streams_served[job_id] = number + 1
         scripts = self.streams.get(job_id) or [[]]
+        if number >= len(scripts) - 1 and job_id in self.on_end:
+            self.jobs[job_id] = self.on_end[job_id]
         stream(http, scripts[min(number, len(scripts) - 1)], "text/event-stream")
 
     def _logs(self, http: Any, seen: Seen, job_id: str) -> None:

@@ -30,6 +30,7 @@ from elasticdl.client.steps import (
 )
 from elasticdl.client.transport import (
     TRANSPORT_ERRORS,
+    Filter,
     answer_of,
     default_headers,
     failure_of,
@@ -38,7 +39,7 @@ from elasticdl.client.transport import (
     trusts_environment,
 )
 from elasticdl.client.views import Artifact, Event, Job, JobPage, Update
-from elasticdl_core.job import JobSpec, JobState
+from elasticdl_core.job import JobSpec
 
 T = TypeVar("T")
 
@@ -59,7 +60,7 @@ class Client:
         retry: how often and after what pauses a call is tried again.
 
     >>> with Client() as client:                                                       # doctest: +SKIP
-    ...     job = client.submit(model_zoo="zoo", model_def="digits.custom_model", training_data="/data/digits")
+    ...     job = client.submit(model_zoo="zoo", model_def="digits.forward", training_data="/data/digits")
     ...     print(client.wait(job.id).state)
     """
 
@@ -117,17 +118,18 @@ class Client:
         """One job as it is now."""
         return self._run(self._operations.get(job_id))
 
-    def list(self, *, limit: int = 50, page_token: str = "", **filters: str | JobState) -> JobPage:
+    def list(self, *, limit: int = 50, page_token: str = "", **filters: Filter) -> JobPage:
         """One page of jobs, newest first.
 
         Args:
             limit: jobs on a page.
             page_token: the token that the page before gave; empty for the first page.
-            **filters: what the jobs must have, e.g. ``state="RUNNING"`` or ``name="digits"``.
+            **filters: what the jobs must have, ``state`` (one or a list), ``name``, ``label`` (one or
+                a list of ``key=value``) or ``namespace``.
         """
         return self._run(self._operations.page(texts(filters), limit, page_token))
 
-    def iterate(self, *, page_size: int = 100, **filters: str | JobState) -> Iterator[Job]:
+    def iterate(self, *, page_size: int = 100, **filters: Filter) -> Iterator[Job]:
         """All jobs, newest first, fetched page by page while iterating."""
         return self._stream(streams.pages(self._operations, texts(filters), page_size))
 
@@ -162,17 +164,24 @@ class Client:
         """What has happened to a job, oldest first."""
         return self._run(self._operations.events(job_id))
 
-    def follow(self, job_id: str, *, after: int | None = None) -> Iterator[Update]:
-        """What happens to a job, as it happens, until it ends.
+    def follow(self, job_id: str) -> Iterator[Job]:
+        """A job as it is now, then a fresh view about every second, the last when it has ended.
 
-        The first update is the job as it is now; then come its events (the old ones too) and a fresh view of the job
-        about every second; the last has ``ended`` set. A lost connection is resumed where it broke.
+        A lost connection is taken up again.
+        """
+        return self._stream(streams.jobs(self._operations, job_id))
+
+    def updates(self, job_id: str, *, after: int | None = None) -> Iterator[Update]:
+        """The same, with the job's events in between as they happen.
+
+        The first update is the job as it is now; then come its events (the old ones too) and views; the last has
+        ``ended`` set. A lost connection is resumed after the last event that came.
 
         Args:
             job_id: the job.
             after: leave out events up to this id.
         """
-        return self._stream(streams.follow(self._operations, job_id, "" if after is None else str(after)))
+        return self._stream(streams.updates(self._operations, job_id, "" if after is None else str(after)))
 
     def logs(self, job_id: str, *, role: str | None = None, index: int | None = None, tail: int | None = None) -> str:
         """The logs of a job's processes.
@@ -199,19 +208,24 @@ class Client:
         """What a job made."""
         return self._run(self._operations.artifacts(job_id))
 
-    def download(self, job_id: str, name: str, destination: str | os.PathLike[str]) -> Path:
-        """Downloads one artifact.
+    def download(
+        self, job_id: str, directory: str | os.PathLike[str], names: Sequence[str] | None = None
+    ) -> Sequence[Path]:
+        """Downloads what a job made.
 
         Args:
             job_id: the job.
-            name: name of the artifact.
-            destination: where it goes; if this is a directory, into it under its own name.
+            directory: where it goes; made if it is not there.
+            names: names of artifacts; all when not given.
+
+        Returns:
+            The path of each.
 
         Raises:
             NotFoundError: the job has no such artifact.
             ConflictError: what came is damaged, or the place is taken.
         """
-        return self._run(streams.download(self._operations, job_id, name, Path(destination)))
+        return self._run(streams.download(self._operations, job_id, Path(directory), names))
 
     def cluster(self) -> Mapping[str, Any]:
         """Slots, jobs and components of the cluster."""

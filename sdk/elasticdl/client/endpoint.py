@@ -77,7 +77,7 @@ def _local_cluster(token: str) -> Endpoint:
 
 def _cluster_here() -> Endpoint | None:
     """The cluster that `elasticdl up` started on this machine, if one runs."""
-    from elasticdl_runtime import cluster
+    from elasticdl_runtime.cluster import locate
 
-    found = cluster.locate()
+    found = locate()
     return None if found is None else Endpoint(found.api_url.rstrip("/"), found.token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -155,17 +155,17 @@ class Operations:
         """One job."""
         return Job.from_json((yield from self.fetch(Request("GET", job_path(job_id)))))
 
-    def page(self, filters: Mapping[str, str], limit: int, page_token: str) -> Operation[JobPage]:
+    def page(self, filters: Mapping[str, Sequence[str]], limit: int, page_token: str) -> Operation[JobPage]:
         """One page of jobs."""
-        params = {**filters, "limit": str(limit)}
+        params: dict[str, str | Sequence[str]] = {**filters, "limit": str(limit)}
         if page_token:
             params["page_token"] = page_token
         data = yield from self.fetch(Request("GET", "/jobs", params=params))
         return JobPage(tuple(Job.from_json(item) for item in data["jobs"]), str(data.get("next_page_token") or ""))
 
     def ask(self, job_id: str, verb: str) -> Operation[Job]:
-        """Asks for a change of state: cancel, suspend or resume."""
-        request = Request("POST", job_path(job_id, verb), idempotent=False)
+        """Asks for a change of state: cancel, suspend or resume. Asking twice is asking once."""
+        request = Request("POST", job_path(job_id, verb))
         return Job.from_json((yield from self.fetch(request)))
 
     def scale(self, job_id: str, change: Mapping[str, int | None]) -> Operation[Job]:

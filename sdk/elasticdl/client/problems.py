@@ -70,7 +70,10 @@ def error_of(answer: Answer, request: Request) -> ElasticDLError:
     if not message:
         text = answer.body[:300].decode("utf-8", "replace").strip()
         message = f"{request.method} {request.path} gave HTTP {answer.status}" + (f": {text}" if text else "")
-    return kind(message, fix=str(problem.get("fix") or _FIXES.get(kind, "")))
+    fix = str(problem.get("fix") or _FIXES.get(kind, ""))
+    if kind is UserCodeError:
+        return UserCodeError(message, fix=fix, traceback=str(problem.get("traceback") or ""))
+    return kind(message, fix=fix)
 
 
 def unreachable(failure: Failure, url: str) -> UnavailableError:

@@ -6,7 +6,7 @@ the asyncio client share all logic and differ only in how they perform these few
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -20,7 +20,7 @@ class Request:
     Attributes:
         method: the HTTP method.
         path: path below the API's address, with a leading slash.
-        params: query parameters.
+        params: query parameters; a list repeats its name.
         json: the JSON body, if any.
         content: the raw body, if any.
         headers: headers beyond those that every request has.
@@ -30,7 +30,7 @@ class Request:
 
     method: str
     path: str
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     json: Any = None
     content: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)

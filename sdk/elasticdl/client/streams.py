@@ -9,9 +9,9 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from elasticdl.client.operations import Operations, job_path
@@ -19,7 +19,7 @@ from elasticdl.client.problems import error_of, unreachable
 from elasticdl.client.sse import Message, SseDecoder
 from elasticdl.client.steps import Answer, Emit, Failure, Open, Operation, Pause, Read, Request, StreamOperation, Work
 from elasticdl.client.views import Artifact, Event, Job, Update
-from elasticdl_core.errors import ConflictError, ElasticDLError, UnavailableError
+from elasticdl_core.errors import ConflictError, ElasticDLError, NotFoundError, UnavailableError
 
 SILENCE_S = 30.0
 """An event stream sends something, if only a comment, far more often than this; silence means a dead connection."""
@@ -29,7 +29,7 @@ DOWNLOAD_TIMEOUT_S = 60.0
 _PASSING = frozenset({429, 500, 502, 503, 504})
 
 
-def follow(operations: Operations, job_id: str, after: str) -> StreamOperation[Update]:
+def updates(operations: Operations, job_id: str, after: str) -> StreamOperation[Update]:
     """Emits what happens to a job until it ends, across lost connections and restarts of the API.
 
     Raises:
@@ -115,17 +115,56 @@ def follow_logs(operations: Operations, job_id: str, params: Mapping[str, str]) 
             return
 
 
-def download(operations: Operations, job_id: str, name: str, destination: Path) -> Operation[Path]:
-    """Downloads an artifact: a file appears at once and whole, its digest checked; a directory is unpacked.
+def jobs(operations: Operations, job_id: str) -> StreamOperation[Job]:
+    """The views of a job among its updates."""
+    stream = updates(operations, job_id, "")
+    given: Any = None
+    while True:
+        try:
+            step = stream.send(given)
+        except StopIteration:
+            return
+        given = None
+        if not isinstance(step, Emit):
+            given = yield step
+        elif step.item.job is not None:
+            yield Emit(step.item.job)
+
+
+def download(
+    operations: Operations, job_id: str, directory: Path, names: Sequence[str] | None
+) -> Operation[list[Path]]:
+    """Downloads artifacts into a directory: a file appears at once and whole, its digest checked.
 
     Raises:
+        NotFoundError: the job has no artifact of a name.
         ConflictError: what came is not what the job made, or the place is taken.
         ElasticDLError: the API refused, or did not answer.
     """
-    listed = yield from operations.artifacts(job_id)
-    artifact = next((item for item in listed if item.name == name), Artifact(name))
-    place: Path = yield Work(lambda: destination / Path(name).name if destination.is_dir() else destination)
-    request = Request("GET", job_path(job_id, "artifacts", name), read_timeout_s=DOWNLOAD_TIMEOUT_S)
+    listed = {item.name: item for item in (yield from operations.artifacts(job_id))}
+    missing = [name for name in names or () if name not in listed]
+    if missing:
+        raise NotFoundError(
+            f"job {job_id} has no artifact {', '.join(missing)}",
+            fix=f"it has: {', '.join(listed)}" if listed else "it has none; see whether it succeeded",
+        )
+    places = {name: _place(directory, name) for name in (names if names is not None else listed)}
+    kept = []
+    for name, place in places.items():
+        kept.append((yield from _fetch(operations, job_id, listed[name], place)))
+    return kept
+
+
+def _place(directory: Path, name: str) -> Path:
+    """Where an artifact goes; its name cannot lead out of the directory."""
+    parts = PurePosixPath(name).parts
+    if not parts or PurePosixPath(name).is_absolute() or ".." in parts:
+        raise ConflictError(f"the artifact's name {name!r} leads out of {directory}", fix="fetch it by its URL")
+    return directory.joinpath(*parts)
+
+
+def _fetch(operations: Operations, job_id: str, artifact: Artifact, place: Path) -> Operation[Path]:
+    request = Request("GET", job_path(job_id, "artifacts", artifact.name), read_timeout_s=DOWNLOAD_TIMEOUT_S)
     attempt = 0
     while True:
         outcome: Answer | Failure = yield Open(request)
@@ -206,7 +245,7 @@ def _unpack(packed: Path, destination: Path) -> None:
         shutil.move(fresh, destination)
 
 
-def pages(operations: Operations, filters: Mapping[str, str], page_size: int) -> StreamOperation[Job]:
+def pages(operations: Operations, filters: Mapping[str, Sequence[str]], page_size: int) -> StreamOperation[Job]:
     """Emits all jobs, page by page."""
     token = ""
     while True:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import httpx
 
 from elasticdl.client.endpoint import Endpoint
 from elasticdl.client.steps import Answer, Failure, Request
-from elasticdl_core.job import JobState
 
 CONNECT_TIMEOUT_S = 5.0
 TRANSPORT_ERRORS = (httpx.TransportError, httpx.DecodingError)
+Filter = str | Sequence[str]
+"""One value that a job must have, or several of which it must have one."""
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
@@ -53,6 +54,8 @@ def failure_of(error: httpx.HTTPError) -> Failure:
     return Failure(str(error) or type(error).__name__, sent=not isinstance(error, _NOT_SENT))
 
 
-def texts(filters: Mapping[str, str | JobState]) -> dict[str, str]:
+def texts(filters: Mapping[str, Filter]) -> dict[str, Sequence[str]]:
     """Filters as query parameters."""
-    return {key: str(value) for key, value in filters.items()}
+    return {
+        key: [str(value)] if isinstance(value, str) else [str(one) for one in value] for key, value in filters.items()
+    }

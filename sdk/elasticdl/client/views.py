@@ -5,7 +5,7 @@ Each keeps the JSON it was made from in ``raw``; fields that an older API lacks 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -108,24 +108,26 @@ class Artifact:
 
     Attributes:
         name: name to download it by.
-        path: where it lies on the cluster.
         size: bytes.
         sha256: digest of the file in hex; empty for a directory.
+        at: when it was made, UTC.
     """
 
     name: str
-    path: str = ""
     size: int = 0
     sha256: str = ""
+    at: datetime | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Artifact:
         """Reads an artifact of the API."""
         return cls(
             name=str(data.get("name", "")),
-            path=str(data.get("path") or ""),
             size=int(data.get("size") or 0),
             sha256=str(data.get("sha256") or "").removeprefix("sha256:"),
+            at=_time(data.get("at")),
+            raw=data,
         )
 
 
@@ -161,9 +163,11 @@ class Event:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A job as the API tells it.
+@dataclass(frozen=True)
+class Job(Mapping[str, Any]):
+    """A job as the API tells it: typed attributes, and by key whatever the API's answer holds.
+
+    ``job.status.progress.records_done`` and ``job["status"]["progress"]["records_done"]`` are the same number.
 
     Attributes:
         id: names the job in every call.
@@ -229,6 +233,15 @@ class Job:
             spec=dict(data.get("spec") or {}),
             raw=data,
         )
+
+    def __getitem__(self, key: str) -> Any:
+        return self.raw[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.raw)
+
+    def __len__(self) -> int:
+        return len(self.raw)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,8 @@ async def test_a_broken_stream_is_resumed(api: FakeApi, aio: AsyncClient) -> Non
         [sse("event", {"kind": "k", "message": "one"}, 1), None],
         [sse("event", {"kind": "k", "message": "two"}, 2), sse("end", {})],
     ]
-    messages = [update.event.message async for update in aio.follow("a-1") if update.event]
+    messages = [update.event.message async for update in aio.updates("a-1") if update.event]
+    assert [job.id async for job in aio.follow("a-1")] == ["a-1", "a-1"]
     assert messages == ["one", "two"]
     assert api.requests("GET", "/jobs/a-1/events")[1].headers["last-event-id"] == "1"
 
@@ -70,7 +71,19 @@ async def test_a_damaged_download_is_refused_and_leaves_nothing(
     api.jobs["a-1"] = make_job("a-1", artifacts=[{"name": "model.keras", "path": "p", "size": 5, "sha256": digest}])
     api.files["a-1", "model.keras"] = (b"wrong", "application/octet-stream")
     with pytest.raises(ConflictError, match="SHA-256"):
-        await aio.download("a-1", "model.keras", tmp_path)
+        await aio.download("a-1", tmp_path)
     assert list(tmp_path.iterdir()) == []
     api.files["a-1", "model.keras"] = (b"right", "application/octet-stream")
-    assert (await aio.download("a-1", "model.keras", tmp_path)).read_bytes() == b"right"
+    assert await aio.download("a-1", tmp_path / "new" / "folder", ["model.keras"]) == [
+        tmp_path / "new" / "folder" / "model.keras"
+    ]
+    assert (tmp_path / "new" / "folder" / "model.keras").read_bytes() == b"right"
+    with pytest.raises(NotFoundError, match=r"it has: model\.keras"):
+        await aio.download("a-1", tmp_path, ["model.h5"])
+
+
+async def test_an_artifact_cannot_leave_its_directory(api: FakeApi, aio: AsyncClient, tmp_path: Path) -> None:
+    for name in ("../evil", "/etc/evil", "a/../../evil"):
+        api.jobs["a-1"] = make_job("a-1", artifacts=[{"name": name, "size": 1, "sha256": ""}])
+        with pytest.raises(ConflictError, match="leads out of"):
+            await aio.download("a-1", tmp_path / "here")

@@ -96,13 +96,19 @@ def test_an_api_that_stays_away_is_given_up(api: FakeApi, client: Client) -> Non
     assert len(api.requests("GET", "/jobs")) == 4
 
 
-def test_a_call_that_cannot_be_repeated_is_sent_once(api: FakeApi, client: Client) -> None:
+def test_asking_twice_is_asking_once_so_a_lost_answer_is_asked_for_again(api: FakeApi, client: Client) -> None:
     api.jobs["a-1"] = make_job("a-1")
     api.faults.append(Fault("POST", "/jobs/a-1/cancel", 0))
-    with pytest.raises(UnavailableError):
-        client.cancel("a-1")
-    assert len(api.requests("POST", "/jobs/a-1/cancel")) == 1
-    assert client.get("a-1").state is JobState.CANCELLED
+    assert client.cancel("a-1").state is JobState.CANCELLED
+    assert len(api.requests("POST", "/jobs/a-1/cancel")) == 2
+
+
+def test_a_job_is_also_a_mapping_of_what_the_api_told(api: FakeApi, client: Client) -> None:
+    api.jobs["a-1"] = make_job("a-1", status=make_status(5, 10), brand_new=1)
+    job = client.get("a-1")
+    assert job["status"]["progress"]["records_done"] == job.status.progress.records_done == 5
+    assert job.get("brand_new") == 1 and job.get("absent") is None
+    assert dict(job) == api.jobs["a-1"]
 
 
 def test_nobody_at_the_address_tells_what_to_do(api: FakeApi) -> None:
@@ -178,11 +184,9 @@ def test_following_gives_events_and_views_until_the_end(api: FakeApi, client: Cl
             sse("end", {"state": "SUCCEEDED"}),
         ]
     ]
-    updates = []
-    for update in client.follow("a-1"):
-        updates.append(update)
-        if update.event is not None:
-            api.jobs["a-1"] = make_job("a-1", state="SUCCEEDED")
+    api.on_end["a-1"] = make_job("a-1", state="SUCCEEDED")
+    updates = list(client.updates("a-1"))
+    assert [job.state for job in client.follow("a-1")] == ["SUCCEEDED", "RUNNING", "SUCCEEDED"]
     assert [update.job.state for update in updates if update.job] == ["QUEUED", "RUNNING", "SUCCEEDED"]
     assert [(update.event.id, update.event.message) for update in updates if update.event] == [(1, "it runs")]
     assert updates[2].job is not None and updates[2].job.status.progress.fraction == 0.25
@@ -203,7 +207,7 @@ def test_a_broken_stream_is_resumed_after_the_last_event(api: FakeApi, client: C
         [whole, sse("end", {})],
     ]
     api.faults.append(Fault("GET", "/jobs/a-1/events", 503))
-    messages = [update.event.message for update in client.follow("a-1") if update.event]
+    messages = [update.event.message for update in client.updates("a-1") if update.event]
     assert messages == ["one", "two", "three"]
     asked = [request.headers.get("last-event-id") for request in api.requests("GET", "/jobs/a-1/events")]
     assert asked[0] is None
@@ -212,13 +216,13 @@ def test_a_broken_stream_is_resumed_after_the_last_event(api: FakeApi, client: C
 
 def test_following_an_unknown_job_fails_at_once(client: Client) -> None:
     with pytest.raises(NotFoundError):
-        next(client.follow("missing"))
+        next(client.updates("missing"))
 
 
 def test_leaving_a_stream_early_closes_it(api: FakeApi, client: Client) -> None:
     api.jobs["a-1"] = make_job("a-1", state="RUNNING")
     api.streams["a-1"] = [[sse("event", {"kind": "k", "message": "one"}, 1), sse("end", {})]]
-    stream = client.follow("a-1")
+    stream = client.updates("a-1")
     next(stream)
     next(stream)
     stream.close()  # type: ignore[attr-defined]

@@ -1,0 +1,334 @@
+"""The flags of ``train``, ``evaluate`` and ``predict``: made from the fields of ``JobSpec``, checked before all else.
+
+One source: a field of ``JobSpec`` is a flag with the same name, and its line under ``Attributes`` is the flag's help.
+Names have underscores, as they always had; dashes are taken too. What is unknown is refused with a suggestion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin, get_type_hints
+
+from elasticdl.cli.pairs import parse_pairs, parse_strings
+from elasticdl.cli.removed_flags import removed_flag
+from elasticdl_core.errors import InvalidInputError, Problem, SpecError
+from elasticdl_core.job import JobSpec, JobType
+
+VERBS: Mapping[str, JobType] = {
+    "train": JobType.TRAINING,
+    "evaluate": JobType.EVALUATION,
+    "predict": JobType.PREDICTION,
+}
+PANELS: Mapping[str, tuple[str, ...]] = {
+    "Model": (
+        "model_zoo",
+        "model_def",
+        "model_bundle",
+        "model_params",
+        "feed",
+        "loss",
+        "optimizer",
+        "optimizer_params",
+        "eval_metrics_fn",
+        "callbacks",
+        "custom_data_reader",
+        "prediction_outputs_processor",
+        "keras",
+        "embedding_threshold_bytes",
+        "eager",
+    ),
+    "Data": ("training_data", "validation_data", "prediction_data", "data_reader_params"),
+    "Work": (
+        "minibatch_size",
+        "num_minibatches_per_task",
+        "num_epochs",
+        "max_steps",
+        "shuffle",
+        "seed",
+        "evaluation_steps",
+        "log_loss_steps",
+    ),
+    "Workers and parameter servers": (
+        "min_workers",
+        "max_workers",
+        "num_ps",
+        "priority",
+        "worker_memory_mib",
+        "ps_memory_mib",
+        "distribution_strategy",
+        "use_async",
+        "grads_to_wait",
+        "sync_version_tolerance",
+        "lr_staleness_modulation",
+        "get_model_steps",
+    ),
+    "Checkpoints and results": (
+        "checkpoint_steps",
+        "checkpoint_dir",
+        "keep_checkpoint_max",
+        "checkpoint_dir_for_init",
+        "output",
+        "export_formats",
+    ),
+    "Job": ("name", "labels", "envs"),
+}
+ALIASES: Mapping[str, str] = {
+    "job_name": "name",
+    "num_workers": "max_workers",
+    "num_ps_pods": "num_ps",
+    "max_step": "max_steps",
+    "dataset_fn": "feed",
+}
+"""Other names of flags, mostly those that the original project had."""
+
+_HERE: Mapping[str, str] = {
+    "model_zoo": "Directory of model modules; it is packed and uploaded (see --no-upload).",
+    "model_bundle": "Digest of a zoo that was uploaded before, instead of --model_zoo.",
+    "validation_data": "Path, directory, glob or URL of the records to evaluate on.",
+    "prediction_data": "Path, directory, glob or URL of the records to predict.",
+    "output": "Where the exported model, or predictions, go; by default they are artifacts of the job.",
+}
+"""What is said of a field differently on the command line than in the API."""
+_TRAINING_ONLY = frozenset(
+    {
+        "training_data",
+        "loss",
+        "optimizer",
+        "optimizer_params",
+        "callbacks",
+        "num_epochs",
+        "max_steps",
+        "shuffle",
+        "evaluation_steps",
+        "log_loss_steps",
+        "use_async",
+        "grads_to_wait",
+        "sync_version_tolerance",
+        "lr_staleness_modulation",
+        "get_model_steps",
+        "checkpoint_steps",
+        "checkpoint_dir",
+        "keep_checkpoint_max",
+        "export_formats",
+    }
+)
+_NOT_FOR: Mapping[JobType, frozenset[str]] = {
+    JobType.TRAINING: frozenset({"prediction_data", "prediction_outputs_processor"}),
+    JobType.EVALUATION: _TRAINING_ONLY | {"prediction_data", "prediction_outputs_processor", "output"},
+    JobType.PREDICTION: _TRAINING_ONLY | {"validation_data", "eval_metrics_fn"},
+}
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_FALSE = frozenset({"false", "no", "off", "0"})
+_METAVARS: Mapping[Any, str] = {int: "N", str: "TEXT", bool: "true|false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag of a job command.
+
+    Attributes:
+        name: the field's name, and the flag's without its dashes.
+        hint: the field's type.
+        default: what it is when not given, as text; empty for nothing.
+        help: one sentence.
+        panel: the group it is shown in.
+        aliases: other names.
+    """
+
+    name: str
+    hint: Any
+    default: str
+    help: str
+    panel: str
+    aliases: tuple[str, ...]
+
+    @property
+    def metavar(self) -> str:
+        """What stands for the value in the help."""
+        if get_origin(self.hint) is dict:
+            return "KEY=VALUE;..."
+        return _METAVARS[self.hint]
+
+    def value(self, text: str) -> Any:
+        """The value that the text stands for.
+
+        Raises:
+            InvalidInputError: it stands for none.
+        """
+        if get_origin(self.hint) is dict:
+            return (parse_strings if get_args(self.hint)[1] is str else parse_pairs)(self.name, text)
+        if self.hint is str:
+            return text
+        if self.hint is bool:
+            return _truth(self.name, text)
+        try:
+            return int(text)
+        except ValueError:
+            raise InvalidInputError(f"{text!r} is not a whole number", fix="give a whole number") from None
+
+
+@functools.cache
+def flags_of(kind: JobType) -> Mapping[str, Flag]:
+    """The flags of the command for a type of job, by name, in the order of the help."""
+    described = _descriptions()
+    hints = get_type_hints(JobSpec)
+    plain = JobSpec(model_def="a.b")
+    flags = {}
+    for panel, names in PANELS.items():
+        for name in names:
+            if name in _NOT_FOR[kind]:
+                continue
+            aliases = tuple(alias for alias, meant in ALIASES.items() if meant == name)
+            default = "" if name == "model_def" else _shown(getattr(plain, name))
+            flags[name] = Flag(name, hints[name], default, described[name], panel, aliases)
+    return flags
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value in ("", {}) else str(value)
+
+
+def _descriptions() -> dict[str, str]:
+    """The lines under ``Attributes`` of ``JobSpec``, as sentences without markup."""
+    text = inspect.getdoc(JobSpec) or ""
+    section = text.partition("Attributes:\n")[2]
+    found = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section, flags=re.MULTILINE)
+    return {**{name: _sentence(" ".join(lines.split())) for name, lines in found}, **_HERE}
+
+
+def _sentence(line: str) -> str:
+    """A line of a docstring as a sentence without markup; a word of code at its front keeps its case."""
+    plain = line.replace("``", "").rstrip(".") + "."
+    return plain if line.startswith("``") else plain[0].upper() + plain[1:]
+
+
+def _truth(name: str, text: str) -> bool:
+    word = text.lower()
+    if word not in _TRUE | _FALSE:
+        raise InvalidInputError(f"--{name}: {text!r} is neither true nor false", fix="give true or false")
+    return word in _TRUE
+
+
+def rewrite(kind: JobType, args: Sequence[str], others: Mapping[str, bool]) -> list[str]:
+    """Brings the arguments of a job command into one plain form: ``--name=value`` with the name of the field.
+
+    Args:
+        kind: the type of job that the command makes.
+        args: arguments as typed.
+        others: the command's own options (without dashes at the front): whether they take a value.
+
+    Raises:
+        InvalidInputError: an argument that the command does not know, or that lacks its value.
+    """
+    return list(_Rewriter(kind, others).run(args))
+
+
+class _Rewriter:
+    def __init__(self, kind: JobType, others: Mapping[str, bool]) -> None:
+        self._kind = kind
+        self._flags = flags_of(kind)
+        self._others = {name.replace("-", "_"): takes_value for name, takes_value in others.items()}
+
+    def run(self, args: Sequence[str]) -> Iterator[str]:
+        rest = list(args)
+        while rest:
+            word = rest.pop(0)
+            if word in {"-h", "--help"}:
+                yield "--help"
+                continue
+            if not word.startswith("--") or word == "--":
+                raise InvalidInputError(
+                    f"{word!r} is not a flag",
+                    fix="every argument is a flag with its value: --name value or --name=value",
+                )
+            typed, has_value, value = word[2:].partition("=")
+            given = value if has_value else None
+            name = typed.replace("-", "_")
+            name = ALIASES.get(name, name)
+            if name in self._others:
+                yield from self._own(name, given, rest)
+            else:
+                yield self._flag(typed, name, given, rest)
+
+    def _own(self, name: str, given: str | None, rest: list[str]) -> Iterator[str]:
+        option = "--" + name.replace("_", "-")
+        if given is not None:
+            yield f"{option}={given}"
+        elif self._others[name]:
+            yield f"{option}={self._next(name, rest)}"
+        else:
+            yield option
+
+    def _flag(self, typed: str, name: str, given: str | None, rest: list[str]) -> str:
+        negated = name.removeprefix("no_")
+        if negated != name and negated in self._flags and self._flags[negated].hint is bool:
+            if given is not None:
+                raise InvalidInputError(f"--{typed} takes no value", fix=f"write --no-{negated} or --{negated}=false")
+            return f"--{negated}=false"
+        flag = self._flags.get(name)
+        if flag is None:
+            raise self._unknown(typed, name)
+        if flag.hint is bool:
+            if given is None and rest and rest[0].lower() in _TRUE | _FALSE:
+                given = rest.pop(0)
+            truth = given is None or _truth(name, given)
+            return f"--{name}={str(truth).lower()}"
+        return f"--{name}={self._next(typed, rest) if given is None else given}"
+
+    def _next(self, typed: str, rest: list[str]) -> str:
+        if not rest or rest[0].startswith("--"):
+            raise InvalidInputError(f"--{typed} lacks its value", fix=f"write --{typed} VALUE or --{typed}=VALUE")
+        return rest.pop(0)
+
+    def _unknown(self, typed: str, name: str) -> InvalidInputError:
+        verb = next(verb for verb, kind in VERBS.items() if kind is self._kind)
+        homes = [other for other, kind in VERBS.items() if name in flags_of(kind)]
+        if homes:
+            return InvalidInputError(
+                f"--{typed} means nothing to `elasticdl {verb}`",
+                fix=f"leave it out; it belongs to `elasticdl {'` and `elasticdl '.join(homes)}`",
+            )
+        if name == "type":
+            return InvalidInputError("--type is no flag", fix="use `elasticdl train`, `evaluate` or `predict`")
+        gone = removed_flag(name)
+        if gone is not None:
+            return InvalidInputError(f"--{typed} is no longer a flag: {gone.reason}", fix=gone.instead)
+        known = [*self._flags, *ALIASES, *self._others]
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+        fix = f"did you mean --{near[0]}?" if near else f"`elasticdl {verb} --help` lists all flags"
+        return InvalidInputError(f"there is no flag --{typed}", fix=fix)
+
+
+def mapping_of(kind: JobType, given: Mapping[str, str | None]) -> dict[str, Any]:
+    """The JSON data of a specification from the texts of flags; only what was given is in it.
+
+    Raises:
+        SpecError: with every text that does not fit its flag.
+    """
+    flags = flags_of(kind)
+    mapping: dict[str, Any] = {} if kind is JobType.TRAINING else {"type": str(kind)}
+    problems: list[Problem] = []
+    for name, text in given.items():
+        if text is None:
+            continue
+        try:
+            mapping[name] = flags[name].value(text)
+        except InvalidInputError as error:
+            problems.append(Problem(name, error.message.removeprefix(f"--{name}: "), error.fix))
+    if problems:
+        raise SpecError(problems)
+    return mapping
+
+
+def fields_without_flag() -> set[str]:
+    """Fields of ``JobSpec`` that no command has a flag for: the type, which is the command itself."""
+    shown = {name for names in PANELS.values() for name in names}
+    return {field.name for field in dataclasses.fields(JobSpec)} - shown

@@ -1,0 +1,229 @@
+"""Following a job from the command line until it ends, and saying how it ended."""
+
+from __future__ import annotations
+
+import collections
+import sys
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Protocol, Self
+
+from elasticdl.cli.live import plain_event, plain_line, render
+from elasticdl.cli.output import (
+    EXIT_CANCELLED,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    duration,
+    print_json,
+    size,
+    stderr,
+    table,
+)
+from elasticdl.client.views import Artifact, Event, Job, Update
+from elasticdl_core.job import JobState, JobType
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from elasticdl.client import Client
+
+EVENTS_SHOWN = 6
+LINE_EVERY_S = 5.0
+ARTIFACT_COLUMNS = ("ARTIFACT", "SIZE", "SHA-256")
+
+
+class View(Protocol):
+    """Something that shows a job while it runs."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, update: Update) -> None:
+        """Takes what is new."""
+        ...
+
+
+class PanelView:
+    """A panel on a terminal that renews itself.
+
+    Args:
+        console: where it is drawn.
+        clock: gives the time.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        from rich.live import Live
+
+        self._clock = clock
+        self._job: Job | None = None
+        self._events: collections.deque[Event] = collections.deque(maxlen=EVENTS_SHOWN)
+        self._live = Live(console=console, auto_refresh=False, vertical_overflow="ellipsis")
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, update: Update) -> None:
+        """Draws the panel anew."""
+        if update.event is not None:
+            self._events.append(update.event)
+        self._job = update.job or self._job
+        if self._job is not None:
+            self._live.update(render(self._job, list(self._events), self._clock()), refresh=True)
+
+
+class LineView:
+    """Lines for a log or a pipe: every event, every change of state, and progress now and then.
+
+    Args:
+        stream: where they are written.
+        clock: gives seconds.
+    """
+
+    def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._state: JobState | None = None
+        self._next = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.flush()
+
+    def show(self, update: Update) -> None:
+        """Writes what is due."""
+        if update.event is not None:
+            self._write(plain_event(update.event))
+        job = update.job
+        if job is None:
+            return
+        now = self._clock()
+        if job.state is not self._state or now >= self._next or update.ended:
+            self._write(plain_line(job))
+            self._state, self._next = job.state, now + LINE_EVERY_S
+
+    def _write(self, line: str) -> None:
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+
+def follow_to_end(client: Client, job_id: str, *, as_json: bool = False) -> int:
+    """Shows a job until it ends; gives the exit code.
+
+    Ctrl-C leaves the job alone and says how to come back to it and how to cancel it.
+
+    Args:
+        client: the client.
+        job_id: the job.
+        as_json: print the job as JSON at its end, and all else on standard error.
+    """
+    try:
+        job = watch(client.updates(job_id), make_view(as_json))
+    except KeyboardInterrupt:
+        stderr().print(
+            f"\ndetached; job {job_id} goes on\n"
+            f"  watch it again:  elasticdl jobs get {job_id} --watch\n"
+            f"  cancel it:       elasticdl jobs cancel {job_id}",
+            markup=False,
+        )
+        return EXIT_INTERRUPTED
+    if as_json:
+        print_json(job.raw)
+    else:
+        conclude(job)
+    return code_of(job)
+
+
+def make_view(as_json: bool = False) -> View:
+    """The view that fits where the output goes."""
+    stream = sys.stderr if as_json else sys.stdout
+    if not stream.isatty():
+        return LineView(stream)
+    from rich.console import Console
+
+    return PanelView(Console(highlight=False, stderr=as_json))
+
+
+def watch(updates: Iterable[Update], view: View) -> Job:
+    """Shows updates until the last; gives the job as it was then.
+
+    Raises:
+        RuntimeError: there was no view of the job at all.
+    """
+    job: Job | None = None
+    with view:
+        for update in updates:
+            view.show(update)
+            job = update.job or job
+    if job is None:
+        raise RuntimeError("the stream had no view of the job")
+    return job
+
+
+def code_of(job: Job) -> int:
+    """The exit code for how a job ended."""
+    return {JobState.SUCCEEDED: EXIT_OK, JobState.CANCELLED: EXIT_CANCELLED}.get(job.state, EXIT_FAILED)
+
+
+def conclude(job: Job) -> None:
+    """Prints how a job ended: what it made, or why it failed and what to do."""
+    from rich.text import Text
+
+    from elasticdl.cli.output import stdout
+
+    if job.state is JobState.FAILED:
+        _failed(job)
+        return
+    console = stdout()
+    took = ""
+    if job.started_at is not None and job.finished_at is not None:
+        took = f" in {duration((job.finished_at - job.started_at).total_seconds())}"
+    console.print(Text(f"job {job.id} {str(job.state).lower()}{took}", style="bold"))
+    if job.state is JobState.CANCELLED:
+        if job.reason:
+            console.print(Text(f"reason: {job.reason}"))
+        return
+    console.print(Text(_sums(job)))
+    if job.artifacts:
+        console.print(table(ARTIFACT_COLUMNS, artifact_rows(job.artifacts)))
+        console.print(Text(f"fetch with: elasticdl jobs artifacts {job.id} --download DIR", style="dim"))
+
+
+def artifact_rows(artifacts: Iterable[Artifact]) -> list[tuple[str, str, str]]:
+    """Name, size and digest of artifacts."""
+    return [(item.name, size(item.size), item.sha256[:12]) for item in artifacts]
+
+
+def _sums(job: Job) -> str:
+    done = {JobType.TRAINING: "trained on", JobType.EVALUATION: "evaluated", JobType.PREDICTION: "predicted"}
+    words = [f"{done[job.type]} {job.status.progress.records_done:,} records"]
+    if job.type is JobType.TRAINING:
+        words.append(f"{job.status.model_version:,} updates")
+    if job.status.loss is not None:
+        words.append(f"loss {job.status.loss:.4g}")
+    words.extend(f"{name} {value:.4g}" for name, value in job.status.metrics.items())
+    return ", ".join(words)
+
+
+def _failed(job: Job) -> None:
+    from rich.text import Text
+
+    console = stderr()
+    if job.error is not None and job.error.traceback:
+        console.print(Text(job.error.traceback.rstrip()))
+    message = job.error.message if job.error is not None else job.reason or "no reason was recorded"
+    console.print(Text.assemble((f"job {job.id} failed: ", "bold red"), message))
+    if job.error is not None and job.error.fix:
+        console.print(Text.assemble(("  fix: ", "bold"), job.error.fix))
+    console.print(Text(f"  logs: elasticdl jobs logs {job.id}", style="dim"))

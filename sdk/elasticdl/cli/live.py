@@ -1,0 +1,158 @@
+"""What a job looks like while it runs: a panel that renews itself on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.cli.output import count, duration
+from elasticdl.client.views import Event, Job
+from elasticdl_core.job import JobState
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_COLOURS = {
+    JobState.QUEUED: "yellow",
+    JobState.STARTING: "cyan",
+    JobState.RUNNING: "green",
+    JobState.SUSPENDED: "yellow",
+    JobState.CANCELLING: "magenta",
+    JobState.SUCCEEDED: "bold green",
+    JobState.FAILED: "bold red",
+    JobState.CANCELLED: "magenta",
+}
+_WAITING = frozenset({JobState.QUEUED, JobState.SUSPENDED, JobState.CANCELLING})
+
+
+def colour(state: JobState) -> str:
+    """The style that a state is shown in."""
+    return _COLOURS[state]
+
+
+def render(job: Job, events: Sequence[Event], now: datetime) -> RenderableType:
+    """The live view of a job.
+
+    Args:
+        job: the job as it is now.
+        events: its last events, oldest first.
+        now: the time, for how long it has run.
+    """
+    from rich.console import Group
+
+    parts: list[Any] = [_headline(job, now), _bar(job), _numbers(job)]
+    if job.status.metrics:
+        parts.append(_labelled("metrics", "   ".join(_metrics(job.status.metrics.items()))))
+    if job.status.workers or job.target_workers:
+        parts.append(_labelled("workers", _workers(job)))
+    if job.status.ps:
+        parts.append(_labelled("ps", _servers(job)))
+    if job.status.degraded:
+        parts.append(_labelled("degraded", job.status.degraded, "bold yellow"))
+    parts.extend(_event(event) for event in events)
+    return Group(*parts)
+
+
+def _headline(job: Job, now: datetime) -> Any:
+    from rich.text import Text
+
+    text = Text.assemble((job.id, "bold"), "  ", (str(job.state), colour(job.state)))
+    if job.reason and job.state is not JobState.RUNNING:
+        text.append(f"  {job.reason}")
+    if job.started_at is not None:
+        text.append(f"  {duration(((job.finished_at or now) - job.started_at).total_seconds())}", style="dim")
+    return text
+
+
+def _bar(job: Job) -> Any:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    progress = job.status.progress
+    grid = Table.grid(padding=(0, 1), expand=True)
+    grid.add_column(ratio=1, min_width=10)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_row(ProgressBar(total=max(progress.records_total, 1), completed=progress.records_done), _records(job))
+    return grid
+
+
+def _records(job: Job) -> str:
+    progress = job.status.progress
+    if not progress.records_total:
+        return "listing records" if job.state not in _WAITING else "not started"
+    done = f"{progress.records_done:,}/{progress.records_total:,} records {progress.fraction:.0%}"
+    return f"{done}  {_epoch(job)}" if progress.num_epochs > 1 else done
+
+
+def _epoch(job: Job) -> str:
+    progress = job.status.progress
+    return f"epoch {min(progress.epoch + 1, progress.num_epochs)}/{progress.num_epochs}"
+
+
+def _numbers(job: Job) -> Any:
+    from rich.text import Text
+
+    return Text("   ".join(_speed(job)))
+
+
+def _speed(job: Job) -> list[str]:
+    status = job.status
+    words = [f"{count(status.samples_per_second)} samples/s"]
+    if status.loss is not None:
+        words.append(f"loss {status.loss:.4g}")
+    if status.model_version:
+        words.append(f"version {status.model_version:,}")
+    if status.eta_seconds is not None and not job.state.terminal:
+        words.append(f"eta {duration(status.eta_seconds)}")
+    return words
+
+
+def _metrics(metrics: Iterable[tuple[str, float]]) -> list[str]:
+    return [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in metrics]
+
+
+def _workers(job: Job) -> str:
+    named = [
+        f"{worker.get('index')}:{worker.get('phase') or str(worker.get('state', '?')).lower()}"
+        for worker in job.status.workers
+    ]
+    return f"{len(named)}/{job.target_workers}   {' '.join(named)}".rstrip()
+
+
+def _servers(job: Job) -> str:
+    named = [f"{server.get('index')}:{str(server.get('state', '?')).lower()}" for server in job.status.ps]
+    return f"{len(named)}   {' '.join(named)}"
+
+
+def _labelled(label: str, words: str, style: str = "") -> Any:
+    from rich.text import Text
+
+    return Text.assemble((f"{label:<9}", "dim"), (words, style))
+
+
+def _event(event: Event) -> Any:
+    from rich.text import Text
+
+    at = event.at.astimezone().strftime("%H:%M:%S") if event.at else "--:--:--"
+    return Text.assemble((f"{at} ", "dim"), event.message, no_wrap=True, overflow="ellipsis")
+
+
+def plain_line(job: Job) -> str:
+    """The same in one line, for logs and pipes."""
+    words = [job.id, str(job.state)]
+    if job.state is not JobState.RUNNING and job.reason:
+        words.append(f"({job.reason})")
+    if job.state not in _WAITING or job.status.progress.records_done:
+        words.append(_records(job))
+        words.extend(_speed(job))
+        words.append(f"workers {len(job.status.workers)}/{job.target_workers}")
+        words.append(f"ps {len(job.status.ps)}")
+        words.extend(_metrics(job.status.metrics.items()))
+    return "  ".join(words)
+
+
+def plain_event(event: Event) -> str:
+    """An event in one line."""
+    at = event.at.astimezone().strftime("%H:%M:%S") if event.at else "--:--:--"
+    return f"{at}  {event.message}"

@@ -1,0 +1,206 @@
+"""``--local``: the job runs in one process on this machine, and its reports are shown as they come."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Protocol, Self
+
+from elasticdl.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, count, duration, print_json, show_error
+from elasticdl_core.errors import ElasticDLError, UserCodeError
+from elasticdl_core.job import JobSpec
+
+STOP_WITHIN_S = 20.0
+LINE_EVERY_S = 5.0
+
+
+def run_local(prepared: Mapping[str, Any], *, as_json: bool = False) -> int:
+    """Runs a job in a process of its own on this machine; gives the exit code.
+
+    Args:
+        prepared: a checked specification with absolute paths; without ``output``, the results go to ``./output``.
+        as_json: print the final report as JSON on standard output, and all else on standard error.
+    """
+    spec = JobSpec.from_mapping(prepared)
+    output = spec.output or str(Path("output").absolute())
+    with tempfile.TemporaryDirectory(prefix="elasticdl-local-") as folder:
+        file = Path(folder) / "spec.json"
+        file.write_text(json.dumps(spec.to_mapping()))
+        command = [sys.executable, "-m", "elasticdl_worker", "local", "--spec", str(file), "--output", output]
+        environment = {**os.environ, **spec.envs}
+        if spec.keras == "legacy":
+            environment["TF_USE_LEGACY_KERAS"] = "1"
+        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        stream = sys.stderr if as_json else sys.stdout
+        view: LocalView = PanelLocalView(stream) if stream.isatty() else LineLocalView(stream)
+        with _process(command, environment) as process:
+            assert process.stdout is not None
+            last = show(reports(process.stdout), view)
+            code = process.wait()
+    return _conclude(last, code, as_json)
+
+
+@contextlib.contextmanager
+def _process(command: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that has ended when the context is left, whatever happens; Ctrl-C reaches it by itself."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(environment))
+    try:
+        yield process
+    except KeyboardInterrupt:
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.wait(STOP_WITHIN_S)
+        raise SystemExit(EXIT_INTERRUPTED) from None
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def reports(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The JSON reports among lines of output; anything else goes to standard error as it is."""
+    for line in lines:
+        try:
+            report = json.loads(line)
+        except ValueError:
+            report = None
+        if isinstance(report, dict) and "event" in report:
+            yield report
+        else:
+            sys.stderr.write(line)
+
+
+class LocalView(Protocol):
+    """Something that shows the reports of a local run."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def show(self, report: Mapping[str, Any]) -> None:
+        """Takes a report."""
+        ...
+
+
+def show(incoming: Iterable[dict[str, Any]], view: LocalView) -> dict[str, Any]:
+    """Shows reports; gives the one that ended the run, or an empty one."""
+    last: dict[str, Any] = {}
+    with view:
+        for report in incoming:
+            view.show(report)
+            if report["event"] in {"done", "error"}:
+                last = report
+    return last
+
+
+class PanelLocalView:
+    """A bar on a terminal that renews itself, with evaluations above it."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (BarColumn(bar_width=None), TextColumn("{task.description}"))
+        self._console = Console(file=stream, highlight=False)
+        self._progress = Progress(*columns, console=self._console, expand=True)
+        self._task = self._progress.add_task("starting", total=None)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, report: Mapping[str, Any]) -> None:
+        """Moves the bar."""
+        if report["event"] == "progress":
+            total = report.get("total") or None
+            self._progress.update(
+                self._task, completed=report.get("records", 0), total=total, description=progress_words(report)
+            )
+        elif report["event"] == "evaluation":
+            self._console.print(evaluation_words(report), markup=False)
+
+
+class LineLocalView:
+    """Lines for a log or a pipe: evaluations, and progress now and then."""
+
+    def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._next = 0.0
+        self._pending: Mapping[str, Any] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pending is not None:
+            self._write(progress_words(self._pending))
+
+    def show(self, report: Mapping[str, Any]) -> None:
+        """Writes what is due."""
+        if report["event"] == "progress":
+            now = self._clock()
+            self._pending = report
+            if now >= self._next:
+                self._write(progress_words(report))
+                self._next, self._pending = now + LINE_EVERY_S, None
+        elif report["event"] == "evaluation":
+            self._write(evaluation_words(report))
+
+    def _write(self, line: str) -> None:
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+
+def progress_words(report: Mapping[str, Any]) -> str:
+    """A progress report in one line."""
+    done, total, rate = report.get("records", 0), report.get("total", 0), report.get("samples_per_second", 0.0)
+    words = [f"{done:,}/{total:,} records {done / total:.0%}" if total else f"{done:,} records"]
+    words.append(f"epoch {report.get('epoch', 0) + 1}")
+    words.append(f"{count(rate)} samples/s")
+    if report.get("loss") is not None:
+        words.append(f"loss {report['loss']:.4g}")
+    if rate and total > done:
+        words.append(f"eta {duration((total - done) / rate)}")
+    return "  ".join(words)
+
+
+def evaluation_words(report: Mapping[str, Any]) -> str:
+    """An evaluation in one line."""
+    values = "  ".join(f"{name} {value:.4g}" for name, value in report.get("metrics", {}).items())
+    return f"evaluation after epoch {report.get('epoch', 0) + 1}, step {report.get('step', 0):,}: {values}"
+
+
+def _conclude(last: Mapping[str, Any], code: int, as_json: bool) -> int:
+    if as_json and last:
+        print_json(last)
+    if last.get("event") == "error":
+        if not as_json:
+            show_error(UserCodeError(last["message"], fix=last.get("fix", ""), traceback=last.get("traceback", "")))
+        return code or EXIT_FAILED
+    if last.get("event") != "done" or code != EXIT_OK:
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        fix = "give it more memory, or a smaller --minibatch_size" if code == -9 else "see its output above"
+        show_error(ElasticDLError(f"the local run {how} before it was done", fix=fix))
+        return code if code > 0 else EXIT_FAILED
+    if not as_json:
+        _print_done(last)
+    return EXIT_OK
+
+
+def _print_done(last: Mapping[str, Any]) -> None:
+    metrics = "".join(f", {name} {value:.4g}" for name, value in last.get("metrics", {}).items())
+    print(f"done: {last.get('records', 0):,} records, {last.get('steps', 0):,} steps{metrics}")
+    for artifact in last.get("artifacts", []):
+        print(f"  {artifact['path'] if isinstance(artifact, dict) else artifact}")

@@ -1,0 +1,67 @@
+"""The command line: ``elasticdl``. Importing it is light; commands import what they need when they run."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version as distribution_version
+
+import typer
+
+from elasticdl.cli import data, job_commands, jobs, zoo
+from elasticdl_core.errors import ElasticDLError
+
+_EPILOG = """Start here:
+
+    elasticdl zoo init zoo
+
+    elasticdl data generate --help
+
+    elasticdl train --model_zoo=zoo --model_def=digits.forward --training_data=DIR --local
+
+    elasticdl up --detach"""
+
+
+def build_app() -> typer.Typer:
+    """The whole command line."""
+    app = typer.Typer(
+        name="elasticdl",
+        help="Elastic deep-learning training: fill in a few functions, submit, done.",
+        epilog=_EPILOG,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "token_normalize_func": lambda token: token.replace("_", "-"),
+        },
+    )
+    job_commands.register(app)
+    app.add_typer(jobs.app, name="jobs")
+    app.add_typer(zoo.app, name="zoo")
+    app.add_typer(data.app, name="data")
+    app.command("version")(show_version)
+    return app
+
+
+def show_version() -> None:
+    """Print the version of ElasticDL and of what it runs on."""
+    typer.echo(f"elasticdl {distribution_version('elasticdl')}, Python {sys.version.split()[0]}")
+
+
+def main(args: list[str] | None = None) -> None:
+    """Runs a command; ends the process with its exit code.
+
+    Args:
+        args: arguments after the program's name; those of the process by default.
+    """
+    try:
+        build_app()(args, prog_name="elasticdl")
+    except ElasticDLError as error:
+        from elasticdl.cli.output import exit_code, show_error
+
+        show_error(error)
+        sys.exit(exit_code(error))
+
+
+if __name__ == "__main__":
+    main()

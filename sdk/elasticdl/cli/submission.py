@@ -1,0 +1,93 @@
+"""From the flags of a job to a specification that can be submitted: paths made absolute, checked before an upload."""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+from typing import Any
+
+from elasticdl_core.errors import DataError, InvalidInputError
+from elasticdl_core.job import JobSpec
+
+_DATA = ("training_data", "validation_data", "prediction_data")
+_PLACES = ("checkpoint_dir", "checkpoint_dir_for_init", "output")
+
+
+def prepare(mapping: dict[str, Any], *, check: bool = True) -> dict[str, Any]:
+    """A specification ready for submission.
+
+    ``max_workers`` follows ``min_workers`` up when only the latter was given.
+
+    Args:
+        mapping: fields of ``JobSpec`` as given on the command line.
+        check: whether to look into the model module too.
+
+    Raises:
+        SpecError: with every problem of the specification.
+        UserCodeError: the model module lacks something or does not parse.
+        DataError: a relative path to data does not exist.
+    """
+    prepared = dict(mapping)
+    if "min_workers" in prepared and "max_workers" not in prepared:
+        prepared["max_workers"] = max(1, prepared["min_workers"])
+    if prepared.get("model_zoo"):
+        prepared["model_zoo"] = str(_zoo(prepared["model_zoo"]))
+    spec = JobSpec.from_mapping(prepared)
+    if check and spec.model_zoo:
+        from elasticdl.model_check import check_model_module
+
+        check_model_module(spec.model_zoo, spec)
+    for name in _DATA:
+        if prepared.get(name):
+            prepared[name] = absolute_data(name, prepared[name], any_word=bool(spec.custom_data_reader))
+    for name in _PLACES:
+        if prepared.get(name):
+            prepared[name] = _absolute(prepared[name])
+    return prepared
+
+
+def _zoo(path: str) -> Path:
+    zoo = Path(path).expanduser().absolute()
+    if zoo.is_dir():
+        return zoo
+    what = "a file" if zoo.is_file() else "not there"
+    fix = (
+        f"give its directory, {zoo.parent}" if zoo.is_file() else "check the path; `elasticdl zoo init DIR` makes one"
+    )
+    raise InvalidInputError(f"--model_zoo: {zoo} is {what}", fix=fix)
+
+
+def absolute_data(flag: str, origin: str, *, any_word: bool) -> str:
+    """A data origin that means the same from any directory: relative local paths become absolute ones.
+
+    Args:
+        flag: the flag it came from.
+        origin: a path, directory, glob, comma-separated list of them, or URL.
+        any_word: whether a custom reader may understand names that are no paths.
+
+    Raises:
+        DataError: a relative path that does not exist here.
+    """
+    return ",".join(_absolute_part(flag, part.strip(), any_word) for part in origin.split(","))
+
+
+def _absolute_part(flag: str, part: str, any_word: bool) -> str:
+    if not part or "://" in part or Path(part).is_absolute():
+        return part
+    path = _absolute(part)
+    if Path(path).exists() or any(glob.iglob(path, recursive=True)):  # noqa: PTH207 (absolute patterns)
+        return path
+    if any_word:
+        return part
+    raise DataError(
+        f"--{flag}: there is no {part} in {Path.cwd()}",
+        fix="check the path; for data that only the cluster sees give an absolute path or a URL, and for names that "
+        "are no paths name their reader with --custom_data_reader",
+    )
+
+
+def _absolute(path: str) -> str:
+    if "://" in path:
+        return path
+    return os.path.normpath(Path(path).expanduser().absolute())

@@ -1,0 +1,95 @@
+"""``elasticdl zoo``: begin a model zoo, pack it, upload it."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from elasticdl_core.errors import ConflictError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Begin a model zoo, pack it, upload it.",
+    epilog="""Examples:
+
+    elasticdl zoo init zoo
+
+    elasticdl zoo build zoo --output zoo.zip
+
+    elasticdl zoo push zoo""",
+)
+Zoo = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the model modules.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("init", epilog="Example: elasticdl zoo init zoo")
+def init(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory to make.", show_default=False)],
+    force: Annotated[bool, typer.Option("--force", help="Replace files of the same name.")] = False,
+) -> None:
+    """Make a model zoo with a working model for handwritten digits and a README."""
+    template = resources.files("elasticdl.cli").joinpath("zoo_template")
+    written = copy_template(template, directory, force=force)
+    typer.echo("\n".join(str(path) for path in written))
+    typer.echo(f"next: read {directory / 'README.md'}, or go straight on:\n")
+    typer.echo("  elasticdl data generate digits data/digits")
+    typer.echo(f"  elasticdl train --local --model_zoo={directory} --model_def=digits.forward \\")
+    typer.echo("      --training_data=data/digits/train --validation_data=data/digits/validation --num_epochs=5")
+
+
+def copy_template(template: Traversable, directory: Path, *, force: bool) -> list[Path]:
+    """Copies the files of the template; gives their paths.
+
+    Raises:
+        ConflictError: a file is there already.
+    """
+    sources = sorted(
+        (source for source in template.iterdir() if source.name.endswith((".py", ".md"))), key=lambda one: one.name
+    )
+    targets = [directory / source.name for source in sources if source.name != "__init__.py"]
+    taken = [target for target in targets if target.exists()]
+    if directory.exists() and not directory.is_dir():
+        raise ConflictError(f"{directory} is not a directory", fix="give another place")
+    if taken and not force:
+        raise ConflictError(f"{taken[0]} is there already", fix="give another directory, or --force to replace it")
+    directory.mkdir(parents=True, exist_ok=True)
+    for source in sources:
+        if source.name != "__init__.py":
+            (directory / source.name).write_bytes(source.read_bytes())
+    return targets
+
+
+@app.command("build", epilog="Example: elasticdl zoo build zoo --output zoo.zip")
+def build(
+    zoo: Zoo,
+    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Write the bundle here.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Pack a model zoo into a bundle and print its digest; the same files always give the same digest."""
+    from elasticdl_runtime.bundles import pack_bundle
+
+    content, digest = pack_bundle(zoo)
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_bytes(content)
+    if as_json:
+        typer.echo(json.dumps({"digest": digest, "size": len(content), "path": str(output) if output else None}))
+    else:
+        typer.echo(digest)
+
+
+@app.command(
+    "push", epilog="Example: elasticdl train --model_bundle=$(elasticdl zoo push zoo) --model_def=digits.forward"
+)
+def push(zoo: Zoo, as_json: Json = False) -> None:
+    """Pack and upload a model zoo and print its digest, which train takes as --model_bundle."""
+    from elasticdl.client import Client
+
+    with Client() as client:
+        digest = client.upload(zoo)
+    typer.echo(json.dumps({"digest": digest}) if as_json else digest)

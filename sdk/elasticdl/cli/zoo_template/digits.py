@@ -1,0 +1,57 @@
+"""Handwritten digits (8x8 pixels) with a small convolutional network."""
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def forward(units: int = 64) -> tf.keras.Model:
+    """The model: images [batch, 8, 8] to ten logits."""
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input((8, 8), name="image"),
+            tf.keras.layers.Reshape((8, 8, 1)),
+            tf.keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
+            tf.keras.layers.BatchNormalization(),
+            tf.keras.layers.Conv2D(64, 3, activation="relu"),
+            tf.keras.layers.MaxPooling2D(2),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(units, activation="relu"),
+            tf.keras.layers.Dense(10),
+        ]
+    )
+
+
+def loss(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+    """Mean cross-entropy of the minibatch."""
+    return tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.reshape(labels, [-1]), logits=predictions)
+    )
+
+
+def optimizer(lr: float = 0.001) -> tf.keras.optimizers.Optimizer:
+    """Adam, applied by the parameter servers."""
+    return tf.keras.optimizers.Adam(lr)
+
+
+def feed(dataset: tf.data.Dataset, mode: str, metadata: Any) -> tf.data.Dataset:
+    """Parses serialized tf.train.Example records."""
+
+    def parse(record: tf.Tensor) -> Any:
+        description = {"image": tf.io.FixedLenFeature([8, 8], tf.float32)}
+        if mode != "prediction":
+            description["label"] = tf.io.FixedLenFeature([1], tf.int64)
+        parsed = tf.io.parse_single_example(record, description)
+        image = parsed["image"] / 16.0
+        return image if mode == "prediction" else (image, parsed["label"])
+
+    return dataset.map(parse)
+
+
+def eval_metrics_fn() -> dict[str, Any]:
+    """Share of images whose largest logit is the label's."""
+    return {
+        "accuracy": lambda labels, predictions: tf.equal(
+            tf.argmax(predictions, 1, output_type=tf.int64), tf.reshape(labels, [-1])
+        )
+    }
