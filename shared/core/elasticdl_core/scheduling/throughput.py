@@ -3,13 +3,15 @@
 The model is ``n / rate(n) = a + b (n - 1)``: with a fixed global batch ``a`` is the work of one worker and ``b``
 the cost of keeping one more in step; with a fixed batch a worker, ``b`` is contention at the parameter servers.
 It is linear in its two unknowns, concave in ``n`` for ``a, b >= 0``, and needs no iteration to fit. Where counts were
-measured the curve goes through the measurements; their pooled slopes are kept from rising (a concave fit by pooling
-adjacent violators), so that a marginal gain is well defined everywhere.
+measured the curve goes through the measurements. Of the sizes only those on the upper concave hull are worth
+taking (a fifth worker can cost more in crossing to a second machine than it brings), so that a marginal gain is well
+defined from each to the next.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,9 +28,10 @@ class Curve:
     """Rates over the allowed sizes.
 
     Attributes:
-        sizes: worker counts, ascending.
-        rates: records/s at each; non-decreasing and concave in the worker count.
-        gains: rise of the rate per worker from one size to the next (one less than the sizes), non-increasing.
+        sizes: the worker counts that the job may have, ascending.
+        rates: records/s at each.
+        corners: the sizes on the upper concave hull up to the fastest, ascending, from the smallest size on.
+        gains: rise of the rate per worker from one corner to the next (one less than the corners), decreasing.
         falls: the gains with their sign turned: ascending, to be searched.
         base: rate of a single worker (extrapolated if the smallest size is larger).
         measured_up_to: the largest count with a measurement or a prior; 0 if there is none.
@@ -36,6 +39,7 @@ class Curve:
 
     sizes: Sequence[int]
     rates: tuple[float, ...]
+    corners: tuple[int, ...]
     gains: tuple[float, ...]
     falls: tuple[float, ...]
     base: float
@@ -47,7 +51,7 @@ class Curve:
             return 0.0
         index = bisect_left(self.sizes, workers + 1) - 1
         if index < 0:
-            return self.base * workers
+            return self.base
         return self.rates[index]
 
 
@@ -84,9 +88,9 @@ def _fit(sizes: Sequence[int], measured: Points, prior: Points) -> Curve:
         anchors = _merged(measured, prior)
     rates = [_through(anchors, slope, n) for n in sizes]
     base = _through(anchors, slope, 1)
-    shaped, gains = _concave(sizes, rates, base)
+    corners, gains = _hull(sizes, rates)
     known = max((n for n, _ in measured + prior), default=0)
-    return Curve(sizes, shaped, gains, tuple(-gain for gain in gains), base, known)
+    return Curve(sizes, tuple(rates), corners, gains, tuple(-gain for gain in gains), base, known)
 
 
 def _slope(points: Points, fallback: float, strength: float) -> float:
@@ -136,25 +140,21 @@ def _shape(workers: int, slope: float) -> float:
     return workers / (1.0 + slope * (workers - 1))
 
 
-def _concave(
-    sizes: Sequence[int], rates: Sequence[float], base: float
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The nearest non-decreasing concave curve by pooled slopes, and those slopes."""
-    pools: list[list[float]] = []  # [sum of rises, sum of widths, number of steps]
+def _hull(sizes: Sequence[int], rates: Sequence[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The corners of the upper concave hull up to the fastest size, and the slopes between them."""
+    corners: list[int] = [0]
     for i in range(1, len(sizes)):
-        pools.append([max(rates[i] - rates[i - 1], 0.0), sizes[i] - sizes[i - 1], 1])
-        while len(pools) > 1 and pools[-1][0] * pools[-2][1] > pools[-2][0] * pools[-1][1]:
-            rise, width, steps = pools.pop()
-            pools[-1][0] += rise
-            pools[-1][1] += width
-            pools[-1][2] += steps
-    gains: list[float] = []
-    for rise, width, steps in pools:
-        gains += [rise / width] * int(steps)
-    shaped = [rates[0]]
-    for i, gain in enumerate(gains):
-        shaped.append(shaped[-1] + gain * (sizes[i + 1] - sizes[i]))
-    return tuple(shaped), tuple(gains)
+        if rates[i] <= rates[corners[-1]]:
+            continue
+        while len(corners) > 1:
+            last, before = corners[-1], corners[-2]
+            rise = (rates[i] - rates[last]) * (sizes[last] - sizes[before])
+            if rise < (rates[last] - rates[before]) * (sizes[i] - sizes[last]):
+                break
+            corners.pop()
+        corners.append(i)
+    gains = tuple((rates[b] - rates[a]) / (sizes[b] - sizes[a]) for a, b in itertools.pairwise(corners))
+    return tuple(sizes[i] for i in corners), gains
 
 
 def mean_curve(curves: Sequence[Mapping[int, float]]) -> dict[int, float]:

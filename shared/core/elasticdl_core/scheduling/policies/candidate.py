@@ -53,7 +53,7 @@ class Candidate:
         cost: what one worker takes, in slot equivalents.
         remaining_s: seconds that a single worker would still need.
         current: the allowed size in force, 0 if it waits.
-        top: index of the largest size that it may be given.
+        top: index among the curve's corners of the largest size that it may be given.
         capped: why ``top`` is not the last size: ``useful``, ``measuring`` or empty.
         penalty: value that a change must gain, per second.
         frozen: whether it must not grow now.
@@ -74,21 +74,27 @@ class Candidate:
         """Value per second of that size."""
         return self.unit * self.curve.rate(workers)
 
-    def index(self, workers: int) -> int:
-        """Index of an allowed size."""
-        return bisect_right(self.curve.sizes, workers) - 1
+    def larger(self, workers: int) -> int | None:
+        """The next size worth taking, or None."""
+        index = bisect_right(self.curve.corners, workers)
+        return self.curve.corners[index] if index <= self.top else None
 
-    def density(self, index: int) -> float:
-        """Value per slot of going from size ``index`` to the next."""
-        return self.unit * self.curve.gains[index] / self.cost
+    def smaller(self, workers: int) -> int | None:
+        """The next smaller size worth having, or None."""
+        index = bisect_left(self.curve.corners, workers)
+        return self.curve.corners[index - 1] if index > 0 else None
+
+    def density(self, have: int, want: int) -> float:
+        """Value per slot of going from one size to a larger one."""
+        return (self.value(want) - self.value(have)) / (self.cost * (want - have))
 
     def best_index(self, price: float) -> int:
-        """Index of the best size if a slot costs ``price``."""
+        """Index among the corners of the best size if a slot costs ``price``."""
         return min(bisect_left(self.curve.falls, -price * self.cost / self.unit), self.top)
 
     def surplus(self, workers: int) -> float:
         """Slots above the minimum."""
-        return (workers - self.curve.sizes[0]) * self.cost
+        return (workers - self.curve.corners[0]) * self.cost
 
 
 def remaining_alone(job: JobView, curve: Curve, settings: GoodputSettings, now: float) -> float:
@@ -108,8 +114,6 @@ def weigh(job: JobView, cost: float, settings: GoodputSettings, now: float) -> C
         index = bisect_right(curve.sizes, job.current_workers) - 1
         current = curve.sizes[max(index, 0)]
     top, capped = _top(job, curve, settings)
-    if current:
-        top = max(top, bisect_right(curve.sizes, current) - 1)
     penalty = 0.0
     frozen = False
     if current:
@@ -123,12 +127,11 @@ def weigh(job: JobView, cost: float, settings: GoodputSettings, now: float) -> C
 
 def _top(job: JobView, curve: Curve, settings: GoodputSettings) -> tuple[int, str]:
     """The largest size worth having, and the largest that is safe to try; the smaller of both."""
-    last = len(curve.sizes) - 1
+    last = len(curve.corners) - 1
     useful = min(bisect_right(curve.falls, -settings.least_gain * curve.base), last)
     known = curve.measured_up_to
     bound = settings.explore * known if known else max(settings.first_size, job.smallest)
-    safe = max(bisect_right(curve.sizes, bound) - 1, 0)
-    top = min(useful, safe)
-    if top == last:
-        return top, ""
-    return top, "measuring" if safe < useful else "useful"
+    safe = max(bisect_right(curve.corners, bound) - 1, 0)
+    if safe < useful:
+        return safe, "measuring"
+    return useful, "" if curve.corners[useful] == curve.sizes[-1] else "useful"

@@ -92,8 +92,8 @@ class _Division:
         for c in candidates:
             teams.setdefault(c.job.team, []).append(c)
             self._jobs.append(c.job)
-            self.sizes[c.job.id] = c.curve.sizes[0]
-        demands = {team: sum(c.surplus(c.curve.sizes[c.top]) for c in members) for team, members in teams.items()}
+            self.sizes[c.job.id] = c.curve.corners[0]
+        demands = {team: sum(c.surplus(c.curve.corners[c.top]) for c in members) for team, members in teams.items()}
         budgets = team_budgets(self._ledger, demands)
         for team in sorted(teams):
             sizes, ideal, _ = divide(teams[team], budgets[team])
@@ -128,12 +128,12 @@ class _Division:
             "records_per_second": round(rate, 3),
             "with_more": round(next_rate, 3),
         }
-        index = candidate.index(workers)
+        at_top = candidate.larger(workers) is None
         head = f"it has {workers} of at most {job.largest} workers"
-        if index >= candidate.top and candidate.capped == "useful":
+        if at_top and candidate.capped == "useful":
             text = f"{head}; {more - workers} more would speed it up by only {gain:.1%}"
             return Reason(ReasonCode.AT_USEFUL_SIZE, text, (), data)
-        if index >= candidate.top and candidate.capped == "measuring":
+        if at_top and candidate.capped == "measuring":
             known = candidate.curve.measured_up_to
             text = f"{head}; its speed is known up to {known} workers only, so it grows step by step"
             return Reason(ReasonCode.MEASURING, text, (), data)

@@ -9,6 +9,7 @@ the outcome replaces the present division only if it is worth its changes as a w
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from elasticdl_core.scheduling.policies.candidate import Candidate
@@ -37,27 +38,9 @@ def divide(candidates: Sequence[Candidate], budget: float) -> tuple[dict[str, in
 def water_fill(candidates: Sequence[Candidate], budget: float) -> tuple[dict[str, int], float]:
     """The best division if changes were free, and its price per slot."""
     price, indices = _find_price(candidates, budget)
-    spent = sum(c.surplus(c.curve.sizes[i]) for c, i in zip(candidates, indices, strict=True))
-    left = budget - spent
-    heap = [
-        (-c.density(i), c.job.submitted_at, c.job.id, position)
-        for position, (c, i) in enumerate(zip(candidates, indices, strict=True))
-        if i < c.top
-    ]
-    heapq.heapify(heap)
-    while heap and left > 1e-9:
-        negative, submitted, job_id, position = heapq.heappop(heap)
-        if negative >= 0:
-            break
-        candidate, index = candidates[position], indices[position]
-        need = candidate.surplus(candidate.curve.sizes[index + 1]) - candidate.surplus(candidate.curve.sizes[index])
-        if need > left + 1e-9:
-            continue
-        left -= need
-        indices[position] = index + 1
-        if index + 1 < candidate.top:
-            heapq.heappush(heap, (-candidate.density(index + 1), submitted, job_id, position))
-    sizes = {c.job.id: c.curve.sizes[i] for c, i in zip(candidates, indices, strict=True)}
+    sizes = {c.job.id: c.curve.corners[i] for c, i in zip(candidates, indices, strict=True)}
+    left = budget - sum(c.surplus(sizes[c.job.id]) for c in candidates)
+    _fill(candidates, sizes, set(sizes), left, grow_others=False)
     return sizes, price
 
 
@@ -66,12 +49,12 @@ def _find_price(candidates: Sequence[Candidate], budget: float) -> tuple[float, 
 
     def demand(price: float) -> tuple[list[int], float]:
         indices = [c.best_index(price) for c in candidates]
-        return indices, sum(c.surplus(c.curve.sizes[i]) for c, i in zip(candidates, indices, strict=True))
+        return indices, sum(c.surplus(c.curve.corners[i]) for c, i in zip(candidates, indices, strict=True))
 
     indices, spent = demand(0.0)
     if spent <= budget:
         return 0.0, indices
-    high = max(c.density(0) for c in candidates if c.top > 0) * 1.0000001
+    high = max(c.unit * c.curve.gains[0] / c.cost for c in candidates if c.top > 0) * 1.0000001
     low = high * 1e-9
     best = [0] * len(candidates)
     for _ in range(_SEARCH_STEPS):
@@ -108,7 +91,7 @@ def _with_moves(
 
 def _with_no_moves(candidates: Sequence[Candidate], ideal: dict[str, int], budget: float) -> dict[str, int]:
     """Leaves the running jobs alone as far as the budget allows; the new ones share what is left."""
-    sizes = {c.job.id: c.current or c.curve.sizes[0] for c in candidates}
+    sizes = {c.job.id: c.current or c.curve.corners[0] for c in candidates}
     touched = {c.job.id for c in candidates if c.current == 0}
     return _settle(candidates, sizes, touched, budget, grow_others=False)
 
@@ -134,12 +117,13 @@ def _shed(candidates: Sequence[Candidate], sizes: dict[str, int], touched: set[s
 
     def entry(position: int, missing: float) -> tuple[float, float, str, int] | None:
         c = candidates[position]
-        index = c.index(sizes[c.job.id])
-        if index <= 0:
+        have = sizes[c.job.id]
+        smaller = c.smaller(have)
+        if smaller is None:
             return None
-        loss = c.density(index - 1)
+        loss = c.density(smaller, have)
         if c.job.id not in touched:
-            loss += c.penalty / max(min(missing, c.surplus(sizes[c.job.id])), 1e-9)
+            loss += c.penalty / max(min(missing, c.surplus(have)), 1e-9)
         return (loss, -c.job.submitted_at, c.job.id, position)
 
     heap = [e for position in range(len(candidates)) if (e := entry(position, -left)) is not None]
@@ -147,9 +131,11 @@ def _shed(candidates: Sequence[Candidate], sizes: dict[str, int], touched: set[s
     while heap and left < -1e-9:
         *_, position = heapq.heappop(heap)
         c = candidates[position]
-        index = c.index(sizes[c.job.id])
-        smaller = c.curve.sizes[index - 1]
-        left += c.surplus(sizes[c.job.id]) - c.surplus(smaller)
+        have = sizes[c.job.id]
+        smaller = c.smaller(have)
+        if smaller is None:
+            continue
+        left += c.surplus(have) - c.surplus(smaller)
         sizes[c.job.id] = smaller
         touched.add(c.job.id)
         again = entry(position, -left)
@@ -168,40 +154,53 @@ def _fill(
 ) -> None:
     """Gives slots where they are worth most; an untouched job must gain more than its change costs."""
 
-    def entry(position: int, room: float) -> tuple[float, float, str, int] | None:
+    def entry(position: int, room: float) -> tuple[float, float, str, int, int] | None:
         c = candidates[position]
         have = sizes[c.job.id]
-        index = c.index(have)
-        if index >= c.top:
+        is_touched = c.job.id in touched
+        if not is_touched and (not grow_others or c.frozen):
             return None
-        if c.job.id in touched:
-            worth = c.density(index)
-        elif not grow_others or c.frozen:
+        want = _step_up(c, have, room) if is_touched else _most(c, have, room)
+        if want is None:
             return None
-        else:
-            most = min(c.index(int(have + room / c.cost + 1e-9)), c.top)
-            if most <= index:
-                return None
-            bulk = c.curve.sizes[most]
-            worth = (c.value(bulk) - c.value(have) - c.penalty) / (c.cost * (bulk - have))
-        return (-worth, c.job.submitted_at, c.job.id, position) if worth > 0 else None
+        worth = c.density(have, want)
+        if not is_touched:
+            worth -= c.penalty / (c.cost * (want - have))
+        return (-worth, c.job.submitted_at, c.job.id, position, want) if worth > 0 else None
 
     heap = [e for position in range(len(candidates)) if (e := entry(position, left)) is not None]
     heapq.heapify(heap)
     while heap and left > 1e-9:
-        *_, position = heapq.heappop(heap)
+        *_, position, want = heapq.heappop(heap)
         c = candidates[position]
-        have = sizes[c.job.id]
-        larger = c.curve.sizes[c.index(have) + 1]
-        need = c.surplus(larger) - c.surplus(have)
-        if need > left + 1e-9:
-            continue
-        left -= need
-        sizes[c.job.id] = larger
-        touched.add(c.job.id)
+        need = c.surplus(want) - c.surplus(sizes[c.job.id])
+        if need <= left + 1e-9:
+            left -= need
+            sizes[c.job.id] = want
+            touched.add(c.job.id)
         again = entry(position, left)
-        if again is not None:
+        if again is not None and (need <= left + 1e-9 or again[-1] < want):
             heapq.heappush(heap, again)
+
+
+def _step_up(candidate: Candidate, have: int, room: float) -> int | None:
+    """The next corner if it fits, else the best size that does."""
+    larger = candidate.larger(have)
+    if larger is None or candidate.cost * (larger - have) <= room + 1e-9:
+        return larger
+    return _most(candidate, have, room)
+
+
+def _most(candidate: Candidate, have: int, room: float) -> int | None:
+    """The most valuable size up to the top that fits the room, if it is worth more than ``have``."""
+    curve = candidate.curve
+    bound = min(have + room / candidate.cost + 1e-9, curve.corners[candidate.top])
+    corner = curve.corners[bisect_right(curve.corners, bound) - 1]
+    best = max(corner, have)
+    for size in curve.sizes[bisect_right(curve.sizes, best) : bisect_right(curve.sizes, bound)]:
+        if curve.rate(size) > curve.rate(best):
+            best = size
+    return best if best > have and curve.rate(best) > curve.rate(have) else None
 
 
 def _worth(candidates: Sequence[Candidate], sizes: dict[str, int]) -> float:
