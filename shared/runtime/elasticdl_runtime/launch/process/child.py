@@ -87,6 +87,9 @@ class Child:
             line = await asyncio.wait_for(reader.readline(), _START_S)
         except TimeoutError:
             line = b""
+        except asyncio.CancelledError:
+            writer.close()  # the shim ends what it may have started
+            raise
         if not line.startswith(b"pid "):
             writer.close()
             shim.kill()

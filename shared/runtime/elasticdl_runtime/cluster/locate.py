@@ -1,0 +1,42 @@
+"""Finds the cluster that runs on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from elasticdl_runtime.cluster.paths import DataDirectory, default_data_dir
+from elasticdl_runtime.cluster.secrets import read_secret_file
+from elasticdl_runtime.cluster.state import ClusterState
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAddress:
+    """How to reach a cluster.
+
+    Attributes:
+        api_url: base URL of the API.
+        token: the admin token.
+    """
+
+    api_url: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"ClusterAddress(api_url={self.api_url!r}, token=...)"
+
+
+def locate(data_dir: Path | None = None) -> ClusterAddress | None:
+    """The cluster that ``elasticdl up`` started with this data directory, or None when none runs.
+
+    Args:
+        data_dir: its data directory; ``$ELASTICDL_DATA_DIR`` or ``~/.elasticdl`` by default.
+
+    Raises:
+        InvalidInputError: a cluster runs but its token cannot be read.
+    """
+    directory = DataDirectory(default_data_dir() if data_dir is None else data_dir)
+    state = ClusterState.read(directory.state)
+    if state is None or not state.alive():
+        return None
+    return ClusterAddress(state.api_url, read_secret_file(directory.token))

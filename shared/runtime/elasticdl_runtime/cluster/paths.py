@@ -1,0 +1,129 @@
+"""The data directory of a local cluster, and the run directory that goes with it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from elasticdl_core.errors import InvalidInputError
+
+DATA_DIR_VARIABLE = "ELASTICDL_DATA_DIR"
+RUN_DIR_VARIABLE = "ELASTICDL_RUN_DIR"
+
+
+def default_data_dir() -> Path:
+    """``$ELASTICDL_DATA_DIR``, or ``~/.elasticdl``."""
+    given = os.environ.get(DATA_DIR_VARIABLE)
+    return Path(given).expanduser().absolute() if given else Path.home() / ".elasticdl"
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """Where everything of a cluster lies.
+
+    Attributes:
+        root: the data directory; absolute.
+    """
+
+    root: Path
+
+    @property
+    def token(self) -> Path:
+        """The admin token of the API."""
+        return self.root / "token"
+
+    @property
+    def secret(self) -> Path:
+        """The cluster secret: jobs' secrets, passwords and the node token are derived from it."""
+        return self.root / "secret"
+
+    @property
+    def state(self) -> Path:
+        """What runs now, as JSON."""
+        return self.root / "cluster.json"
+
+    @property
+    def lock(self) -> Path:
+        """Locked by the supervisor for as long as it lives."""
+        return self.root / "lock"
+
+    @property
+    def postgres(self) -> Path:
+        """The embedded Postgres' folder."""
+        return self.root / "postgres"
+
+    @property
+    def redis(self) -> Path:
+        """The embedded Redis' folder."""
+        return self.root / "redis"
+
+    @property
+    def logs(self) -> Path:
+        """Logs of services; those of jobs are with the jobs."""
+        return self.root / "logs"
+
+    def log(self, name: str) -> Path:
+        """The log of one component."""
+        return self.logs / f"{name}.log"
+
+    @property
+    def key(self) -> str:
+        """Eight hex digits that stand for this data directory where paths must be short."""
+        return hashlib.sha256(os.fsencode(self.root.resolve())).hexdigest()[:8]
+
+    @property
+    def run(self) -> Path:
+        """The run directory, for sockets: short, for this user alone, and gone after a restart of the machine."""
+        given = os.environ.get(RUN_DIR_VARIABLE)
+        return Path(given).absolute() if given else Path(f"/tmp/elasticdl-{os.getuid()}") / self.key
+
+    def prepare(self) -> None:
+        """Makes the folders.
+
+        Raises:
+            InvalidInputError: they cannot be made, or are somebody else's.
+        """
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self.logs, self.redis, self.root / "jobs", self.root / "bundles"):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise InvalidInputError(
+                f"the data directory {self.root} cannot be used: {error.strerror}",
+                fix="give another one with --data-dir, or make it writable for you",
+            ) from None
+        if self.root.stat().st_uid != os.getuid():
+            raise InvalidInputError(
+                f"the data directory {self.root} belongs to another user", fix="give another one with --data-dir"
+            )
+        if RUN_DIR_VARIABLE not in os.environ:
+            private_folder(self.run.parent)
+        private_folder(self.run)
+
+
+def private_folder(folder: Path, *, owner: int | None = None) -> None:
+    """Makes a folder that only one user can enter.
+
+    Args:
+        folder: the folder; those above it exist or are made.
+        owner: user id of its owner; ours by default. Only root can name another.
+
+    Raises:
+        InvalidInputError: it is there and belongs to somebody else, is open to others, or is a link.
+    """
+    wanted = os.getuid() if owner is None else owner
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+        if wanted != os.getuid():
+            os.chown(folder, wanted, -1)
+    except FileExistsError:
+        pass
+    found = folder.lstat()
+    if folder.is_symlink() or found.st_uid != wanted or found.st_mode & 0o077:
+        raise InvalidInputError(
+            f"the folder {folder} belongs to another user, is a link, or is open to others",
+            fix=f"remove it, or set {RUN_DIR_VARIABLE} to a folder of mode 0700 that is yours",
+        )
