@@ -106,7 +106,9 @@ def make_status(done: int, total: int, **changes: Any) -> dict[str, Any]:
 
 
 def sse(event: str, data: Any, event_id: int | None = None) -> bytes:
-    """One server-sent event."""
+    """One server-sent event; an event of a job has its id inside too."""
+    if event_id is not None:
+        data = {"id": event_id, "at": NOW, "detail": {}, **data}
     lines = [f"id: {event_id}"] if event_id is not None else []
     return "\n".join([*lines, f"event: {event}", f"data: {json.dumps(data)}", "", ""]).encode()
 
@@ -125,6 +127,7 @@ class FakeApi:
         self.on_end: dict[str, dict[str, Any]] = {}
         self.seen: list[Seen] = []
         self.faults: list[Fault] = []
+        self.cut_downloads = 0
         self.refusal: dict[str, Any] | None = None
         self._keys: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -276,7 +279,8 @@ class FakeApi:
 
     def _events(self, http: Any, seen: Seen, job_id: str) -> None:
         if "text/event-stream" not in seen.headers.get("accept", ""):
-            send_json(http, self.events.get(job_id, []))
+            after, limit = int(seen.query.get("after", "0")), int(seen.query.get("limit", "200"))
+            send_json(http, [event for event in self.events.get(job_id, []) if event["id"] > after][:limit])
             return
         number = self.streams_served.get(job_id, 0)
         self.streams_served[job_id] = number + 1
@@ -305,6 +309,10 @@ class FakeApi:
             problem(http, 404, "not_found", f"job {job_id} has no artifact {name!r}", fix="see its list of artifacts")
             return
         content, kind = self.files[job_id, name]
+        if self.cut_downloads:
+            self.cut_downloads -= 1
+            stream(http, [content[: len(content) // 2], None], kind)
+            return
         answer(http, 200, content, {"Content-Type": kind})
 
     def _cluster(self, http: Any, seen: Seen) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -198,25 +199,29 @@ def _print_event(event: Event, as_json: bool) -> None:
         typer.echo(f"{moment(event.at)}  {event.kind:<10}  {event.message}")
 
 
-@app.command("logs", epilog="Example: elasticdl jobs logs digits-x7k2p9 --role worker --index 0 --tail 50 --follow")
+class Role(StrEnum):
+    """Processes of a job."""
+
+    master = "master"
+    ps = "ps"
+    worker = "worker"
+
+
+@app.command("logs", epilog="Example: elasticdl jobs logs digits-x7k2p9 --role ps --index 1 --tail 50 --follow")
 def logs(
     job_id: JobId,
-    role: Annotated[str, typer.Option("--role", help="master, ps or worker; all by default.")] = "",
-    index: Annotated[int | None, typer.Option("--index", min=0, help="Number of the process in its role.")] = None,
+    role: Annotated[Role, typer.Option("--role", help="Kind of process.")] = Role.worker,
+    index: Annotated[int, typer.Option("--index", min=0, help="Number of the process among its kind.")] = 0,
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Only this many last lines.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "--watch", "-f", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "--watch", "-f", help="Go on with what is printed.")] = False,
 ) -> None:
-    """Print the logs of a job's processes."""
-    if role not in {"", "master", "ps", "worker"}:
-        raise InvalidInputError(f"--role: there is no {role!r}", fix="give master, ps or worker")
-    if index is not None and not role:
-        raise InvalidInputError("--index counts within a role", fix="give --role too")
+    """Print what a process of a job printed, in all its incarnations."""
     with _client() as client:
         if follow:
-            for line in client.follow_logs(job_id, role=role or None, index=index, tail=tail):
+            for line in client.follow_logs(job_id, role=role, index=index, tail=tail):
                 typer.echo(line)
             return
-        typer.echo(client.logs(job_id, role=role or None, index=index, tail=tail), nl=False)
+        typer.echo(client.logs(job_id, role=role, index=index, tail=tail), nl=False)
 
 
 @app.command("metrics", epilog="Example: elasticdl jobs metrics digits-x7k2p9 --json")

@@ -183,19 +183,19 @@ class Client:
         """
         return self._stream(streams.updates(self._operations, job_id, "" if after is None else str(after)))
 
-    def logs(self, job_id: str, *, role: str | None = None, index: int | None = None, tail: int | None = None) -> str:
-        """The logs of a job's processes.
+    def logs(self, job_id: str, *, role: str = "worker", index: int = 0, tail: int | None = None) -> str:
+        """What a process of a job printed, in all its incarnations.
 
         Args:
             job_id: the job.
-            role: ``master``, ``ps`` or ``worker``; all when not given.
+            role: ``master``, ``ps`` or ``worker``.
             index: number of the process within its role.
             tail: only this many last lines.
         """
         return self._run(self._operations.logs(job_id, streams.log_params(role, index, tail)))
 
     def follow_logs(
-        self, job_id: str, *, role: str | None = None, index: int | None = None, tail: int | None = None
+        self, job_id: str, *, role: str = "worker", index: int = 0, tail: int | None = None
     ) -> Iterator[str]:
         """The same line by line, with new lines as they come, until the job has ended."""
         return self._stream(streams.follow_logs(self._operations, job_id, streams.log_params(role, index, tail)))

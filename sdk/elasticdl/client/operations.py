@@ -20,6 +20,7 @@ from elasticdl_core.job import JobSpec
 
 POLL_S = 1.0
 UPLOAD_TIMEOUT_S = 300.0
+EVENTS_AT_ONCE = 1000
 
 
 def job_path(job_id: str, *rest: str) -> str:
@@ -185,9 +186,13 @@ class Operations:
 
     def events(self, job_id: str) -> Operation[list[Event]]:
         """All events of a job, oldest first."""
-        data = yield from self.fetch(Request("GET", job_path(job_id, "events")))
-        items = data["events"] if isinstance(data, dict) else data
-        return [Event.from_json(item) for item in items]
+        events: list[Event] = []
+        while True:
+            params = {"after": str(events[-1].id if events else 0), "limit": str(EVENTS_AT_ONCE)}
+            data = yield from self.fetch(Request("GET", job_path(job_id, "events"), params=params))
+            events.extend(Event.from_json(item) for item in data)
+            if len(data) < EVENTS_AT_ONCE:
+                return events
 
     def logs(self, job_id: str, params: Mapping[str, str]) -> Operation[str]:
         """The log text that there is now."""
@@ -201,8 +206,7 @@ class Operations:
     def artifacts(self, job_id: str) -> Operation[list[Artifact]]:
         """What a job made."""
         data = yield from self.fetch(Request("GET", job_path(job_id, "artifacts")))
-        items = data["artifacts"] if isinstance(data, dict) else data
-        return [Artifact.from_json(item) for item in items]
+        return [Artifact.from_json(item) for item in data]
 
     def cluster(self) -> Operation[dict[str, Any]]:
         """Slots, jobs and components of the cluster."""

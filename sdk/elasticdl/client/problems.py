@@ -63,7 +63,7 @@ def error_of(answer: Answer, request: Request) -> ElasticDLError:
     problem = _problem(answer)
     code = problem.get("code")
     listed = problem.get("problems")
-    if isinstance(listed, list) and listed and all(isinstance(item, dict) for item in listed):
+    if code == SpecError.code and isinstance(listed, list) and all(isinstance(item, dict) for item in listed):
         return SpecError([_listed(item) for item in listed])
     kind = _BY_CODE.get(str(code)) or _BY_STATUS.get(answer.status, ElasticDLError)
     message = str(problem.get("detail") or problem.get("title") or "")

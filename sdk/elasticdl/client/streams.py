@@ -9,14 +9,15 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from elasticdl.client.operations import Operations, job_path
 from elasticdl.client.problems import error_of, unreachable
-from elasticdl.client.sse import Message, SseDecoder
+from elasticdl.client.sse import SseDecoder
 from elasticdl.client.steps import Answer, Emit, Failure, Open, Operation, Pause, Read, Request, StreamOperation, Work
 from elasticdl.client.views import Artifact, Event, Job, Update
 from elasticdl_core.errors import ConflictError, ElasticDLError, NotFoundError, UnavailableError
@@ -37,7 +38,7 @@ def updates(operations: Operations, job_id: str, after: str) -> StreamOperation[
     """
     job: Job = yield from operations.get(job_id)
     yield Emit(Update(job=job))
-    last, failures = after, 0
+    last, failures, stale = after, 0, False
     while True:
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last else {})}
         request = Request("GET", job_path(job_id, "events"), headers=headers, read_timeout_s=SILENCE_S)
@@ -50,13 +51,19 @@ def updates(operations: Operations, job_id: str, after: str) -> StreamOperation[
                 break
             for message in decoder.feed(chunk):
                 last, failures = message.id, 0
-                update = _update(message, job)
-                if update.ended:
+                if message.type == "end":
                     job = yield from operations.get(job_id)
                     yield Emit(Update(job=job, ended=True))
                     return
-                job = update.job or job
-                yield Emit(update)
+                if message.type == "event":
+                    stale = True
+                    yield Emit(Update(event=Event.from_json(json.loads(message.data))))
+                elif message.type == "status":
+                    # Views lack checkpoints, evaluations and artifacts; an event tells that there may be new ones.
+                    fresh = (yield from operations.get(job_id)) if stale else None
+                    job = fresh or Job.from_json({**job.raw, **json.loads(message.data)})
+                    stale = False
+                    yield Emit(Update(job=job))
         failures += 1
         if failures > RECONNECTS:
             raise trouble or UnavailableError(
@@ -75,16 +82,6 @@ def _trouble(outcome: Answer | Failure, request: Request, url: str) -> ElasticDL
     if outcome.status in _PASSING:
         return error_of(outcome, request)
     raise error_of(outcome, request)
-
-
-def _update(message: Message, job: Job) -> Update:
-    if message.type == "end":
-        return Update(ended=True)
-    data = json.loads(message.data)
-    if message.type == "status":
-        whole = data if "state" in data else {"status": data}
-        return Update(job=Job.from_json({**job.raw, **whole}))
-    return Update(event=Event.from_json({"id": message.id, **data}))
 
 
 def follow_logs(operations: Operations, job_id: str, params: Mapping[str, str]) -> StreamOperation[str]:
@@ -233,11 +230,15 @@ class _Sink:
 
 
 def _unpack(packed: Path, destination: Path) -> None:
-    from elasticdl_runtime.bundles import unpack_bundle
-
+    """Unpacks a directory beside its place and moves it there; no member leads out of it, and no link is made."""
     with tempfile.TemporaryDirectory(dir=destination.parent, prefix=f".{destination.name}.") as folder:
         fresh = Path(folder) / "content"
-        unpack_bundle(packed, fresh)
+        fresh.mkdir()
+        try:
+            with zipfile.ZipFile(packed) as archive:
+                archive.extractall(fresh)
+        except zipfile.BadZipFile as error:
+            raise ConflictError(f"{destination.name} came damaged: {error}", fix="download it again") from None
         if destination.is_dir() and not any(destination.iterdir()):
             destination.rmdir()
         if destination.exists():
@@ -257,7 +258,6 @@ def pages(operations: Operations, filters: Mapping[str, Sequence[str]], page_siz
             return
 
 
-def log_params(role: str | None, index: int | None, tail: int | None) -> dict[str, str]:
-    """The query parameters that choose logs."""
-    chosen: Iterator[tuple[str, Any]] = iter((("role", role), ("index", index), ("tail", tail)))
-    return {key: str(value) for key, value in chosen if value is not None}
+def log_params(role: str, index: int, tail: int | None) -> dict[str, str]:
+    """The query parameters that choose a log."""
+    return {"role": role, "index": str(index), **({} if tail is None else {"tail": str(tail)})}

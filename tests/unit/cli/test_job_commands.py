@@ -109,8 +109,8 @@ def test_a_job_that_succeeds_is_followed_to_its_result(api: FakeApi, cli: Cli, z
     )
     api.streams["digits-1"] = [
         [
-            sse("event", {"kind": "state", "message": "2 workers fit", "at": "2026-01-02T03:04:05Z"}, 1),
             sse("status", make_job("digits-1", state="RUNNING", target_workers=2, status=make_status(300, 600))),
+            sse("event", {"kind": "state", "message": "2 workers fit", "at": "2026-01-02T03:04:05Z"}, 1),
             sse("status", ended),
             sse("end", {}),
         ]

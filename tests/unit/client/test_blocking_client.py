@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import zipfile
+from pathlib import Path
+
 import pytest
 
 from elasticdl.client import Client
@@ -14,7 +19,7 @@ from elasticdl_core.errors import (
     UnavailableError,
 )
 from elasticdl_core.job import JobSpec, JobState
-from tests.fakes.api import TOKEN, FakeApi, Fault, make_job, make_status, sse
+from tests.fakes.api import NOW, TOKEN, FakeApi, Fault, make_job, make_status, sse
 
 pytestmark = pytest.mark.unit
 
@@ -179,8 +184,8 @@ def test_following_gives_events_and_views_until_the_end(api: FakeApi, client: Cl
     api.streams["a-1"] = [
         [
             b": hello\n\n",
-            sse("event", {"kind": "state", "message": "it runs"}, 1),
             sse("status", running),
+            sse("event", {"kind": "state", "message": "it runs"}, 1),
             sse("end", {"state": "SUCCEEDED"}),
         ]
     ]
@@ -189,8 +194,62 @@ def test_following_gives_events_and_views_until_the_end(api: FakeApi, client: Cl
     assert [job.state for job in client.follow("a-1")] == ["SUCCEEDED", "RUNNING", "SUCCEEDED"]
     assert [update.job.state for update in updates if update.job] == ["QUEUED", "RUNNING", "SUCCEEDED"]
     assert [(update.event.id, update.event.message) for update in updates if update.event] == [(1, "it runs")]
-    assert updates[2].job is not None and updates[2].job.status.progress.fraction == 0.25
+    assert updates[1].job is not None and updates[1].job.status.progress.fraction == 0.25
     assert [update.ended for update in updates] == [False, False, False, True]
+
+
+def test_a_view_after_an_event_has_what_the_stream_leaves_out(api: FakeApi, client: Client) -> None:
+    api.jobs["a-1"] = make_job("a-1", state="RUNNING")
+    view = {key: value for key, value in make_job("a-1", state="RUNNING").items() if key != "checkpoints"}
+    api.on_end["a-1"] = make_job("a-1", state="RUNNING", checkpoints=[{"version": 9}])
+    api.streams["a-1"] = [
+        [
+            sse("status", view),
+            sse("event", {"kind": "checkpoint", "message": "9"}, 1),
+            sse("status", view),
+            sse("end", {}),
+        ]
+    ]
+    assert [len(job["checkpoints"]) for job in client.follow("a-1")] == [0, 0, 1, 1]
+
+
+def test_events_are_fetched_page_by_page(api: FakeApi, client: Client) -> None:
+    api.jobs["a-1"] = make_job("a-1")
+    api.events["a-1"] = [
+        {"id": 3 * n, "kind": "k", "message": str(n), "detail": {}, "at": NOW} for n in range(1, 2051)
+    ]
+    assert [event.message for event in client.events("a-1")] == [str(n) for n in range(1, 2051)]
+    assert len(api.requests("GET", "/jobs/a-1/events")) == 3
+
+
+def test_a_directory_comes_unpacked_and_cannot_leave_its_place(api: FakeApi, client: Client, tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("variables/part", b"12")
+        archive.writestr("../../evil", b"3")
+    api.jobs["a-1"] = make_job("a-1", artifacts=[{"name": "saved_model", "size": 2, "sha256": "of the tree"}])
+    api.files["a-1", "saved_model"] = (packed.getvalue(), "application/zip")
+    target = tmp_path / "here" / "deep"
+    assert client.download("a-1", target) == [target / "saved_model"]
+    assert (target / "saved_model" / "variables" / "part").read_bytes() == b"12"
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"part", "evil"}
+    assert list((target / "saved_model").rglob("evil")) != []
+    with pytest.raises(ConflictError, match="is there already"):
+        client.download("a-1", target)
+    api.files["a-1", "saved_model"] = (b"no zip", "application/zip")
+    with pytest.raises(ConflictError, match="damaged"):
+        client.download("a-1", tmp_path / "other")
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_a_download_that_breaks_is_begun_anew(api: FakeApi, client: Client, tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"x" * 1000).hexdigest()
+    api.jobs["a-1"] = make_job("a-1", artifacts=[{"name": "m", "size": 1000, "sha256": digest}])
+    api.files["a-1", "m"] = (b"x" * 1000, "application/octet-stream")
+    api.faults.append(Fault("GET", "/jobs/a-1/artifacts/m", 503))
+    api.cut_downloads = 1
+    assert client.download("a-1", tmp_path)[0].read_bytes() == b"x" * 1000
+    assert len(api.requests("GET", "/jobs/a-1/artifacts/m")) == 3
 
 
 def test_a_broken_stream_is_resumed_after_the_last_event(api: FakeApi, client: Client) -> None:
