@@ -7,18 +7,20 @@ from importlib.metadata import version as distribution_version
 
 import typer
 
-from elasticdl.cli import data, job_commands, jobs, zoo
+from elasticdl.cli import cluster, data, job_commands, jobs, zoo
 from elasticdl_core.errors import ElasticDLError
 
 _EPILOG = """Start here:
 
     elasticdl zoo init zoo
 
-    elasticdl data generate --help
+    elasticdl data generate digits data/digits
 
-    elasticdl train --model_zoo=zoo --model_def=digits.forward --training_data=DIR --local
+    elasticdl train --local --model_zoo=zoo --model_def=digits.forward --training_data=data/digits/train
 
-    elasticdl up --detach"""
+    elasticdl up --detach
+
+    elasticdl train --model_zoo=zoo --model_def=digits.forward --training_data=data/digits/train --num_workers=2"""
 
 
 def build_app() -> typer.Typer:
@@ -36,6 +38,7 @@ def build_app() -> typer.Typer:
         },
     )
     job_commands.register(app)
+    cluster.register(app)
     app.add_typer(jobs.app, name="jobs")
     app.add_typer(zoo.app, name="zoo")
     app.add_typer(data.app, name="data")

@@ -96,15 +96,17 @@ class Component:
         self._keeper = asyncio.create_task(self._keep(), name=f"keep-{self.spec.name}")
         return detail
 
-    async def stop(self) -> None:
-        """Stops it: by its signal, then, after its grace, by force."""
+    async def stop(self) -> bool:
+        """Stops it: by its signal, then, after its grace, by force. Returns whether there was anything to stop."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
         child, self._child = self._child, None
-        if child is not None:
-            await child.stop(grace_s=self.spec.stop_grace_s, number=self.spec.stop_signal)
+        if child is None:
+            return False
+        await child.stop(grace_s=self.spec.stop_grace_s, number=self.spec.stop_signal)
         self._changed("stopped", 0, "")
+        return True
 
     async def _start_once(self) -> str:
         spec = self.spec

@@ -21,14 +21,14 @@ class ComponentState:
 
     Attributes:
         name: e.g. ``postgres``.
-        state: starting, running, restarting, stopped, or external.
+        state: waiting, starting, running, restarting, stopped, or external.
         pid: its process, 0 when there is none.
         detail: version, address, or why it was restarted.
         restarts: how often it was restarted since the cluster came up.
     """
 
     name: str
-    state: str = "starting"
+    state: str = "waiting"
     pid: int = 0
     detail: str = ""
     restarts: int = 0

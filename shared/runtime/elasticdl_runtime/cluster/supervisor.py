@@ -141,10 +141,14 @@ class Supervisor:
             options.slots,
             options.policy,
         )
+        # The api needs an agent to reach; but on the way down masters still tell it what they have done.
+        api = self._add(stack, wiring.api_spec())
+        agent = self._add(stack, wiring.agent_spec())
+        scheduler = self._add(stack, wiring.scheduler_spec())
+        await self._start(agent)
         await self._step("schema", _silent(wiring.migrate()))
-        await self._component(stack, wiring.api_spec())
-        await self._component(stack, wiring.agent_spec())
-        await self._component(stack, wiring.scheduler_spec())
+        await self._start(api)
+        await self._start(scheduler)
 
     async def _postgres(self, stack: AsyncExitStack, secret: str) -> str:
         sockets = Path(f"/tmp/elasticdl-pg-{os.getuid()}-{self._directory.key}")
@@ -153,7 +157,7 @@ class Supervisor:
         stack.callback(shutil.rmtree, sockets, ignore_errors=True)
         started = time.monotonic()
         spec = await asyncio.to_thread(postgres.prepare)
-        await self._component(stack, spec, since=started)
+        await self._start(self._add(stack, spec), since=started)
         return postgres.url
 
     async def _redis(self, stack: AsyncExitStack, secret: str) -> str:
@@ -168,16 +172,20 @@ class Supervisor:
             directory.log("redis"),
         )
         spec = await asyncio.to_thread(redis.prepare)
-        await self._component(stack, spec, since=started)
+        await self._start(self._add(stack, spec), since=started)
         if redis.warning:
             self._report(Step("redis", redis.warning, kind="warning"))
         return redis.url
 
-    async def _component(self, stack: AsyncExitStack, spec: ComponentSpec, *, since: float | None = None) -> None:
+    def _add(self, stack: AsyncExitStack, spec: ComponentSpec) -> Component:
+        """Makes a component, to be stopped before those that were added earlier."""
         self._state.components[spec.name] = ComponentState(spec.name)
         component = Component(spec, lambda state, pid, detail: self._component_changed(component, state, pid, detail))
         stack.push_async_callback(self._stop, component)
-        await self._step(spec.name, component.start(), since=since)
+        return component
+
+    async def _start(self, component: Component, *, since: float | None = None) -> None:
+        await self._step(component.spec.name, component.start(), since=since)
 
     async def _step(self, name: str, work: Awaitable[str], *, since: float | None = None) -> None:
         started = time.monotonic() if since is None else since
@@ -186,7 +194,8 @@ class Supervisor:
 
     async def _stop(self, component: Component) -> None:
         started = time.monotonic()
-        await component.stop()
+        if not await component.stop():
+            return
         self._report(Step(component.spec.name, "stopped", time.monotonic() - started, "stopped"))
 
     def _component_changed(self, component: Component, state: str, pid: int, detail: str) -> None:
