@@ -60,6 +60,7 @@ class JobType(enum.StrEnum):
 
 STRATEGIES = ("auto", "ParameterServerStrategy")
 KERAS_FLAVOURS = ("default", "legacy")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
@@ -247,6 +248,9 @@ class JobSpec:
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
             need(value >= least, name, f"{value} is too small", f"give {least} or more")
+        for name in _WHOLE_NUMBERS:
+            value, most = getattr(self, name), _AT_MOST.get(name, _INT32)
+            need(value <= most, name, f"{value} is too large", f"give {most} or less")
         need(
             -1000 <= self.priority <= 1000,
             "priority",
@@ -283,6 +287,12 @@ class JobSpec:
             if not ok:
                 problems.append(Problem(name, message, fix))
 
+        need(
+            not self.model_bundle or bool(_DIGEST.fullmatch(self.model_bundle)),
+            "model_bundle",
+            f"{self.model_bundle[:80]!r} is not the digest of a bundle",
+            "give sha256: and 64 lower-case hex digits",
+        )
         need(
             bool(self.model_zoo) != bool(self.model_bundle),
             "model_zoo",
@@ -363,7 +373,11 @@ _AT_LEAST = {
     "max_workers": 1,
     "worker_memory_mib": 0,
     "ps_memory_mib": 0,
+    "seed": 0,
 }
+_INT32 = 2**31 - 1
+_AT_MOST = {"num_ps": 1000, "min_workers": 10_000, "max_workers": 10_000, "embedding_threshold_bytes": 2**62}
+_WHOLE_NUMBERS = tuple(f.name for f in dataclasses.fields(JobSpec) if f.type == "int")
 
 
 def _convert(value: Any, hint: Any) -> tuple[Any, str]:

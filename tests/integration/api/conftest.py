@@ -1,19 +1,134 @@
-"""Databases with the api's schema."""
+"""The api's application over an in-process transport, on a database of its own, with a fake launcher."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+import io
+import zipfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
+from elasticdl_api.app import create_app
+from elasticdl_api.services import Services
+from elasticdl_api.settings import Settings
 from elasticdl_api.store.database import Database
+from elasticdl_api.store.jobs import transition
 from elasticdl_api.store.migrate import migrate
+from elasticdl_api.store.wakeups import Wakeups
+from elasticdl_core.ports.launcher import Role
+from elasticdl_runtime.bundles import digest_of
+from elasticdl_runtime.tokens import derive_job_secret, issue
+from tests.fakes.launcher import FakeLauncher
+
+ADMIN = "admin-token-for-tests"
+SECRET = "cluster-secret-for-tests"
+MODULE = """
+import keras
+
+def custom_model(): return keras.Sequential()
+def loss(labels, predictions): return 0.0
+def optimizer(lr=0.1): return keras.optimizers.SGD(lr)
+def feed(dataset, mode, metadata): return dataset
+"""
+
+
+def make_zip(files: dict[str, str | bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+class Api:
+    """A running application and shortcuts for tests."""
+
+    def __init__(self, services: Services, launcher: FakeLauncher) -> None:
+        self.services = services
+        self.launcher = launcher
+        self.app = create_app(services)
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        self.http = httpx.AsyncClient(
+            transport=transport, base_url="http://api", headers={"Authorization": f"Bearer {ADMIN}"}, timeout=30
+        )
+
+    async def upload(self, files: dict[str, str | bytes] | None = None) -> str:
+        data = make_zip(files or {"model.py": MODULE})
+        digest = digest_of(data)
+        response = await self.http.put(f"/bundles/{digest}", content=data)
+        assert response.status_code in (200, 201), response.text
+        return digest
+
+    async def spec(self, **changes: Any) -> dict[str, Any]:
+        spec = {
+            "name": "digits",
+            "model_def": "model.custom_model",
+            "model_bundle": await self.upload(),
+            "training_data": "/data",
+            "max_workers": 3,
+        }
+        return {**spec, **changes}
+
+    async def submit(self, **changes: Any) -> str:
+        response = await self.http.post("/jobs", json=await self.spec(**changes))
+        assert response.status_code == 201, response.text
+        return str(response.json()["id"])
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        response = await self.http.get(f"/jobs/{job_id}")
+        assert response.status_code == 200, response.text
+        return dict(response.json())
+
+    async def admit(self, job_id: str, workers: int = 1) -> None:
+        """What the scheduler does when the job fits."""
+        async with self.services.database.transaction() as connection:
+            assert await transition(connection, job_id, ["QUEUED"], "STARTING", "fits", {"workers": workers})
+
+    def master(self, job_id: str, incarnation: int = 1, *, role: Role = Role.MASTER) -> Master:
+        return Master(self, job_id, incarnation, role)
+
+    async def running(self, **changes: Any) -> tuple[str, Master]:
+        job_id = await self.submit(**changes)
+        await self.admit(job_id)
+        master = self.master(job_id)
+        await master.lease()
+        assert (await master.post("/state", to="RUNNING", reason="workers registered")).status_code == 200
+        return job_id, master
+
+
+class Master:
+    """Speaks to the internal routes as a job's master."""
+
+    def __init__(self, api: Api, job_id: str, incarnation: int, role: Role) -> None:
+        self.api = api
+        self.base = f"/internal/jobs/{job_id}"
+        token = issue(derive_job_secret(SECRET, job_id), job_id, role, 0, incarnation)
+        self.headers = {"Authorization": f"Bearer {token}"}
+        self.incarnation = incarnation
+        self.epoch = 0
+
+    async def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return await self.api.http.request(method, f"{self.base}{path}", headers=self.headers, **options)
+
+    async def lease(self, holder: str | None = None) -> dict[str, Any]:
+        response = await self.request("POST", "/lease", json={"holder": holder or f"master-0.{self.incarnation}"})
+        assert response.status_code == 200, response.text
+        self.epoch = response.json()["epoch"]
+        return dict(response.json())
+
+    async def post(self, path: str, /, **body: Any) -> httpx.Response:
+        return await self.request("POST", path, json={"epoch": self.epoch, **body})
+
+    async def heartbeat(self, status: dict[str, Any] | None = None, losses: Any = ()) -> httpx.Response:
+        return await self.post("/heartbeat", status=status or {}, losses=list(losses))
 
 
 @pytest.fixture(scope="session")
-def migrated_template(postgres_server) -> str:
+def migrated_template(postgres_server: Any) -> str:
     name = "template_api"
     postgres_server.sql(f"CREATE DATABASE {name}")
 
@@ -29,12 +144,11 @@ def migrated_template(postgres_server) -> str:
 
 
 @pytest.fixture
-def database_url(migrated_template: str, clone_database: Callable[[str], str], postgres_server) -> str:
+def database_url(migrated_template: str, clone_database: Callable[[str], str], postgres_server: Any) -> Iterator[str]:
     url = clone_database(migrated_template)
     yield url
     name = url.split("@/")[1].split("?")[0]
-    with contextlib.suppress(Exception):
-        postgres_server.sql(f"DROP DATABASE {name} WITH (FORCE)")
+    postgres_server.sql(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
 @pytest.fixture
@@ -42,3 +156,18 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     database = Database(database_url)
     yield database
     await database.close()
+
+
+@pytest.fixture
+def settings(database_url: str, tmp_path: Path) -> Settings:
+    return Settings(
+        database_url=database_url, cluster_secret=SECRET, admin_token=ADMIN, data_dir=tmp_path / "cluster"
+    )
+
+
+@pytest.fixture
+async def api(database: Database, settings: Settings) -> AsyncIterator[Api]:
+    launcher = FakeLauncher()
+    api = Api(Services(settings, database, launcher, Wakeups(database)), launcher)
+    async with api.http:
+        yield api

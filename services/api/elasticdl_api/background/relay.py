@@ -6,10 +6,11 @@ import structlog
 
 from elasticdl_api import telemetry
 from elasticdl_api.store.intents import IntentStore
-from elasticdl_core.errors import ElasticDLError, UnavailableError
+from elasticdl_core.errors import ConflictError, ElasticDLError, UnavailableError
 from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessSpec
 
 REFUSED = "refused: "
+POSTPONE_S = 1.0
 _log = structlog.get_logger(__name__)
 
 
@@ -38,7 +39,13 @@ class Relay:
         async with self._intents.next() as delivery:
             if delivery is None:
                 return False
-            outcome = await self._launch(delivery.process) if delivery.wanted else "dropped"
+            try:
+                outcome = await self._launch(delivery.process) if delivery.wanted else "dropped"
+            except ConflictError as error:
+                # What is left of the job's last run is still being ended: soon it is not.
+                _log.info("launch put off", process=str(delivery.process), reason=error.message)
+                await delivery.postpone(POSTPONE_S)
+                return True
             await delivery.settle(outcome)
         telemetry.LAUNCHES.labels((outcome or "launched").partition(":")[0]).inc()
         _log.info("launch intent settled", process=str(delivery.process), outcome=outcome or "launched")
@@ -47,7 +54,7 @@ class Relay:
     async def _launch(self, process: ProcessId) -> str:
         try:
             await self._launcher.launch(ProcessSpec(process))
-        except UnavailableError:
+        except (UnavailableError, ConflictError):
             raise
         except ElasticDLError as error:
             return f"{REFUSED}{error.message}"

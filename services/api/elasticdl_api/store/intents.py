@@ -53,6 +53,11 @@ class Delivery:
         query = update(t.launch_intents).where(t.launch_intents.c.id == str(self.process))
         await self._connection.execute(query.values(delivered_at=func.now(), outcome=outcome))
 
+    async def postpone(self, seconds: float) -> None:
+        """Leaves the intent for later."""
+        query = update(t.launch_intents).where(t.launch_intents.c.id == str(self.process))
+        await self._connection.execute(query.values(deliver_after=_in(seconds)))
+
 
 class IntentStore:
     """Launch intents and what the background tasks need to know of masters. Methods may raise UnavailableError.
@@ -140,7 +145,7 @@ class IntentStore:
                     id=str(process),
                     job_id=seen.id,
                     incarnation=incarnation,
-                    deliver_after=func.now() + func.make_interval(0, 0, 0, 0, 0, 0, delay_s),
+                    deliver_after=_in(delay_s),
                 )
             )
             detail = {"incarnation": incarnation, "delay_s": delay_s, "failures": failures}
@@ -177,3 +182,7 @@ def _unchanged(seen: JobRecord) -> tuple[Any, ...]:
         t.jobs.c.master_incarnation == seen.master_incarnation,
         t.jobs.c.master_epoch == seen.master_epoch,
     )
+
+
+def _in(seconds: float) -> Any:
+    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)

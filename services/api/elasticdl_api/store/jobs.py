@@ -261,11 +261,11 @@ class JobStore:
 
     async def counts(self, namespace: str | None) -> dict[str, int]:
         """How many jobs are in each state."""
-        query = select(t.jobs.c.state, func.count()).group_by(t.jobs.c.state)
+        query = select(t.jobs.c.state, func.count().label("number")).group_by(t.jobs.c.state)
         if namespace is not None:
             query = query.where(t.jobs.c.namespace == namespace)
         async with self._database.transaction() as connection:
-            return dict((await connection.execute(query)).tuples().all())
+            return {row.state: row.number for row in await connection.execute(query)}
 
     async def scheduler_lease(self) -> dict[str, Any] | None:
         """Who leads the schedulers, and whether that lease lives."""

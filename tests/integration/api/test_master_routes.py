@@ -1,0 +1,172 @@
+"""The routes of masters: leases and epochs, reports, the durable ledger."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from elasticdl_core.ports.launcher import Role
+from elasticdl_runtime.bundles import digest_of
+from tests.integration.api.conftest import MODULE, Api, make_zip
+
+pytestmark = pytest.mark.integration
+PLAN = {"shards": [["a", 0, 10], ["b", 0, 5]], "records_per_task": 5, "seed": 0, "shuffle": True, "rounds": 2}
+
+
+async def test_lease_gives_a_new_epoch_and_fences_the_old_one(api: Api) -> None:
+    job_id = await api.submit()
+    await api.admit(job_id, workers=2)
+    first, second = api.master(job_id, 1), api.master(job_id, 2)
+    answer = await first.lease()
+    assert (answer["epoch"], answer["state"], answer["desired"]) == (1, "STARTING", "run")
+    assert answer["ledger"] == {"plan": None, "rounds": [], "done": []}
+    assert answer["bundle"] == digest_of(make_zip({"model.py": MODULE}))
+    assert (await first.heartbeat()).json() == {"desired": "run", "target_workers": 0, "lease_s": 10}
+    twin = api.master(job_id, 1)
+    held = await twin.request("POST", "/lease", json={"holder": "twin"})
+    assert (held.status_code, held.json()["code"]) == (409, "held")
+    assert (await second.lease())["epoch"] == 2  # a newer incarnation takes over at once
+    for response in (
+        await first.heartbeat(),
+        await first.post("/state", to="RUNNING", reason=""),
+        await first.post("/events", events=[]),
+        await first.post("/done", tasks=["t:0:0:0:5"]),
+        await first.request("PUT", "/plan", json={"epoch": 1, "plan": PLAN}),
+        await first.post("/checkpoints", manifest={"version": 1}),
+        await first.request("DELETE", "/checkpoints/1?epoch=1"),
+        await first.post("/evaluations", number=0, model_version=0, training_epoch=0, metrics={}),
+        await first.post("/artifacts", name="a", path="a", size=1),
+        await first.request("POST", "/lease", json={"holder": "master-0.1"}),
+    ):
+        assert (response.status_code, response.json()["code"]) == (409, "fenced"), response.request.url
+    assert (await second.heartbeat()).status_code == 200
+
+
+async def test_the_same_holder_may_lease_again(api: Api) -> None:
+    _, master = await api.running()
+    assert (await master.lease())["epoch"] == 2
+
+
+async def test_ledger_survives_and_is_idempotent(api: Api) -> None:
+    job_id, master = await api.running()
+    put = {"epoch": master.epoch, "plan": PLAN}
+    assert (await master.request("PUT", "/plan", json=put)).status_code == 204
+    assert (await master.request("PUT", "/plan", json=put)).status_code == 204
+    other = await master.request("PUT", "/plan", json={**put, "plan": {**PLAN, "seed": 1}})
+    assert (other.status_code, other.json()["code"]) == (409, "conflict")
+    tasks = ["t:0:0:0:5", "t:0:1:5:8", "t:0:1:8:10", "t:0:2:0:5", "t:1:0:0:5", "e:0:0:0:5"]
+    assert (await master.post("/done", tasks=tasks)).json() == {"new": 6}
+    assert (await master.post("/done", tasks=[*tasks, "t:1:1:5:10", "t:1:1:5:10"])).json() == {"new": 1}
+    wrong = await master.post("/done", tasks=["nonsense"])
+    assert wrong.status_code == 422
+    for version in (10, 20):
+        response = await master.post("/checkpoints", manifest={"version": version, "files": []})
+        assert response.status_code == 204
+    assert (await master.request("DELETE", f"/checkpoints/10?epoch={master.epoch}")).status_code == 204
+    body = {"epoch": master.epoch}
+    assert (await master.request("DELETE", "/checkpoints/11", json=body)).status_code == 204
+    assert (await master.request("DELETE", "/checkpoints/11")).status_code == 422
+    assert (await master.post("/checkpoints", manifest={})).status_code == 422
+    await master.post("/evaluations", number=0, model_version=5, training_epoch=0, metrics={"accuracy": 0.5})
+    answer = await api.master(job_id, 2).lease()
+    assert answer["ledger"]["plan"] == PLAN
+    assert sorted(answer["ledger"]["done"]) == sorted([*tasks, "t:1:1:5:10"])
+    assert answer["ledger"]["rounds"] == [{"round": 0, "tasks": 4, "records": 15}]
+    assert answer["checkpoints"] == [{"version": 20, "files": []}]
+    assert answer["evaluations"] == [
+        {"number": 0, "model_version": 5, "training_epoch": 0, "metrics": {"accuracy": 0.5}}
+    ]
+    assert (await api.job(job_id))["checkpoints"][0]["version"] == 20
+
+
+async def test_heartbeat_tells_what_is_wanted(api: Api) -> None:
+    job_id, master = await api.running()
+    for what, desired in (("suspend", "suspend"), ("resume", "run"), ("cancel", "cancel")):
+        await api.http.post(f"/jobs/{job_id}/{what}")
+        assert (await master.heartbeat()).json()["desired"] == desired
+    assert (await master.post("/state", to="CANCELLED", reason="stopped")).json() == {"state": "CANCELLED"}
+    assert (await master.heartbeat()).json()["desired"] == "cancel"
+
+
+async def test_suspend_and_resume(api: Api) -> None:
+    job_id, master = await api.running()
+    await api.http.post(f"/jobs/{job_id}/suspend")
+    assert (await master.post("/state", to="SUSPENDED", reason="saved")).json() == {"state": "SUSPENDED"}
+    gone = await master.request("POST", "/lease", json={"holder": "again"})
+    assert (gone.status_code, gone.json()["code"]) == (409, "fenced")
+    await api.http.post(f"/jobs/{job_id}/resume")
+    job = await api.job(job_id)
+    assert (job["state"], job["desired"]) == ("QUEUED", "run")
+    await api.admit(job_id)
+    assert (await api.master(job_id, 2).lease())["state"] == "STARTING"
+
+
+async def test_a_cancellation_wins_over_what_the_master_meant(api: Api) -> None:
+    for meant in ("SUCCEEDED", "SUSPENDED", "QUEUED", "FAILED"):
+        job_id, master = await api.running()
+        await api.http.post(f"/jobs/{job_id}/cancel")
+        assert (await master.post("/state", to="RUNNING", reason="")).json() == {"state": "CANCELLING"}
+        assert (await master.post("/state", to=meant, reason="")).json() == {"state": "CANCELLED"}
+
+
+async def test_an_eviction_of_a_job_that_shall_be_suspended_suspends_it(api: Api) -> None:
+    job_id, master = await api.running()
+    await api.http.post(f"/jobs/{job_id}/suspend")
+    assert (await master.post("/state", to="QUEUED", reason="evicted")).json() == {"state": "SUSPENDED"}
+
+
+async def test_failure_keeps_the_traceback(api: Api) -> None:
+    job_id, master = await api.running()
+    detail = {"traceback": "Traceback: line 3\0", "fix": "return a scalar"}
+    assert (await master.post("/state", to="FAILED", reason="loss raised", detail=detail)).status_code == 200
+    job = await api.job(job_id)
+    assert job["error"] == {"message": "loss raised", "fix": "return a scalar", "traceback": "Traceback: line 3"}
+    again = await master.post("/state", to="FAILED", reason="loss raised")
+    assert again.json() == {"state": "FAILED"}
+    illegal = await master.post("/state", to="SUCCEEDED", reason="")
+    assert (illegal.status_code, illegal.json()["code"]) == (409, "conflict")
+
+
+async def test_bundle_of_the_job(api: Api) -> None:
+    job_id, master = await api.running()
+    response = await master.request("GET", "/bundle")
+    assert response.content == make_zip({"model.py": MODULE})
+
+
+async def test_artifact_paths_stay_inside(api: Api, tmp_path) -> None:
+    output = tmp_path / "out"
+    (output / "saved").mkdir(parents=True)
+    (output / "saved" / "a.txt").write_text("a")
+    job_id, master = await api.running(output=str(output))
+    for path in ("../x", "/etc/passwd", f"{output}/../x", "a/../../x"):
+        assert (await master.post("/artifacts", name="x", path=path, size=1)).status_code == 422, path
+    response = await master.post("/artifacts", name="saved", path=f"{output}/saved", size=1)
+    assert response.status_code == 204
+    assert (await api.http.get(f"/jobs/{job_id}/artifacts/saved/a.txt")).text == "a"
+
+
+async def test_only_the_master_of_the_job_is_let_in(api: Api) -> None:
+    job_id, _ = await api.running()
+    other, _ = await api.running()
+    body = {"holder": "h"}
+    for role in (Role.WORKER, Role.PS):
+        response = await api.master(job_id, role=role).request("POST", "/lease", json=body)
+        assert response.status_code == 403
+    stranger = api.master(other)
+    stranger.base = f"/internal/jobs/{job_id}"
+    assert (await stranger.request("POST", "/lease", json=body)).status_code == 401
+    assert (await api.http.post(f"/internal/jobs/{job_id}/lease", json=body)).status_code == 401
+    assert (await api.http.get("/jobs", headers=api.master(job_id).headers)).status_code == 401
+
+
+async def test_events_of_a_job_are_numbered_in_the_order_of_their_commits(api: Api) -> None:
+    job_id, master = await api.running()
+    batches = [
+        master.post("/events", events=[{"kind": "n", "message": str(n), "detail": {}} for n in range(20)])
+        for _ in range(8)
+    ]
+    await asyncio.gather(*batches)
+    events = (await api.http.get(f"/jobs/{job_id}/events?limit=1000")).json()
+    messages = [event["message"] for event in events if event["kind"] == "n"]
+    assert messages == [str(n) for n in range(20)] * 8
