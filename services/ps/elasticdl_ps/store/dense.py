@@ -138,6 +138,15 @@ class DenseStore:
                 self._update(part.record, np.zeros(1, np.int64), change.reshape(1, -1), numbers)
             part.version = version
 
+    def changed(self, since: int) -> list[DensePart]:
+        """The slices that changed after version ``since`` (-1: all), by name; copy them with ``copy``."""
+        return [part for _, part in sorted(self._parts.items()) if part.version > since]
+
+    def copy(self, values: NDArray[Any], out: NDArray[np.uint8]) -> None:
+        """Copies values of a slice as bytes, wholly before or after an update."""
+        with self._lock:
+            out[:] = values.view(np.uint8)
+
     def read(self, since: int, *, with_slots: bool = False) -> list[DenseValue]:
         """Copies of the slices that changed after version ``since`` (-1: all), by name."""
         with self._lock:

@@ -15,7 +15,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("index", "num_ps", "initialized", "version", "generation", "rows", "bytes", "tables", "updates", "rejected")
+    __slots__ = ("index", "num_ps", "initialized", "version", "generation", "rows", "bytes", "tables", "updates", "rejected", "mode")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     NUM_PS_FIELD_NUMBER: _ClassVar[int]
     INITIALIZED_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class StatusResponse(_message.Message):
     TABLES_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
     index: int
     num_ps: int
     initialized: bool
@@ -36,7 +37,8 @@ class StatusResponse(_message.Message):
     tables: _containers.RepeatedCompositeFieldContainer[TableStatus]
     updates: int
     rejected: int
-    def __init__(self, index: _Optional[int] = ..., num_ps: _Optional[int] = ..., initialized: bool = ..., version: _Optional[int] = ..., generation: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., updates: _Optional[int] = ..., rejected: _Optional[int] = ...) -> None: ...
+    mode: str
+    def __init__(self, index: _Optional[int] = ..., num_ps: _Optional[int] = ..., initialized: bool = ..., version: _Optional[int] = ..., generation: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., updates: _Optional[int] = ..., rejected: _Optional[int] = ..., mode: _Optional[str] = ...) -> None: ...
 
 class TableStatus(_message.Message):
     __slots__ = ("name", "rows", "bytes")
@@ -125,16 +127,18 @@ class Empty(_message.Message):
     def __init__(self) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("dense_version", "rows", "pin", "dtype")
+    __slots__ = ("dense_version", "rows", "pin", "dtype", "generation")
     DENSE_VERSION_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     PIN_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     dense_version: int
     rows: _containers.RepeatedCompositeFieldContainer[Rows]
     pin: int
     dtype: str
-    def __init__(self, dense_version: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., pin: _Optional[int] = ..., dtype: _Optional[str] = ...) -> None: ...
+    generation: str
+    def __init__(self, dense_version: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., pin: _Optional[int] = ..., dtype: _Optional[str] = ..., generation: _Optional[str] = ...) -> None: ...
 
 class PullResponse(_message.Message):
     __slots__ = ("version", "dense", "rows", "generation", "initialized", "round")
@@ -153,7 +157,7 @@ class PullResponse(_message.Message):
     def __init__(self, version: _Optional[int] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., initialized: bool = ..., round: _Optional[_Union[RoundMembers, _Mapping]] = ...) -> None: ...
 
 class PushGradientsRequest(_message.Message):
-    __slots__ = ("worker", "sequence", "version", "learning_rate", "dense", "rows", "generation")
+    __slots__ = ("worker", "sequence", "version", "learning_rate", "dense", "rows", "generation", "commit")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +165,7 @@ class PushGradientsRequest(_message.Message):
     DENSE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
     worker: str
     sequence: int
     version: int
@@ -168,7 +173,8 @@ class PushGradientsRequest(_message.Message):
     dense: _containers.RepeatedCompositeFieldContainer[Dense]
     rows: _containers.RepeatedCompositeFieldContainer[Rows]
     generation: str
-    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., learning_rate: _Optional[float] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ...) -> None: ...
+    commit: bool
+    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., learning_rate: _Optional[float] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., commit: bool = ...) -> None: ...
 
 class PushGradientsResponse(_message.Message):
     __slots__ = ("accepted", "version", "replay", "reason")
@@ -229,6 +235,18 @@ class ApplyRoundResponse(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     version: int
     def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class ClosedRoundsRequest(_message.Message):
+    __slots__ = ("since",)
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    since: int
+    def __init__(self, since: _Optional[int] = ...) -> None: ...
+
+class ClosedRoundsResponse(_message.Message):
+    __slots__ = ("rounds",)
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    rounds: _containers.RepeatedCompositeFieldContainer[RoundMembers]
+    def __init__(self, rounds: _Optional[_Iterable[_Union[RoundMembers, _Mapping]]] = ...) -> None: ...
 
 class FlushRoundRequest(_message.Message):
     __slots__ = ()

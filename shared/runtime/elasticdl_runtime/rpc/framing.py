@@ -5,6 +5,7 @@ The layout is described in ``ps.proto``.
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,15 @@ _FIXED = struct.Struct("<4sIII")
 _ALIGN = 64
 _MAX_BUFFERS = 1 << 20
 
+# A bytes object of the C API's making may be written to until it is first used; from Python there is no way to make
+# one without filling it with zeros or copying it once more, which at 64 MB costs as much as the work itself.
+_new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
+_new_bytes.restype = ctypes.py_object
+_new_bytes.argtypes = [ctypes.c_char_p, ctypes.c_ssize_t]
+_address = ctypes.pythonapi.PyBytes_AsString
+_address.restype = ctypes.c_void_p
+_address.argtypes = [ctypes.py_object]
+
 
 def encode_frame(header: bytes, buffers: Sequence[NDArray[Any]] = ()) -> bytes:
     """Packs a header and arrays into one message.
@@ -30,20 +40,40 @@ def encode_frame(header: bytes, buffers: Sequence[NDArray[Any]] = ()) -> bytes:
     Returns:
         The message.
     """
-    lengths = [array.nbytes for array in buffers]
+    message, places = allocate_frame(header, [array.nbytes for array in buffers])
+    for array, place in zip(buffers, places, strict=True):
+        if len(place):
+            place[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return message
+
+
+def allocate_frame(header: bytes, lengths: Sequence[int]) -> tuple[bytes, list[NDArray[np.uint8]]]:
+    """Makes a message whose buffers are still to be filled, so that results are computed where they are sent from.
+
+    Args:
+        header: an encoded protobuf message.
+        lengths: length of each buffer in bytes.
+
+    Returns:
+        The message, and a writable uint8 array over each of its buffers. Fill them all before the message is used,
+        and do not use them after that: they are valid while the message is alive.
+    """
     head = _FIXED.size + 8 * len(lengths) + len(header)
     total = _padded(head) + sum(map(_padded, lengths))
-    out = bytearray(total)
-    _FIXED.pack_into(out, 0, _MAGIC, len(header), len(lengths), 0)
-    struct.pack_into(f"<{len(lengths)}Q", out, _FIXED.size, *lengths)
-    out[head - len(header) : head] = header
-    position = _padded(head)
-    view = memoryview(out)
-    for array, length in zip(buffers, lengths, strict=True):
-        if length:
-            view[position : position + length] = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    message: bytes = _new_bytes(None, total)
+    whole = np.frombuffer(memoryview((ctypes.c_ubyte * total).from_address(_address(message))), np.uint8)
+    front = bytearray(_padded(head))
+    _FIXED.pack_into(front, 0, _MAGIC, len(header), len(lengths), 0)
+    struct.pack_into(f"<{len(lengths)}Q", front, _FIXED.size, *lengths)
+    front[head - len(header) : head] = header
+    whole[: len(front)] = np.frombuffer(front, np.uint8)
+    places = []
+    position = len(front)
+    for length in lengths:
+        places.append(whole[position : position + length])
+        whole[position + length : position + _padded(length)] = 0
         position += _padded(length)
-    return bytes(out)
+    return message, places
 
 
 def decode_frame(message: bytes) -> tuple[bytes, list[memoryview]]:

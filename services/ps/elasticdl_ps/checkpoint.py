@@ -1,0 +1,165 @@
+"""Saving a partition into a file, and making a partition from the files of any number of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl_core.errors import ElasticDLError
+from elasticdl_core.model import DenseKind
+from elasticdl_ps.kernels import KernelSet
+from elasticdl_ps.optimizers import Optimizer
+from elasticdl_ps.store.dense import DenseStore
+from elasticdl_ps.store.partition import Partition, Snapshot
+from elasticdl_ps.store.table import EmbeddingTable
+from elasticdl_runtime.checkpoint_files import (
+    CheckpointFile,
+    DensePiece,
+    DenseSection,
+    PartHeader,
+    PartReader,
+    PartWriter,
+    RowsBlock,
+    TableSection,
+    dense_specs_of,
+    open_parts,
+    table_specs_of,
+)
+from elasticdl_runtime.partition import DenseSlice, place_dense, ps_of_ids
+
+
+def save_partition(
+    partition: Partition, directory: str, index: int, num_ps: int
+) -> tuple[int, PartHeader, CheckpointFile]:
+    """Writes a partition as it is now, while updates go on.
+
+    Args:
+        partition: the partition.
+        directory: of the checkpoint; made if missing.
+        index: the number of this PS.
+        num_ps: how many there are.
+
+    Returns:
+        The version, the header, and the file, which is fsynced and renamed.
+
+    Raises:
+        ConflictError: there is no model, or a checkpoint is being written.
+        ElasticDLError: the disk is full or cannot be written.
+    """
+    snapshot = partition.snapshot()
+    try:
+        header = _header(snapshot, index, num_ps)
+        with PartWriter(Path(directory), f"ps-{index:05d}-of-{num_ps:05d}.ckpt", header) as writer:
+            for section, value in enumerate(snapshot.dense):
+                writer.write_dense(section, value.values)
+            for number, table in enumerate(snapshot.tables):
+                for ids, records in table.pinned_blocks(snapshot.pin):
+                    writer.write_rows(number, ids, records)
+            return snapshot.version, header, writer.finish()
+    except OSError as error:
+        raise ElasticDLError(
+            f"cannot write the checkpoint in {directory}: {error.strerror or error}",
+            fix="free space there, or choose another --checkpoint_dir",
+        ) from None
+    finally:
+        partition.release(snapshot)
+
+
+def load_partition(
+    kernels: KernelSet, directory: str, files: Sequence[CheckpointFile], index: int, num_ps: int
+) -> Partition:
+    """Makes the partition of one PS from a checkpoint, whatever the number of PS that wrote it.
+
+    Args:
+        kernels: the kernels.
+        directory: of the checkpoint.
+        files: all of its files.
+        index: the number of this PS.
+        num_ps: how many there are now.
+
+    Raises:
+        DataError: a file is missing, truncated or altered; the message names it.
+    """
+    readers = open_parts(directory, files)
+    try:
+        return _Loader(kernels, readers, index, num_ps).load()
+    finally:
+        for reader in readers:
+            reader.__exit__(None, None, None)
+
+
+class _Loader:
+    def __init__(self, kernels: KernelSet, readers: Sequence[PartReader], index: int, num_ps: int) -> None:
+        self._readers = readers
+        self._headers = [reader.header for reader in readers]
+        self._index = index
+        self._num_ps = num_ps
+        first = self._headers[0]
+        self._slots = len(first.slots)
+        self._partition = Partition(kernels)
+        self._partition.optimizer = Optimizer(first.optimizer)
+        self._partition.mode = first.mode
+        self._partition.version = max(header.version for header in self._headers)
+        specs = dense_specs_of(self._headers)
+        self._specs = {spec.name: spec for spec in specs}
+        self._places = {place.name: place for place in place_dense(specs, num_ps) if place.ps == index}
+        self._records = {name: self._empty_record(place) for name, place in self._places.items()}
+
+    def load(self) -> Partition:
+        partition = self._partition
+        optimizer = partition.optimizer
+        partition.tables = {
+            spec.name: EmbeddingTable(spec, optimizer, partition.kernels) for spec in table_specs_of(self._headers)
+        }
+        for reader in self._readers:
+            for block in reader.blocks():
+                if isinstance(block, RowsBlock):
+                    mine = ps_of_ids(block.ids, self._num_ps) == self._index
+                    table = partition.tables[block.section.spec.name]
+                    table.load(block.ids[mine], np.ascontiguousarray(block.records[mine]))
+                elif block.section.spec.name in self._places:
+                    self._take(block)
+        partition.dense = DenseStore(optimizer, partition.kernels)
+        for name, place in self._places.items():
+            partition.dense.add(self._specs[name], place.start, place.stop, self._records[name], partition.version)
+        return partition
+
+    def _empty_record(self, place: DenseSlice) -> NDArray[Any]:
+        spec = self._specs[place.name]
+        parts = 1 if spec.kind is DenseKind.STATE else 1 + self._slots
+        return np.zeros(parts * (place.stop - place.start), np.dtype(spec.dtype))
+
+    def _take(self, piece: DensePiece) -> None:
+        """Copies what belongs here: a piece may span values and slots of a slice, each placed by its element."""
+        section = piece.section
+        size = section.stop - section.start
+        place, record = self._places[section.spec.name], self._records[section.spec.name]
+        mine = place.stop - place.start
+        at = piece.start
+        while size and at < piece.start + len(piece.values):
+            part, offset = divmod(at, size)
+            run = min(size - offset, piece.start + len(piece.values) - at)
+            low = max(section.start + offset, place.start)
+            high = min(section.start + offset + run, place.stop)
+            if low < high:
+                source = at - piece.start + low - (section.start + offset)
+                target = part * mine + low - place.start
+                record[target : target + high - low] = piece.values[source : source + high - low]
+            at += run
+
+
+def _header(snapshot: Snapshot, index: int, num_ps: int) -> PartHeader:
+    return PartHeader(
+        index=index,
+        num_ps=num_ps,
+        version=snapshot.version,
+        optimizer=snapshot.optimizer.spec,
+        slots=tuple(snapshot.optimizer.slots),
+        mode=snapshot.mode,
+        dense=tuple(DenseSection(value.spec, value.start, value.stop) for value in snapshot.dense),
+        tables=tuple(TableSection(table.spec, table.pinned_rows(snapshot.pin)) for table in snapshot.tables),
+    )

@@ -1,0 +1,76 @@
+"""The process: one parameter server, built from its environment."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import structlog
+
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.model import OptimizerSpec, TableSpec
+from elasticdl_proto.v1 import ps_pb2
+from elasticdl_ps.kernels import KernelSet, load_kernels
+from elasticdl_ps.memory import keep_large_blocks
+from elasticdl_ps.optimizers import Optimizer
+from elasticdl_ps.servicer import ParameterServer
+from elasticdl_ps.store.partition import Partition
+from elasticdl_ps.store.table import EmbeddingTable
+from elasticdl_runtime.lifecycle import run_service
+from elasticdl_runtime.rpc.service import listen, make_server
+from elasticdl_runtime.settings import Environment
+from elasticdl_runtime.telemetry.logs import configure_logs
+from elasticdl_runtime.tokens import Claims, verify
+
+_GRACE_S = 2.0
+_log = structlog.get_logger(__name__)
+
+
+async def serve(stop: asyncio.Event, environment: Environment) -> int:
+    """Serves until told to stop.
+
+    Args:
+        stop: set when the process shall end.
+        environment: the settings.
+
+    Raises:
+        InvalidInputError: a setting is missing or wrong.
+    """
+    job_id = environment.text("ELASTICDL_JOB_ID")
+    index, num_ps = environment.integer("ELASTICDL_INDEX"), environment.integer("ELASTICDL_NUM_PS")
+    secret = environment.text("ELASTICDL_JOB_SECRET")
+    if not 0 <= index < num_ps:
+        raise InvalidInputError(f"there is no PS {index} of {num_ps}", fix="set ELASTICDL_INDEX and ELASTICDL_NUM_PS")
+    configure_logs(service="ps", job=job_id, index=index)
+    keep_large_blocks()
+    kernels = load_kernels(environment.text("ELASTICDL_PS_KERNELS", "numba"))
+    await asyncio.to_thread(_warm_up, kernels)
+
+    def authenticate(token: str) -> Claims:
+        return verify(secret, token, job_id=job_id)
+
+    servicer = ParameterServer(Partition(kernels), index, num_ps)
+    server = make_server(ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"], servicer, authenticate)
+    address = listen(server, environment.text("ELASTICDL_LISTEN"))
+    await server.start()
+    _log.info("serving", address=address, num_ps=num_ps)
+    await stop.wait()
+    await server.stop(_GRACE_S)
+    servicer.close()
+    _log.info("stopped")
+    return 0
+
+
+def main() -> int:
+    """Runs the process; returns its exit code."""
+    return run_service(lambda stop: serve(stop, Environment()))
+
+
+def _warm_up(kernels: KernelSet) -> None:
+    """Compiles, or loads from the cache, what every job needs, so that no first pull waits for it."""
+    table = EmbeddingTable(TableSpec("warm-up", 4), Optimizer(OptimizerSpec("sgd")), kernels)
+    ids = np.frombuffer(np.arange(4).tobytes(), np.int64)
+    out = np.empty((4, 4), np.float32)
+    table.read(ids, out)
+    kernels.has_duplicates(ids)
+    kernels.all_finite(np.frombuffer(out.tobytes(), np.uint32))

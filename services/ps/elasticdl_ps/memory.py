@@ -1,0 +1,24 @@
+"""The C library's allocator, told to keep large blocks."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_THRESHOLD_BYTES = 1 << 30
+
+
+def keep_large_blocks() -> bool:
+    """Stops glibc from giving the memory of each large message back to the kernel, only to fault it in again.
+
+    Returns:
+        Whether it worked; other C libraries have no such switch.
+    """
+    if sys.platform != "linux":
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, _THRESHOLD_BYTES) and mallopt(_M_TRIM_THRESHOLD, _THRESHOLD_BYTES))

@@ -1,0 +1,231 @@
+"""Synchronous mode: which gradients make the next update, agreed on by all PS.
+
+A worker first leaves its gradient with every PS (*prepare*), then asks the first PS to count it (*commit*). The first
+PS alone decides: when it has counted enough, it fixes the members of the round, applies their mean and tells the
+worker, who tells the other PS to apply the same members. If that worker dies on the way, whoever next sees PS of
+different versions fetches the closed rounds from the first PS and passes them on: applying one twice changes nothing.
+So an update counts on all PS or on none, and nobody waits for a worker that is gone: a worker goes on after a
+commit and may contribute to the same round again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from elasticdl_core.errors import ConflictError, FencedError
+from elasticdl_ps.store.partition import Changes, Partition
+
+_HISTORY = 64
+STALE = "stale"
+"""The reason of a refusal because the gradient is too old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One push of one worker."""
+
+    worker: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A closed round.
+
+    Attributes:
+        number: the version that it started from; it makes the next one.
+        members: the gradients whose mean is applied.
+        learning_rate: 0 for the optimizer's own.
+    """
+
+    number: int
+    members: tuple[Member, ...]
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a push or a commit.
+
+    Attributes:
+        accepted: whether it counts.
+        version: the partition's version after it.
+        reason: why it does not count.
+        closed: the round that this commit closed.
+        replay: whether it had been answered before.
+    """
+
+    accepted: bool
+    version: int
+    reason: str = ""
+    closed: Round | None = None
+    replay: bool = False
+
+
+class Incarnations:
+    """Knows the newest incarnation of each worker, so that a push of one that was replaced is refused."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, int] = {}
+
+    def check(self, worker: str) -> str | None:
+        """Notes a worker such as ``worker-3.1``; returns the name that it replaces, if any.
+
+        Raises:
+            FencedError: a newer incarnation has pushed already.
+        """
+        name, _, text = worker.rpartition(".")
+        number = int(text) if text.isdigit() else 0
+        newest = self._newest.get(name)
+        if newest is not None and number < newest:
+            raise FencedError(f"{worker} was replaced by {name}.{newest}", fix="stop")
+        self._newest[name] = number
+        return f"{name}.{newest}" if newest is not None and newest != number else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    changes: Changes
+    version: int
+    learning_rate: float
+
+
+class Rounds:
+    """The rounds of one partition. Calls are made one at a time, by the partition's writer.
+
+    Args:
+        partition: takes the updates; its mode says how many gradients make a round and how old they may be.
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._prepared: dict[Member, _Prepared] = {}
+        self._present: list[Member] = []
+        self._rate = 0.0
+        self._closed: deque[Round] = deque(maxlen=_HISTORY + partition.mode.sync_version_tolerance)
+        self._applied: dict[str, int] = {}
+        self._answers: dict[str, tuple[int, Answer]] = {}
+
+    @property
+    def last(self) -> Round | None:
+        """The round closed last on this PS, as its decider."""
+        return self._closed[-1] if self._closed else None
+
+    def prepare(self, member: Member, changes: Changes, version: int, learning_rate: float) -> Answer:
+        """Keeps a gradient until its round is applied.
+
+        Args:
+            member: who sends it.
+            changes: the checked gradient.
+            version: of the parameters that it was computed on.
+            learning_rate: for its round; 0 for the optimizer's own.
+        """
+        now = self._partition.version
+        if member in self._prepared or self._applied.get(member.worker, -1) >= member.sequence:
+            return Answer(True, now, replay=True)
+        if self._is_stale(version):
+            return Answer(False, now, STALE)
+        held = sum(other.worker == member.worker for other in self._prepared)
+        mode = self._partition.mode
+        if held > mode.grads_to_wait * (mode.sync_version_tolerance + 2):
+            raise ConflictError(
+                f"{member.worker} has {held} gradients waiting for their rounds",
+                fix="commit each gradient that was pushed",
+            )
+        self._prepared[member] = _Prepared(changes, version, learning_rate)
+        return Answer(True, now)
+
+    def commit(self, member: Member, version: int) -> Answer:
+        """Counts a prepared gradient, and closes the round if that makes it full (first PS only).
+
+        Raises:
+            ConflictError: the gradient was not prepared here.
+        """
+        sequence, answer = self._answers.get(member.worker, (-1, None))
+        if answer is not None and sequence == member.sequence:
+            return Answer(answer.accepted, self._partition.version, answer.reason, answer.closed, replay=True)
+        prepared = self._prepared.get(member)
+        if self._is_stale(version if prepared is None else prepared.version):
+            self._prepared.pop(member, None)
+            answer = Answer(False, self._partition.version, STALE)
+        elif prepared is None:
+            raise ConflictError(
+                f"gradient {member.sequence} of {member.worker} was not prepared here", fix="push it again"
+            )
+        else:
+            self._present.append(member)
+            self._rate = prepared.learning_rate
+            full = len(self._present) >= self._partition.mode.grads_to_wait
+            closed = self._close() if full else None
+            answer = Answer(True, self._partition.version, closed=closed)
+        self._answers[member.worker] = (member.sequence, answer)
+        return answer
+
+    def flush(self) -> Answer:
+        """Closes the present round if it has any gradient; ``closed`` is the last round in either case."""
+        if self._present:
+            self._close()
+        return Answer(True, self._partition.version, closed=self.last)
+
+    def apply(self, round_: Round) -> int:
+        """Applies a round that the first PS has closed; one applied before changes nothing. Returns the version.
+
+        Raises:
+            ConflictError: an earlier round is missing, or a member's gradient is.
+        """
+        now = self._partition.version
+        if round_.number < now:
+            return now
+        if round_.number > now:
+            raise ConflictError(
+                f"round {round_.number} cannot follow version {now}", fix="apply the closed rounds in between first"
+            )
+        lost = [member for member in round_.members if member not in self._prepared]
+        if lost:
+            raise ConflictError(
+                f"the gradient {lost[0].sequence} of {lost[0].worker} for round {round_.number} is not here",
+                fix="restore all parameter servers from the last checkpoint",
+            )
+        return self._apply(round_)
+
+    def closed_since(self, version: int) -> list[Round]:
+        """The closed rounds from a version on, oldest first.
+
+        Raises:
+            ConflictError: they are no longer known.
+        """
+        rounds = [round_ for round_ in self._closed if round_.number >= version]
+        if len(rounds) != max(0, self._partition.version - version):
+            raise ConflictError(
+                f"the rounds since version {version} are not known any more",
+                fix="restore all parameter servers from the last checkpoint",
+            )
+        return rounds
+
+    def forget(self, worker: str) -> None:
+        """Drops what a replaced worker left, except members of the present round."""
+        self._applied.pop(worker, None)
+        self._answers.pop(worker, None)
+
+    def _close(self) -> Round:
+        round_ = Round(self._partition.version, tuple(self._present), self._rate)
+        self._present = []
+        self._apply(round_)
+        self._closed.append(round_)
+        return round_
+
+    def _apply(self, round_: Round) -> int:
+        prepared = [self._prepared.pop(member) for member in round_.members]
+        version = self._partition.apply([part.changes for part in prepared], round_.learning_rate)
+        for member in round_.members:
+            self._applied[member.worker] = max(self._applied.get(member.worker, -1), member.sequence)
+        keep = set(self._present)
+        # What is too old now can be no member of a later round.
+        old = [m for m, part in self._prepared.items() if self._is_stale(part.version) and m not in keep]
+        for member in old:
+            del self._prepared[member]
+        return version
+
+    def _is_stale(self, version: int) -> bool:
+        return version < self._partition.version - self._partition.mode.sync_version_tolerance

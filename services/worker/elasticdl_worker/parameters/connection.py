@@ -1,0 +1,137 @@
+"""The connection to one parameter server: calls that outlast its restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from elasticdl_core.errors import UnavailableError
+from elasticdl_proto.v1 import ps_pb2
+from elasticdl_runtime.rpc.client import RpcClient
+from elasticdl_runtime.rpc.framing import decode_frame
+from elasticdl_runtime.rpc.service import CHUNK_BYTES
+
+T = TypeVar("T")
+_DESCRIPTOR = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
+_DEADLINE_S = 5.0
+_LARGE_DEADLINE_S = 30.0
+_LARGE_BYTES = 4 << 20
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+
+
+class ServerConnection:
+    """Calls one PS, again and again while it cannot be reached.
+
+    Args:
+        index: the number of the PS.
+        address: ``unix:/path`` or ``host:port``.
+        token: returns the present job token.
+        patience_s: for how long an unreachable PS is tried again.
+
+    Attributes:
+        generation: of the PS, as last seen in a pull; empty at first.
+        dense_version: the version up to which dense parameters were received; -1 at first.
+        dense_bytes: size of the dense parameters there.
+    """
+
+    def __init__(self, index: int, address: str, token: Callable[[], str], patience_s: float) -> None:
+        self.index = index
+        self.generation = ""
+        self.dense_version = -1
+        self.dense_bytes = 0
+        self._token = token
+        self._patience_s = patience_s
+        self._client = RpcClient(address, _DESCRIPTOR, token)
+
+    @property
+    def address(self) -> str:
+        """Where the PS listens."""
+        return self._client.address
+
+    async def move(self, address: str) -> None:
+        """Goes on at another address, or at the same one anew; what was received from the old PS is forgotten."""
+        old, self._client = self._client, RpcClient(address, _DESCRIPTOR, self._token)
+        self.generation, self.dense_version = "", -1
+        await old.close()
+
+    async def close(self) -> None:
+        """Closes the channel."""
+        await self._client.close()
+
+    async def call(self, method: str, request: Any, *, answer_bytes: int = 0) -> Any:
+        """Makes a call with one request and one response.
+
+        Args:
+            method: the RPC.
+            request: a message or a frame.
+            answer_bytes: expected size of the response, which with the request's decides on the deadline.
+
+        Raises:
+            UnavailableError: the PS could not be reached for the whole of the patience.
+            ElasticDLError: what the PS answered.
+        """
+        size = len(request) if isinstance(request, bytes) else 0
+        deadline_s = _DEADLINE_S if size + answer_bytes < _LARGE_BYTES else _LARGE_DEADLINE_S
+
+        async def once() -> Any:
+            return await self._client.call(method, request, deadline_s=deadline_s)
+
+        return await self._patiently(once)
+
+    async def push_model(self, frame: bytes) -> ps_pb2.PushModelResponse:
+        """Sends a model, in pieces if it is large."""
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for at in range(0, len(frame), CHUNK_BYTES):
+                yield frame[at : at + CHUNK_BYTES]
+
+        async def once() -> bytes:
+            answer: bytes = await self._client.call("PushModel", pieces(), deadline_s=_LARGE_DEADLINE_S)
+            return answer
+
+        response = ps_pb2.PushModelResponse()
+        read_header(await self._patiently(once), response)
+        return response
+
+    async def pull_dense(self, frame: bytes) -> list[bytes]:
+        """Receives dense parameters as a stream of frames."""
+
+        async def once() -> list[bytes]:
+            stream = self._client.stream("PullDenseParameters", frame, deadline_s=_LARGE_DEADLINE_S)
+            return [piece async for piece in stream]
+
+        return await self._patiently(once)
+
+    async def _patiently(self, once: Callable[[], Awaitable[T]]) -> T:
+        give_up = time.monotonic() + self._patience_s
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                return await once()
+            except UnavailableError as error:
+                if time.monotonic() + pause > give_up:
+                    raise UnavailableError(
+                        f"PS {self.index} at {self.address} did not answer for {self._patience_s:.0f} s:"
+                        f" {error.message}",
+                        fix="see the job's events for what became of it",
+                    ) from None
+            await self.pause(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    @staticmethod
+    async def pause(seconds: float) -> None:
+        """Waits between half and the whole of a time, so that workers do not come back all at once."""
+        await asyncio.sleep(seconds * random.uniform(0.5, 1.0))
+
+
+def read_header(frame: bytes, message: Message) -> list[memoryview]:
+    """Decodes a frame into a message and buffers."""
+    header, buffers = decode_frame(frame)
+    message.ParseFromString(header)
+    return buffers

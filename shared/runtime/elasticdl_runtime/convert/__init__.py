@@ -1,0 +1,1 @@
+"""Between our own types and the messages of the wire, for servicers and clients."""

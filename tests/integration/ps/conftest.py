@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticdl_core.ports.launcher import Role
+from elasticdl_proto.v1 import ps_pb2
+from elasticdl_ps.kernels import load_kernels
+from elasticdl_ps.servicer import ParameterServer
+from elasticdl_ps.store.partition import Partition
+from elasticdl_runtime.rpc.service import listen, make_server
+from elasticdl_runtime.tokens import Claims, issue, verify
+from elasticdl_worker.parameters import ParameterClient
+
+SECRET = "s" * 64
+JOB = "digits-x7k2p9"
+
+
+class Servers:
+    """Real parameter servers on unix sockets in one process; each can be stopped and started afresh."""
+
+    def __init__(self, directory: Path, count: int) -> None:
+        self.addresses = [f"unix:{directory}/ps-{index}.sock" for index in range(count)]
+        self.servicers: list[ParameterServer] = []
+        self._running: list[Any] = [None] * count
+        self._clients: list[ParameterClient] = []
+
+    async def start(self, index: int) -> None:
+        def authenticate(token: str) -> Claims:
+            return verify(SECRET, token, job_id=JOB)
+
+        servicer = ParameterServer(Partition(load_kernels()), index, len(self.addresses))
+        server = make_server(ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"], servicer, authenticate)
+        listen(server, self.addresses[index])
+        await server.start()
+        self._running[index] = (server, servicer)
+
+    async def stop(self, index: int) -> None:
+        if self._running[index] is not None:
+            server, servicer = self._running[index]
+            self._running[index] = None
+            await server.stop(None)
+            servicer.close()
+
+    def client(
+        self, worker: int = 0, *, role: Role = Role.WORKER, incarnation: int = 0, **options: Any
+    ) -> ParameterClient:
+        token = issue(SECRET, JOB, role, worker, incarnation)
+        client = ParameterClient(self.addresses, lambda: token, f"{role}-{worker}.{incarnation}", **options)
+        self._clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+        for index in range(len(self.addresses)):
+            await self.stop(index)
+
+
+StartServers = Callable[[int], Awaitable[Servers]]
+
+
+@pytest.fixture
+async def start_servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[StartServers]:
+    started: list[Servers] = []
+    numbers = itertools.count()
+
+    async def start(count: int) -> Servers:
+        servers = Servers(tmp_path_factory.mktemp(f"s{next(numbers)}"), count)
+        started.append(servers)
+        for index in range(count):
+            await servers.start(index)
+        return servers
+
+    async with contextlib.AsyncExitStack() as stack:
+        yield start
+        for servers in started:
+            stack.push_async_callback(servers.close)
+
+
+@pytest.fixture(params=[1, 2, 3])
+async def servers(request: pytest.FixtureRequest, start_servers: StartServers) -> Servers:
+    return await start_servers(request.param)
+
+
+__all__: Sequence[str] = ()
