@@ -199,7 +199,7 @@ class _LocalRun:
         programs = Programs(model, self._module.loss, pipeline.labels_spec, eager=spec.eager)
         trainer = LocalTrainer(model, programs, optimizer, self._callbacks, pipeline.labels_spec, eager=spec.eager)
         if spec.checkpoint_dir_for_init:
-            from elasticdl_worker.trainers.tensorflow.warm_start import restore_local
+            from elasticdl_worker.trainers.tensorflow.checkpoint_export import restore_local
 
             restore_local(trainer, Path(spec.checkpoint_dir_for_init))
         return trainer

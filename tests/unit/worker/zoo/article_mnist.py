@@ -57,7 +57,7 @@ def dataset_fn(dataset, mode, _):
         }
         if mode == Mode.PREDICTION:
             return features
-        else:
+        else:  # noqa: RET505
             return features, tf.cast(r["label"], tf.int32)
 
     dataset = dataset.map(_parse_data)

@@ -97,7 +97,7 @@ def _obstacle(layer: Any) -> str:
         return "it uses LoRA or quantization"
     if getattr(layer, "sparse", False) or getattr(layer, "_use_one_hot_matmul", False):
         return "it returns sparse values or multiplies one-hot vectors"
-    if getattr(layer, "_elasticdl_given_weights", False) or getattr(layer, "_initial_weights", None):
+    if getattr(layer, "_initial_weights", None):
         return "it starts from given weights"
     return "" if layer.trainable else "it is not trainable"
 
@@ -107,18 +107,13 @@ def install() -> None:
     kind = keras.layers.Embedding
     if getattr(kind, "elasticdl_installed", False):
         return
-    original_init, original_build, original_call = kind.__init__, kind.build, kind.call
-
-    @functools.wraps(original_init)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if kwargs.get("weights") is not None or len(args) > 6:
-            object.__setattr__(self, "_elasticdl_given_weights", True)
-        original_init(self, *args, **kwargs)
+    original_build, original_call = kind.build, kind.call
 
     @functools.wraps(original_build)
     def build(self: Any, input_shape: Any = None) -> None:
         registry = lookup.current_registry()
-        if not isinstance(registry, TableRegistry) or self.built:
+        # Without a shape it is not Keras that builds the layer, but somebody who is about to set its weights.
+        if not isinstance(registry, TableRegistry) or self.built or input_shape is None:
             original_build(self, input_shape)
             return
         table = registry.offer(self)
@@ -141,7 +136,7 @@ def install() -> None:
         rows = tf.cast(rows, self.compute_dtype)
         return inputs.with_flat_values(rows) if isinstance(inputs, tf.RaggedTensor) else rows
 
-    kind.__init__, kind.build, kind.call = init, build, call
+    kind.build, kind.call = build, call
     if isinstance(getattr(kind, "embeddings", None), property):
         kind.embeddings = _guarded_property(kind.embeddings)
     kind.elasticdl_installed = True

@@ -77,6 +77,14 @@ class LocalTables:
             for name, layer in model.registry.layers.items()
         }
 
+    def fill(self, name: str, rows: tuple[NDArray[np.int64], NDArray[np.float32]]) -> None:
+        """Sets rows of a table, before training begins."""
+        ids, vectors = rows
+        table = self.tables[name]
+        places, _ = table.place(ids)
+        raw = raw_variable(table.variable)
+        raw.scatter_update(tf.IndexedSlices(tf.constant(vectors), tf.constant(places)))
+
     @property
     def variables(self) -> list[Any]:
         """The tables' variables."""

@@ -1,8 +1,8 @@
 """Evaluation metrics whose states add up over minibatches, tasks and workers.
 
-The state of a set of metrics is JSON: ``{"metrics": {name: [[numbers], ...]}, "samples": n}``. Two states merge by
-adding numbers at equal places. A function metric has the lists ``[[sum], [count]]``; a Keras metric one flat list
-for each of its variables.
+The states of a set of metrics are JSON: ``{name: {"kind": ..., "sum": [...]}}``. Two states of a metric merge by
+adding the numbers of ``sum`` at equal places. ``kind`` is ``mean`` for a function, with ``[sum, count]``; it is
+``keras`` for a Keras metric, with one flat list for each of its variables.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class Metrics:
         self._functions: dict[str, tuple[str | None, Callable[[Any, Any], Any]]] = {}
         self._keras: dict[str, tuple[str | None, Any]] = {}
         self._sums: dict[str, tuple[float, float]] = {}
-        self._samples = 0
         given: Any = {}
         if module.eval_metrics_fn is not None:
             with module.guard("eval_metrics_fn"):
@@ -55,14 +54,12 @@ class Metrics:
 
     def reset(self) -> None:
         """Begins anew."""
-        self._samples = 0
         self._sums = dict.fromkeys([*([LOSS] if self._loss else []), *self._functions], (0.0, 0.0))
         for _, metric in self._keras.values():
             metric.reset_state()
 
     def update(self, labels: Any, predictions: Any, records: int) -> None:
         """Takes the labels and predictions of one minibatch."""
-        self._samples += records
         if self._loss is not None:
             self._add(LOSS, float(self._loss(labels, predictions)) * records, records)
         for name, (output, function) in self._functions.items():
@@ -75,37 +72,40 @@ class Metrics:
                 metric.update_state(_pick(labels, output, optional=True), _pick(predictions, output))
 
     def state(self) -> dict[str, Any]:
-        """The state as JSON data."""
-        metrics: dict[str, list[list[float]]] = {name: [[s], [n]] for name, (s, n) in self._sums.items()}
+        """The states as JSON data."""
+        states: dict[str, Any] = {n: {"kind": "mean", "sum": list(pair)} for n, pair in self._sums.items()}
         for name, (_, metric) in self._keras.items():
-            metrics[name] = [np.ravel(raw_variable(v).numpy()).astype(float).tolist() for v in metric.variables]
-        return {"metrics": metrics, "samples": self._samples}
+            numbers = [np.ravel(raw_variable(v).numpy()).astype(float).tolist() for v in metric.variables]
+            states[name] = {"kind": "keras", "sum": numbers}
+        return states
 
-    def results(self, state: Mapping[str, Any]) -> dict[str, float | list[float]]:
-        """The values of a merged state.
+    def results(self, states: Mapping[str, Any]) -> dict[str, float]:
+        """The values of merged states; a metric of several values gives ``name[0]``, ``name[1]``, ...
 
         Raises:
-            UserCodeError: the state is of other metrics.
+            UserCodeError: the states are of other metrics.
         """
-        values: dict[str, float | list[float]] = {}
-        for name, parts in state["metrics"].items():
+        values: dict[str, float] = {}
+        for name, state in states.items():
             if name in self._keras:
-                values[name] = self._keras_result(name, parts)
+                values |= self._keras_result(name, state["sum"])
             elif name in self._sums:
-                total, count = parts[0][0], parts[1][0]
+                total, count = state["sum"]
                 values[name] = total / count if count else float("nan")
             else:
                 raise UserCodeError(f"there is no metric {name}", fix="do not change the module while a job runs")
         return values
 
-    def _keras_result(self, name: str, parts: list[list[float]]) -> float | list[float]:
+    def _keras_result(self, name: str, parts: list[list[float]]) -> dict[str, float]:
         metric = self._keras[name][1]
         for variable, numbers in zip(metric.variables, parts, strict=True):
             raw = raw_variable(variable)
             raw.assign(np.asarray(numbers, dtype=raw.dtype.as_numpy_dtype).reshape(raw.shape))
         with self._module.guard(f"the result of the metric {name}"):
             result = np.asarray(metric.result(), dtype=float)
-        return float(result) if result.ndim == 0 else result.tolist()
+        if result.ndim == 0:
+            return {name: float(result)}
+        return {f"{name}[{place}]": float(value) for place, value in enumerate(result.ravel())}
 
     def _add(self, name: str, value: float, count: int) -> None:
         total, seen = self._sums[name]

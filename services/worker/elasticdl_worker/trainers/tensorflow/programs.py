@@ -98,6 +98,11 @@ class Programs:
             self._check_range(table, found.unique[table])
         return found
 
+    def prepare_collect(self, *, training: bool) -> None:
+        """Traces the program of ``collect``, so that another thread can run it."""
+        if not self._eager and training not in self._collectors:
+            self._collectors[training] = self._make_collector(training)
+
     def gradients(self, features: Any, labels: Any, rows: Mapping[str, Any], lookups: Lookups) -> StepResult:
         """Runs the model forward and backward.
 

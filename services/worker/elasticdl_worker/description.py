@@ -1,0 +1,48 @@
+"""What a worker tells its master about the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from elasticdl.callbacks import EarlyStopping, MaxStepsStopping, SavedModelExporter
+from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec
+from elasticdl_worker.user_code import ModelModule
+
+_FLOAT_BYTES = 4
+
+
+def describe(
+    module: ModelModule,
+    dense: Sequence[DenseSpec],
+    tables: Iterable[TableSpec],
+    optimizer: OptimizerSpec | None,
+    callbacks: Sequence[Any],
+    keras_version: str,
+) -> dict[str, Any]:
+    """The description as JSON data: what the module has, the sizes of the model, what the callbacks ask for."""
+    tables = list(tables)
+    limits = [callback.max_steps for callback in callbacks if isinstance(callback, MaxStepsStopping)]
+    stopping = next((callback for callback in callbacks if isinstance(callback, EarlyStopping)), None)
+    return {
+        "has": module.has,
+        "dense": [{"name": d.name, "shape": list(d.shape), "dtype": d.dtype, "kind": str(d.kind)} for d in dense],
+        "tables": [{"name": t.name, "dim": t.dim, "input_dim": t.input_dim} for t in tables],
+        "dense_bytes": sum(math.prod(d.shape) * _FLOAT_BYTES for d in dense),
+        "table_bytes": sum((t.input_dim or 0) * t.dim * _FLOAT_BYTES for t in tables),
+        "optimizer": {"name": optimizer.name, "params": dict(optimizer.params)} if optimizer else None,
+        "callbacks": {
+            "max_steps": min(limits, default=0),
+            "early_stopping": None
+            if stopping is None
+            else {
+                "monitor": stopping.monitor,
+                "patience": stopping.patience,
+                "mode": stopping.mode,
+                "min_delta": stopping.min_delta,
+            },
+            "saved_model": any(isinstance(callback, SavedModelExporter) for callback in callbacks),
+        },
+        "keras": keras_version,
+    }

@@ -1,0 +1,211 @@
+"""The life of a worker after it is set up: lease, train, account, report, until there is no more or it must leave.
+
+Every record of a task is processed exactly once between lease and report: a task is reported when the last push of it
+was accepted; what a draining worker did not process goes back to the queue.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import structlog
+
+from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.master_client import LeasedTask
+from elasticdl_worker.session import Session
+from elasticdl_worker.traces import TraceWriter
+
+_log = structlog.get_logger(__name__)
+FINISH_WITHIN_S = 12.0
+"""A draining worker finishes a task that it cannot cut if that takes no longer."""
+_MAX_FAILURES = 3
+
+
+class Ending(enum.Enum):
+    """How a worker's life ended."""
+
+    FINISHED = "finished"
+    DRAINED = "drained"
+
+
+class Event(enum.Enum):
+    """What an engine's next item was."""
+
+    STEP = "step"
+    TASK_READ = "task read"
+    TASK_BROKEN = "task broken"
+    OTHER_TASK = "other task"
+    OVER = "over"
+
+
+class Engine(Protocol):
+    """Trains: knows the framework, reads ahead, and overlaps pushes with compute."""
+
+    @property
+    def version(self) -> int:
+        """The highest model version seen."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether a task's records come in order, so that it can be cut between two minibatches."""
+
+    def next(self, *, wait: bool) -> tuple[Event, LeasedTask | None, Any] | None:
+        """The next item: its kind, its task and, by kind, the minibatch or the error; None if nothing is ready."""
+
+    def records(self, item: Any) -> int:
+        """Number of records of a minibatch."""
+
+    def train(self, item: Any) -> None:
+        """Trains on a minibatch."""
+
+    def after_pushes(self, action: Callable[[], None]) -> None:
+        """Calls ``action`` when every push so far was accepted."""
+
+    def settle(self) -> None:
+        """Waits for every push."""
+
+    def do(self, lease: LeasedTask) -> tuple[int, dict[str, Any] | None]:
+        """Does a task that is not training; returns its number of records and its result."""
+
+    def stop(self) -> list[LeasedTask]:
+        """Ends the reading ahead; returns the leases that it holds."""
+
+    def minibatches_of(self, records: int) -> int:
+        """Number of minibatches that so many records make."""
+
+
+class TaskLoop:
+    """Drives an engine by what the session says.
+
+    Args:
+        engine: trains.
+        session: the standing with the master.
+        traces: what was processed.
+    """
+
+    def __init__(self, engine: Engine, session: Session, traces: TraceWriter) -> None:
+        self._engine = engine
+        self._session = session
+        self._traces = traces
+        self._current: LeasedTask | None = None
+        self._done = 0
+        self._failures = 0
+
+    def run(self) -> Ending:
+        """Works until there are no more tasks or the worker is told to leave.
+
+        Raises:
+            ElasticDLError: the worker cannot go on: the master or the parameter servers are away for too long, or
+                the user's code fails on each task.
+        """
+        while True:
+            if self._session.drain.is_set() and not self._may_finish():
+                self._leave()
+                return Ending.DRAINED
+            item = self._engine.next(wait=False)
+            if item is None:
+                self._guarded(self._current, self._engine.settle)
+                item = self._engine.next(wait=True)
+            assert item is not None
+            event, lease, what = item
+            if event is Event.OVER:
+                self._guarded(None, self._engine.settle)
+                if what is not None:
+                    raise what
+                if self._session.drain.is_set():
+                    self._leave()
+                    return Ending.DRAINED
+                return Ending.FINISHED
+            assert lease is not None
+            self._handle(event, lease, what)
+
+    def _handle(self, event: Event, lease: LeasedTask, what: Any) -> None:
+        if self._session.is_lost(lease):
+            self._current = None if self._current is lease else self._current
+            return
+        if event is Event.TASK_BROKEN:
+            self._fail(lease, what)
+        elif event is Event.OTHER_TASK:
+            self._guarded(lease, lambda: self._do(lease))
+        elif event is Event.STEP:
+            self._guarded(lease, lambda: self._step(lease, what))
+        else:
+            self._begin(lease)
+            self._current = None
+            self._guarded(lease, lambda: self._engine.after_pushes(lambda: self._complete(lease)))
+
+    def _begin(self, lease: LeasedTask) -> None:
+        if self._current is not lease:
+            self._current, self._done = lease, 0
+
+    def _step(self, lease: LeasedTask, what: Any) -> None:
+        self._begin(lease)
+        self._session.progress.phase("draining" if self._session.drain.is_set() else "training")
+        self._engine.train(what)
+        self._done += self._engine.records(what)
+        self._failures = 0
+        if self._engine.ordered:
+            shard = lease.task.shard
+            self._session.progress.hold(lease.token, min(shard.start + self._done, shard.end))
+
+    def _complete(self, lease: LeasedTask) -> None:
+        shard = lease.task.shard
+        self._traces.append(lease.task.id, lease.token, shard.start, shard.end)
+        self._session.report(lease, shard.records, None, self._engine.version)
+
+    def _do(self, lease: LeasedTask) -> None:
+        self._engine.settle()
+        records, result = self._engine.do(lease)
+        if self._session.is_lost(lease):
+            return
+        if records:
+            self._traces.append(lease.task.id, lease.token, lease.task.shard.start, lease.task.shard.end)
+        self._session.report(lease, records, result, self._engine.version)
+        self._failures = 0
+
+    def _guarded(self, lease: LeasedTask | None, action: Callable[[], None]) -> None:
+        """Runs part of a task; its failure is reported, and the next task is taken."""
+        try:
+            action()
+        except Exception as error:
+            if lease is None:
+                raise
+            self._fail(lease, error)
+
+    def _fail(self, lease: LeasedTask, error: BaseException) -> None:
+        self._failures += 1
+        if self._current is lease:
+            self._current = None
+        self._session.fail(lease, error)
+        if self._failures >= _MAX_FAILURES:
+            raise UserCodeError(
+                f"{self._failures} tasks failed one after the other; the last one: {error}",
+                fix=getattr(error, "fix", ""),
+                traceback=getattr(error, "traceback", ""),
+            ) from error
+
+    def _may_finish(self) -> bool:
+        """Whether a draining worker should go on with its task: it cannot be cut, and it is short."""
+        if self._current is None or self._engine.ordered or self._session.is_lost(self._current):
+            return False
+        left = self._engine.minibatches_of(self._current.task.shard.records - self._done)
+        return left * self._session.progress.step_s() <= FINISH_WITHIN_S
+
+    def _leave(self) -> None:
+        """Returns what was not processed."""
+        self._session.progress.phase("draining")
+        current = self._current
+        self._guarded(current, self._engine.settle)
+        held = self._engine.stop()
+        if current is not None and not self._session.is_lost(current):
+            shard = current.task.shard
+            position = min(shard.start + self._done, shard.end) if self._engine.ordered else shard.start
+            if position > shard.start:
+                self._traces.append(current.task.id, current.token, shard.start, position)
+            self._session.give_back(current, position)
+        for lease in held:
+            if lease is not current and not self._session.is_lost(lease):
+                self._session.give_back(lease, lease.task.shard.start)
+        _log.info("left", returned=len(held))

@@ -1,0 +1,195 @@
+"""The worker's process: registers with the master, loads the user's module, works, leaves.
+
+Exit codes: 0 after the job's end or a drain; 1 when the user's code or the data failed, which the master was told;
+64 for a wrong environment; 70 when the master or the parameter servers stayed away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import os
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from elasticdl_core.errors import ElasticDLError, UnavailableError
+from elasticdl_runtime.lifecycle import run_service
+from elasticdl_runtime.settings import Environment
+from elasticdl_runtime.telemetry.logs import configure_logs
+from elasticdl_worker.loop import Ending, TaskLoop
+from elasticdl_worker.master_client import MasterClient, Welcome
+from elasticdl_worker.parameters import ParameterClient
+from elasticdl_worker.session import Session, classify
+from elasticdl_worker.traces import TraceWriter
+from elasticdl_worker.user_code import guarded, load_model_module
+
+EXIT_FAILED = 1
+EXIT_UNREACHABLE = 70
+_DRAIN_S = 25.0
+_FLUSH_S = 10.0
+_log = structlog.get_logger(__name__)
+
+
+def main() -> int:
+    """Runs a worker; returns the exit code."""
+    faulthandler.enable()
+    environment = Environment()
+    configure_logs(
+        service="worker",
+        job=environment.text("ELASTICDL_JOB_ID", ""),
+        index=environment.text("ELASTICDL_INDEX", ""),
+    )
+    code = run_service(lambda stop: _serve(environment, stop))
+    # The user's threads, and TensorFlow's, must not keep a worker that is done.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+async def _serve(environment: Environment, stop: asyncio.Event) -> int:
+    index = environment.integer("ELASTICDL_INDEX")
+    incarnation = environment.integer("ELASTICDL_INCARNATION", 0)
+    owner = f"worker-{index}.{incarnation}"
+    first_token = environment.text("ELASTICDL_JOB_TOKEN")
+    holder: list[Session] = []
+
+    def token() -> str:
+        return (holder[0].token if holder else "") or first_token
+
+    async with contextlib.AsyncExitStack() as stack:
+        master = MasterClient(environment.text("ELASTICDL_MASTER"), token)
+        stack.push_async_callback(master.close)
+        try:
+            welcome = await _until(stop, master.register(index, incarnation, os.getpid()))
+        except UnavailableError as error:
+            _log.error("no master", error=str(error))
+            return EXIT_UNREACHABLE
+        if welcome is None:
+            return 0
+        session = Session(master, heartbeat_s=welcome.heartbeat_s, ps_generation=welcome.ps_generation)
+        holder.append(session)
+        parameters = ParameterClient(list(welcome.ps_addresses), token, owner)
+        stack.push_async_callback(parameters.close)
+        session.on_servers_changed(
+            lambda addresses, generation: parameters.update_servers(list(addresses), str(generation))
+        )
+        traces = TraceWriter(Path(welcome.job_dir), owner)
+        stack.callback(traces.close)
+        return await _work(welcome, session, parameters, traces, index, stop)
+
+
+async def _work(
+    welcome: Welcome,
+    session: Session,
+    parameters: ParameterClient,
+    traces: TraceWriter,
+    index: int,
+    stop: asyncio.Event,
+) -> int:
+    """Runs the training thread beside the heartbeat, until either ends."""
+    outcome: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+    thread = threading.Thread(
+        target=_train,
+        args=(welcome, session, parameters, traces, index, asyncio.get_running_loop(), outcome),
+        name="training",
+        daemon=True,
+    )
+    thread.start()
+    beat = asyncio.create_task(session.beat(), name="heartbeat")
+    stopping = asyncio.create_task(_drain_on(stop, session), name="drain on stop")
+    waited: set[asyncio.Future[Any]] = {outcome, beat, stopping}
+    try:
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if outcome.done():
+            ending = outcome.result()
+            await asyncio.wait_for(session.flush(), _FLUSH_S)
+            _log.info("the end", how=ending.value)
+            return 0
+        if beat.done():
+            beat.result()
+        _log.error("could not drain in time", seconds=_DRAIN_S)
+        return EXIT_FAILED
+    except (UnavailableError, TimeoutError) as error:
+        _log.error("gave up", error=str(error))
+        return EXIT_UNREACHABLE
+    except ElasticDLError as error:
+        _log.error("failed", error=str(error))
+        return EXIT_FAILED
+    finally:
+        beat.cancel()
+        stopping.cancel()
+        await asyncio.gather(beat, stopping, return_exceptions=True)
+
+
+def _train(
+    welcome: Welcome,
+    session: Session,
+    parameters: ParameterClient,
+    traces: TraceWriter,
+    index: int,
+    loop: asyncio.AbstractEventLoop,
+    outcome: asyncio.Future[Ending],
+) -> None:
+    """The training thread: everything that touches the user's code or a framework."""
+
+    def settle(action: Callable[[], None]) -> None:
+        loop.call_soon_threadsafe(lambda: None if outcome.done() else action())
+
+    zoo = Path(welcome.model_zoo or welcome.spec.model_zoo)
+    try:
+        with guarded("the worker", (zoo,)):
+            ending = _run(welcome, zoo, session, parameters, traces, index)
+        settle(lambda: outcome.set_result(ending))
+    except BaseException as raised:
+        error = raised if isinstance(raised, ElasticDLError) else classify(raised)[1]
+        if not isinstance(error, UnavailableError):
+            with contextlib.suppress(ElasticDLError):
+                session.fail(None, error)
+        settle(lambda: outcome.set_exception(error))
+
+
+def _run(
+    welcome: Welcome,
+    zoo: Path,
+    session: Session,
+    parameters: ParameterClient,
+    traces: TraceWriter,
+    index: int,
+) -> Ending:
+    spec = welcome.spec
+    module = load_model_module(spec, zoo)
+    from elasticdl_worker.trainers.tensorflow import framework
+    from elasticdl_worker.trainers.tensorflow.engine import TensorFlowEngine
+    from elasticdl_worker.trainers.tensorflow.layer_prints import printing_layers
+
+    framework.keep_freed_memory()
+    framework.configure(max(1, len(os.sched_getaffinity(0)) // max(1, spec.max_workers)))
+    engine = TensorFlowEngine(spec, module, session, parameters, index, Path(welcome.job_dir))
+    with printing_layers() if spec.eager else contextlib.nullcontext():
+        engine.prepare()
+        return TaskLoop(engine, session, traces).run()
+
+
+async def _drain_on(stop: asyncio.Event, session: Session) -> None:
+    """After a signal: asks the worker to leave, and ends when it has had its time."""
+    await stop.wait()
+    session.request_drain()
+    await asyncio.sleep(_DRAIN_S)
+
+
+async def _until(stop: asyncio.Event, call: Coroutine[Any, Any, Welcome]) -> Welcome | None:
+    """Waits for a call, or for the process to be told to stop."""
+    calling = asyncio.ensure_future(call)
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({calling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if calling.done():
+        return calling.result()
+    calling.cancel()
+    return None

@@ -1,0 +1,226 @@
+"""The master as the worker sees it: calls that wait out a master that is away, and the heartbeat."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from elasticdl_core.errors import ElasticDLError, UnavailableError
+from elasticdl_core.job import JobSpec
+from elasticdl_core.task import Shard, Task, TaskId
+from elasticdl_proto.v1 import master_pb2 as pb
+from elasticdl_runtime.rpc.client import RpcClient
+from elasticdl_worker.progress import Snapshot
+
+_log = structlog.get_logger(__name__)
+_DEADLINE_S = 5.0
+_RETRY_FIRST_S, _RETRY_LAST_S = 0.1, 5.0
+SHARDS_PER_CALL = 1000
+
+
+@dataclass(frozen=True)
+class LeasedTask:
+    """A task that this worker may do.
+
+    Attributes:
+        task: what to do.
+        token: proves the lease.
+    """
+
+    task: Task
+    token: str
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """What the master says to a new worker.
+
+    Attributes:
+        spec: the job.
+        model_zoo: directory of the model code on this machine.
+        job_dir: directory of the job's files.
+        ps_addresses: of PS 0, 1, ...
+        ps_generation: grows when any PS was replaced.
+        heartbeat_s: how often to send heartbeats.
+    """
+
+    spec: JobSpec
+    model_zoo: str
+    job_dir: str
+    ps_addresses: tuple[str, ...]
+    ps_generation: int
+    heartbeat_s: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The master's answer to a request for a task, or to a heartbeat.
+
+    Attributes:
+        directive: ``continue``, ``wait``, ``drain`` or ``finished``.
+        tasks: leased tasks.
+        wait_s: when to ask again.
+        lost: tokens of leases that this worker no longer holds.
+        ps_addresses: of the PS; empty if the answer does not tell.
+        ps_generation: grows when any PS was replaced.
+        token: a fresh job token, or empty.
+    """
+
+    directive: str
+    tasks: tuple[LeasedTask, ...] = ()
+    wait_s: float = 0.0
+    lost: tuple[str, ...] = ()
+    ps_addresses: tuple[str, ...] = ()
+    ps_generation: int = 0
+    token: str = ""
+
+
+class MasterClient:
+    """Speaks with the master of the job.
+
+    A master that does not answer is tried again, with growing pauses, until ``patience_s`` have passed: it is being
+    replaced, and its absence never means that the work is over.
+
+    Args:
+        address: of the master.
+        token: returns the present job token.
+        patience_s: for how long an unreachable master is tried again.
+    """
+
+    def __init__(self, address: str, token: Callable[[], str], *, patience_s: float = 600.0) -> None:
+        self._rpc = RpcClient(address, pb.DESCRIPTOR.services_by_name["Master"], token)
+        self._patience_s = patience_s
+
+    async def register(self, index: int, incarnation: int, pid: int) -> Welcome:
+        """Says hello."""
+        request = pb.RegisterRequest(index=index, incarnation=incarnation, pid=pid)
+        response = await self._call("Register", request)
+        servers = response.parameter_servers
+        return Welcome(
+            spec=JobSpec.from_mapping(json.loads(response.spec)),
+            model_zoo=response.model_zoo,
+            job_dir=response.job_dir,
+            ps_addresses=tuple(servers.addresses),
+            ps_generation=servers.generation,
+            heartbeat_s=response.heartbeat_s or 1.0,
+        )
+
+    async def describe_model(self, description: dict[str, Any]) -> None:
+        """Tells what the model module has."""
+        await self._call("DescribeModel", pb.DescribeModelRequest(description=json.dumps(description)))
+
+    async def lease(self) -> Answer:
+        """Asks for a task."""
+        response = await self._call("Lease", pb.LeaseRequest(max_tasks=1))
+        tasks = tuple(
+            LeasedTask(
+                Task(TaskId.parse(t.id), Shard(t.shard.name, t.shard.start, t.shard.end), t.model_version, t.payload),
+                t.token,
+            )
+            for t in response.tasks
+        )
+        return Answer(_directive(response.directive), tasks=tasks, wait_s=response.wait_s)
+
+    async def heartbeat(self, state: Snapshot) -> Answer:
+        """Says how far the worker is; one try, for the next beat says the same.
+
+        Raises:
+            UnavailableError: the master did not answer.
+        """
+        request = pb.HeartbeatRequest(
+            tasks=[pb.TaskProgress(token=token, position=position) for token, position in state.positions.items()],
+            records=state.records,
+            steps=state.steps,
+            samples_per_second=state.samples_per_second,
+            model_version=state.model_version,
+            losses=[pb.LossPoint(model_version=version, loss=loss) for version, loss in state.losses],
+            phase=state.phase,
+            step_p95_s=state.step_p95_s,
+        )
+        response = await self._rpc.call("Heartbeat", request, deadline_s=_DEADLINE_S)
+        servers = response.parameter_servers
+        return Answer(
+            _directive(response.directive),
+            lost=tuple(response.lost),
+            ps_addresses=tuple(servers.addresses),
+            ps_generation=servers.generation,
+            token=response.token,
+        )
+
+    async def report(self, lease: LeasedTask, records: int, result: dict[str, Any] | None, version: int) -> bool:
+        """Says that a task is done; returns whether the lease was still this worker's."""
+        request = pb.ReportRequest(
+            task_id=str(lease.task.id),
+            token=lease.token,
+            records=records,
+            result=json.dumps(result).encode() if result is not None else b"",
+            model_version=version,
+        )
+        response = await self._call("Report", request)
+        return bool(response.accepted)
+
+    async def give_back(self, lease: LeasedTask, position: int) -> bool:
+        """Gives back the records of a task from ``position`` on; those before count as done."""
+        request = pb.ReturnRequest(task_id=str(lease.task.id), token=lease.token, position=position)
+        response = await self._call("Return", request)
+        return bool(response.accepted)
+
+    async def fail(self, lease: LeasedTask | None, kind: str, error: ElasticDLError, traceback: str) -> None:
+        """Says that a task failed, or the worker as a whole."""
+        request = pb.FailRequest(
+            task_id=str(lease.task.id) if lease else "",
+            token=lease.token if lease else "",
+            kind=kind,
+            message=error.message,
+            fix=error.fix,
+            traceback=traceback,
+        )
+        await self._call("Fail", request)
+
+    async def report_shards(self, lease: LeasedTask, shards: Sequence[Shard], *, last: bool) -> bool:
+        """Sends a piece of the list of shards."""
+        request = pb.ReportShardsRequest(
+            task_id=str(lease.task.id),
+            token=lease.token,
+            shards=[pb.Shard(name=s.name, start=s.start, end=s.end) for s in shards],
+            last=last,
+        )
+        response = await self._call("ReportShards", request)
+        return bool(response.accepted)
+
+    async def close(self) -> None:
+        """Closes the channel."""
+        await self._rpc.close()
+
+    async def _call(self, method: str, request: Any) -> Any:
+        started = time.monotonic()
+        pause = _RETRY_FIRST_S
+        while True:
+            try:
+                return await self._rpc.call(method, request, deadline_s=_DEADLINE_S)
+            except UnavailableError as error:
+                away = time.monotonic() - started
+                if away > self._patience_s:
+                    raise UnavailableError(
+                        f"the master did not answer {method} for {away:.0f} s: {error.message}",
+                        fix="look at the master's log; the job's queue is kept, and another worker goes on",
+                    ) from error
+                _log.warning("the master is away; trying again", method=method, seconds=round(away, 1))
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, _RETRY_LAST_S)
+
+
+def _directive(value: int) -> str:
+    names: dict[int, str] = {
+        pb.DIRECTIVE_WAIT: "wait",
+        pb.DIRECTIVE_DRAIN: "drain",
+        pb.DIRECTIVE_FINISHED: "finished",
+    }
+    return names.get(value, "continue")

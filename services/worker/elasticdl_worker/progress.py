@@ -1,0 +1,103 @@
+"""What a worker tells with each heartbeat: written by the training thread, read by the event loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+_WINDOW_S = 10.0
+_MAX_STEPS = 256
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state at one moment.
+
+    Attributes:
+        positions: by lease token, the record of its task up to which all are processed.
+        records: training records processed by this incarnation.
+        steps: minibatches trained by this incarnation.
+        samples_per_second: over the last ten seconds.
+        model_version: the highest seen.
+        losses: (model version, loss) since the last snapshot.
+        phase: what the worker is doing.
+        step_p95_s: 95th percentile of the duration of a step.
+    """
+
+    positions: dict[str, int] = field(default_factory=dict)
+    records: int = 0
+    steps: int = 0
+    samples_per_second: float = 0.0
+    model_version: int = 0
+    losses: tuple[tuple[int, float], ...] = ()
+    phase: str = "starting"
+    step_p95_s: float = 0.0
+
+
+class Progress:
+    """Collects the state; every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._positions: dict[str, int] = {}
+        self._records = 0
+        self._steps = 0
+        self._version = 0
+        self._phase = "starting"
+        self._losses: list[tuple[int, float]] = []
+        self._recent: deque[tuple[float, int, float]] = deque(maxlen=_MAX_STEPS)
+
+    def phase(self, name: str) -> None:
+        """Says what the worker is doing."""
+        with self._lock:
+            self._phase = name
+
+    def hold(self, token: str, position: int) -> None:
+        """Takes a task into the list, or moves its position."""
+        with self._lock:
+            self._positions[token] = position
+
+    def drop(self, token: str) -> None:
+        """Takes a task off the list."""
+        with self._lock:
+            self._positions.pop(token, None)
+
+    def stepped(self, records: int, seconds: float, version: int) -> None:
+        """Notes a training step."""
+        with self._lock:
+            self._records += records
+            self._steps += 1
+            self._version = max(self._version, version)
+            self._recent.append((time.monotonic(), records, seconds))
+
+    def loss(self, version: int, loss: float) -> None:
+        """Notes a loss to be reported."""
+        with self._lock:
+            self._losses.append((version, loss))
+
+    def step_s(self) -> float:
+        """Mean duration of the recent steps in seconds; 0 before the first."""
+        with self._lock:
+            return sum(s for _, _, s in self._recent) / len(self._recent) if self._recent else 0.0
+
+    def snapshot(self) -> Snapshot:
+        """The present state; takes the losses out."""
+        with self._lock:
+            now = time.monotonic()
+            recent = [(at, n) for at, n, _ in self._recent if now - at <= _WINDOW_S]
+            span = now - recent[0][0] if len(recent) > 1 else 0.0
+            durations = sorted(seconds for _, _, seconds in self._recent)
+            p95 = durations[min(len(durations) - 1, int(0.95 * len(durations)))] if durations else 0.0
+            losses, self._losses = tuple(self._losses), []
+            return Snapshot(
+                positions=dict(self._positions),
+                records=self._records,
+                steps=self._steps,
+                samples_per_second=sum(n for _, n in recent[1:]) / span if span > 0 else 0.0,
+                model_version=self._version,
+                losses=losses,
+                phase=self._phase,
+                step_p95_s=p95,
+            )

@@ -1,0 +1,202 @@
+"""This worker's standing with its master: leases, heartbeats, reports; the training thread's door to the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import structlog
+
+from elasticdl_core.errors import DataError, ElasticDLError, UnavailableError, UserCodeError
+from elasticdl_core.task import Shard
+from elasticdl_worker.master_client import SHARDS_PER_CALL, LeasedTask, MasterClient
+from elasticdl_worker.progress import Progress
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+ServersChanged = Callable[[Sequence[str], int], Awaitable[None]]
+
+
+class Session:
+    """Connects the training thread with the master.
+
+    The coroutines run on the event loop that made the session; the other methods may be called from any thread but
+    the event loop's.
+
+    Args:
+        master: the master's client.
+        heartbeat_s: how often to send heartbeats.
+        ps_generation: generation of the parameter servers at the start.
+        patience_s: for how long the master may be away.
+
+    Attributes:
+        progress: what the heartbeats say.
+        drain: set when the worker shall return what it has and leave.
+        finished: set when the job has nothing more to do.
+        token: the newest job token from the master; empty while the first one holds.
+    """
+
+    def __init__(
+        self, master: MasterClient, *, heartbeat_s: float = 1.0, ps_generation: int = 0, patience_s: float = 600.0
+    ) -> None:
+        self.progress = Progress()
+        self.drain = threading.Event()
+        self.finished = threading.Event()
+        self.token = ""
+        self._master = master
+        self._heartbeat_s = heartbeat_s
+        self._generation = ps_generation
+        self._patience_s = patience_s
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._lost: set[str] = set()
+        self._reports: set[asyncio.Task[None]] = set()
+        self._servers_changed: ServersChanged | None = None
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the event loop and waits for its result."""
+        return self.start(coroutine).result()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Runs a coroutine on the event loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def on_servers_changed(self, callback: ServersChanged) -> None:
+        """Sets what to call when parameter servers were replaced."""
+        self._servers_changed = callback
+
+    def request_drain(self) -> None:
+        """Asks the worker to leave; to be called on the event loop."""
+        self.drain.set()
+        self._wake.set()
+
+    def next_task(self) -> LeasedTask | None:
+        """Leases a task; waits for one. None when the worker shall leave (``drain`` or ``finished`` is set)."""
+        return self.call(self._next_task())
+
+    def is_lost(self, lease: LeasedTask) -> bool:
+        """Whether a lease is no longer this worker's."""
+        return lease.token in self._lost
+
+    def forget(self, lease: LeasedTask) -> None:
+        """Drops a task: nothing more of it is to be done here."""
+        self._lost.add(lease.token)
+        self.progress.drop(lease.token)
+
+    def report(self, lease: LeasedTask, records: int, result: dict[str, Any] | None, version: int) -> None:
+        """Reports a task, without waiting for the answer."""
+        self._loop.call_soon_threadsafe(self._begin_report, lease, records, result, version)
+
+    def give_back(self, lease: LeasedTask, position: int) -> bool:
+        """Gives back the rest of a task; returns whether the lease was still this worker's."""
+        accepted = self.call(self._master.give_back(lease, position))
+        self.forget(lease)
+        return accepted
+
+    def fail(self, lease: LeasedTask | None, error: BaseException) -> None:
+        """Reports a failure."""
+        kind, shown, trace = classify(error)
+        _log.error("failed", kind=kind, task=str(lease.task.id) if lease else "", error=str(shown), traceback=trace)
+        self.call(self._master.fail(lease, kind, shown, trace))
+        if lease:
+            self.forget(lease)
+
+    def describe_model(self, description: dict[str, Any]) -> None:
+        """Tells the master what the model module has."""
+        self.call(self._master.describe_model(description))
+
+    def report_shards(self, lease: LeasedTask, shards: Sequence[Shard]) -> None:
+        """Reports all shards of a custom reader."""
+        for first in range(0, max(len(shards), 1), SHARDS_PER_CALL):
+            piece = shards[first : first + SHARDS_PER_CALL]
+            last = first + SHARDS_PER_CALL >= len(shards)
+            self.call(self._master.report_shards(lease, piece, last=last))
+
+    async def beat(self) -> None:
+        """Sends heartbeats until cancelled.
+
+        Raises:
+            UnavailableError: the master was away for too long.
+            ElasticDLError: the master refuses this worker.
+        """
+        heard = time.monotonic()
+        while True:
+            try:
+                answer = await self._master.heartbeat(self.progress.snapshot())
+                heard = time.monotonic()
+            except UnavailableError as error:
+                away = time.monotonic() - heard
+                if away > self._patience_s:
+                    raise UnavailableError(
+                        f"the master has been away for {away:.0f} s", fix="look at the master's log"
+                    ) from error
+                _log.warning("heartbeat unanswered", seconds=round(away, 1))
+            else:
+                self._lost.update(answer.lost)
+                self.token = answer.token or self.token
+                if answer.directive == "drain":
+                    self.request_drain()
+                elif answer.directive == "finished":
+                    self.finished.set()
+                    self._wake.set()
+                if answer.ps_addresses and answer.ps_generation != self._generation:
+                    self._generation = answer.ps_generation
+                    if self._servers_changed is not None:
+                        await self._servers_changed(answer.ps_addresses, answer.ps_generation)
+            await asyncio.sleep(self._heartbeat_s)
+
+    async def flush(self) -> None:
+        """Waits until every report has its answer."""
+        while self._reports:
+            await asyncio.gather(*self._reports)
+
+    async def _next_task(self) -> LeasedTask | None:
+        while not self.drain.is_set():
+            answer = await self._master.lease()
+            if answer.tasks:
+                lease = answer.tasks[0]
+                self.progress.hold(lease.token, lease.task.shard.start)
+                return lease
+            if answer.directive == "drain":
+                self.request_drain()
+            elif answer.directive == "finished":
+                self.finished.set()
+            if self.drain.is_set() or self.finished.is_set():
+                return None
+            self.progress.phase("waiting")
+            try:
+                await asyncio.wait_for(self._wake.wait(), timeout=max(answer.wait_s, 0.05))
+            except TimeoutError:
+                continue
+            if self.finished.is_set():
+                return None
+        return None
+
+    def _begin_report(self, lease: LeasedTask, records: int, result: dict[str, Any] | None, version: int) -> None:
+        task = self._loop.create_task(self._report(lease, records, result, version), name=f"report {lease.task.id}")
+        self._reports.add(task)
+        task.add_done_callback(self._reports.discard)
+
+    async def _report(self, lease: LeasedTask, records: int, result: dict[str, Any] | None, version: int) -> None:
+        try:
+            if not await self._master.report(lease, records, result, version):
+                _log.warning("a lease was lost before its report", task=str(lease.task.id))
+        except ElasticDLError as error:
+            _log.error("a report was refused", task=str(lease.task.id), error=str(error))
+        self.progress.drop(lease.token)
+
+
+def classify(error: BaseException) -> tuple[str, ElasticDLError, str]:
+    """The kind of a failure for the master, the error to show, and the traceback to show."""
+    if isinstance(error, UserCodeError):
+        return "user_code", error, error.traceback
+    if isinstance(error, DataError):
+        return "data", error, ""
+    if isinstance(error, ElasticDLError):
+        return "infrastructure", error, ""
+    shown = ElasticDLError(f"{type(error).__name__}: {error}", fix="see the worker's log")
+    return "infrastructure", shown, ""

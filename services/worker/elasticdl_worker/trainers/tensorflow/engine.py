@@ -1,0 +1,285 @@
+"""Everything that a worker does with TensorFlow, behind the task loop's protocol."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from elasticdl.data import DataReader, create_data_reader
+from elasticdl.modes import Mode
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.job import JobSpec, JobType
+from elasticdl_core.model import OptimizerSpec
+from elasticdl_core.task import TaskType
+from elasticdl_worker.description import describe
+from elasticdl_worker.loop import Event
+from elasticdl_worker.master_client import LeasedTask
+from elasticdl_worker.parameters import ParameterClient
+from elasticdl_worker.predictions import PredictionSink
+from elasticdl_worker.session import Session
+from elasticdl_worker.trainers.tensorflow.framework import keras_version
+from elasticdl_worker.trainers.tensorflow.input import InputPipeline
+from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
+from elasticdl_worker.trainers.tensorflow.metrics import Metrics
+from elasticdl_worker.trainers.tensorflow.model import BuildOptions, PreparedModel, build_model
+from elasticdl_worker.trainers.tensorflow.optimizers import TranslatedOptimizer, translate
+from elasticdl_worker.trainers.tensorflow.programs import Programs
+from elasticdl_worker.trainers.tensorflow.stream import Over, Stream, TaskBroken, TaskRead, Work
+from elasticdl_worker.trainers.tensorflow.trainer import Trainer, loss_metric, update_mode
+from elasticdl_worker.user_code import ModelModule
+
+_MODES = {
+    JobType.TRAINING: Mode.TRAINING,
+    JobType.EVALUATION: Mode.EVALUATION,
+    JobType.PREDICTION: Mode.PREDICTION,
+}
+
+
+class TensorFlowEngine:
+    """A worker's TensorFlow side.
+
+    Args:
+        spec: the job.
+        module: the user's module.
+        session: the standing with the master.
+        parameters: the parameter servers.
+        worker_index: this worker's index.
+        job_dir: directory of the job's files.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        module: ModelModule,
+        session: Session,
+        parameters: ParameterClient,
+        worker_index: int,
+        job_dir: Path,
+    ) -> None:
+        self._spec = spec
+        self._module = module
+        self._session = session
+        self._parameters = parameters
+        self._worker_index = worker_index
+        self._job_dir = job_dir
+        self._readers: dict[Mode, DataReader] = {}
+        self._pipelines: dict[Mode, InputPipeline] = {}
+        self._metrics: Metrics | None = None
+        self._sink: PredictionSink | None = None
+        self._stream: Stream | None = None
+        self._callbacks: list[Any] = []
+
+    @property
+    def version(self) -> int:
+        """The highest model version seen."""
+        return self._trainer.version
+
+    @property
+    def ordered(self) -> bool:
+        """Whether training records come in the order of the task."""
+        return self._pipeline(Mode.TRAINING).ordered
+
+    def prepare(self) -> None:
+        """Builds the model, pushes it if it is the first, tells the master about it, starts to read ahead.
+
+        Raises:
+            ElasticDLError: the user's module, the data or the parameter servers do not allow it.
+        """
+        spec, module = self._spec, self._module
+        if module.callbacks is not None:
+            with module.guard("callbacks"):
+                self._callbacks = list(module.callbacks() or [])
+        main = self._pipeline(_MODES[spec.type])
+        optimizer = self._keras_optimizer()
+        translated = None if optimizer is None else translate(optimizer, self._callbacks)
+        self._model: PreparedModel = build_model(
+            module, main.features_spec, BuildOptions(spec.embedding_threshold_bytes, spec.seed)
+        )
+        if spec.type is JobType.TRAINING:
+            module.need("loss")
+        clipping = translated.clipping if translated else None
+        self._programs = Programs(self._model, module.loss, main.labels_spec, clipping, eager=spec.eager)
+        specs = self._model.dense_specs(optimizer)
+        tables = list(self._model.tables.values())
+        optimizer_spec = translated.spec if translated else OptimizerSpec("sgd", {"learning_rate": 0.0})
+        self._session.call(
+            self._parameters.ensure_model(self._model.values(), specs, tables, optimizer_spec, update_mode(spec))
+        )
+        self._model.vary_randomness(self._worker_index)
+        self._trainer = Trainer(
+            spec,
+            module,
+            self._model,
+            self._programs,
+            translated,
+            self._parameters,
+            self._session,
+            self._session.progress,
+            self._local_updates(translated),
+        )
+        self._session.describe_model(
+            describe(module, specs, tables, translated.spec if translated else None, self._callbacks, keras_version())
+        )
+        self._start_reading()
+
+    def next(self, *, wait: bool) -> tuple[Event, LeasedTask | None, Any] | None:
+        """The next thing to do."""
+        assert self._stream is not None
+        item = self._stream.take() if wait else self._stream.take_ready()
+        if item is None:
+            return None
+        if isinstance(item, Over):
+            return Event.OVER, None, item.error
+        if isinstance(item, Work):
+            return Event.STEP, item.lease, item
+        if isinstance(item, TaskBroken):
+            return Event.TASK_BROKEN, item.lease, item.error
+        kind = Event.TASK_READ if isinstance(item, TaskRead) else Event.OTHER_TASK
+        return kind, item.lease, None
+
+    def records(self, item: Work) -> int:
+        """Number of records of a minibatch."""
+        return item.batch.records
+
+    def train(self, item: Work) -> None:
+        """Trains on a minibatch."""
+        self._trainer.train(item)
+
+    def after_pushes(self, action: Callable[[], None]) -> None:
+        """Calls ``action`` when every push so far was accepted."""
+        self._trainer.after_pushes(action)
+
+    def settle(self) -> None:
+        """Waits for every push."""
+        self._trainer.settle()
+
+    def stop(self) -> list[LeasedTask]:
+        """Ends the reading ahead."""
+        return self._stream.stop() if self._stream is not None else []
+
+    def minibatches_of(self, records: int) -> int:
+        """Number of minibatches that so many records make."""
+        return -(-records // self._spec.minibatch_size)
+
+    def do(self, lease: LeasedTask) -> tuple[int, dict[str, Any] | None]:
+        """Does a task that is not training."""
+        phases: dict[TaskType, tuple[str, Callable[[LeasedTask], tuple[int, dict[str, Any] | None]]]] = {
+            TaskType.EVALUATION: ("evaluating", self._evaluate),
+            TaskType.EVALUATION_SUMMARY: ("evaluating", self._summarise),
+            TaskType.PREDICTION: ("predicting", self._predict),
+            TaskType.LIST_SHARDS: ("listing", self._list_shards),
+            TaskType.EXPORT: ("exporting", self._export),
+        }
+        phase, action = phases[lease.task.id.type]
+        self._session.progress.phase(phase)
+        return action(lease)
+
+    def _keras_optimizer(self) -> Any:
+        """The user's optimizer; for jobs that do not train it may be missing."""
+        if self._spec.type is JobType.TRAINING:
+            self._module.need("optimizer")
+        if self._module.optimizer is None:
+            return None
+        with self._module.guard("optimizer"):
+            return self._module.optimizer()
+
+    def _local_updates(self, translated: TranslatedOptimizer | None) -> LocalUpdates | None:
+        if translated is None or self._spec.get_model_steps == 1:
+            return None
+        return LocalUpdates(self._model, self._keras_optimizer(), translated.learning_rate)
+
+    def _start_reading(self) -> None:
+        depth = self._trainer.depth
+        if depth and self._spec.type is JobType.TRAINING and self._model.tables:
+            # Traced here: the reading thread must not trace while this one does.
+            self._programs.prepare_collect(training=True)
+        self._stream = Stream(
+            self._session.next_task,
+            self._session.is_lost,
+            lambda: self._pipeline(Mode.TRAINING),
+            self._trainer.prefetch if depth else None,
+            depth,
+        )
+        self._stream.start()
+
+    def _origin(self, mode: Mode) -> str:
+        spec = self._spec
+        return {
+            Mode.TRAINING: spec.training_data,
+            Mode.EVALUATION: spec.validation_data,
+            Mode.PREDICTION: spec.prediction_data,
+        }[mode]
+
+    def _reader(self, mode: Mode) -> DataReader:
+        if mode not in self._readers:
+            with self._module.guard("custom_data_reader"):
+                self._readers[mode] = create_data_reader(
+                    self._origin(mode),
+                    self._spec.records_per_task,
+                    self._spec.data_reader_params,
+                    self._module.custom_data_reader,
+                )
+        return self._readers[mode]
+
+    def _pipeline(self, mode: Mode) -> InputPipeline:
+        if mode not in self._pipelines:
+            self._pipelines[mode] = InputPipeline(
+                self._reader(mode), self._module, str(mode), self._spec.minibatch_size
+            )
+        return self._pipelines[mode]
+
+    def _evaluation_metrics(self) -> Metrics:
+        if self._metrics is None:
+            loss = loss_metric(self._programs) if self._module.loss is not None else None
+            self._metrics = Metrics(self._module, loss)
+        return self._metrics
+
+    def _evaluate(self, lease: LeasedTask) -> tuple[int, dict[str, Any]]:
+        metrics = self._evaluation_metrics()
+        metrics.reset()
+        payload = json.loads(lease.task.payload or "{}")
+        pin = int(payload.get("pin", lease.task.id.round))
+        batches = self._pipeline(Mode.EVALUATION).minibatches(lease.task.shard)
+        self._trainer.evaluate(batches, metrics, pin)
+        return lease.task.shard.records, {"states": metrics.state()}
+
+    def _summarise(self, lease: LeasedTask) -> tuple[int, dict[str, Any]]:
+        data = json.loads(lease.task.payload)
+        return 0, {"metrics": self._evaluation_metrics().results(data.get("states", data))}
+
+    def _predict(self, lease: LeasedTask) -> tuple[int, dict[str, Any]]:
+        if self._sink is None:
+            output = self._spec.output or self._job_dir / "artifacts" / "predictions"
+            self._sink = PredictionSink(self._module, Path(output), self._worker_index)
+        before = {file["path"] for file in self._sink.files()}
+        with self._sink.task(lease.task.shard) as write:
+            self._trainer.predict(self._pipeline(Mode.PREDICTION).minibatches(lease.task.shard), write)
+        files = [file for file in self._sink.files() if file["path"] not in before]
+        return lease.task.shard.records, {"files": files}
+
+    def _list_shards(self, lease: LeasedTask) -> tuple[int, dict[str, Any] | None]:
+        payload = json.loads(lease.task.payload or "{}")
+        purpose = payload.get("purpose") or str(_MODES[self._spec.type])
+        reader = self._reader(Mode(purpose))
+        if payload.get("origin") and payload["origin"] != self._origin(Mode(purpose)):
+            raise InvalidInputError(
+                f"asked to list {payload['origin']!r}, but the {purpose} data is {self._origin(Mode(purpose))!r}",
+                fix="use the same specification in master and worker",
+            )
+        with self._module.guard("custom_data_reader.create_shards"):
+            shards = list(reader.create_shards())
+        self._session.report_shards(lease, shards)
+        return 0, {"shards": len(shards)}
+
+    def _export(self, lease: LeasedTask) -> tuple[int, dict[str, Any]]:
+        from elasticdl_worker.trainers.tensorflow.checkpoint_export import export_checkpoint
+
+        payload = json.loads(lease.task.payload or "{}")
+        spec = dataclasses.replace(self._spec, export_formats=payload.get("formats") or self._spec.export_formats)
+        files = export_checkpoint(
+            spec, self._module, self._model.features_spec, self._callbacks, payload, self._job_dir
+        )
+        return 0, {"files": files}

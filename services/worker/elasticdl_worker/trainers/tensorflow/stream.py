@@ -1,0 +1,170 @@
+"""Reads ahead: the next minibatch is read, parsed and its parameters pulled while the present one is computed.
+
+One thread leases tasks and reads them; the trainer takes what it yields. How far the pulls run ahead is bounded, and
+with it how old the parameters of a minibatch can be.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from elasticdl_core.task import TaskType
+from elasticdl_worker.master_client import LeasedTask
+from elasticdl_worker.trainers.tensorflow.input import InputPipeline, Minibatch
+from elasticdl_worker.trainers.tensorflow.programs import Lookups
+
+_POLL_S = 0.1
+
+
+@dataclass
+class Work:
+    """One training minibatch.
+
+    Attributes:
+        lease: the task that it belongs to.
+        batch: the records.
+        lookups: the rows that it needs; None if the trainer is to find out.
+        pulled: its parameters on their way; None if the trainer is to pull.
+        dense: whether the pull includes the dense parameters.
+    """
+
+    lease: LeasedTask
+    batch: Minibatch
+    lookups: Lookups | None = None
+    pulled: Future[Any] | None = None
+    dense: bool = True
+
+
+@dataclass(frozen=True)
+class TaskRead:
+    """All minibatches of a task were yielded."""
+
+    lease: LeasedTask
+
+
+@dataclass(frozen=True)
+class TaskBroken:
+    """A task cannot be read to its end."""
+
+    lease: LeasedTask
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class OtherTask:
+    """A task that is not training."""
+
+    lease: LeasedTask
+
+
+@dataclass(frozen=True)
+class Over:
+    """There are no more tasks for this worker; ``error`` if asking for them failed."""
+
+    error: BaseException | None = None
+
+
+Item = Work | TaskRead | TaskBroken | OtherTask | Over
+
+
+class Stream:
+    """The thread that reads ahead.
+
+    Args:
+        next_task: leases a task, or returns None when there are no more.
+        is_lost: whether a lease is no longer ours.
+        pipeline: gives the training pipeline when the first training task comes.
+        prefetch: fills ``lookups`` and ``pulled`` of a minibatch; None leaves both to the trainer. It is called with
+            the work and a function that waits until the pull may start and returns False if the stream was stopped.
+        depth: minibatches whose pull may run ahead of the trainer.
+    """
+
+    def __init__(
+        self,
+        next_task: Callable[[], LeasedTask | None],
+        is_lost: Callable[[LeasedTask], bool],
+        pipeline: Callable[[], InputPipeline],
+        prefetch: Callable[[Work, Callable[[], bool]], bool] | None,
+        depth: int,
+    ) -> None:
+        self._next_task = next_task
+        self._is_lost = is_lost
+        self._pipeline = pipeline
+        self._prefetch = prefetch
+        self._permits = threading.Semaphore(max(depth, 1))
+        self._queue: queue.Queue[Item] = queue.Queue(maxsize=max(depth, 1) + 1)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="read-ahead", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def take_ready(self) -> Item | None:
+        """The next item if there is one already."""
+        try:
+            return self._taken(self._queue.get_nowait())
+        except queue.Empty:
+            return None
+
+    def take(self) -> Item:
+        """The next item; waits for it."""
+        return self._taken(self._queue.get())
+
+    def stop(self) -> list[LeasedTask]:
+        """Ends the reading; returns the leases that were read ahead, in order, without those of minibatches taken."""
+        self._stop.set()
+        held: dict[str, LeasedTask] = {}
+        while self._thread.is_alive() or not self._queue.empty():
+            try:
+                item = self._queue.get(timeout=_POLL_S)
+            except queue.Empty:
+                continue
+            if not isinstance(item, Over):
+                held.setdefault(item.lease.token, item.lease)
+        return list(held.values())
+
+    def _taken(self, item: Item) -> Item:
+        if isinstance(item, Work) and item.pulled is not None:
+            self._permits.release()
+        return item
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            while not self._stop.is_set():
+                lease = self._next_task()
+                if lease is None:
+                    break
+                if lease.task.id.type is TaskType.TRAINING:
+                    self._read(lease)
+                else:
+                    self._queue.put(OtherTask(lease))
+        except BaseException as raised:
+            error = raised
+        self._queue.put(Over(error))
+
+    def _read(self, lease: LeasedTask) -> None:
+        try:
+            for batch in self._pipeline().minibatches(lease.task.shard):
+                if self._stop.is_set() or self._is_lost(lease):
+                    break
+                work = Work(lease, batch)
+                if self._prefetch is not None and not self._prefetch(work, self._permit):
+                    break
+                self._queue.put(work)
+        except BaseException as error:
+            self._queue.put(TaskBroken(lease, error))
+            return
+        self._queue.put(TaskRead(lease))
+
+    def _permit(self) -> bool:
+        while not self._permits.acquire(timeout=_POLL_S):
+            if self._stop.is_set():
+                return False
+        return True

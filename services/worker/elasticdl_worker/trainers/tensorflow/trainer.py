@@ -1,0 +1,274 @@
+"""Trains on parameter servers: pull, compute, push; the push of one minibatch overlaps with the next one.
+
+With asynchronous SGD the parameters of a minibatch miss at most the updates of the ``depth + 1`` minibatches before
+it; with synchronous SGD nothing runs ahead, and a refused gradient is computed anew on fresh parameters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl_core.errors import UnavailableError, UserCodeError
+from elasticdl_core.job import JobSpec
+from elasticdl_core.model import UpdateMode
+from elasticdl_worker.losses import LossGuard
+from elasticdl_worker.parameters import Gradients, ParameterClient, Pulled, PushResult
+from elasticdl_worker.progress import Progress
+from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
+from elasticdl_worker.trainers.tensorflow.metrics import Metrics, to_numpy
+from elasticdl_worker.trainers.tensorflow.model import PreparedModel
+from elasticdl_worker.trainers.tensorflow.optimizers import TranslatedOptimizer
+from elasticdl_worker.trainers.tensorflow.programs import Lookups, Programs, StepResult
+from elasticdl_worker.trainers.tensorflow.stream import Work
+from elasticdl_worker.user_code import ModelModule
+
+PIPELINE_DEPTH = 1
+_MAX_PUSHES = 2
+_MAX_REFUSALS = 1000
+
+
+class Runner(Protocol):
+    """Runs coroutines on the event loop from the training thread."""
+
+    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Runs one and waits for its result."""
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Runs one."""
+
+
+@dataclass(frozen=True)
+class _Push:
+    """A push on its way."""
+
+    work: Work
+    outcome: Future[PushResult]
+
+
+def update_mode(spec: JobSpec) -> UpdateMode:
+    """When a pushed gradient becomes an update, as the job says."""
+    return UpdateMode(spec.use_async, spec.grads_to_wait, spec.sync_version_tolerance, spec.lr_staleness_modulation)
+
+
+class Trainer:
+    """The steps of one worker.
+
+    Args:
+        spec: the job.
+        module: the user's module.
+        model: the prepared model.
+        programs: its compiled functions.
+        optimizer: what became of the user's optimizer; None where nothing is trained.
+        parameters: the parameter servers.
+        runner: runs the client's coroutines.
+        progress: hears of steps and losses.
+        local_updates: applies gradients to the model between pulls of the dense parameters; None pulls each time.
+
+    Attributes:
+        version: the highest model version seen.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        module: ModelModule,
+        model: PreparedModel,
+        programs: Programs,
+        optimizer: TranslatedOptimizer | None,
+        parameters: ParameterClient,
+        runner: Runner,
+        progress: Progress,
+        local_updates: LocalUpdates | None = None,
+    ) -> None:
+        self.version = 0
+        self._spec = spec
+        self._module = module
+        self._model = model
+        self._programs = programs
+        self._optimizer = optimizer
+        self._parameters = parameters
+        self._runner = runner
+        self._progress = progress
+        self._local = local_updates
+        self._latest: dict[str, NDArray[Any]] = {}
+        self._pushes: deque[_Push | Callable[[], None]] = deque()
+        self._guard = LossGuard()
+        self._steps = 0
+        self._prefetched = 0
+
+    @property
+    def depth(self) -> int:
+        """Minibatches whose pull may run ahead; 0 pulls when the minibatch is due."""
+        return PIPELINE_DEPTH if self._spec.use_async and not self._spec.eager else 0
+
+    def prefetch(self, work: Work, permit: Callable[[], bool]) -> bool:
+        """Starts the pull of a minibatch, on the reading thread; False if the stream was stopped meanwhile."""
+        work.lookups = self._programs.collect(work.batch.features, training=True)
+        work.dense = self._prefetched % self._spec.get_model_steps == 0
+        self._prefetched += 1
+        if not permit():
+            return False
+        work.pulled = self._runner.start(self._parameters.pull(work.lookups.unique, dense=work.dense))
+        return True
+
+    def train(self, work: Work) -> None:
+        """Trains on one minibatch; its push may still be on its way when this returns.
+
+        Raises:
+            UserCodeError: the user's code raised, or the loss is no number for too long.
+            UnavailableError: the parameter servers are away.
+        """
+        started = time.monotonic()
+        if work.lookups is None:
+            with self._module.guard("the model"):
+                work.lookups = self._programs.collect(work.batch.features, training=True)
+            work.dense = self._steps % self._spec.get_model_steps == 0
+        pulled = work.pulled.result() if work.pulled is not None else self._pull(work)
+        work.pulled = None
+        self._steps += 1
+        if self._spec.use_async:
+            self._compute_and_push(work, pulled)
+            while sum(isinstance(entry, _Push) for entry in self._pushes) >= _MAX_PUSHES:
+                self._settle_first()
+        else:
+            self._train_in_step(work, pulled)
+        self._progress.stepped(work.batch.records, time.monotonic() - started, self.version)
+
+    def after_pushes(self, action: Callable[[], None]) -> None:
+        """Calls ``action`` when every push so far was accepted; at once if none is on its way."""
+        self._pushes.append(action)
+        while self._pushes and not isinstance(self._pushes[0], _Push):
+            self._settle_first()
+
+    def settle(self) -> None:
+        """Waits for every push; what was refused is computed anew."""
+        while self._pushes:
+            self._settle_first()
+
+    def evaluate(self, minibatches: Any, metrics: Metrics, pin: int) -> int:
+        """Updates metrics over minibatches at pinned parameters; returns the number of records.
+
+        Args:
+            minibatches: iterator of minibatches with labels.
+            metrics: reset by the caller.
+            pin: number of the pinned parameters.
+        """
+        records = 0
+        for batch, predictions in self._infer(minibatches, pin):
+            metrics.update(batch.labels, predictions, batch.records)
+            records += batch.records
+        return records
+
+    def predict(self, minibatches: Any, write: Callable[[Any], None], pin: int = 0) -> int:
+        """Writes the model's outputs for minibatches; returns the number of records."""
+        records = 0
+        for batch, predictions in self._infer(minibatches, pin):
+            write(to_numpy(predictions))
+            records += batch.records
+        return records
+
+    def _infer(self, minibatches: Any, pin: int) -> Any:
+        self.settle()
+        try:
+            dense = True
+            for batch in minibatches:
+                with self._module.guard("the model"):
+                    lookups = self._programs.collect(batch.features, training=False)
+                pulled = self._runner.call(self._parameters.pull(lookups.unique, dense=dense, pin=pin))
+                if dense:
+                    self._model.assign(self._latest | dict(pulled.dense) if not pin else pulled.dense)
+                    if not pin:
+                        self._latest.update(pulled.dense)
+                    dense = False
+                with self._module.guard("the model"):
+                    predictions = self._programs.forward(batch.features, pulled.rows, lookups)
+                yield batch, predictions
+        finally:
+            self._model.assign(self._latest)
+
+    def _pull(self, work: Work, *, dense: bool | None = None) -> Pulled:
+        assert work.lookups is not None
+        wanted = work.dense if dense is None else dense
+        pulled: Pulled = self._runner.call(self._parameters.pull(work.lookups.unique, dense=wanted))
+        return pulled
+
+    def _gradients(self, work: Work, pulled: Pulled) -> StepResult:
+        self.version = max(self.version, pulled.version)
+        self._latest.update(pulled.dense)
+        self._model.assign(pulled.dense)
+        assert work.lookups is not None
+        with self._module.guard("a training step", "check the shapes of features, labels and predictions"):
+            result = self._programs.gradients(work.batch.features, work.batch.labels, pulled.rows, work.lookups)
+        if self._steps % self._spec.log_loss_steps == 0 or self._steps == 1:
+            self._progress.loss(pulled.version, result.loss)
+        return result
+
+    def _compute_and_push(self, work: Work, pulled: Pulled) -> None:
+        result = self._gradients(work, pulled)
+        if not self._guard.check(result.loss, pulled.version):
+            return
+        if self._local is not None:
+            self._local.apply(result.dense, pulled.version)
+        self._pushes.append(_Push(work, self._runner.start(self._push(work.lookups, result, pulled.version))))
+
+    def _train_in_step(self, work: Work, pulled: Pulled) -> None:
+        """One synchronous minibatch: computed until all parameter servers took it."""
+        for _ in range(_MAX_REFUSALS):
+            result = self._gradients(work, pulled)
+            if not self._guard.check(result.loss, pulled.version):
+                return
+            outcome: PushResult = self._runner.call(self._push(work.lookups, result, pulled.version))
+            self.version = max(self.version, outcome.version)
+            if outcome.accepted:
+                return
+            pulled = self._pull(work, dense=True)
+        raise UnavailableError(
+            f"the parameter servers refused a gradient {_MAX_REFUSALS} times",
+            fix="raise --sync_version_tolerance, or use fewer workers than --grads_to_wait allows",
+        )
+
+    def _push(self, lookups: Lookups | None, result: StepResult, version: int) -> Coroutine[Any, Any, PushResult]:
+        assert lookups is not None
+        rows = {table: (lookups.unique[table], gradient) for table, gradient in result.rows.items()}
+        schedule = self._optimizer.learning_rate if self._optimizer else None
+        rate = 0.0
+        if schedule is not None:
+            with self._module.guard("the learning rate schedule"):
+                rate = schedule(version)
+            if not np.isfinite(rate) or rate < 0:
+                raise UserCodeError(
+                    f"the learning rate schedule gave {rate} at model version {version}",
+                    fix="return a number over 0",
+                )
+        dense: Mapping[str, NDArray[Any]] = {**result.dense, **result.state}
+        return self._parameters.push(Gradients(dense, rows), version=version, learning_rate=rate)
+
+    def _settle_first(self) -> None:
+        entry = self._pushes.popleft()
+        if not isinstance(entry, _Push):
+            entry()
+            return
+        outcome = entry.outcome.result()
+        self.version = max(self.version, outcome.version)
+        for _ in range(_MAX_REFUSALS):
+            if outcome.accepted:
+                return
+            pulled = self._pull(entry.work, dense=True)
+            result = self._gradients(entry.work, pulled)
+            if not self._guard.check(result.loss, pulled.version):
+                return
+            outcome = self._runner.call(self._push(entry.work.lookups, result, pulled.version))
+        raise UnavailableError("the parameter servers keep refusing a gradient", fix="look at their logs")
+
+
+def loss_metric(programs: Programs) -> Callable[[Any, Any], Any]:
+    """The loss of predictions without regularisation, for evaluation."""
+    return lambda labels, predictions: programs.loss_of(labels, predictions, regularised=False)

@@ -1,0 +1,81 @@
+"""A stand-in for the parameter servers inside the test's process: one partition, plain SGD, numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_worker.parameters import Gradients, Pulled, PushResult
+
+
+class MemoryParameters:
+    """Keeps a model and applies SGD; ``refuse`` makes it refuse that many pushes as stale."""
+
+    def __init__(self, refuse: int = 0) -> None:
+        self.refuse = refuse
+        self.version = 0
+        self.dense: dict[str, Any] = {}
+        self.rows: dict[str, dict[int, Any]] = {}
+        self.pushes: list[tuple[int, Gradients, float]] = []
+        self.pulls: list[dict[str, Any]] = []
+        self.optimizer: OptimizerSpec | None = None
+        self.mode: UpdateMode | None = None
+        self._kinds: dict[str, DenseKind] = {}
+        self._tables: dict[str, TableSpec] = {}
+
+    async def ensure_model(
+        self,
+        dense: Mapping[str, Any],
+        specs: Sequence[DenseSpec],
+        tables: Sequence[TableSpec],
+        optimizer: OptimizerSpec,
+        mode: UpdateMode,
+    ) -> bool:
+        if self.dense:
+            return False
+        self.dense = {name: np.array(value) for name, value in dense.items()}
+        self._kinds = {spec.name: spec.kind for spec in specs}
+        self._tables = {table.name: table for table in tables}
+        self.rows = {table.name: {} for table in tables}
+        self.optimizer, self.mode = optimizer, mode
+        return True
+
+    async def pull(self, ids: Mapping[str, Any], *, dense: bool = True, pin: int = 0) -> Pulled:
+        self.pulls.append({"ids": dict(ids), "dense": dense, "pin": pin})
+        rows = {table: np.stack([self._row(table, i) for i in wanted.tolist()]) for table, wanted in ids.items()}
+        return Pulled(self.version, {k: v.copy() for k, v in self.dense.items()} if dense else {}, rows)
+
+    async def push(self, gradients: Gradients, *, version: int, learning_rate: float = 0.0) -> PushResult:
+        assert self.optimizer is not None
+        if self.refuse:
+            self.refuse -= 1
+            return PushResult(False, self.version, "stale")
+        self.pushes.append((version, gradients, learning_rate))
+        rate = learning_rate or float(self.optimizer.params["learning_rate"])
+        for name, gradient in gradients.dense.items():
+            step = -rate * gradient if self._kinds[name] is DenseKind.TRAINABLE else gradient
+            self.dense[name] = self.dense[name] + step
+        for table, (ids, values) in gradients.rows.items():
+            assert len(set(ids.tolist())) == len(ids)
+            for i, gradient in zip(ids.tolist(), values, strict=True):
+                self.rows[table][i] = self._row(table, i) - rate * gradient
+        self.version += 1
+        return PushResult(True, self.version)
+
+    async def update_servers(self, addresses: Sequence[str], generation: str) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+    def _row(self, table: str, i: int) -> Any:
+        rows = self.rows[table]
+        if i not in rows:
+            spec = self._tables[table]
+            seed = [abs(i), int(i < 0), len(table)]
+            scale = 0.0 if spec.initializer.kind == "zeros" else 0.05
+            rows[i] = np.random.default_rng(seed).uniform(-scale, scale, spec.dim).astype(np.float32)
+        return rows[i]
