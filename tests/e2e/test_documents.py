@@ -1,0 +1,50 @@
+"""Every command that the documents show runs as it stands, in order, in one shell a document."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.local_cluster import ROOT, Cluster, user_environment
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands(document: Path) -> str:
+    """The shell blocks of a document as one script that stops at the first failure and shows each command."""
+    blocks = _BLOCK.findall(document.read_text())
+    assert blocks, f"{document} shows no commands"
+    return "set -euo pipefail\n" + "\n".join(f"cat <<'SHOWN' >&2\n{block}SHOWN\n{block}" for block in blocks)
+
+
+def run_document(document: Path, directory: Path, environment: dict[str, str], timeout: float) -> str:
+    """Runs a document's commands in ``directory`` beside a copy of the examples; returns what they printed."""
+    if not (directory / "examples").exists():
+        shutil.copytree(ROOT / "examples", directory / "examples")
+    shell = Cluster(directory, environment)
+    done = shell.run("bash", "-c", commands(document), timeout=timeout)
+    assert done.returncode == 0, f"--- stdout\n{done.stdout[-4000:]}\n--- stderr\n{done.stderr[-6000:]}"
+    return done.stdout
+
+
+def test_the_readme(tmp_path: Path) -> None:
+    """It brings up a cluster of its own and takes it down."""
+    environment = user_environment(tmp_path)
+    try:
+        shown = run_document(ROOT / "README.md", tmp_path, environment, timeout=800)
+    finally:
+        Cluster(tmp_path, environment).cli("down", expect=None, timeout=100)
+    assert '"state":"SUCCEEDED"' in shown.replace(" ", "")
+    assert (tmp_path / "model.keras").stat().st_size > 10_000
+    assert any((tmp_path / "digits-export").rglob("*.keras"))
+
+
+@pytest.mark.parametrize("example", ["digits", "iris"])
+def test_an_examples_readme(cluster: Cluster, tmp_path: Path, example: str) -> None:
+    """MNIST's and DeepFM's commands are those of test_examples, which also looks at their results."""
+    shown = run_document(ROOT / "examples" / example / "README.md", tmp_path, cluster.environment, timeout=600)
+    assert "SUCCEEDED" in shown
