@@ -19,6 +19,10 @@ from dataclasses import dataclass
 PRIOR_STRENGTH = 0.25
 """Weight of a prior relative to one measurement, in the fit of the slope ``b``."""
 
+DIMINISHING = 0.02
+"""Exponent of the worker count by which rates are discounted when they are weighed, so that jobs that speed up in
+proportion share evenly instead of one taking all."""
+
 LONE_SLOPE = 0.02
 """``b / a`` assumed when nothing similar was seen: nearly linear, so that growing is tried, but not for ever."""
 
@@ -30,8 +34,9 @@ class Curve:
     Attributes:
         sizes: the worker counts that the job may have, ascending.
         rates: records/s at each.
-        corners: the sizes on the upper concave hull up to the fastest, ascending, from the smallest size on.
-        gains: rise of the rate per worker from one corner to the next (one less than the corners), decreasing.
+        worths: the rates, discounted a little with the worker count.
+        corners: the sizes on the upper concave hull of the worths up to the fastest, ascending, from the smallest size on.
+        gains: rise of the worth per worker from one corner to the next (one less than the corners), decreasing.
         falls: the gains with their sign turned: ascending, to be searched.
         base: rate of a single worker (extrapolated if the smallest size is larger).
         measured_up_to: the largest count with a measurement or a prior; 0 if there is none.
@@ -39,6 +44,7 @@ class Curve:
 
     sizes: Sequence[int]
     rates: tuple[float, ...]
+    worths: tuple[float, ...]
     corners: tuple[int, ...]
     gains: tuple[float, ...]
     falls: tuple[float, ...]
@@ -50,9 +56,13 @@ class Curve:
         if workers <= 0:
             return 0.0
         index = bisect_left(self.sizes, workers + 1) - 1
-        if index < 0:
-            return self.base
-        return self.rates[index]
+        return self.rates[index] if index >= 0 else self.base
+
+    def worth(self, workers: int) -> float:
+        """The discounted rate of an allowed size; 0 for none."""
+        if workers <= 0:
+            return 0.0
+        return self.worths[max(bisect_left(self.sizes, workers + 1) - 1, 0)]
 
 
 def fit(sizes: Sequence[int], measured: Mapping[int, float], prior: Mapping[int, float] | None = None) -> Curve:
@@ -88,9 +98,10 @@ def _fit(sizes: Sequence[int], measured: Points, prior: Points) -> Curve:
         anchors = _merged(measured, prior)
     rates = [_through(anchors, slope, n) for n in sizes]
     base = _through(anchors, slope, 1)
-    corners, gains = _hull(sizes, rates)
+    worths = tuple(rate * n**-DIMINISHING for n, rate in zip(sizes, rates, strict=True))
+    corners, gains = _hull(sizes, worths)
     known = max((n for n, _ in measured + prior), default=0)
-    return Curve(sizes, tuple(rates), corners, gains, tuple(-gain for gain in gains), base, known)
+    return Curve(sizes, tuple(rates), worths, corners, gains, tuple(-gain for gain in gains), base, known)
 
 
 def _slope(points: Points, fallback: float, strength: float) -> float:

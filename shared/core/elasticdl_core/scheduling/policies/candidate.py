@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from elasticdl_core.scheduling.snapshot import JobView
@@ -23,6 +24,8 @@ class GoodputSettings:
         least_gain: a worker that adds less than this fraction of a single worker's speed is not taken.
         first_size: a job of which nothing is known starts with at most this many workers (or its minimum).
         explore: a job grows to at most this many times the largest count at which its kind was measured.
+        critical: how much more a job counts whose remaining time, however many workers it had, is a large part of the
+            time that the cluster needs for all work present.
         shortest_s: remaining times are not told apart below this.
         unknown_s: single-worker remaining time that is assumed for a job that reports none.
     """
@@ -35,6 +38,7 @@ class GoodputSettings:
     least_gain: float = 0.03
     first_size: int = 4
     explore: float = 2.0
+    critical: float = 0.0
     shortest_s: float = 60.0
     unknown_s: float = 3600.0
 
@@ -72,7 +76,7 @@ class Candidate:
 
     def value(self, workers: int) -> float:
         """Value per second of that size."""
-        return self.unit * self.curve.rate(workers)
+        return self.unit * self.curve.worth(workers)
 
     def larger(self, workers: int) -> int | None:
         """The next size worth taking, or None."""
@@ -123,6 +127,25 @@ def weigh(job: JobView, cost: float, settings: GoodputSettings, now: float) -> C
         penalty = settings.caution * unit * rate * job.rescale_cost_s / horizon
         frozen = job.last_rescale_at is not None and now - job.last_rescale_at < settings.cooldown_s
     return Candidate(job, curve, unit, max(cost, 1e-9), remaining, current, top, capped, penalty, frozen)
+
+
+def weigh_critical(candidates: Iterable[Candidate], slots: float, settings: GoodputSettings) -> None:
+    """Raises the weight of jobs on the critical path.
+
+    Dividing by remaining time favours short jobs, which is what keeps waiting low on average, but the longest job
+    then ends last and alone, on workers that it can hardly use. It counts more, the larger its shortest possible
+    time is compared with the time in which the cluster could do all the work that is there.
+    """
+    candidates = list(candidates)
+    drain = sum(c.remaining_s * c.cost for c in candidates) / max(slots, 1.0)
+    if drain <= 0 or settings.critical <= 0:
+        return
+    for c in candidates:
+        fastest = c.curve.rate(c.curve.corners[-1])
+        shortest = c.remaining_s * c.curve.base / fastest if fastest > 0 else 0.0
+        factor = 1.0 + settings.critical * shortest / drain
+        c.unit *= factor
+        c.penalty *= factor
 
 
 def _top(job: JobView, curve: Curve, settings: GoodputSettings) -> tuple[int, str]:

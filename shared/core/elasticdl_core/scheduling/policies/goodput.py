@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from elasticdl_core.scheduling.admission import AdmissionRules, admit, split_unwanted
 from elasticdl_core.scheduling.ledger import Ledger
 from elasticdl_core.scheduling.plan import Plan, Reason, ReasonCode
-from elasticdl_core.scheduling.policies.candidate import Candidate, GoodputSettings, weigh
+from elasticdl_core.scheduling.policies.candidate import Candidate, GoodputSettings, weigh, weigh_critical
 from elasticdl_core.scheduling.policies.marginal import divide
 from elasticdl_core.scheduling.policies.surplus import (
     MAX_BLOCKERS,
@@ -37,6 +37,7 @@ class GoodputPolicy:
         runnable, unwanted = split_unwanted(snapshot)
         ledger = Ledger(snapshot)
         candidates = {job.id: weigh(job, ledger.worker_cost(job), self._settings, snapshot.now) for job in runnable}
+        weigh_critical(candidates.values(), snapshot.capacity.total.slots, self._settings)
         rules = AdmissionRules(
             size=lambda job: job.smallest,
             queue_key=lambda job: _response_ratio(candidates[job.id], snapshot.now),

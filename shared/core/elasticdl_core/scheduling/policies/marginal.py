@@ -198,9 +198,9 @@ def _most(candidate: Candidate, have: int, room: float) -> int | None:
     corner = curve.corners[bisect_right(curve.corners, bound) - 1]
     best = max(corner, have)
     for size in curve.sizes[bisect_right(curve.sizes, best) : bisect_right(curve.sizes, bound)]:
-        if curve.rate(size) > curve.rate(best):
+        if curve.worth(size) > curve.worth(best):
             best = size
-    return best if best > have and curve.rate(best) > curve.rate(have) else None
+    return best if best > have and curve.worth(best) > curve.worth(have) else None
 
 
 def _worth(candidates: Sequence[Candidate], sizes: dict[str, int]) -> float:

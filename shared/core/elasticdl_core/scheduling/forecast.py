@@ -1,0 +1,162 @@
+"""When will a job start and end, and what if? The policy itself, played forward on what is known now.
+
+Nothing is written and no new job is assumed to come, so a forecast says what the cluster is heading for, not what a
+user was promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from elasticdl_core.errors import NotFoundError
+from elasticdl_core.job import JobState
+from elasticdl_core.scheduling.plan import Plan
+from elasticdl_core.scheduling.policies.base import Policy
+from elasticdl_core.scheduling.snapshot import Capacity, JobView, Resources, Snapshot
+from elasticdl_core.scheduling.throughput import fit
+
+LONGEST_STEP_S = 1800.0
+"""Time-dependent rules are asked again at least this often."""
+
+MOST_STEPS = 400
+"""Bounds the work of a forecast; what has not ended by then is given as unknown."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is expected.
+
+    Attributes:
+        plan: what the policy decides now.
+        starts: when each job gets its first workers, on the snapshot's clock; None if that cannot be told.
+        ends: when each job ends; None if its speed or its remaining work is unknown, or it waits for one that is.
+    """
+
+    plan: Plan
+    starts: Mapping[str, float | None]
+    ends: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A question.
+
+    Attributes:
+        add: jobs that do not exist.
+        remove: ids of jobs to leave out.
+        priorities: other priorities, by id.
+        sizes: other (min, max) workers, by id.
+        slots: another capacity, in slots.
+    """
+
+    add: Sequence[JobView] = ()
+    remove: Sequence[str] = ()
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    slots: int | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The answer: the same cluster without and with the change."""
+
+    before: Forecast
+    after: Forecast
+
+
+def forecast(snapshot: Snapshot, policy: Policy) -> Forecast:
+    """Plays the policy forward until all jobs whose end can be told have ended."""
+    first: Plan | None = None
+    starts: dict[str, float | None] = {}
+    ends: dict[str, float | None] = {}
+    jobs = {job.id: job for job in snapshot.jobs}
+    now = snapshot.now
+    for job in snapshot.jobs:
+        starts[job.id] = job.started_at if job.current_workers > 0 else None
+        ends[job.id] = None
+    for _ in range(MOST_STEPS):
+        plan = policy.plan(replace(snapshot, now=now, jobs=tuple(jobs.values())))
+        first = first or plan
+        running = _apply(jobs, plan, now, starts)
+        left = {job_id: seconds for job_id in running if (seconds := _seconds_left(jobs[job_id])) is not None}
+        if not left:
+            break
+        step = min(min(left.values()), LONGEST_STEP_S)
+        now += step
+        for job_id, seconds in left.items():
+            if seconds <= step + 1e-9:
+                ends[job_id] = now
+                del jobs[job_id]
+            else:
+                job = jobs[job_id]
+                done = (job.remaining_records or 0.0) * step / seconds
+                jobs[job_id] = replace(job, remaining_records=(job.remaining_records or 0.0) - done)
+    return Forecast(first or policy.plan(snapshot), starts, ends)
+
+
+def what_if(snapshot: Snapshot, policy: Policy, change: Change) -> Comparison:
+    """Compares the forecasts without and with a change. Writes nothing.
+
+    Raises:
+        NotFoundError: the change names a job that is not in the snapshot.
+    """
+    known = set(snapshot.by_id)
+    for job_id in (*change.remove, *change.priorities, *change.sizes):
+        if job_id not in known:
+            raise NotFoundError(f"there is no active job {job_id!r}", fix="list the jobs with: elasticdl jobs list")
+    return Comparison(forecast(snapshot, policy), forecast(_changed(snapshot, change), policy))
+
+
+def _changed(snapshot: Snapshot, change: Change) -> Snapshot:
+    jobs = []
+    for job in snapshot.jobs:
+        if job.id in change.remove:
+            continue
+        low, high = change.sizes.get(job.id, (job.min_workers, job.max_workers))
+        allowed = () if job.id in change.sizes else job.allowed_sizes
+        priority = change.priorities.get(job.id, job.priority)
+        jobs.append(replace(job, min_workers=low, max_workers=high, allowed_sizes=allowed, priority=priority))
+    capacity = snapshot.capacity
+    if change.slots is not None:
+        total = capacity.total
+        capacity = Capacity(Resources(float(change.slots), total.cpu, total.memory, total.gpu))
+    return replace(snapshot, jobs=(*jobs, *change.add), capacity=capacity)
+
+
+def _apply(jobs: dict[str, JobView], plan: Plan, now: float, starts: dict[str, float | None]) -> list[str]:
+    """Carries a plan out; a change costs the job the records that it would have done meanwhile."""
+    running = []
+    for job_id, allocation in plan.allocations.items():
+        job, workers = jobs[job_id], allocation.workers
+        if workers:
+            running.append(job_id)
+        if workers == job.current_workers or not job.schedulable:
+            continue
+        remaining = job.remaining_records
+        if workers and remaining is not None:
+            remaining += (_rate(job, workers) or 0.0) * job.rescale_cost_s
+        if workers and starts.get(job_id) is None:
+            starts[job_id] = now
+        jobs[job_id] = replace(
+            job,
+            current_workers=workers,
+            state=JobState.RUNNING if workers else JobState.QUEUED,
+            remaining_records=remaining,
+            last_rescale_at=now,
+            started_at=now if workers and not job.current_workers else job.started_at,
+        )
+    return running
+
+
+def _rate(job: JobView, workers: int) -> float | None:
+    if not job.throughput and not job.prior_throughput:
+        return None
+    return fit(job.sizes, job.throughput, job.prior_throughput).rate(workers)
+
+
+def _seconds_left(job: JobView) -> float | None:
+    rate = _rate(job, job.current_workers)
+    if job.remaining_records is None or not rate:
+        return None
+    return job.remaining_records / rate
