@@ -129,7 +129,7 @@ async def test_failure_keeps_the_traceback(api: Api) -> None:
 
 
 async def test_bundle_of_the_job(api: Api) -> None:
-    job_id, master = await api.running()
+    _, master = await api.running()
     response = await master.request("GET", "/bundle")
     assert response.content == make_zip({"model.py": MODULE})
 
