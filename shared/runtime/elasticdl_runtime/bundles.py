@@ -193,6 +193,8 @@ def _member_path(member: zipfile.ZipInfo, target: Path) -> Path:
     bad = any(part in ("", ".", "..") or len(part.encode("utf-8", "replace")) > 255 for part in parts)
     if bad or len(name) > 1024 or any(char in name for char in "\\:\0") or not name.isprintable():
         raise _refused(f"the member {name[:100]!r} has a name that is not taken")
+    if member.header_offset < 0:
+        raise _refused("it is not a sound zip file (an offset lies before its beginning)")
     if member.flag_bits & 0x1:
         raise _refused(f"{name!r} is encrypted")
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

@@ -80,7 +80,7 @@ class Down(FakeLauncher):
         raise UnavailableError("the agent is down")
 
 
-# -- relay -------------------------------------------------------------------------------------------------------------
+# -- relay -----------------------------------------------------------------------------------------------------------
 
 
 async def test_the_relay_launches_each_master_once(api: Api) -> None:
@@ -133,7 +133,7 @@ async def test_intents_of_a_cancelled_job_are_dropped(api: Api) -> None:
     assert (await api.job(job_id))["state"] == "CANCELLED"
 
 
-# -- watchdog ----------------------------------------------------------------------------------------------------------
+# -- watchdog --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_master_that_exits_is_replaced_at_once_by_one_replica_only(api: Api) -> None:
@@ -255,7 +255,7 @@ async def test_a_job_that_is_suspended_before_its_master_lived_needs_none(api: A
     assert (await api.job(job_id))["state"] == "SUSPENDED"
 
 
-# -- reaper ------------------------------------------------------------------------------------------------------------
+# -- reaper ----------------------------------------------------------------------------------------------------------
 
 
 async def _living(api: Api) -> set[str]:
@@ -321,7 +321,7 @@ async def test_processes_of_nobody_are_ended_after_a_while(api: Api) -> None:
     assert await _living(api) == set()
 
 
-# -- all together ------------------------------------------------------------------------------------------------------
+# -- all together ----------------------------------------------------------------------------------------------------
 
 
 async def test_the_background_launches_and_replaces_on_its_own(api: Api) -> None:

@@ -1,0 +1,146 @@
+"""The look at a model module without running it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticdl.model_check import check_model_module
+from elasticdl_core.errors import UserCodeError
+from elasticdl_core.job import JobSpec
+
+pytestmark = pytest.mark.unit
+
+GOOD = """
+raise SystemExit("a module that is looked at is not run")
+import keras
+def custom_model(): ...
+def loss(labels, predictions): ...
+def optimizer(): ...
+def feed(dataset, mode, metadata): ...
+"""
+
+
+def _spec(**changes: Any) -> JobSpec:
+    values = {"model_def": "model.custom_model", "model_zoo": "/zoo", "training_data": "/data"}
+    return JobSpec.from_mapping({**values, **changes})
+
+
+def _check(zoo: Path, source: str, **changes: Any) -> None:
+    (zoo / "model.py").write_text(source)
+    check_model_module(zoo, _spec(**changes))
+
+
+def test_a_good_module_passes_and_is_not_run(tmp_path: Path) -> None:
+    _check(tmp_path, GOOD)
+
+
+@pytest.mark.parametrize("name", ["custom_model", "loss", "optimizer", "feed"])
+def test_each_needed_entry_is_missed(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserCodeError, match=f"model.py does not define '{name}'") as caught:
+        _check(tmp_path, GOOD.replace(f"def {name}(", f"def {name}_("))
+    assert "add to model.py" in caught.value.fix
+    assert "did you mean" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "loss = lambda labels, predictions: 0",
+        "from losses import cross_entropy as loss",
+        "import loss",
+        "loss: object = None",
+        "(loss, other) = (1, 2)",
+        "if True:\n    def loss(): ...",
+        "try:\n    import fast\nexcept ImportError:\n    loss = None",
+        "with open('x') as loss: pass",
+        "for loss in (): pass",
+        "class loss: ...",
+        "if (loss := 1): pass",
+        "from losses import *",
+        "globals()['loss'] = 1",
+        "exec('loss = 1')",
+        "def __getattr__(name): ...",
+        "match 1:\n    case 1:\n        loss = 1",
+    ],
+)
+def test_names_come_about_in_many_ways(tmp_path: Path, definition: str) -> None:
+    _check(tmp_path, GOOD.replace("def loss(labels, predictions): ...", definition))
+
+
+@pytest.mark.parametrize("definition", ["loss: object", "def f():\n    loss = 1", "class A:\n    loss = 1", "loss"])
+def test_what_is_no_definition_does_not_count(tmp_path: Path, definition: str) -> None:
+    with pytest.raises(UserCodeError, match="'loss'"):
+        _check(tmp_path, GOOD.replace("def loss(labels, predictions): ...", definition))
+
+
+def test_the_first_names_of_the_original_work(tmp_path: Path) -> None:
+    source = GOOD.replace("custom_model", "forward").replace("feed", "dataset_fn")
+    _check(tmp_path, source, model_def="model.forward")
+    _check(tmp_path, source.replace("dataset_fn", "my_feed"), model_def="model.forward", feed="my_feed")
+
+
+def test_a_syntax_error_has_file_line_and_text(tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError, match=r"model\.py:3: ") as caught:
+        _check(tmp_path, "import keras\n\ndef custom_model(:\n    pass\n")
+    assert "def custom_model(:" in caught.value.traceback
+    assert "line 3" in caught.value.fix
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"x = 1\0", b"# -*- coding: nonsense -*-\n", b"(" * 5000])
+def test_a_file_that_is_no_python(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.py").write_bytes(content)
+    with pytest.raises(UserCodeError, match=r"model\.py"):
+        check_model_module(tmp_path, _spec())
+
+
+def test_a_file_in_another_encoding_is_read(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_bytes(b"# -*- coding: latin-1 -*-\n# caf\xe9\n" + GOOD.encode())
+    check_model_module(tmp_path, _spec())
+
+
+def test_folders_and_other_files_of_the_zoo(tmp_path: Path) -> None:
+    (tmp_path / "vision" / "mnist").mkdir(parents=True)
+    (tmp_path / "vision" / "mnist" / "cnn.py").write_text(GOOD)
+    (tmp_path / "losses.py").write_text("def focal(): ...\n")
+    spec = {"model_def": "vision.mnist.cnn.custom_model"}
+    check_model_module(tmp_path, _spec(**spec))
+    check_model_module(tmp_path, _spec(**spec, loss="losses.focal"))
+    with pytest.raises(UserCodeError, match=r"losses\.py does not define 'dice'"):
+        check_model_module(tmp_path, _spec(**spec, loss="losses.dice"))
+    with pytest.raises(UserCodeError, match=r"--loss names the file lost\.py") as caught:
+        check_model_module(tmp_path, _spec(**spec, loss="lost.focal"))
+    assert "losses.py" in caught.value.fix
+    with pytest.raises(UserCodeError, match=r"--model_def names the file cnn\.py"):
+        check_model_module(tmp_path, _spec(model_def="cnn.custom_model"))
+    with pytest.raises(UserCodeError, match="no directory"):
+        check_model_module(tmp_path / "none", _spec())
+
+
+def test_the_reader_may_bring_the_feed(tmp_path: Path) -> None:
+    source = GOOD.replace("def feed", "def unfeed")
+    _check(tmp_path, source, data_reader_params={"label": "class"})
+    _check(tmp_path, source + "\ndef custom_data_reader(data_origin): ...\n")
+    with pytest.raises(UserCodeError, match="feed or dataset_fn"):
+        _check(tmp_path, source)
+
+
+def test_what_other_types_of_jobs_need(tmp_path: Path) -> None:
+    init = {"checkpoint_dir_for_init": "/c"}
+    trained = GOOD.replace("def loss", "def lost").replace("def optimizer", "def optimiser")
+    evaluation = {**init, "type": "evaluation", "validation_data": "/v", "training_data": ""}
+    with pytest.raises(UserCodeError, match="eval_metrics_fn"):
+        _check(tmp_path, trained, **evaluation)
+    _check(tmp_path, trained + "def eval_metrics_fn(): ...\n", **evaluation)
+    prediction = {**init, "type": "prediction", "prediction_data": "/p", "training_data": ""}
+    _check(tmp_path, trained, **prediction)
+    with pytest.raises(UserCodeError, match="'Writer'"):
+        _check(tmp_path, trained, **prediction, prediction_outputs_processor="Writer")
+
+
+def test_what_is_named_must_be_there(tmp_path: Path) -> None:
+    for flag in ("callbacks", "eval_metrics_fn", "custom_data_reader"):
+        with pytest.raises(UserCodeError, match="'mine'"):
+            _check(tmp_path, GOOD, **{flag: "mine"})

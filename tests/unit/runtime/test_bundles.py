@@ -1,0 +1,198 @@
+"""Bundles: the same code gives the same bytes; whatever comes in, nothing leaves its directory."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_runtime import bundles
+from elasticdl_runtime.bundles import digest_hex, digest_of, pack_bundle, unpack_bundle
+
+pytestmark = pytest.mark.unit
+
+
+def _zoo(root: Path) -> Path:
+    (root / "zoo" / "sub" / "__pycache__").mkdir(parents=True)
+    (root / "zoo" / ".git").mkdir()
+    (root / "zoo" / "model.py").write_text("x = 1\n")
+    (root / "zoo" / "sub" / "vocabulary.txt").write_text("a\nb\n")
+    (root / "zoo" / "sub" / "__pycache__" / "m.pyc").write_bytes(b"x")
+    (root / "zoo" / ".git" / "config").write_text("secret")
+    (root / "zoo" / ".env").write_text("secret")
+    return root / "zoo"
+
+
+def _write(path: Path, members: list[tuple[zipfile.ZipInfo | str, bytes]]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, data in members:
+            archive.writestr(member, data)
+    return path
+
+
+def _member(name: str, mode: int = 0) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name)
+    info.external_attr = mode << 16
+    return info
+
+
+def test_round_trip_without_hidden_and_compiled_files(tmp_path: Path) -> None:
+    data, digest = pack_bundle(_zoo(tmp_path))
+    assert digest == digest_of(data)
+    path = tmp_path / "b.zip"
+    path.write_bytes(data)
+    target = unpack_bundle(path, tmp_path / "job" / "code")
+    found = sorted(p.relative_to(target).as_posix() for p in target.rglob("*") if p.is_file())
+    assert found == ["model.py", "sub/vocabulary.txt"]
+    assert (target / "model.py").read_text() == "x = 1\n"
+    assert [p.name for p in (tmp_path / "job").iterdir()] == ["code"]
+
+
+def test_packing_depends_on_names_and_contents_only(tmp_path: Path) -> None:
+    zoo = _zoo(tmp_path)
+    first = pack_bundle(zoo)
+    os.utime(zoo / "model.py", (1, 1))
+    (zoo / "model.py").chmod(0o600)
+    assert pack_bundle(str(zoo)) == first
+    (zoo / "model.py").write_text("x = 2\n")
+    assert pack_bundle(zoo)[1] != first[1]
+
+
+def test_unpacking_again_leaves_what_is_there(tmp_path: Path) -> None:
+    path = _write(tmp_path / "b.zip", [("model.py", b"new")])
+    target = tmp_path / "code"
+    target.mkdir()
+    unpack_bundle(path, target)  # an empty directory may be there already
+    assert (target / "model.py").read_text() == "new"
+    (target / "model.py").write_text("old")
+    assert unpack_bundle(path, target) == target
+    assert (target / "model.py").read_text() == "old"
+
+
+def test_packing_refuses_what_is_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidInputError, match="no directory"):
+        pack_bundle(tmp_path / "none")
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(InvalidInputError, match="no Python file"):
+        pack_bundle(tmp_path)
+    (tmp_path / "a.py").write_text("a")
+    monkeypatch.setattr(bundles, "MAX_FILES", 1)
+    with pytest.raises(InvalidInputError, match="too much"):
+        pack_bundle(tmp_path)
+    monkeypatch.setattr(bundles, "MAX_FILES", 10)
+    monkeypatch.setattr(bundles, "MAX_ZIP_BYTES", 10)
+    with pytest.raises(InvalidInputError, match="at most"):
+        pack_bundle(tmp_path)
+    monkeypatch.setattr(bundles, "MAX_FILE_BYTES", 0)
+    with pytest.raises(InvalidInputError, match="small files"):
+        pack_bundle(tmp_path)
+
+
+def test_packing_refuses_links_that_leave_the_zoo(tmp_path: Path) -> None:
+    zoo = _zoo(tmp_path)
+    (tmp_path / "secret").write_text("s")
+    (zoo / "inner.py").symlink_to(zoo / "model.py")
+    pack_bundle(zoo)
+    (zoo / "leak.py").symlink_to(tmp_path / "secret")
+    with pytest.raises(InvalidInputError, match="leaves"):
+        pack_bundle(zoo)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x.py", "/x.py", "a/../../x.py", "a//b.py", "./a.py", "a\\b.py", "c:x.py", "a/\x07.py", "x" * 300, "..", "/"],
+)
+def test_names_that_leave_or_confuse_are_refused(tmp_path: Path, name: str) -> None:
+    path = _write(tmp_path / "b.zip", [(_member(name), b"evil")])
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(InvalidInputError, match="refused"):
+        unpack_bundle(path, tmp_path / "code")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFSOCK, stat.S_IFDIR])
+def test_links_and_special_files_are_refused(tmp_path: Path, kind: int) -> None:
+    path = _write(tmp_path / "b.zip", [(_member("a.py", kind | 0o777), b"/etc/passwd")])
+    with pytest.raises(InvalidInputError, match="link or a special file"):
+        unpack_bundle(path, tmp_path / "code")
+
+
+@pytest.mark.parametrize(
+    "members", [["a", "a"], ["a", "a/b"], ["a/b", "a"]], ids=["twice", "file as directory", "directory as file"]
+)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_members_that_collide_are_refused(tmp_path: Path, members: list[str]) -> None:
+    path = _write(tmp_path / "b.zip", [(name, b"x") for name in members])
+    with pytest.raises(InvalidInputError, match="twice"):
+        unpack_bundle(path, tmp_path / "code")
+
+
+def test_bombs_are_stopped_by_counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "MAX_UNPACKED_BYTES", 100_000)
+    path = _write(tmp_path / "b.zip", [(f"{n}.py", b"\0" * 30_000) for n in range(4)])
+    with pytest.raises(InvalidInputError, match="unpacks to more"):
+        unpack_bundle(path, tmp_path / "code")
+    monkeypatch.setattr(bundles, "MAX_FILES", 3)
+    with pytest.raises(InvalidInputError, match="4 members"):
+        unpack_bundle(path, tmp_path / "code")
+    assert [p.name for p in tmp_path.iterdir()] == ["b.zip"]
+
+
+def test_a_header_that_lies_about_the_size_is_not_believed(tmp_path: Path) -> None:
+    path = _write(tmp_path / "b.zip", [("a.py", b"\0" * 50_000)])
+    data = bytearray(path.read_bytes())
+    central = data.index(b"PK\x01\x02")
+    struct.pack_into("<I", data, central + 24, 10)  # uncompressed size
+    path.write_bytes(data)
+    with pytest.raises(InvalidInputError, match="refused"):
+        unpack_bundle(path, tmp_path / "code")
+
+
+def test_other_compressions_and_encryption_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "b.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("a.py", b"x" * 100)
+    with pytest.raises(InvalidInputError, match="other than deflate"):
+        unpack_bundle(path, tmp_path / "code")
+    _write(path, [("a.py", b"x")])
+    data = bytearray(path.read_bytes())
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(signature) + offset] |= 1
+    path.write_bytes(data)
+    with pytest.raises(InvalidInputError, match="encrypted"):
+        unpack_bundle(path, tmp_path / "code")
+
+
+@pytest.mark.parametrize("digest", ["", "sha256:", "sha256:" + "A" * 64, "sha256:../../x", "md5:" + "0" * 64])
+def test_what_is_no_digest_is_refused(digest: str) -> None:
+    with pytest.raises(InvalidInputError, match="not the digest"):
+        digest_hex(digest)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_damaged_bundle_is_refused_or_unpacked_inside(tmp_path_factory: pytest.TempPathFactory, data) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model.py", b"x = 1\n" * 20)
+        archive.writestr("sub/data.txt", b"abc")
+    content = bytearray(buffer.getvalue())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    content = content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
+    (folder / "b.zip").write_bytes(content)
+    try:
+        unpack_bundle(folder / "b.zip", folder / "code")
+    except InvalidInputError:
+        assert [p.name for p in folder.iterdir()] == ["b.zip"]
+    else:
+        assert sorted(p.name for p in folder.iterdir()) in (["b.zip", "code"], ["b.zip"])
