@@ -86,7 +86,7 @@ class MemoryQueue:
     async def lease(self, owner: str, limit: int, lease_s: float) -> list[Lease]:
         """See the port."""
         store = self._enter()
-        leases = []
+        leases: list[Lease] = []
         while len(leases) < limit and store.todo:
             task, _ = store.todo.popitem(last=False)
             store.counter += 1

@@ -53,7 +53,7 @@ class RedisQueue:
         self._timeout_s = timeout_s
         self._keys = [f"{{{job_id}}}:{key}" for key in _KEYS]
         self._assert = (_SCRIPTS / "assert_epoch.lua").read_text()
-        self._redis = aioredis.Redis.from_url(
+        self._redis: Any = aioredis.Redis.from_url(
             url,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,

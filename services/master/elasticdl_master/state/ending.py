@@ -1,0 +1,145 @@
+"""How a job ends: workers leave, a last checkpoint where it makes sense, PS leave, the state is posted."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from elasticdl_core.job import JobState, JobType
+from elasticdl_master.state.checkpoints import SUSPEND
+from elasticdl_master.state.instructions import Finish, SetState
+
+if TYPE_CHECKING:
+    from elasticdl_master.state.machine import JobMachine
+
+
+class Directive(enum.StrEnum):
+    """What a worker is told."""
+
+    CONTINUE = "continue"
+    WAIT = "wait"
+    DRAIN = "drain"
+    FINISHED = "finished"
+
+
+class Step(enum.StrEnum):
+    """How far the end has come."""
+
+    BEGIN = "begin"
+    DRAINING = "draining"
+    SAVING = "saving"
+    LEAVING = "leaving"
+
+
+_PAUSES = (JobState.SUSPENDED, JobState.QUEUED)
+
+
+class Ending:
+    """The way from a decision to end to nothing being left.
+
+    Args:
+        to: the state that the job will be in.
+        reason: why, for the user.
+        detail: more for the user: traceback, fix.
+        crashed: a worker whose last output belongs into the detail.
+    """
+
+    def __init__(self, to: JobState, reason: str, detail: Mapping[str, Any], crashed: str = "") -> None:
+        self.to = to
+        self.reason = reason
+        self.step = Step.BEGIN
+        self._detail = detail
+        self._crashed = crashed
+        self._posted = False
+        self._save_asked = False
+        self._deadline = 0.0
+
+    @property
+    def directive(self) -> Directive:
+        """What workers are told meanwhile."""
+        return Directive.DRAIN if self.to in _PAUSES else Directive.FINISHED
+
+    def yields_to(self, wanted: JobState) -> bool:
+        """Whether another wish takes precedence."""
+        return self.to in _PAUSES and wanted is JobState.CANCELLED
+
+    def advance(self, machine: JobMachine, now: float) -> bool:
+        """Goes on as far as possible; returns whether all is over."""
+        before = None
+        while before is not self.step:
+            before = self.step
+            if self.step is Step.BEGIN:
+                self._begin(machine, now)
+            elif self.step is Step.DRAINING:
+                self._drain(machine, now)
+            elif self.step is Step.SAVING:
+                self._save(machine, now)
+            elif self._left(machine, now):
+                return True
+        return False
+
+    def _begin(self, machine: JobMachine, now: float) -> None:
+        limits = machine.limits
+        if self.to is JobState.FAILED:
+            self._post(machine)
+        if self.to in (JobState.FAILED, JobState.CANCELLED):
+            self._leave(machine, now)
+            return
+        self.step = Step.DRAINING
+        pausing = self.to in _PAUSES
+        self._deadline = now + (limits.drain_s if pausing else limits.finish_s)
+        for worker in machine.workers.living:
+            if not pausing:
+                worker.finished = True
+            if pausing or not worker.last_heartbeat:
+                machine.emit(*machine.workers.drain(worker, now))
+
+    def _drain(self, machine: JobMachine, now: float) -> None:
+        living = machine.workers.living
+        if now >= self._deadline:
+            for worker in living:
+                if worker.state != "leaving":
+                    machine.emit(*machine.workers.stop(worker, machine.limits.leave_s))
+        if not living or now >= self._deadline + 2 * machine.limits.leave_s:
+            self.step = Step.SAVING
+
+    def _save(self, machine: JobMachine, now: float) -> None:
+        if machine.checkpoints.saving and machine.servers.ready:
+            return
+        latest = machine.checkpoints.latest
+        current = (machine.servers.version, machine.work.snapshot())
+        wanted = (
+            self.to in _PAUSES
+            and machine.spec.type is JobType.TRAINING
+            and machine.servers.initialized
+            and machine.work.main.listed
+            and machine.work.records_done > 0
+        )
+        stale = latest is None or (latest["version"], latest["done"]) != current
+        if wanted and stale and not self._save_asked:
+            self._save_asked = True
+            machine.begin_save(SUSPEND, now)
+            return
+        self._leave(machine, now)
+
+    def _leave(self, machine: JobMachine, now: float) -> None:
+        self.step = Step.LEAVING
+        self._deadline = now + 2 * machine.limits.leave_s
+        machine.emit(*machine.servers.stop(machine.limits.leave_s))
+        for worker in machine.workers.living:
+            machine.emit(*machine.workers.stop(worker, machine.limits.leave_s))
+
+    def _left(self, machine: JobMachine, now: float) -> bool:
+        gone = not machine.workers.living and machine.servers.all_gone
+        if not gone and now < self._deadline:
+            return False
+        self._post(machine)
+        machine.emit(Finish())
+        return True
+
+    def _post(self, machine: JobMachine) -> None:
+        if not self._posted:
+            self._posted = True
+            machine.state = self.to
+            machine.emit(SetState(self.to, self.reason, self._detail, self._crashed))

@@ -1,0 +1,228 @@
+"""What can happen to a job: the inputs of the state machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from elasticdl_core.ports.launcher import ProcessStatus
+from elasticdl_core.task import Lease, Shard, TaskId, TaskType
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The runner has told the machine all that it found; decisions may begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsListed:
+    """A piece of the list of shards of one type of work; ``last`` closes the list."""
+
+    type: TaskType
+    shards: Sequence[Shard]
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    """Listing the shards, unpacking the code or finding a checkpoint showed that the job cannot go on."""
+
+    message: str
+    fix: str = ""
+    traceback: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRegistered:
+    """A worker said hello."""
+
+    index: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescribed:
+    """A worker built the model and says what it has."""
+
+    owner: str
+    description: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A worker lives; numbers count since the start of that incarnation."""
+
+    index: int
+    incarnation: int
+    positions: Mapping[str, int] = field(default_factory=dict)
+    records: int = 0
+    steps: int = 0
+    samples_per_second: float = 0.0
+    model_version: int = 0
+    losses: Sequence[tuple[int, float]] = ()
+    phase: str = ""
+    step_p95_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TasksLeased:
+    """The queue handed out tasks."""
+
+    leases: Sequence[Lease]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReported:
+    """A task is done: the queue accepted the report for the first time."""
+
+    task: TaskId
+    owner: str
+    token: str
+    result: bytes = b""
+    model_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRefused:
+    """A worker reported a task whose lease it had lost: its records were processed in excess."""
+
+    task: TaskId
+    owner: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReturned:
+    """A task came back from ``position`` on."""
+
+    task: TaskId
+    owner: str
+    token: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesTaken:
+    """The queue took leases back: they expired, or their owner is gone."""
+
+    leases: Sequence[Lease]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """A worker says that it cannot go on with a task, or at all when there is none."""
+
+    owner: str
+    kind: str
+    message: str
+    fix: str = ""
+    traceback: str = ""
+    task: TaskId | None = None
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessChanged:
+    """The launcher says how a process of the job stands."""
+
+    status: ProcessStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Directed:
+    """The api says what is wanted of the job."""
+
+    desired: str
+    target_workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSeen:
+    """A PS answered its status call."""
+
+    index: int
+    incarnation: int
+    initialized: bool
+    version: int
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServersRestored:
+    """All PS hold the content of one checkpoint."""
+
+    directory: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFailed:
+    """A checkpoint was refused: truncated, flipped, missing or of another model."""
+
+    directory: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """All PS keep their parameters readable under the number of an evaluation."""
+
+    number: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint is committed: files, manifest on disk, manifest in the api."""
+
+    kind: str
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    """A checkpoint was not written; the ones before are intact."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChanged:
+    """The queue's store does not answer (``reason``), or does again (empty)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passes."""
+
+
+Event: TypeAlias = (
+    Started
+    | ShardsListed
+    | JobFailed
+    | WorkerRegistered
+    | ModelDescribed
+    | Heartbeat
+    | TasksLeased
+    | TaskReported
+    | ReportRefused
+    | TaskReturned
+    | LeasesTaken
+    | WorkerFailed
+    | ProcessChanged
+    | Directed
+    | ServerSeen
+    | ServersRestored
+    | RestoreFailed
+    | Pinned
+    | Saved
+    | SaveFailed
+    | StoreChanged
+    | Tick
+)

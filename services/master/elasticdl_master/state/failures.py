@@ -1,0 +1,47 @@
+"""The budgets of user code: a task that fails, or that takes its workers down, again and again is condemned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from elasticdl_core.task import TaskId, TaskType
+from elasticdl_master.state.settings import Limits
+
+Key = tuple[TaskType, int, int]
+
+
+@dataclass
+class FailureBook:
+    """Counts failures by task, whichever part of it was leased.
+
+    Attributes:
+        limits: the budgets.
+        quarantined: tasks that are out of the game.
+    """
+
+    limits: Limits
+    quarantined: set[TaskId] = field(default_factory=set)
+    _failures: dict[Key, list[int]] = field(default_factory=dict)
+    _deaths: dict[Key, int] = field(default_factory=dict)
+
+    def user_failed(self, task: TaskId, worker: int, *, alone: bool) -> bool:
+        """User code raised on a task. Returns whether that condemns it.
+
+        It takes several failures on two or more workers; on one only if there is no other, or if the others never
+        get hold of the task.
+        """
+        failures = self._failures.setdefault(_key(task), [])
+        failures.append(worker)
+        if len(failures) < self.limits.user_failures:
+            return False
+        return alone or len(set(failures)) > 1 or len(failures) >= 2 * self.limits.user_failures
+
+    def killed_worker(self, task: TaskId) -> bool:
+        """A worker died while it had the task in hand. Returns whether that condemns the task."""
+        key = _key(task)
+        self._deaths[key] = self._deaths.get(key, 0) + 1
+        return self._deaths[key] >= self.limits.user_failures
+
+
+def _key(task: TaskId) -> Key:
+    return task.type, task.round, task.index

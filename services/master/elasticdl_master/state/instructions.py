@@ -1,0 +1,235 @@
+"""What the state machine wants done: its outputs, which the runner carries out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from elasticdl_core.job import JobState
+from elasticdl_core.task import TaskId
+from elasticdl_master.queue.port import Contents
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchWorker:
+    """Launch a worker."""
+
+    index: int
+    incarnation: int
+    memory_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateWorker:
+    """Ask a worker to leave; kill it after the grace."""
+
+    index: int
+    incarnation: int
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchServer:
+    """Launch a PS."""
+
+    index: int
+    incarnation: int
+    memory_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateServer:
+    """Ask a PS to leave; kill it after the grace."""
+
+    index: int
+    incarnation: int
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreServers:
+    """Bring all PS to a checkpoint."""
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FlushRound:
+    """Synchronous mode: close the present round with the gradients that it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Keep the present parameters readable under a number on all PS."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unpin:
+    """Drop a pin."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Write a checkpoint and commit its manifest.
+
+    ``done`` is the work that the checkpoint contains at least: it was recorded before the first PS is asked.
+    """
+
+    kind: str
+    done: Mapping[str, Any]
+    training_epoch: int
+    records_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """Remove a checkpoint: its entry, then its files."""
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AddTasks:
+    """Put tasks into the queue."""
+
+    tasks: Sequence[TaskId]
+    front: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildQueue:
+    """Replace the queue's contents."""
+
+    contents: Contents
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTasks:
+    """Drop done tasks that nobody asks about any more."""
+
+    tasks: Sequence[TaskId]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseOwner:
+    """Take all leases of an owner back."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """Take a task out of the game."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class MarkDone:
+    """Make done-marks durable."""
+
+    tasks: Sequence[TaskId]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Keep a text for the next master."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutPlan:
+    """Make the plan durable."""
+
+    plan: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ListShards:
+    """List the shards of the job's data here, with built-in readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostLosses:
+    """Losses to show: (model version, loss)."""
+
+    losses: Sequence[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class PostEvent:
+    """Tell the user something."""
+
+    kind: str
+    message: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PostEvaluation:
+    """Publish an evaluation."""
+
+    number: int
+    model_version: int
+    training_epoch: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class PostArtifact:
+    """Publish a file that the job made."""
+
+    name: str
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetState:
+    """Move the job to another state. ``crashed`` names a worker whose last output belongs into the detail."""
+
+    to: JobState
+    reason: str = ""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    crashed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The master has nothing more to do: clear the queue and leave."""
+
+
+Instruction: TypeAlias = (
+    LaunchWorker
+    | TerminateWorker
+    | LaunchServer
+    | TerminateServer
+    | RestoreServers
+    | FlushRound
+    | Pin
+    | Unpin
+    | Save
+    | Prune
+    | AddTasks
+    | RebuildQueue
+    | ForgetTasks
+    | ReleaseOwner
+    | Quarantine
+    | MarkDone
+    | Note
+    | PutPlan
+    | ListShards
+    | PostLosses
+    | PostEvent
+    | PostEvaluation
+    | PostArtifact
+    | SetState
+    | Finish
+)

@@ -1,0 +1,162 @@
+"""The parameter servers of a job: who lives, what they hold, and when all must go back to one checkpoint."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from elasticdl_core.ports.launcher import ProcessState, ProcessStatus
+from elasticdl_master.state.instructions import Instruction, LaunchServer, TerminateServer
+from elasticdl_master.state.settings import Limits
+
+
+class Phase(enum.StrEnum):
+    """Where the PS stand together."""
+
+    STARTING = "starting"
+    RESTORING = "restoring"
+    READY = "ready"
+    STOPPED = "stopped"
+
+
+@dataclass
+class Server:
+    """One PS."""
+
+    index: int
+    incarnation: int
+    alive: bool = False
+    answers: bool = False
+    initialized: bool = False
+    version: int = 0
+    rows: int = 0
+    bytes: int = 0
+    launch_at: float = 0.0
+
+    @property
+    def state(self) -> str:
+        """For the job's status."""
+        return ("ready" if self.initialized else "empty") if self.answers else "starting" if self.alive else "lost"
+
+
+class ServerPool:
+    """All PS of a job.
+
+    Args:
+        count: how many.
+        limits: times and budgets.
+        memory_mib: memory limit of each; 0 for none.
+        first_incarnation: incarnation of a PS that was never seen.
+        generation: the first generation that workers are told.
+    """
+
+    def __init__(
+        self, count: int, limits: Limits, memory_mib: int, first_incarnation: int = 0, generation: int = 1
+    ) -> None:
+        self.limits = limits
+        self.memory_mib = memory_mib
+        self.generation = generation
+        self.phase = Phase.STARTING
+        self.servers = [Server(index, -1) for index in range(count)]
+        self.crashes = 0
+        self._first_incarnation = first_incarnation
+        self.ever_lost = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether workers may use them."""
+        return self.phase is Phase.READY
+
+    @property
+    def initialized(self) -> bool:
+        """Whether all hold a model."""
+        return self.ready and all(server.initialized for server in self.servers)
+
+    @property
+    def version(self) -> int:
+        """The model version: that of the first PS."""
+        return self.servers[0].version
+
+    @property
+    def all_answer(self) -> bool:
+        """Whether every PS answers its status call."""
+        return all(server.answers for server in self.servers)
+
+    @property
+    def all_gone(self) -> bool:
+        """Whether no PS process is left."""
+        return not any(server.alive for server in self.servers)
+
+    def adopt(self, incarnations: Mapping[str, Any]) -> bool:
+        """Whether exactly the PS that an earlier master had ready are alive; if so they are ready again."""
+        same = all(
+            server.alive and incarnations.get(str(server.index)) == server.incarnation for server in self.servers
+        )
+        if same:
+            self.phase = Phase.READY
+        return same
+
+    def process(self, status: ProcessStatus, now: float) -> Server | None:
+        """Takes in how a process stands; returns the PS if it just died."""
+        server = self.servers[status.id.index] if status.id.index < len(self.servers) else None
+        if server is None or status.id.incarnation < server.incarnation:
+            return None
+        if status.id.incarnation > server.incarnation:
+            server.incarnation = status.id.incarnation
+            server.alive = False
+        was_alive = server.alive
+        server.alive = status.state is not ProcessState.EXITED
+        if server.alive:
+            return None
+        server.answers = server.initialized = False
+        return server if was_alive else None
+
+    def lost(self, server: Server, status: ProcessStatus, now: float) -> str:
+        """Counts a death. Returns why the job must fail, or nothing."""
+        self.crashes += 1
+        self.ever_lost = True
+        server.launch_at = now + min(10.0, 0.25 * 2.0 ** (self.crashes - 1))
+        if status.reason == "oom_killed" and self.memory_mib:
+            self.memory_mib = int(self.memory_mib * self.limits.memory_growth)
+        if self.crashes > self.limits.server_crashes:
+            return f"parameter servers died {self.crashes} times without any progress"
+        return ""
+
+    def restart(self) -> None:
+        """What the PS hold is void: they come back, together, in a new generation."""
+        self.phase = Phase.STARTING
+        self.generation += 1
+
+    def reconcile(self, now: float) -> list[Instruction]:
+        """Launches the PS that are not there."""
+        out: list[Instruction] = []
+        for server in self.servers:
+            if not server.alive and now >= server.launch_at and self.phase is not Phase.STOPPED:
+                server.incarnation = max(server.incarnation + 1, self._first_incarnation)
+                server.alive = True
+                out.append(LaunchServer(server.index, server.incarnation, self.memory_mib))
+        return out
+
+    def wipe(self) -> list[Instruction]:
+        """Stops every PS so that all come back empty."""
+        out: list[Instruction] = []
+        for server in self.servers:
+            if server.alive:
+                out.append(TerminateServer(server.index, server.incarnation, 0.0))
+            server.alive = server.answers = server.initialized = False
+            server.version = 0
+        return out
+
+    def stop(self, grace_s: float) -> list[Instruction]:
+        """Stops every PS for good."""
+        self.phase = Phase.STOPPED
+        return [TerminateServer(server.index, server.incarnation, grace_s) for server in self.servers if server.alive]
+
+    def seen(self, index: int, incarnation: int, *, initialized: bool, version: int, rows: int, size: int) -> None:
+        """Takes in an answer to a status call."""
+        server = self.servers[index]
+        if server.incarnation == incarnation and server.alive:
+            server.answers, server.initialized = True, initialized
+            server.version, server.rows, server.bytes = version, rows, size

@@ -1,0 +1,50 @@
+"""The numbers that the state machine goes by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds, budgets in counts.
+
+    Attributes:
+        lease_s: how long a lease lasts unless a heartbeat extends it.
+        heartbeat_s: how often workers send heartbeats.
+        drain_s: how long a worker told to leave has for its minibatch.
+        leave_s: how long a process told to stop has before it is killed.
+        start_s: how long a worker may take from its start to its first step.
+        silent_s: how long a worker's heartbeats may be missing before it is replaced.
+        stuck_s: least time without progress on a task after which a worker is replaced.
+        stuck_steps: the same in multiples of its slowest usual step (95th percentile).
+        export_s: how long a task that is no pass over records may take.
+        user_failures: failures of user code on one task that condemn it.
+        crashes: crashes of a worker in a row, without any task done by anybody, that condemn the job.
+        kills: the same for kills from outside.
+        server_crashes: the same for PS.
+        memory_growth: by how much memory grows after a process was killed for it.
+        memory_limit: how many times the asked memory a process may get that way.
+        recovery_s: how often to checkpoint for the job's own recovery when the user asked for none; 0 for never.
+        finish_s: how long workers have to leave once all is done.
+        end_s: how long ending may take in all before it is cut short.
+    """
+
+    lease_s: float = 15.0
+    heartbeat_s: float = 2.0
+    drain_s: float = 25.0
+    leave_s: float = 5.0
+    start_s: float = 600.0
+    silent_s: float = 60.0
+    stuck_s: float = 60.0
+    stuck_steps: float = 10.0
+    export_s: float = 1800.0
+    user_failures: int = 3
+    crashes: int = 3
+    kills: int = 20
+    server_crashes: int = 5
+    memory_growth: float = 1.5
+    memory_limit: float = 4.0
+    recovery_s: float = 30.0
+    finish_s: float = 10.0
+    end_s: float = 28.0

@@ -1,0 +1,49 @@
+"""What a master finds when it takes a job: the input from which the state machine is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from elasticdl_core.job import JobSpec, JobState
+from elasticdl_core.ports.launcher import ProcessStatus
+from elasticdl_core.task import TaskId
+from elasticdl_master.queue.port import Contents
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything known at the start.
+
+    Attributes:
+        spec: the job.
+        epoch: this master's epoch.
+        state: where the job stands.
+        desired: what is wanted of it.
+        target_workers: how many workers it shall have.
+        plan: the durable plan, if an earlier master completed it.
+        done: durable done-marks.
+        manifests: committed checkpoints, oldest first.
+        initial: the checkpoint of another job to start from.
+        evaluations: how many evaluations were published: numbers go on from there.
+        contents: what the queue's store holds, if it holds the queue.
+        processes: the job's processes that the launcher knows.
+        lists_by_worker: whether a worker must list the shards, because the reader is the user's.
+        output: where the export, or predictions, go.
+    """
+
+    spec: JobSpec
+    epoch: int = 1
+    state: JobState = JobState.STARTING
+    desired: str = "run"
+    target_workers: int = 1
+    plan: Mapping[str, Any] | None = None
+    done: Sequence[TaskId] = ()
+    manifests: Sequence[Mapping[str, Any]] = ()
+    initial: Mapping[str, Any] | None = None
+    evaluations: int = 0
+    contents: Contents | None = None
+    processes: Sequence[ProcessStatus] = field(default_factory=list)
+    lists_by_worker: bool = False
+    output: str = ""

@@ -1,0 +1,318 @@
+"""The workers of a job: how many there are, how they are, why they died, and who comes or goes next."""
+
+from __future__ import annotations
+
+import enum
+import signal
+from dataclasses import dataclass, field
+
+from elasticdl_core.ports.launcher import ProcessState, ProcessStatus, Role
+from elasticdl_core.task import Lease, TaskId
+from elasticdl_master.state.events import Heartbeat
+from elasticdl_master.state.instructions import Instruction, LaunchWorker, TerminateWorker
+from elasticdl_master.state.settings import Limits
+
+_IDLE_PHASES = frozenset({"waiting", "draining"})
+_LONG_PHASES = frozenset({"exporting", "starting"})
+
+
+class WorkerState(enum.StrEnum):
+    """Where a worker stands."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    DRAINING = "draining"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+class Death(enum.StrEnum):
+    """Why a worker ended."""
+
+    EXPECTED = "expected"
+    PREEMPTED = "preempted"
+    KILLED = "killed"
+    OUT_OF_MEMORY = "out_of_memory"
+    CRASHED = "crashed"
+
+
+@dataclass
+class Worker:
+    """One incarnation of one worker."""
+
+    index: int
+    incarnation: int
+    state: WorkerState = WorkerState.PENDING
+    memory_mib: int = 0
+    since: float = 0.0
+    phase: str = "starting"
+    records: int = 0
+    steps: int = 0
+    samples_per_second: float = 0.0
+    model_version: int = 0
+    step_p95_s: float = 0.0
+    last_heartbeat: float = 0.0
+    last_progress: float = 0.0
+    reports: int = 0
+    finished: bool = False
+    stuck: bool = False
+    leave_at: float = float("inf")
+    progress: tuple[object, ...] = ()
+    positions: dict[str, int] = field(default_factory=dict)
+    leases: dict[str, TaskId] = field(default_factory=dict)
+
+    @property
+    def owner(self) -> str:
+        """Name in leases and traces."""
+        return f"{Role.WORKER}-{self.index}.{self.incarnation}"
+
+    @property
+    def staying(self) -> bool:
+        """Whether it counts towards the target."""
+        return self.state in (WorkerState.PENDING, WorkerState.STARTING, WorkerState.RUNNING)
+
+
+class WorkerPool:
+    """All workers of a job.
+
+    Args:
+        limits: times and budgets.
+        memory_mib: memory limit of a worker; 0 for none.
+        first_incarnation: incarnation of an index that was never seen; grows with the master's epoch when what
+            earlier masters launched is not known.
+    """
+
+    def __init__(self, limits: Limits, memory_mib: int, first_incarnation: int = 0) -> None:
+        self.limits = limits
+        self.memory_mib = memory_mib
+        self.first_incarnation = first_incarnation
+        self.workers: dict[int, Worker] = {}
+        self.next_incarnation: dict[int, int] = {}
+        self.duplicates = 0
+        self.crashes = 0
+        self.kills = 0
+        self._asked_memory_mib = memory_mib
+        self._not_before = 0.0
+
+    @property
+    def living(self) -> list[Worker]:
+        """Workers that are not gone, by index."""
+        return [worker for _, worker in sorted(self.workers.items()) if worker.state is not WorkerState.GONE]
+
+    @property
+    def running(self) -> list[Worker]:
+        """Workers that said hello and are to stay."""
+        return [worker for worker in self.living if worker.state is WorkerState.RUNNING]
+
+    def by_owner(self, owner: str) -> Worker | None:
+        """The worker of that name, if it is the present one of its index."""
+        for worker in self.workers.values():
+            if worker.owner == owner:
+                return worker
+        return None
+
+    # -- what is heard ---------------------------------------------------------------------------------------------
+
+    def hello(self, index: int, incarnation: int, now: float) -> Worker | None:
+        """A worker speaks. Returns it, or None if a newer incarnation has taken its place or it was seen dead."""
+        worker = self.workers.get(index)
+        if worker is not None:
+            dead = worker.incarnation == incarnation and worker.state is WorkerState.GONE
+            if dead or worker.incarnation > incarnation:
+                return None
+        if worker is None or worker.incarnation < incarnation:
+            worker = Worker(index, incarnation, since=now, memory_mib=self.memory_mib)
+            self.workers[index] = worker
+            self._remember(index, incarnation)
+        if worker.state in (WorkerState.PENDING, WorkerState.STARTING):
+            worker.state = WorkerState.RUNNING
+            worker.last_progress = now
+        worker.last_heartbeat = now
+        return worker
+
+    def heartbeat(self, beat: Heartbeat, now: float) -> Worker | None:
+        """Takes a heartbeat in; None as for ``hello``."""
+        worker = self.hello(beat.index, beat.incarnation, now)
+        if worker is None:
+            return None
+        worker.phase, worker.step_p95_s = beat.phase, beat.step_p95_s
+        worker.records, worker.steps = beat.records, beat.steps
+        worker.samples_per_second = beat.samples_per_second
+        worker.model_version = max(worker.model_version, beat.model_version)
+        worker.positions = dict(beat.positions)
+        progress = (beat.records, beat.steps, beat.phase, tuple(sorted(beat.positions.items())))
+        if progress != worker.progress or beat.phase in _IDLE_PHASES or not worker.leases:
+            worker.progress, worker.last_progress = progress, now
+        return worker
+
+    def leased(self, leases: list[Lease] | tuple[Lease, ...]) -> None:
+        """Notes who holds what."""
+        for lease in leases:
+            worker = self.by_owner(lease.owner)
+            if worker is not None:
+                worker.leases[str(lease.token)] = lease.task
+
+    def settled(self, owner: str, token: str) -> None:
+        """A lease ended well: budgets of the whole job start anew."""
+        worker = self.by_owner(owner)
+        if worker is not None:
+            worker.leases.pop(token, None)
+            worker.reports += 1
+        self.crashes = self.kills = 0
+
+    def dropped(self, owner: str, token: str) -> int:
+        """A lease ended badly. Returns how many records of it were processed already, and will be again."""
+        worker = self.by_owner(owner)
+        if worker is None or token not in worker.leases:
+            return 0
+        task = worker.leases.pop(token)
+        done = max(0, worker.positions.get(token, task.start) - task.start)
+        self.duplicates += done
+        return done
+
+    def process(self, status: ProcessStatus, now: float) -> tuple[Worker, Death] | None:
+        """Takes in how a process stands. Returns the worker and why it died, when it just did."""
+        index, incarnation = status.id.index, status.id.incarnation
+        self._remember(index, incarnation)
+        worker = self.workers.get(index)
+        if worker is None or worker.incarnation < incarnation:
+            if status.state is ProcessState.EXITED and worker is not None and worker.state is not WorkerState.GONE:
+                return None
+            worker = Worker(index, incarnation, since=now, memory_mib=self.memory_mib)
+            self.workers[index] = worker
+            if status.state is ProcessState.EXITED:
+                worker.state = WorkerState.GONE
+                return None
+        if worker.incarnation > incarnation or worker.state is WorkerState.GONE:
+            return None
+        if status.state is ProcessState.RUNNING and worker.state is WorkerState.PENDING:
+            worker.state, worker.since, worker.last_progress = WorkerState.STARTING, now, now
+        if status.state is not ProcessState.EXITED:
+            return None
+        death = _death(worker, status)
+        worker.state = WorkerState.GONE
+        return worker, death
+
+    def _remember(self, index: int, incarnation: int) -> None:
+        self.next_incarnation[index] = max(self.next_incarnation.get(index, 0), incarnation + 1)
+
+    # -- budgets ---------------------------------------------------------------------------------------------------
+
+    def charge(self, death: Death, now: float) -> str:
+        """Counts a death. Returns why the job must fail, or nothing."""
+        if death in (Death.EXPECTED, Death.PREEMPTED):
+            return ""
+        if death is Death.CRASHED:
+            self.crashes += 1
+        else:
+            self.kills += 1
+        self._not_before = now + min(30.0, 0.25 * 2.0 ** min(self.crashes + self.kills, 10))
+        if death is Death.OUT_OF_MEMORY and self.memory_mib:
+            grown = int(self.memory_mib * self.limits.memory_growth)
+            if grown > self._asked_memory_mib * self.limits.memory_limit:
+                return f"workers run out of memory, even with {self.memory_mib} MiB"
+            self.memory_mib = grown
+        if self.crashes >= self.limits.crashes * max(1, len(self.living)):
+            return f"workers crashed {self.crashes} times without finishing a task"
+        if self.kills >= self.limits.kills:
+            return f"workers were killed {self.kills} times without finishing a task"
+        return ""
+
+    # -- how many --------------------------------------------------------------------------------------------------
+
+    def reconcile(self, target: int, now: float) -> list[Instruction]:
+        """Makes the number of staying workers equal the target: launches, or drains the least useful ones."""
+        staying = [worker for worker in self.living if worker.staying]
+        if len(staying) > target:
+            staying.sort(key=lambda worker: (worker.state is WorkerState.RUNNING, -worker.index))
+            return [one for worker in staying[: len(staying) - target] for one in self.drain(worker, now)]
+        if now < self._not_before:
+            return []
+        return [self._launch(now) for _ in range(target - len(staying))]
+
+    def _launch(self, now: float) -> Instruction:
+        taken = {worker.index for worker in self.living}
+        index = next(number for number in range(len(taken) + 1) if number not in taken)
+        incarnation = self.next_incarnation.get(index, self.first_incarnation)
+        self.workers[index] = Worker(index, incarnation, since=now, memory_mib=self.memory_mib)
+        self._remember(index, incarnation)
+        return LaunchWorker(index, incarnation, self.memory_mib)
+
+    def drain(self, worker: Worker, now: float) -> list[Instruction]:
+        """Tells a worker to return what it has and leave; one that has not said hello is stopped at once."""
+        if worker.state is WorkerState.RUNNING:
+            worker.state, worker.leave_at = WorkerState.DRAINING, now + self.limits.drain_s
+            return []
+        return self.stop(worker, self.limits.leave_s) if worker.staying else []
+
+    def stop(self, worker: Worker, grace_s: float) -> list[Instruction]:
+        """Stops a worker."""
+        worker.state, worker.leave_at = WorkerState.LEAVING, float("inf")
+        return [TerminateWorker(worker.index, worker.incarnation, grace_s)]
+
+    def overdue(self, now: float, *, watch: bool) -> list[tuple[Worker, str]]:
+        """Workers that must go: drained too long, silent, or without progress; and why ('' if drained).
+
+        Args:
+            now: the time.
+            watch: whether missing progress means anything (not while the PS are away).
+        """
+        found = []
+        for worker in self.living:
+            if worker.state is WorkerState.DRAINING and now >= worker.leave_at:
+                found.append((worker, ""))
+            elif worker.state is WorkerState.STARTING and now - worker.since > self.limits.start_s:
+                found.append((worker, f"did not register within {self.limits.start_s:.0f} s of its start"))
+            elif worker.state is WorkerState.RUNNING and watch:
+                reason = self._stuck(worker, now)
+                if reason:
+                    found.append((worker, reason))
+        return found
+
+    def _stuck(self, worker: Worker, now: float) -> str:
+        if now - worker.last_heartbeat > self.limits.silent_s:
+            return f"sent no heartbeat for {now - worker.last_heartbeat:.0f} s"
+        allowed = max(self.limits.stuck_s, self.limits.stuck_steps * worker.step_p95_s)
+        if worker.phase == "exporting":
+            allowed = self.limits.export_s
+        elif worker.phase in _LONG_PHASES or not worker.steps:
+            allowed = max(allowed, self.limits.start_s)
+        if worker.leases and now - worker.last_progress > allowed:
+            return f"made no progress for {now - worker.last_progress:.0f} s while {worker.phase or 'working'}"
+        return ""
+
+    def spare(self, now: float) -> None:
+        """Starts all clocks of progress anew, after the PS were away."""
+        for worker in self.living:
+            worker.last_progress = now
+            worker.last_heartbeat = now
+
+
+def describe_exit(status: ProcessStatus) -> str:
+    """How a process ended, in words."""
+    code = status.exit_code
+    if status.reason == "oom_killed":
+        return "was killed because it ran out of memory"
+    if code is None:
+        return "vanished"
+    if code < 0:
+        try:
+            return f"was ended by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was ended by signal {-code}"
+    return "exited without finishing its work (exit code 0)" if code == 0 else f"exited with code {code}"
+
+
+def _death(worker: Worker, status: ProcessStatus) -> Death:
+    if worker.stuck:
+        return Death.KILLED
+    if worker.finished or worker.state in (WorkerState.DRAINING, WorkerState.LEAVING):
+        return Death.EXPECTED
+    if status.reason == "oom_killed":
+        return Death.OUT_OF_MEMORY
+    if status.reason == "terminated" or status.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM):
+        return Death.PREEMPTED
+    if status.reason == "launcher_lost" or status.exit_code in (None, -signal.SIGKILL):
+        return Death.KILLED
+    return Death.CRASHED
