@@ -69,9 +69,14 @@ class JobCommand(TyperCommand):
 def register(app: typer.Typer) -> None:
     """Adds ``train``, ``evaluate`` and ``predict`` to the command line."""
     for verb, kind in VERBS.items():
-        app.command(verb, cls=JobCommand, help=_HELP[verb], epilog=_EPILOGS[verb], no_args_is_help=True)(
-            _callback(kind)
-        )
+        app.command(
+            verb,
+            cls=JobCommand,
+            help=_HELP[verb],
+            epilog=_EPILOGS[verb],
+            no_args_is_help=True,
+            rich_help_panel="Jobs",
+        )(_callback(kind))
 
 
 def _callback(kind: JobType) -> Callable[..., None]:

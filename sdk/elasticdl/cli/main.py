@@ -7,7 +7,7 @@ from importlib.metadata import version as distribution_version
 
 import typer
 
-from elasticdl.cli import cluster, data, job_commands, jobs, zoo
+from elasticdl.cli import cluster, data, job_commands, jobs, simulate, zoo
 from elasticdl_core.errors import ElasticDLError
 
 _EPILOG = """Start here:
@@ -38,10 +38,11 @@ def build_app() -> typer.Typer:
         },
     )
     job_commands.register(app)
+    app.add_typer(jobs.app, name="jobs", rich_help_panel="Jobs")
     cluster.register(app)
-    app.add_typer(jobs.app, name="jobs")
-    app.add_typer(zoo.app, name="zoo")
-    app.add_typer(data.app, name="data")
+    simulate.register(app)
+    app.add_typer(zoo.app, name="zoo", rich_help_panel="Models and data")
+    app.add_typer(data.app, name="data", rich_help_panel="Models and data")
     app.command("version")(show_version)
     return app
 
