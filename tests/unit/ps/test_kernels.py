@@ -1,0 +1,164 @@
+"""The compiled kernels do what the numpy reference does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_ps.kernels import codes, load_kernels
+
+pytestmark = pytest.mark.unit
+
+COMPILED, REFERENCE = load_kernels("numba"), load_kernels("numpy")
+BOTH = pytest.mark.parametrize("kernels", [COMPILED, REFERENCE], ids=["numba", "numpy"])
+NONE = np.zeros(0, np.uint64)
+IDS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 40), max_size=60)
+
+
+def test_unknown_kernels_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="fortran"):
+        load_kernels("fortran")
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches=st.lists(IDS, max_size=5), asked=IDS)
+def test_maps_give_the_same_rows(batches: list[list[int]], asked: list[int]) -> None:
+    results = []
+    for kernels in (COMPILED, REFERENCE):
+        table, keys, count, rows = np.zeros(1024, np.uint64), np.zeros(400, np.int64), 0, []
+        for batch in batches:
+            query = np.array(batch, np.int64)
+            out = np.empty(len(query), np.int64)
+            count = kernels.find_or_insert(table, NONE, keys, query, out, count)
+            np.testing.assert_array_equal(keys[out], query)
+            rows.append(out)
+        query = np.array(asked, np.int64)
+        found = np.empty(len(query), np.int64)
+        missing = kernels.find(table, NONE, keys, query, found)
+        known = {i for batch in batches for i in batch}
+        assert [row >= 0 for row in found] == [i in known for i in asked]
+        assert missing == sum(i not in known for i in asked)
+        results.append((count, keys[:count], np.concatenate([*rows, found])))
+    assert results[0][0] == results[1][0]
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+    np.testing.assert_array_equal(results[0][2], results[1][2])
+
+
+@BOTH
+def test_a_map_that_is_almost_full_still_finds(kernels: Any) -> None:
+    table, keys = np.zeros(1024, np.uint64), np.zeros(1023, np.int64)
+    query, out = np.arange(1023) * 1024, np.empty(1023, np.int64)
+    assert kernels.find_or_insert(table, NONE, keys, query, out, 0) == 1023
+    np.testing.assert_array_equal(out, np.arange(1023))
+    assert kernels.find(table, NONE, keys, np.array([1]), np.empty(1, np.int64)) == 1
+
+
+@BOTH
+def test_ids_in_the_old_map_keep_their_rows_while_it_moves(kernels: Any) -> None:
+    old, new, keys = np.zeros(64, np.uint64), np.zeros(128, np.uint64), np.zeros(100, np.int64)
+    first, out = np.arange(40) * 7, np.empty(40, np.int64)
+    count = kernels.find_or_insert(old, NONE, keys, first, out, 0)
+    kernels.migrate(new, keys, 0, 15)
+    both = np.concatenate([first, [1, 2]])
+    out = np.empty(42, np.int64)
+    count = kernels.find_or_insert(new, old, keys, both, out, count)
+    assert count == 42
+    np.testing.assert_array_equal(out, np.arange(42))
+    kernels.migrate(new, keys, 15, 40)
+    assert kernels.find(new, NONE, keys, both, out) == 0
+    np.testing.assert_array_equal(out, np.arange(42))
+
+
+@settings(max_examples=60, deadline=None)
+@given(ids=IDS)
+def test_merging_adds_up_rows_of_equal_ids(ids: list[int]) -> None:
+    array = np.array(ids, np.int64)
+    values = np.random.default_rng(0).normal(size=(len(ids), 3)).astype(np.float32)
+    results = []
+    for kernels in (COMPILED, REFERENCE):
+        out_ids, out_values = np.empty_like(array), np.empty_like(values)
+        count = kernels.merge_rows(array, values, out_ids, out_values)
+        assert list(out_ids[:count]) == list(dict.fromkeys(ids))
+        assert kernels.has_duplicates(array) == (count < len(ids))
+        results.append(out_values[:count])
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)
+
+
+def test_gather_and_scatter_copy_the_leading_columns() -> None:
+    for kernels in (COMPILED, REFERENCE):
+        arena = np.arange(40, dtype=np.float32).reshape(10, 4)
+        out = np.full((4, 3), -1, np.float32)
+        kernels.gather(arena, np.array([3, -1, 0, 9]), out)
+        np.testing.assert_array_equal(out, [[12, 13, 14], [-1, -1, -1], [0, 1, 2], [36, 37, 38]])
+        kernels.scatter(arena, np.array([1, 5]), np.zeros((2, 2), np.float32))
+        np.testing.assert_array_equal(arena[[1, 5]], [[0, 0, 6, 7], [0, 0, 22, 23]])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_non_finite_numbers_are_found_wherever_they_are(bad: float) -> None:
+    for kernels in (COMPILED, REFERENCE):
+        assert kernels.all_finite(np.zeros(0, np.uint32))
+        for at in (0, 17, 99):
+            values = np.full(100, 3.4e38, np.float32)
+            assert kernels.all_finite(values.view(np.uint32))
+            values[at] = bad
+            assert not kernels.all_finite(values.view(np.uint32))
+
+
+@pytest.mark.parametrize("kind", [codes.UNIFORM, codes.NORMAL, codes.TRUNCATED_NORMAL, codes.CONSTANT])
+def test_first_values_are_the_same(kind: int) -> None:
+    keys = np.array([0, 1, -5, 2**62, 123456789])
+    results = []
+    for kernels in (COMPILED, REFERENCE):
+        arena = np.full((5, 12), 9, np.float32)
+        kernels.initialise(arena, keys, 1, 4, 4, kind, -0.3, 0.7, 2**63 - 1, np.array([0.1, 0.2], np.float32))
+        alone = np.empty((3, 4), np.float32)
+        kernels.initial_values(alone, keys[1:4], 4, kind, -0.3, 0.7, 2**63 - 1)
+        np.testing.assert_array_equal(arena[1:4, :4], alone)
+        np.testing.assert_array_equal(arena[1:4, 4:8], np.full((3, 4), 0.1, np.float32))
+        np.testing.assert_array_equal(arena[1:4, 8:], np.full((3, 4), 0.2, np.float32))
+        assert (arena[[0, 4]] == 9).all()
+        results.append(alone)
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "slots"),
+    [
+        ("sgd", 0),
+        ("momentum", 1),
+        ("nesterov", 1),
+        ("adam", 2),
+        ("amsgrad", 3),
+        ("adagrad", 1),
+        ("rmsprop", 3),
+        ("adadelta", 2),
+        ("adamax", 2),
+        ("ftrl", 2),
+    ],
+)
+@pytest.mark.parametrize("dim", [1, 7, 16])
+def test_updates_are_the_same_and_touch_their_rows_only(name: str, slots: int, dim: int) -> None:
+    random = np.random.default_rng(3)
+    # Squares' averages above the squares of averages, as they are in training.
+    before = random.uniform(2, 3, (50, dim * (1 + slots))).astype(np.float32)
+    numbers = np.array([0.5, 0.1, 0.01, 0.3, 0.2, 1e-3, 0.05, 1.0], np.float32)
+    rows = random.permutation(50)[:20]
+    grads = random.uniform(-1, 1, (20, dim)).astype(np.float32)
+    results = []
+    for kernels in (COMPILED, REFERENCE):
+        arena = before.copy()
+        if name == "rmsprop":
+            arena[:, 3 * dim :] *= 0.1
+        start = arena.copy()
+        kernels.update(name)(arena, rows, grads, numbers)
+        others = np.setdiff1d(np.arange(50), rows)
+        np.testing.assert_array_equal(arena[others], start[others])
+        assert (arena[rows, :dim] != start[rows, :dim]).all()
+        results.append(arena)
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)
