@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.servicer import ParameterServer
 from elasticdl_ps.store.partition import Partition
+from elasticdl_runtime.rpc.client import RpcClient
 from elasticdl_runtime.rpc.service import listen, make_server
 from elasticdl_runtime.tokens import Claims, issue, verify
 from elasticdl_worker.parameters import ParameterClient
@@ -26,9 +27,8 @@ class Servers:
 
     def __init__(self, directory: Path, count: int) -> None:
         self.addresses = [f"unix:{directory}/ps-{index}.sock" for index in range(count)]
-        self.servicers: list[ParameterServer] = []
         self._running: list[Any] = [None] * count
-        self._clients: list[ParameterClient] = []
+        self._clients: list[Any] = []
 
     async def start(self, index: int) -> None:
         def authenticate(token: str) -> Claims:
@@ -54,6 +54,14 @@ class Servers:
         client = ParameterClient(self.addresses, lambda: token, f"{role}-{worker}.{incarnation}", **options)
         self._clients.append(client)
         return client
+
+    def raw(self, role: Role = Role.WORKER, index: int = 0, incarnation: int = 0) -> list[RpcClient]:
+        """Bare connections, for messages that the client would not send."""
+        service = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
+        token = issue(SECRET, JOB, role, index, incarnation)
+        clients = [RpcClient(address, service, token) for address in self.addresses]
+        self._clients += clients
+        return clients
 
     async def close(self) -> None:
         for client in self._clients:
@@ -86,6 +94,3 @@ async def start_servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
 @pytest.fixture(params=[1, 2, 3])
 async def servers(request: pytest.FixtureRequest, start_servers: StartServers) -> Servers:
     return await start_servers(request.param)
-
-
-__all__: Sequence[str] = ()

@@ -1,0 +1,210 @@
+"""Checkpoints over real servers: any number of PS writes, any number reads."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticdl_core.errors import ConflictError, DataError, InvalidInputError, PermissionDeniedError
+from elasticdl_core.model import DenseKind, DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_core.ports.launcher import Role
+from elasticdl_runtime.checkpoint_files import CheckpointFile, read_checkpoint
+from elasticdl_worker.parameters import Gradients
+
+pytestmark = pytest.mark.integration
+
+SPECS = [
+    DenseSpec("large", (800, 700)),
+    DenseSpec("small", (5,)),
+    DenseSpec("scalar", ()),
+    DenseSpec("empty", (0, 3)),
+    DenseSpec("mean", (4,), "float64", DenseKind.STATE),
+]
+TABLES = [TableSpec("t", 4, InitializerSpec("normal", seed=1)), TableSpec("u", 3), TableSpec("unused", 2)]
+ADAM = OptimizerSpec("adam", {"learning_rate": 0.01, "amsgrad": True})
+IDS = np.unique(np.random.default_rng(0).integers(0, 10**12, 3000))
+
+
+def values(seed: int) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    return {spec.name: random.normal(size=spec.shape).astype(spec.dtype) for spec in SPECS}
+
+
+def gradients(seed: int) -> Gradients:
+    random = np.random.default_rng(seed)
+    some = np.sort(random.choice(IDS, 1000, replace=False))
+    rows = {name: (some, random.normal(size=(1000, dim)).astype(np.float32)) for name, dim in (("t", 4), ("u", 3))}
+    return Gradients(values(seed + 100), rows)
+
+
+async def train(client: Any, seeds: range) -> None:
+    for seed in seeds:
+        pulled = await client.pull({}, dense=False)
+        assert (await client.push(gradients(seed), version=pulled.version)).accepted
+
+
+async def ensure(client: Any, optimizer: OptimizerSpec = ADAM, specs: Any = None) -> bool:
+    return bool(await client.ensure_model(values(0), specs or SPECS, TABLES, optimizer, UpdateMode()))
+
+
+async def everything(servers: Any) -> dict[str, Any]:
+    client = servers.client(7)
+    await ensure(client)
+    pulled = await client.pull({"t": IDS, "u": IDS})
+    return {**pulled.dense, **pulled.rows}
+
+
+def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, second[name], err_msg=name)
+
+
+async def test_two_to_three_to_one_keeps_parameters_and_slots(start_servers: Any, tmp_path: Path) -> None:
+    servers = await start_servers(2)
+    worker, master = servers.client(), servers.client(role=Role.MASTER)
+    await ensure(worker)
+    await train(worker, range(5))
+    files = await master.save(str(tmp_path / "0"))
+    assert len(files) == 2
+    # Slots decide what further steps do, so equal parameters after them mean equal slots now.
+    await train(worker, range(5, 8))
+    expected = await everything(servers)
+    for number, count in enumerate((3, 1, 2), start=1):
+        target = await start_servers(count)
+        worker, master = target.client(), target.client(role=Role.MASTER)
+        assert await master.restore(str(tmp_path / str(number - 1)), files) == 5
+        assert not await ensure(worker)
+        files = await master.save(str(tmp_path / str(number)))
+        assert len(files) == count
+        await train(worker, range(5, 8))
+        assert_same(await everything(target), expected)
+
+
+async def test_the_reader_gives_the_whole_model(start_servers: Any, tmp_path: Path) -> None:
+    for count in (1, 3):
+        servers = await start_servers(count)
+        worker, master = servers.client(), servers.client(role=Role.MASTER)
+        await ensure(worker)
+        await train(worker, range(3))
+        directory = tmp_path / str(count)
+        content = read_checkpoint(directory, await master.save(str(directory)))
+        reader = servers.client(7)
+        await ensure(reader)
+        pulled = await reader.pull({"t": content.tables["t"][0]})
+        assert content.version == 3
+        assert content.optimizer == ADAM
+        assert content.dense.keys() == {spec.name for spec in SPECS}
+        for spec in SPECS:
+            np.testing.assert_array_equal(content.dense[spec.name], pulled.dense[spec.name])
+            assert content.dense[spec.name].shape == spec.shape
+        ids, vectors = content.tables["t"]
+        np.testing.assert_array_equal(ids, np.unique(ids))
+        assert len(ids) > 1000
+        np.testing.assert_array_equal(vectors, pulled.rows["t"])
+        assert content.tables["unused"][0].shape == (0,)
+        assert content.tables["unused"][1].shape == (0, 2)
+        assert content.table_specs["t"] == TABLES[0]
+
+
+async def test_damaged_files_are_refused_by_name(start_servers: Any, tmp_path: Path) -> None:
+    servers = await start_servers(2)
+    worker, master = servers.client(), servers.client(role=Role.MASTER)
+    await ensure(worker)
+    await train(worker, range(2))
+    before = await everything(servers)
+    files = await master.save(str(tmp_path))
+    victim = tmp_path / files[1].name
+    whole = victim.read_bytes()
+
+    async def expect(word: str, named: list[CheckpointFile] = files) -> None:
+        with pytest.raises(InvalidInputError, match=word):
+            await master.restore(str(tmp_path), named)
+        with pytest.raises(DataError, match=word):
+            read_checkpoint(tmp_path, named)
+
+    for at in (3, 30, len(whole) // 2, len(whole) - 5):
+        victim.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        await expect(files[1].name)
+    victim.write_bytes(whole[:-1])
+    await expect(files[1].name)
+    shorter = CheckpointFile(files[1].name, len(whole) - 24, files[1].sha256)
+    victim.write_bytes(whole[:-24])
+    await expect(files[1].name, [files[0], shorter])
+    victim.unlink()
+    await expect(files[1].name)
+    victim.write_bytes(whole)
+    await expect(r"\[0\] of 2", files[:1])
+    await expect("SHA-256", [files[0], CheckpointFile(files[1].name, files[1].size, "0" * 64)])
+    await expect("not the name", [CheckpointFile("../x", 1, "")])
+    assert_same(await everything(servers), before)
+    assert await master.restore(str(tmp_path), files) == 2
+
+
+async def test_a_checkpoint_is_a_cut_while_training_goes_on(start_servers: Any, tmp_path: Path) -> None:
+    servers = await start_servers(1)
+    worker, master = servers.client(), servers.client(role=Role.MASTER)
+    spec = OptimizerSpec("sgd", {"learning_rate": 1.0})
+    tables = [TableSpec("t", 1, InitializerSpec("zeros"))]
+    await worker.ensure_model({"w": np.zeros(1)}, [DenseSpec("w", (1,))], tables, spec, UpdateMode())
+    ids = np.arange(200_000)
+    step = Gradients({"w": -np.ones(1, np.float32)}, {"t": (ids, -np.ones((len(ids), 1), np.float32))})
+
+    async def push() -> None:
+        for _ in range(12):
+            await worker.push(step, version=0)
+
+    training = asyncio.create_task(push())
+    versions = []
+    for number in range(3):
+        directory = tmp_path / str(number)
+        content = read_checkpoint(directory, await master.save(str(directory)))
+        versions.append(content.version)
+        assert content.dense["w"] == content.version
+        assert (content.tables["t"][1] == content.version).all()
+    await training
+    assert versions == sorted(versions)
+
+
+async def test_a_restored_model_takes_the_workers_optimizer(start_servers: Any, tmp_path: Path) -> None:
+    servers = await start_servers(1)
+    await ensure(servers.client())
+    files = await servers.client(role=Role.MASTER).save(str(tmp_path))
+    target = await start_servers(2)
+    await target.client(role=Role.MASTER).restore(str(tmp_path), files)
+    worker = target.client()
+    assert not await ensure(worker, OptimizerSpec("sgd", {"learning_rate": 1.0}))
+    before = await worker.pull({"t": IDS})
+    await worker.push(Gradients({"small": np.ones(5)}, {"t": (IDS, np.ones((len(IDS), 4), np.float32))}), version=0)
+    after = await worker.pull({"t": IDS})
+    np.testing.assert_array_equal(after.dense["small"], before.dense["small"] - 1)
+    np.testing.assert_array_equal(after.rows["t"], before.rows["t"] - 1)
+
+
+async def test_a_checkpoint_of_another_model_is_refused_by_the_first_difference(
+    start_servers: Any, tmp_path: Path
+) -> None:
+    servers = await start_servers(1)
+    await ensure(servers.client())
+    files = await servers.client(role=Role.MASTER).save(str(tmp_path))
+    await servers.client(role=Role.MASTER).restore(str(tmp_path), files)
+    changed = [DenseSpec("small", (6,)), *(spec for spec in SPECS if spec.name != "small")]
+    worker = servers.client(1)
+    with pytest.raises(ConflictError, match="small"):
+        await worker.ensure_model({**values(0), "small": np.zeros(6)}, changed, TABLES, ADAM, UpdateMode())
+
+
+async def test_only_the_master_may_save_and_restore(start_servers: Any, tmp_path: Path) -> None:
+    servers = await start_servers(1)
+    worker = servers.client()
+    await ensure(worker)
+    for call in (worker.save(str(tmp_path)), worker.restore(str(tmp_path), []), worker.pin(1), worker.unpin(1)):
+        with pytest.raises(PermissionDeniedError):
+            await call
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InvalidInputError, match="absolute"):
+        await servers.client(role=Role.MASTER).save("relative")

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_core.ports.launcher import Role
+from elasticdl_proto.v1 import ps_pb2
+from elasticdl_worker.parameters import Gradients
+
+pytestmark = pytest.mark.integration
+
+SPECS = [DenseSpec("a", (3,)), DenseSpec("b", (2,)), DenseSpec("c", (300_000,))]
+TABLES = [TableSpec("t", 2, InitializerSpec("zeros"))]
+SGD = OptimizerSpec("sgd", {"learning_rate": 1.0})
+IDS = np.arange(40)
+
+
+async def ensure(client: Any, grads_to_wait: int, tolerance: int = 0) -> None:
+    zeros = {spec.name: np.zeros(spec.shape) for spec in SPECS}
+    await client.ensure_model(zeros, SPECS, TABLES, SGD, UpdateMode(False, grads_to_wait, tolerance))
+
+
+def step(amount: float) -> Gradients:
+    dense = {spec.name: np.full(spec.shape, amount, np.float32) for spec in SPECS}
+    return Gradients(dense, {"t": (IDS, np.full((len(IDS), 2), amount, np.float32))})
+
+
+async def assert_all_equal(client: Any, expected: float, version: int) -> None:
+    pulled = await client.pull({"t": IDS})
+    assert pulled.version == version
+    for name, value in {**pulled.dense, **pulled.rows}.items():
+        np.testing.assert_allclose(value, expected, rtol=1e-5, err_msg=name)
+
+
+async def test_an_update_is_the_mean_of_the_gradients_waited_for(servers: Any) -> None:
+    clients = [servers.client(index) for index in range(3)]
+    for client in clients:
+        await ensure(client, 3)
+        await client.pull({})
+    results = [await client.push(step(amount), version=0) for client, amount in zip(clients, (1, 2, 6), strict=True)]
+    assert [(result.accepted, result.version) for result in results] == [(True, 0), (True, 0), (True, 1)]
+    reader = servers.client(9)
+    await ensure(reader, 3)
+    await assert_all_equal(reader, -3, 1)
+
+
+async def test_a_stale_gradient_is_refused_and_can_be_computed_anew(servers: Any) -> None:
+    first, second = servers.client(0), servers.client(1)
+    for client in (first, second):
+        await ensure(client, 1)
+        await client.pull({})
+    assert (await first.push(step(1), version=0)).accepted
+    refused = await second.push(step(1), version=0)
+    assert (refused.accepted, refused.reason) == (False, "stale")
+    version = (await second.pull({})).version
+    assert (await second.push(step(1), version=version)).accepted
+    pulled = await second.pull({"t": IDS})
+    np.testing.assert_array_equal(pulled.rows["t"], -2)
+
+
+async def test_one_worker_is_enough_whatever_is_waited_for(servers: Any) -> None:
+    client = servers.client()
+    await ensure(client, 4)
+    for _ in range(8):
+        version = (await client.pull({})).version
+        assert (await client.push(step(1), version=version)).accepted
+    reader = servers.client(1)
+    await ensure(reader, 4)
+    await assert_all_equal(reader, -2, 2)
+
+
+async def test_workers_at_once_make_exact_means(servers: Any) -> None:
+    clients = [servers.client(index) for index in range(3)]
+    for client in clients:
+        await ensure(client, 2)
+    pushed = 0
+
+    async def work(client: Any) -> None:
+        nonlocal pushed
+        done = 0
+        while done < 8:
+            pulled = await client.pull({"t": IDS})
+            # All of a pull is of one version, from all PS.
+            assert (pulled.rows["t"] == -pulled.version).all()
+            if (await client.push(step(1), version=pulled.version)).accepted:
+                done += 1
+                pushed += 1
+
+    await asyncio.gather(*(work(client) for client in clients))
+    reader = servers.client(9)
+    await ensure(reader, 2)
+    await assert_all_equal(reader, -(pushed // 2), pushed // 2)
+
+
+async def test_a_worker_that_dies_after_closing_a_round_is_helped_out(start_servers: Any) -> None:
+    servers = await start_servers(3)
+    doomed, survivor = servers.client(0), servers.client(1)
+    for client in (doomed, survivor):
+        await ensure(client, 1)
+        await client.pull({})
+
+    async def die(*_: Any) -> None:
+        raise ConnectionAbortedError("killed before telling the other PS")
+
+    doomed._apply_round = die
+    with pytest.raises(ConnectionAbortedError):
+        await doomed.push(step(5), version=0)
+    pulled = await survivor.pull({"t": IDS})
+    assert pulled.version == 1
+    np.testing.assert_array_equal(pulled.rows["t"], -5)
+    np.testing.assert_array_equal(pulled.dense["c"], -5)
+    assert (await survivor.push(step(1), version=1)).accepted
+
+
+async def test_several_rounds_missed_by_a_ps_are_caught_up(start_servers: Any) -> None:
+    servers = await start_servers(2)
+    doomed, survivor = servers.client(0), servers.client(1)
+    for client in (doomed, survivor):
+        await ensure(client, 1, tolerance=3)
+        await client.pull({})
+
+    async def nothing(*_: Any) -> None:
+        return
+
+    doomed._apply_round = nothing
+    for _ in range(3):
+        assert (await doomed.push(step(1), version=0)).accepted
+    pulled = await survivor.pull({"t": IDS})
+    assert pulled.version == 3
+    np.testing.assert_array_equal(pulled.rows["t"], -3)
+
+
+async def test_flushing_ends_an_epoch_with_what_there_is(start_servers: Any) -> None:
+    servers = await start_servers(2)
+    client = servers.client()
+    await ensure(client, 4)
+    await client.pull({})
+    await client.push(step(3), version=0)
+    master = servers.raw(Role.MASTER)
+    for _ in range(2):
+        closed = (await master[0].call("FlushRound", ps_pb2.FlushRoundRequest(), deadline_s=5)).closed
+        assert len(closed.members) == 1
+        request = ps_pb2.ApplyRoundRequest(round=closed)
+        assert (await master[1].call("ApplyRound", request, deadline_s=5)).version == 1
+    await assert_all_equal(client, -3, 1)
