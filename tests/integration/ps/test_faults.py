@@ -1,0 +1,191 @@
+"""Restarts, lost answers and pins, seen through the client."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticdl_core.errors import FencedError, InvalidInputError, UnavailableError
+from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_core.ports.launcher import Role
+from elasticdl_worker.parameters import Gradients
+from elasticdl_worker.parameters import connection as connection_module
+
+pytestmark = pytest.mark.integration
+
+SPECS = [DenseSpec("w", (4,)), DenseSpec("large", (600_000,)), DenseSpec("b", (2,))]
+TABLES = [TableSpec("t", 2, InitializerSpec("zeros"))]
+SGD = OptimizerSpec("sgd", {"learning_rate": 1.0})
+IDS = np.arange(30)
+
+
+async def ensure(client: Any) -> bool:
+    zeros = {spec.name: np.zeros(spec.shape) for spec in SPECS}
+    return bool(await client.ensure_model(zeros, SPECS, TABLES, SGD, UpdateMode()))
+
+
+def step() -> Gradients:
+    dense = {spec.name: -np.ones(spec.shape, np.float32) for spec in SPECS}
+    return Gradients(dense, {"t": (IDS, -np.ones((len(IDS), 2), np.float32))})
+
+
+async def test_a_replaced_ps_is_waited_for_and_pulled_anew(start_servers: Any, tmp_path: Path) -> None:
+    servers = await start_servers(2)
+    worker, master = servers.client(), servers.client(role=Role.MASTER)
+    await ensure(worker)
+    await worker.pull({})
+    await worker.push(step(), version=0)
+    files = await master.save(str(tmp_path))
+    await worker.push(step(), version=1)
+    pulled = await worker.pull({"t": IDS})
+    assert pulled.version == 2
+
+    await servers.stop(1)
+    await servers.start(1)
+    # The update of the restarted partition is refused, the other's is taken.
+    assert (await worker.push(step(), version=2)).accepted
+    waiting = asyncio.create_task(worker.pull({"t": IDS}))
+    restore = servers.client(1, role=Role.MASTER)
+    restore._servers = restore._servers[1:]
+    assert await restore.restore(str(tmp_path), files) == 1
+    pulled = await waiting
+    assert pulled.version == 3
+    assert set(pulled.dense) == {"w", "large", "b"}
+    # Elements of the restored PS are those of the checkpoint; the others have all three updates.
+    assert sorted(set(pulled.dense["large"].tolist())) == [1, 3]
+    assert sorted(set(pulled.rows["t"].reshape(-1).tolist())) == [1, 3]
+    result = await worker.push(step(), version=pulled.version)
+    assert (result.accepted, result.version) == (True, 4)
+    assert sorted(set((await worker.pull({"t": IDS})).rows["t"].reshape(-1).tolist())) == [2, 4]
+
+
+async def test_new_addresses_and_another_number_of_ps(start_servers: Any, tmp_path: Path) -> None:
+    old, new = await start_servers(1), await start_servers(3)
+    worker = old.client()
+    await ensure(worker)
+    await worker.pull({})
+    await worker.push(step(), version=0)
+    files = await old.client(role=Role.MASTER).save(str(tmp_path))
+    await new.client(role=Role.MASTER).restore(str(tmp_path), files)
+    await worker.update_servers(new.addresses, "second")
+    pulled = await worker.pull({"t": IDS})
+    assert set(pulled.dense) == {"w", "large", "b"}
+    assert (pulled.dense["large"] == 1).all()
+    assert (pulled.rows["t"] == 1).all()
+    assert (await worker.push(step(), version=pulled.version)).accepted
+    assert ((await worker.pull({})).dense["large"] == 2).all()
+
+
+async def test_a_push_whose_answer_is_lost_counts_once(start_servers: Any) -> None:
+    servers = await start_servers(2)
+    worker = servers.client()
+    await ensure(worker)
+    await worker.pull({})
+    client = worker._servers[0]._client
+    call, lost = client.call, []
+
+    async def lossy(method: str, request: Any, *, deadline_s: float) -> Any:
+        answer = await call(method, request, deadline_s=deadline_s)
+        if method == "PushGradients" and len(lost) < 2:
+            lost.append(method)
+            raise UnavailableError("the answer was lost")
+        return answer
+
+    client.call = lossy
+    assert (await worker.push(step(), version=0)).accepted
+    assert len(lost) == 2
+    assert ((await worker.pull({"t": IDS})).rows["t"] == 1).all()
+
+
+async def test_patience_ends_with_an_error_that_names_the_ps(start_servers: Any) -> None:
+    servers = await start_servers(2)
+    worker = servers.client(patience_s=0.3)
+    await ensure(worker)
+    await servers.stop(1)
+    with pytest.raises(UnavailableError, match="PS 1"):
+        await worker.pull({"t": IDS})
+    await servers.start(1)
+    with pytest.raises(UnavailableError, match="no model"):
+        await worker.pull({"t": IDS})
+
+
+async def test_a_replaced_worker_stops(start_servers: Any) -> None:
+    servers = await start_servers(1)
+    old, new = servers.client(3, incarnation=1), servers.client(3, incarnation=2)
+    await ensure(old)
+    await ensure(new)
+    assert (await new.push(step(), version=0)).accepted
+    with pytest.raises(FencedError):
+        await old.push(step(), version=0)
+
+
+async def test_evaluation_at_a_pin_while_training_goes_on(servers: Any) -> None:
+    worker, evaluator = servers.client(0), servers.client(1)
+    master = servers.client(role=Role.MASTER)
+    await ensure(worker)
+    await ensure(evaluator)
+    await worker.push(step(), version=0)
+    assert await master.pin(5) == 1
+    await evaluator.pull({})
+    for version in (1, 2):
+        await worker.push(step(), version=version)
+    for _ in range(2):
+        past = await evaluator.pull({"t": np.array([0, 29, 1000])}, pin=5)
+        assert past.version == 1
+        assert set(past.dense) == {"w", "large", "b"}
+        assert all((value == 1).all() for value in past.dense.values())
+        assert past.rows["t"].tolist() == [[1, 1], [1, 1], [0, 0]]
+    # A pinned pull does not count as having seen the present.
+    present = await evaluator.pull({"t": IDS})
+    assert all((value == 3).all() for value in present.dense.values())
+    assert set(present.dense) == {"w", "large", "b"}
+    await master.unpin(5)
+
+
+async def test_large_dense_models_are_streamed_both_ways(servers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("elasticdl_ps.servicer", "elasticdl_worker.parameters.client", connection_module.__name__):
+        monkeypatch.setattr(f"{module}.CHUNK_BYTES", 1 << 20)
+    worker, other = servers.client(0), servers.client(1)
+    random = np.random.default_rng(0)
+    values = {spec.name: random.normal(size=spec.shape).astype(np.float32) for spec in SPECS}
+    assert await worker.ensure_model(values, SPECS, TABLES, SGD, UpdateMode())
+    await ensure(other)
+    pulled = await other.pull({"t": IDS})
+    for name, value in values.items():
+        np.testing.assert_array_equal(pulled.dense[name], value)
+    await worker.push(step(), version=0)
+    pulled = await other.pull({"t": IDS})
+    np.testing.assert_array_equal(pulled.dense["large"], values["large"] + 1)
+
+
+async def test_tables_declared_later_can_be_used(servers: Any) -> None:
+    worker = servers.client()
+    await ensure(worker)
+    await worker.push_embedding_table_infos([TableSpec("late", 3, InitializerSpec("ones"))])
+    rows = await worker.pull_embedding_vectors("late", IDS)
+    np.testing.assert_array_equal(rows, np.ones((30, 3)))
+    assert set(await worker.pull_dense_parameters()) == {"w", "large", "b"}
+
+
+@pytest.mark.parametrize(
+    ("gradients", "word"),
+    [
+        (Gradients({"nobody": np.ones(3)}), "nobody"),
+        (Gradients({"w": np.ones(5)}), "w"),
+        (Gradients({"w": np.array([1, np.nan, 0, 0])}), "NaN"),
+        (Gradients(rows={"t": (IDS, np.ones((30, 3), np.float32))}), "shape"),
+        (Gradients(rows={"t": (np.array([1, 1]), np.ones((2, 2), np.float32))}), "twice"),
+        (Gradients(rows={"none": (IDS, np.ones((30, 2), np.float32))}), "none"),
+    ],
+)
+async def test_gradients_that_cannot_be_applied_name_the_cause(servers: Any, gradients: Gradients, word: str) -> None:
+    worker = servers.client()
+    await ensure(worker)
+    with pytest.raises(InvalidInputError, match=word) as caught:
+        await worker.push(gradients, version=0)
+    assert caught.value.fix
+    assert (await worker.push(step(), version=0)).accepted
