@@ -248,8 +248,7 @@ class _LocalRun:
         if not formats:
             return []
         open_tables = {name: table.ids_and_rows() for name, table in trainer.tables.tables.items()}
-        files = export_model(trainer.model, output, formats, open_tables)
-        return [{**file, "path": str(output / file["path"])} for file in files]
+        return export_model(trainer.model, output, formats, open_tables)
 
     def _max_steps(self) -> int:
         limits = [self._spec.max_steps, *(c.max_steps for c in self._callbacks if isinstance(c, MaxStepsStopping))]

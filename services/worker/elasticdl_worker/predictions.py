@@ -57,12 +57,14 @@ class PredictionSink:
             self._write(shard, parts)
 
     def files(self) -> list[dict[str, Any]]:
-        """The files written so far: ``{"path", "sha256", "size"}``."""
+        """The files written so far: ``{"name", "path", "sha256", "size"}``."""
         found = []
         for path in self._written.values():
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            found.append({"path": str(path), "sha256": digest, "size": path.stat().st_size})
+            found.append(
+                {"name": path.name, "path": str(path.resolve()), "sha256": digest, "size": path.stat().st_size}
+            )
         return found
 
     def _process(self, predictions: Any) -> None:

@@ -12,6 +12,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from typing import Any
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.job import JobSpec
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _DEFAULTS = {
     "loss": "def loss(labels, predictions): ... returning a scalar",
     "optimizer": "def optimizer(): ... returning a Keras optimizer",
@@ -126,7 +128,10 @@ def guarded(what: str, roots: Sequence[Path], *, fix: str = "") -> Iterator[None
     """
     try:
         yield
-    except (UserCodeError, DataError):
+    except (UserCodeError, DataError) as error:
+        original = _original(error)
+        if original is not error:
+            raise original from None
         raise
     except SystemExit as error:
         raise UserCodeError(
@@ -140,6 +145,16 @@ def guarded(what: str, roots: Sequence[Path], *, fix: str = "") -> Iterator[None
             fix=fix,
             traceback=user_traceback(error, roots),
         ) from error
+
+
+def _original(error: UserCodeError | DataError) -> UserCodeError | DataError:
+    """An error of ours as it was raised: Keras raises a copy of what comes out of a layer, without the fix."""
+    found: BaseException | None = error
+    while isinstance(found, UserCodeError | DataError):
+        if found.fix:
+            return found
+        found = found.__cause__ or found.__context__
+    return error
 
 
 def place(error: BaseException, roots: Sequence[Path]) -> str:
@@ -167,7 +182,7 @@ def _user_frames(tb: TracebackType | None, roots: Sequence[Path]) -> list[traceb
 
 
 def _first_lines(error: Exception, limit: int = 1200) -> str:
-    text = str(error).strip() or "(no message)"
+    text = _COLOURS.sub("", str(error)).strip() or "(no message)"
     return text if len(text) <= limit else text[:limit] + " ..."
 
 

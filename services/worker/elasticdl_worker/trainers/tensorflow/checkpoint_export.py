@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,42 +21,62 @@ from elasticdl_worker.trainers.tensorflow.model import BuildOptions, PreparedMod
 from elasticdl_worker.user_code import ModelModule
 
 
+@dataclass(frozen=True)
+class ExportRequest:
+    """What to export, and where to.
+
+    Attributes:
+        directory: the checkpoint's directory.
+        files: its files.
+        output: the directory to write into.
+        formats: ``keras``, ``saved_model``.
+    """
+
+    directory: str
+    files: tuple[CheckpointFile, ...]
+    output: Path
+    formats: tuple[str, ...]
+
+    @classmethod
+    def of(cls, payload: Mapping[str, Any], spec: JobSpec, job_dir: Path, callbacks: Sequence[Any]) -> ExportRequest:
+        """Reads the payload of an export task.
+
+        Args:
+            payload: ``checkpoint_directory``, ``manifest`` with ``files`` (``name``, ``size``, ``sha256``),
+                ``output`` and ``formats``.
+            spec: the job, for what the payload leaves open.
+            job_dir: the job's directory; the default output is its ``artifacts/model``.
+            callbacks: of the module; a ``SavedModelExporter`` adds that format.
+        """
+        formats = list(payload.get("formats") or [name for name in spec.export_formats.split(",") if name])
+        if any(isinstance(callback, SavedModelExporter) for callback in callbacks):
+            formats = list(dict.fromkeys([*formats, "saved_model"]))
+        output = Path(payload.get("output") or spec.output or job_dir / "artifacts" / "model")
+        return cls(str(payload["checkpoint_directory"]), _files(payload["manifest"]), output, tuple(formats))
+
+
 def export_checkpoint(
-    spec: JobSpec,
-    module: ModelModule,
-    features_spec: Any,
-    callbacks: Sequence[Any],
-    payload: Mapping[str, Any],
-    job_dir: Path,
+    module: ModelModule, features_spec: Any, request: ExportRequest, seed: int
 ) -> list[dict[str, Any]]:
     """Exports the model of a checkpoint.
 
     Args:
-        spec: the job.
         module: the user's module; the model is built anew, with all Keras embeddings in the graph.
         features_spec: nested ``tf.TypeSpec`` of a minibatch of features.
-        callbacks: of the module; a ``SavedModelExporter`` adds that format.
-        payload: of the export task: ``checkpoint`` (its manifest: ``directory`` and ``files``, each with ``name``,
-            ``size`` and ``sha256``) and ``output``, the directory to write into.
-        job_dir: the job's directory, for the default output ``artifacts/model``.
+        request: what to export, and where to.
+        seed: the job's seed, for the rows of ids that training never saw.
 
     Returns:
-        The files: ``{"path", "sha256", "size"}``, with absolute paths.
+        The files: ``{"name", "path", "sha256", "size"}``; names relative to the output, paths absolute.
 
     Raises:
         DataError: the checkpoint is damaged.
         InvalidInputError: the checkpoint is of another model.
     """
-    formats = [name for name in spec.export_formats.split(",") if name]
-    if any(isinstance(callback, SavedModelExporter) for callback in callbacks):
-        formats = list(dict.fromkeys([*formats, "saved_model"]))
-    output = Path(payload.get("output") or spec.output or job_dir / "artifacts" / "model")
-    content = _read(payload.get("checkpoint") or payload)
-    model = build_model(module, features_spec, BuildOptions(None, spec.seed))
+    content = read_checkpoint(request.directory, request.files)
+    model = build_model(module, features_spec, BuildOptions(None, seed))
     open_tables = load_into(model, content)
-    return [
-        {**file, "path": str(output / file["path"])} for file in export_model(model, output, formats, open_tables)
-    ]
+    return export_model(model, request.output, request.formats, open_tables)
 
 
 def load_into(model: PreparedModel, content: CheckpointContent) -> dict[str, Rows]:
@@ -74,10 +95,8 @@ def load_into(model: PreparedModel, content: CheckpointContent) -> dict[str, Row
     own = model.values()
     tables: dict[str, Rows] = dict(content.tables)
     # An embedding that the checkpoint has as a table is a weight of this model, and filled from the table.
-    from_tables = {f"{name}/embeddings" for name in model.registry.in_graph if name in tables}
-    missing = sorted(name for name in own if name not in content.dense and name not in from_tables)
-    if missing and model.registry.in_graph:
-        missing = [name for name in missing if not name.startswith(tuple(f"{n}/" for n in tables))]
+    filled = tuple(f"{name}/" for name in model.registry.in_graph if name in tables)
+    missing = sorted(name for name in own if name not in content.dense and not name.startswith(filled))
     if missing:
         raise InvalidInputError(
             f"the checkpoint has no parameter {missing[0]!r}; it has {sorted(content.dense)[:10]}",
@@ -107,7 +126,7 @@ def restore_local(trainer: LocalTrainer, path: Path) -> None:
     manifest = path / "manifest.json" if not manifests else max(manifests, key=_version)
     if not manifest.is_file():
         raise DataError(f"there is no checkpoint in {path}", fix="give a checkpoint of a training job")
-    content = _read({"directory": str(manifest.parent), **json.loads(manifest.read_text())})
+    content = read_checkpoint(manifest.parent, _files(json.loads(manifest.read_text())))
     for name, rows in load_into(trainer.model, content).items():
         trainer.tables.fill(name, rows)
 
@@ -116,6 +135,5 @@ def _version(manifest: Path) -> int:
     return int(json.loads(manifest.read_text()).get("version", 0))
 
 
-def _read(manifest: Mapping[str, Any]) -> CheckpointContent:
-    files = [CheckpointFile(str(f["name"]), int(f["size"]), str(f["sha256"])) for f in manifest["files"]]
-    return read_checkpoint(str(manifest["directory"]), files)
+def _files(manifest: Mapping[str, Any]) -> tuple[CheckpointFile, ...]:
+    return tuple(CheckpointFile(str(f["name"]), int(f["size"]), str(f["sha256"])) for f in manifest["files"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 from elasticdl.data import DataReader, create_data_reader
 from elasticdl.modes import Mode
-from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.model import OptimizerSpec
 from elasticdl_core.task import TaskType
@@ -264,22 +262,15 @@ class TensorFlowEngine:
         payload = json.loads(lease.task.payload or "{}")
         purpose = payload.get("purpose") or str(_MODES[self._spec.type])
         reader = self._reader(Mode(purpose))
-        if payload.get("origin") and payload["origin"] != self._origin(Mode(purpose)):
-            raise InvalidInputError(
-                f"asked to list {payload['origin']!r}, but the {purpose} data is {self._origin(Mode(purpose))!r}",
-                fix="use the same specification in master and worker",
-            )
         with self._module.guard("custom_data_reader.create_shards"):
             shards = list(reader.create_shards())
         self._session.report_shards(lease, shards)
         return 0, {"shards": len(shards)}
 
     def _export(self, lease: LeasedTask) -> tuple[int, dict[str, Any]]:
-        from elasticdl_worker.trainers.tensorflow.checkpoint_export import export_checkpoint
+        from elasticdl_worker.trainers.tensorflow.checkpoint_export import ExportRequest, export_checkpoint
 
         payload = json.loads(lease.task.payload or "{}")
-        spec = dataclasses.replace(self._spec, export_formats=payload.get("formats") or self._spec.export_formats)
-        files = export_checkpoint(
-            spec, self._module, self._model.features_spec, self._callbacks, payload, self._job_dir
-        )
+        request = ExportRequest.of(payload, self._spec, self._job_dir, self._callbacks)
+        files = export_checkpoint(self._module, self._model.features_spec, request, self._spec.seed)
         return 0, {"files": files}

@@ -58,7 +58,7 @@ def export_model(
         open_tables: ids and rows of tables of ``elasticdl.layers.Embedding`` layers.
 
     Returns:
-        The files: ``{"path", "sha256", "size"}``, paths relative to ``output``.
+        The files: ``{"name", "path", "sha256", "size"}``; names relative to ``output``, paths absolute.
     """
     output.mkdir(parents=True, exist_ok=True)
     notes: dict[str, Any] = {"keras": keras_version(), "tensorflow": tf.__version__, "formats": {}, "tables": {}}
@@ -71,7 +71,7 @@ def export_model(
             notes["formats"]["keras"] = "model.keras: keras.models.load_model('model.keras')"
         if "saved_model" in formats:
             _saved_model(model, staging / "saved_model", open_tables)
-            notes["formats"]["saved_model"] = "saved_model: tf.saved_model.load('saved_model').serve(features)"
+            notes["formats"]["saved_model"] = "saved_model: m = tf.saved_model.load('saved_model'); m.serve(features)"
         for number, (name, (ids, rows)) in enumerate(sorted(open_tables.items())):
             file = f"table-{number}.npz"
             np.savez(staging / file, ids=ids, vectors=rows)
@@ -89,7 +89,13 @@ def export_model(
 def _listed(root: Path, path: Path) -> list[dict[str, Any]]:
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path] if path.exists() else []
     return [
-        {"path": str(file.relative_to(root)), "sha256": _sha256(file), "size": file.stat().st_size} for file in files
+        {
+            "name": str(file.relative_to(root)),
+            "path": str(file.resolve()),
+            "sha256": _sha256(file),
+            "size": file.stat().st_size,
+        }
+        for file in files
     ]
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from elasticdl.layers import lookup
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.trainers.tensorflow.embeddings import ZEROS_NAME, CollectScope, RowsScope
-from elasticdl_worker.trainers.tensorflow.framework import tf
+from elasticdl_worker.trainers.tensorflow.framework import is_legacy, tf
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel, call_model
 from elasticdl_worker.trainers.tensorflow.optimizers import Clipping
 
@@ -71,7 +71,8 @@ class Programs:
         self._clipping = clipping or Clipping()
         self._labels_spec = labels_spec
         self._eager = eager
-        self._loss = loss if eager or loss is None else tf.function(loss)
+        # As in Keras: version 2 translates control flow in a loss (AutoGraph), version 3 does not.
+        self._loss = tf.function(loss) if loss is not None and is_legacy() and not eager else loss
         self._collectors: dict[bool, Callable[[Any], list[Any]]] = {}
         self._tables: dict[bool, dict[str, int]] = {}
         self._step: Callable[..., Any] | None = None

@@ -1,0 +1,1 @@
+"""Import paths of the original project, under which older model modules find what they use."""

@@ -1,0 +1,213 @@
+"""Embeddings on parameter servers: in every kind of model, without their weights, with merged gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import elasticdl.layers
+from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.tensorflow.model import BuildOptions, PreparedModel, build_model
+from elasticdl_worker.trainers.tensorflow.programs import Lookups, Programs
+from elasticdl_worker.user_code import ModelModule
+
+pytestmark = pytest.mark.unit
+Layers = tf.keras.layers
+IDS = tf.TensorSpec([None, 3], tf.int64)
+
+
+def prepared(make: Any, spec: Any = IDS, threshold: int | None = 0) -> PreparedModel:
+    module = ModelModule(Path(__file__), (Path(__file__).parent,), make)
+    return build_model(module, spec, BuildOptions(threshold))
+
+
+def functional() -> Any:
+    ids = tf.keras.Input((3,), dtype="int64")
+    shared = Layers.Embedding(50, 4)
+    both = Layers.Concatenate()([shared(ids), shared(tf.keras.ops.add(ids, 1)), Layers.Embedding(50, 2)(ids)])
+    return tf.keras.Model(ids, Layers.Dense(1)(Layers.Flatten()(both)))
+
+
+def sequential() -> Any:
+    return tf.keras.Sequential([Layers.Embedding(50, 4), Layers.Flatten(), Layers.Dense(1)])
+
+
+class Subclassed(tf.keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vectors = Layers.Embedding(50, 4)
+        self.head = Layers.Dense(1)
+
+    def call(self, ids: Any, training: bool = False) -> Any:
+        return self.head(tf.reduce_mean(self.vectors(ids) + self.vectors(ids[:, ::-1]), 1))
+
+
+def masked() -> Any:
+    ids = tf.keras.Input((3,), dtype="int64")
+    return tf.keras.Model(
+        ids, Layers.Dense(1)(Layers.GlobalAveragePooling1D()(Layers.Embedding(50, 4, mask_zero=True)(ids)))
+    )
+
+
+def loss(labels: Any, predictions: Any) -> Any:
+    return tf.reduce_mean(tf.square(labels - predictions[:, 0]))
+
+
+@pytest.mark.parametrize("make", [functional, sequential, Subclassed, masked])
+def test_gradients_equal_those_of_embeddings_in_the_graph(make: Any) -> None:
+    """The same weights and ids, once in the graph and once as rows: equal loss, equal merged gradients."""
+    rng = np.random.default_rng(5)
+    ids = tf.constant(np.concatenate([rng.integers(0, 12, (16, 2)), rng.integers(1, 12, (16, 1))], 1))
+    labels = tf.constant(rng.normal(size=16).astype(np.float32))
+    plain = prepared(make, threshold=None)
+    expected_programs = Programs(plain, loss, tf.TensorSpec([None], tf.float32))
+    weights = {name: layer.get_weights()[0] for name, layer in plain.registry.in_graph.items()}
+    expected = expected_programs.gradients(ids, labels, {}, Lookups())
+    dense = plain.values()
+
+    split = prepared(make)
+    assert split.tables.keys() == weights.keys()
+    assert not [name for name in split.trainable if name.endswith("embeddings")]
+    split.assign({name: dense[name] for name in split.trainable})
+    programs = Programs(split, loss, tf.TensorSpec([None], tf.float32))
+    lookups = programs.collect(ids, training=True)
+    rows = {table: weights[table][unique] for table, unique in lookups.unique.items()}
+    result = programs.gradients(ids, labels, rows, lookups)
+    assert result.loss == pytest.approx(expected.loss, rel=1e-6)
+    for name, gradient in result.dense.items():
+        np.testing.assert_allclose(gradient, expected.dense[name], atol=1e-6)
+    for table, gradient in result.rows.items():
+        assert len(np.unique(lookups.unique[table])) == len(lookups.unique[table])
+        whole = np.zeros_like(weights[table])
+        whole[lookups.unique[table]] = gradient
+        name = next(n for n in expected.dense if n.endswith("embeddings") and n.startswith(table))
+        np.testing.assert_allclose(whole, expected.dense[name], atol=1e-6)
+
+
+def test_a_table_larger_than_memory_is_never_allocated() -> None:
+    def huge() -> Any:
+        ids = tf.keras.Input((3,), dtype="int64")
+        return tf.keras.Model(ids, Layers.Dense(1)(Layers.Flatten()(Layers.Embedding(2**31 - 1, 4096)(ids))))
+
+    model = prepared(huge, threshold=2 << 20)
+    (table,) = model.tables.values()
+    assert table.input_dim == 2**31 - 1
+    assert table.initializer.kind == "uniform"
+    assert table.initializer.params == {"minval": -0.05, "maxval": 0.05}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"embeddings_regularizer": "l2"},
+        {"embeddings_constraint": "non_neg"},
+        {"embeddings_initializer": "orthogonal"},
+        {"weights": [np.ones((50, 4), np.float32)]},
+        {"trainable": False},
+        {"lora_rank": 2},
+    ],
+)
+def test_layers_that_cannot_be_split_keep_their_weights(options: dict[str, Any]) -> None:
+    model = prepared(lambda: tf.keras.Sequential([Layers.Embedding(50, 4, **options), Layers.Flatten()]))
+    assert not model.tables
+    assert any("embeddings" in name for name in model.trainable | model.state)
+
+
+def test_a_class_of_the_user_s_with_its_own_call_keeps_its_weights() -> None:
+    class Scaled(Layers.Embedding):
+        def call(self, inputs: Any) -> Any:
+            return super().call(inputs) * 2.0
+
+    model = prepared(lambda: tf.keras.Sequential([Scaled(50, 4), Layers.Flatten()]))
+    assert not model.tables
+
+
+def test_tied_weights_are_refused_with_the_fix() -> None:
+    class Tied(tf.keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.vectors = Layers.Embedding(50, 4)
+
+        def call(self, ids: Any, training: bool = False) -> Any:
+            return tf.matmul(self.vectors(ids), self.vectors.embeddings, transpose_b=True)
+
+    with pytest.raises(UserCodeError, match="its weights are used directly") as caught:
+        prepared(Tied)
+    assert "--embedding_threshold_bytes" in caught.value.fix
+
+
+def test_ids_that_depend_on_rows_are_refused() -> None:
+    class Chained(tf.keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = Layers.Embedding(50, 4), Layers.Embedding(50, 4)
+
+        def call(self, ids: Any, training: bool = False) -> Any:
+            return self.second(tf.argmax(self.first(ids), -1))
+
+    model = prepared(Chained)
+    with pytest.raises(UserCodeError, match="depend on the rows"):
+        Programs(model).collect(tf.constant([[1, 2, 3]], tf.int64), training=True)
+
+
+def test_moving_averages_come_out_as_differences() -> None:
+    def normalised() -> Any:
+        values = tf.keras.Input((3,))
+        return tf.keras.Model(values, Layers.Dense(1)(Layers.BatchNormalization(momentum=0.5)(values)))
+
+    model = prepared(normalised, tf.TensorSpec([None, 3], tf.float32))
+    programs = Programs(model, loss, tf.TensorSpec([None], tf.float32))
+    values = tf.constant([[2.0, 4.0, 6.0], [4.0, 6.0, 8.0]])
+    result = programs.gradients(values, tf.constant([0.0, 1.0]), {}, Lookups())
+    changes = {name.rpartition("/")[2]: change for name, change in result.state.items()}
+    np.testing.assert_allclose(changes["moving_mean"], [1.5, 2.5, 3.5], rtol=1e-6)
+    assert changes.keys() == {"moving_mean"} or changes["moving_variance"].shape == (3,)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_the_open_embedding_combines_the_vectors_of_a_record(combiner: str, kind: str) -> None:
+    ragged = tf.ragged.constant([[7, -1], [], [1 << 40, 7, 7]], dtype=tf.int64)
+    ids = ragged if kind == "ragged" else ragged.to_sparse()
+    spec = (
+        tf.RaggedTensorSpec([None, None], tf.int64)
+        if kind == "ragged"
+        else tf.SparseTensorSpec([None, None], tf.int64)
+    )
+
+    class Model(tf.keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.vectors = elasticdl.layers.Embedding(2, combiner=combiner)
+
+        def call(self, ids: Any, training: bool = False) -> Any:
+            return self.vectors(ids)
+
+    model = prepared(Model, spec)
+    (table,) = model.tables.values()
+    assert table.input_dim is None
+    programs = Programs(model)
+    lookups = programs.collect(ids, training=False)
+    assert sorted(lookups.unique[table.name].tolist()) == [-1, 7, 1 << 40]
+    values = {7: [1.0, 2.0], -1: [3.0, 4.0], 1 << 40: [5.0, 6.0]}
+    rows = np.array([values[i] for i in lookups.unique[table.name].tolist()], np.float32)
+    out = np.asarray(programs.forward(ids, {table.name: rows}, lookups))
+    divisors = {"sum": (1, 1), "mean": (2, 3), "sqrtn": (2**0.5, 3**0.5)}[combiner]
+    expected = [[4 / divisors[0], 6 / divisors[0]], [0, 0], [7 / divisors[1], 10 / divisors[1]]]
+    np.testing.assert_allclose(out, expected, rtol=1e-6)
+
+
+def test_the_open_embedding_works_alone_and_can_be_saved() -> None:
+    layer = elasticdl.layers.Embedding(4, mask_zero=True)
+    out = layer(tf.constant([[5, 0, 5]], tf.int64))
+    assert out.shape == (1, 3, 4)
+    np.testing.assert_array_equal(out[0, 0], out[0, 2])
+    assert np.any(out[0, 0] != out[0, 1])
+    again = elasticdl.layers.Embedding.from_config(layer.get_config())
+    np.testing.assert_array_equal(again(tf.constant([[5]], tf.int64))[0, 0], out[0, 0])
+    with pytest.raises(ValueError, match="sparse ids need a combiner"):
+        elasticdl.layers.Embedding(4)(tf.sparse.from_dense([[1, 0]]))
