@@ -30,24 +30,24 @@ _OWN: dict[str, tuple[bool, Any, str]] = {
 _EPILOGS = {
     "train": """Examples:
 
-    elasticdl train --model_zoo=./zoo --model_def=digits.forward --training_data=./data/train --num_epochs=2
+    elasticdl train --local --model_zoo=zoo --model_def=digits.forward --training_data=data/train --num_epochs=2
 
-    elasticdl train --model_zoo=./zoo --model_def=digits.forward --training_data=./data/train --local
+    elasticdl train --model_zoo=zoo --model_def=digits.forward --training_data=data/train
+    --validation_data=data/validation --num_workers=3 --num_ps=2 --use_async=false --grads_to_wait=2
 
-    elasticdl train ... --validation_data=./data/test --num_workers=3 --num_ps=2 --use_async=false --grads_to_wait=2
-
-    elasticdl train ... --model_params='units=64;activation="relu"' --optimizer_params=lr=0.01 --detach
+    elasticdl train --model_zoo=zoo --model_def=digits.forward --training_data=data/train --model_params=units=128
+    --optimizer_params=lr=0.01 --job_name=wide --detach
 
 Ctrl-C leaves the job alone and returns 130; `elasticdl jobs cancel ID` cancels it. Exit codes: 0 succeeded, 1 failed,
 2 wrong flags or model module, 3 cancelled, 4 no API.""",
     "evaluate": """Example:
 
-    elasticdl evaluate --model_zoo=./zoo --model_def=digits.forward --validation_data=./data/test
-    --checkpoint_dir_for_init=./checkpoints""",
+    elasticdl evaluate --model_zoo=zoo --model_def=digits.forward --validation_data=data/validation
+    --checkpoint_dir_for_init=checkpoints""",
     "predict": """Example:
 
-    elasticdl predict --model_zoo=./zoo --model_def=digits.forward --prediction_data=./data/new
-    --checkpoint_dir_for_init=./checkpoints --output=./predictions""",
+    elasticdl predict --model_zoo=zoo --model_def=digits.forward --prediction_data=data/new
+    --checkpoint_dir_for_init=checkpoints --output=predictions""",
 }
 _HELP = {
     "train": "Train a model on a cluster, or with --local in this process.",

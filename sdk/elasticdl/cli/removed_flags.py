@@ -45,7 +45,7 @@ _CURVES = RemovedFlag(
     "losses and evaluations are kept for every job", "leave it out, and read them with `elasticdl jobs metrics`"
 )
 
-_REMOVED: Mapping[str, RemovedFlag] = {
+REMOVED: Mapping[str, RemovedFlag] = {
     r"image_name|image_base|image_pull_policy|image_pull_secrets|docker_\w+|dockerfile\w*": _IMAGES,
     r"namespace|cluster_spec|cluster_spec_json|yaml|force_use_kube_config_file|populate_env_names|service_account\w*"
     r"|need_elasticdl_job_service|need_tf_config": _KUBERNETES,
@@ -78,4 +78,4 @@ _REMOVED: Mapping[str, RemovedFlag] = {
 
 def removed_flag(name: str) -> RemovedFlag | None:
     """What to say about a flag (underscores, no dashes in front) of the original project; None for any other."""
-    return next((gone for pattern, gone in _REMOVED.items() if re.fullmatch(pattern, name)), None)
+    return next((gone for pattern, gone in REMOVED.items() if re.fullmatch(pattern, name)), None)

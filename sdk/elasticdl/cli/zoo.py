@@ -84,7 +84,7 @@ def build(
 
 
 @app.command(
-    "push", epilog="Example: elasticdl train --model_bundle=$(elasticdl zoo push zoo) --model_def=digits.forward"
+    "push", epilog="Example: elasticdl zoo push zoo"
 )
 def push(zoo: Zoo, as_json: Json = False) -> None:
     """Pack and upload a model zoo and print its digest, which train takes as --model_bundle."""

@@ -1,0 +1,150 @@
+"""``elasticdl jobs``: what each verb asks and prints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.api import NOW, FakeApi, make_job, make_status, sse
+from tests.unit.cli.conftest import Cli
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_list_is_a_table_or_json(api: FakeApi, cli: Cli) -> None:
+    assert cli("jobs", "list").out == "no jobs\n"
+    api.jobs["digits-1"] = make_job(
+        "digits-1", state="RUNNING", target_workers=2, priority=5, reason="", status=make_status(150, 600)
+    )
+    api.jobs["iris-1"] = make_job("iris-1", state="FAILED", error={"message": "loss() raised", "fix": ""})
+    header, first, second = cli("jobs", "list").out.splitlines()
+    assert header.split() == ["ID", "TYPE", "STATE", "PROGRESS", "WORKERS", "PRIORITY", "AGE", "REASON"]
+    assert first.split()[:6] == ["digits-1", "training", "RUNNING", "25%", "1/2", "5"]
+    assert second.split()[:5] == ["iris-1", "training", "FAILED", "-", "-"]
+    assert second.endswith("loss() raised")
+    assert [job["id"] for job in json.loads(cli("jobs", "list", "--json").out)] == ["digits-1", "iris-1"]
+
+
+def test_a_list_is_filtered_by_the_api_and_cut(api: FakeApi, cli: Cli) -> None:
+    for number in range(5):
+        api.jobs[f"a-{number}"] = make_job(f"a-{number}", state="RUNNING" if number % 2 else "QUEUED")
+    cli("jobs", "list", "--state", "RUNNING", "--label", "team=ads", "--label", "x=y", "--name=a")
+    query = api.requests("GET", "/jobs")[-1].query
+    assert (query["state"], query["label"], query["name"]) == ("RUNNING", "x=y", "a")
+    assert len(json.loads(cli("jobs", "list", "--limit", "2", "--json").out)) == 2
+    assert cli("jobs", "list", "--state", "ASLEEP").code == 2
+    outcome = cli("jobs", "list", "--watch")
+    assert (outcome.code, "needs a terminal" in outcome.err) == (2, True)
+
+
+def test_one_job_is_shown_whole_or_as_json(api: FakeApi, cli: Cli) -> None:
+    api.jobs["a-1"] = make_job(
+        "a-1", state="RUNNING", target_workers=1, status=make_status(1, 4), target_reason="fair"
+    )
+    shown = cli("jobs", "get", "a-1").out
+    for part in ("a-1  RUNNING", "1/4 records 25%", "accuracy 0.9", "workers 1 to 3, now 1 (fair)", "priority 0"):
+        assert part in shown
+    assert json.loads(cli("jobs", "get", "a-1", "--json").out) == api.jobs["a-1"]
+
+
+def test_an_unknown_job_is_told_and_exits_with_one(api: FakeApi, cli: Cli) -> None:
+    outcome = cli("jobs", "get", "nope")
+    assert outcome.code == 1
+    assert outcome.err == "error: there is no job 'nope'\n  fix: see the list of jobs\n"
+
+
+def test_events_are_listed_and_followed(api: FakeApi, cli: Cli) -> None:
+    api.jobs["a-1"] = make_job("a-1")
+    api.events["a-1"] = [{"id": 1, "kind": "state", "message": "2 workers fit", "detail": {}, "at": NOW}]
+    assert "state" in cli("jobs", "events", "a-1").out
+    assert json.loads(cli("jobs", "events", "a-1", "--json").out) == api.events["a-1"][0]
+    api.streams["a-1"] = [[sse("event", {"kind": "plan", "message": "3 workers now"}, 2), sse("end", {})]]
+    assert cli("jobs", "events", "a-1", "--follow").out.endswith("plan        3 workers now\n")
+
+
+def test_logs_are_printed_as_they_are(api: FakeApi, cli: Cli) -> None:
+    api.jobs["a-1"] = make_job("a-1")
+    api.logs["a-1"] = "one\n[red]two[/red]\n"
+    assert cli("jobs", "logs", "a-1", "--role", "ps", "--index", "1", "-n", "1").out == "[red]two[/red]\n"
+    assert api.requests("GET", "/jobs/a-1/logs")[0].query == {"role": "ps", "index": "1", "tail": "1"}
+    assert cli("jobs", "logs", "a-1", "--follow").out == api.logs["a-1"]
+    assert cli("jobs", "logs", "a-1", "--role", "boss").code == 2
+
+
+def test_states_are_changed_for_many_jobs(api: FakeApi, cli: Cli) -> None:
+    for job_id in ("a-1", "a-2"):
+        api.jobs[job_id] = make_job(job_id, state="RUNNING")
+    assert cli("jobs", "suspend", "a-1", "a-2").out == "a-1  SUSPENDED\na-2  SUSPENDED\n"
+    assert cli("jobs", "resume", "a-1").out == "a-1  QUEUED\n"
+    assert cli("jobs", "cancel", "a-1", "a-2", "--wait").out == "a-1  CANCELLED\na-2  CANCELLED\n"
+    assert [job["state"] for job in json.loads(cli("jobs", "cancel", "a-1", "--json").out)] == ["CANCELLED"]
+    api.jobs["a-3"] = make_job("a-3", state="CANCELLED", desired="cancel")
+    assert cli("jobs", "cancel", "a-3").out == "a-3  CANCELLED\n"
+
+
+def test_scaling_takes_either_spelling(api: FakeApi, cli: Cli) -> None:
+    api.jobs["a-1"] = make_job("a-1", state="RUNNING")
+    outcome = cli("jobs", "scale", "a-1", "--min_workers", "2", "--max-workers", "4", "--priority", "-3")
+    assert outcome.out == "a-1  workers 2 to 4, priority -3\n"
+    outcome = cli("jobs", "scale", "a-1")
+    assert (outcome.code, "nothing to change" in outcome.err) == (2, True)
+    assert cli("jobs", "scale", "a-1", "--max-workers", "0").code == 2
+
+
+def test_metrics_are_shown(api: FakeApi, cli: Cli) -> None:
+    api.jobs["a-1"] = make_job("a-1")
+    assert cli("jobs", "metrics", "a-1").out.splitlines()[1].split() == ["1", "0.5"]
+    assert json.loads(cli("jobs", "metrics", "a-1", "--json").out)["evaluations"] == []
+
+
+def test_artifacts_are_listed_and_fetched(api: FakeApi, cli: Cli, tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"abc").hexdigest()
+    files = [{"name": name, "size": 3, "sha256": digest} for name in ("model.keras", "metrics.json")]
+    api.jobs["a-1"] = make_job("a-1", artifacts=files)
+    for item in files:
+        api.files["a-1", item["name"]] = (b"abc", "application/octet-stream")
+    assert cli("jobs", "artifacts", "a-1").out.splitlines()[1].split() == ["model.keras", "3", "B", digest[:12]]
+    assert cli("jobs", "artifacts", "a-1", "--download", "out").code == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["metrics.json", "model.keras"]
+    outcome = cli("jobs", "artifacts", "a-1", "model.keras", "--download", "one", "--json")
+    assert json.loads(outcome.out) == [str(tmp_path / "one" / "model.keras")]
+    outcome = cli("jobs", "artifacts", "a-1", "model.h5", "--download", "two")
+    assert outcome.code == 1
+    assert "it has: model.keras, metrics.json" in outcome.err
+
+
+def test_deleting_wants_a_yes(api: FakeApi, cli: Cli) -> None:
+    api.jobs["a-1"] = make_job("a-1", state="FAILED")
+    outcome = cli("jobs", "delete", "a-1")
+    assert (outcome.code, list(api.jobs)) == (2, ["a-1"])
+    assert "give --yes" in outcome.err
+    assert cli("jobs", "delete", "a-1", "--yes").out == "a-1  deleted\n"
+    assert api.jobs == {}
+
+
+def test_a_job_can_be_watched_to_its_end(api: FakeApi, cli: Cli) -> None:
+    api.jobs["a-1"] = make_job("a-1", state="RUNNING")
+    api.on_end["a-1"] = make_job("a-1", state="FAILED", error={"message": "boom", "fix": "", "traceback": ""})
+    api.streams["a-1"] = [[sse("end", {})]]
+    outcome = cli("jobs", "get", "a-1", "--watch")
+    assert (outcome.code, "job a-1 failed: boom" in outcome.err) == (1, True)
+
+
+def test_every_verb_has_an_example_in_its_help(cli: Cli) -> None:
+    for verb in [
+        "list",
+        "get",
+        "events",
+        "logs",
+        "metrics",
+        "cancel",
+        "suspend",
+        "resume",
+        "scale",
+        "artifacts",
+        "delete",
+    ]:
+        assert f"elasticdl jobs {verb}" in cli("jobs", verb, "--help").out
