@@ -1,0 +1,152 @@
+"""docker-compose.yml and the Dockerfiles: valid, closed to the outside, and what they run can be run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[3]
+SCHEMA = Path(__file__).with_name("compose_spec") / "compose-spec.json"
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+OURS = ("api", "scheduler", "node")
+DOCKERFILES = sorted([*ROOT.glob("services/*/Dockerfile"), ROOT / "deploy" / "docker" / "node.Dockerfile"])
+
+
+def test_the_file_keeps_the_published_schema() -> None:
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    errors = jsonschema.Draft7Validator(schema).iter_errors(COMPOSE)
+    assert [f"{error.json_path}: {error.message}" for error in errors] == []
+
+
+def test_the_schema_refuses_a_mistake() -> None:
+    schema = json.loads(SCHEMA.read_text())
+    broken = {**COMPOSE, "services": {**COMPOSE["services"], "api": {**COMPOSE["services"]["api"], "port": 1}}}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft7Validator(schema).validate(broken)
+
+
+def test_every_service_has_a_health_check_and_comes_back() -> None:
+    assert set(COMPOSE["services"]) == {"postgres", "redis", *OURS}
+    for name, service in COMPOSE["services"].items():
+        assert service["healthcheck"]["test"], name
+        assert service["restart"] == "unless-stopped", name
+
+
+def test_only_the_api_is_published_and_only_on_loopback() -> None:
+    published = {name: service["ports"] for name, service in COMPOSE["services"].items() if "ports" in service}
+    assert list(published) == ["api"]
+    assert all(port.startswith("127.0.0.1:") for port in published["api"])
+    assert COMPOSE["networks"]["store"] == {"internal": True}
+
+
+def test_secrets_come_by_file_and_are_declared() -> None:
+    for name, service in COMPOSE["services"].items():
+        for variable, value in service.get("environment", {}).items():
+            if any(word in variable for word in ("PASSWORD", "SECRET", "TOKEN", "DATABASE_URL", "REDIS_URL")):
+                assert variable.endswith("_FILE"), (name, variable)
+                assert Path(value).name in service["secrets"], (name, variable)
+        assert set(service.get("secrets", [])) <= set(COMPOSE["secrets"])
+
+
+def test_volumes_are_declared() -> None:
+    for service in COMPOSE["services"].values():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            assert source in COMPOSE["volumes"] or source.startswith(("${", "./")), volume
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_services_are_hardened(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    dockerfile = ROOT / service["build"]["dockerfile"]
+    assert dockerfile in DOCKERFILES
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_command_of_a_service_can_be_imported_and_is_the_one_of_its_image(name: str) -> None:
+    service = COMPOSE["services"][name]
+    *interpreter, module = service["command"]
+    assert interpreter == ["python", "-P", "-m"]
+    assert importlib.util.find_spec(f"{module}.__main__") is not None
+    last = (ROOT / service["build"]["dockerfile"]).read_text().strip().splitlines()[-1]
+    assert last == f"CMD {json.dumps(service['command'])}"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_service_without_settings_says_which_one_it_needs(name: str, tmp_path: Path) -> None:
+    module = COMPOSE["services"][name]["command"][-1]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ELASTICDL_")}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", module],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 64, done.stderr
+    assert "fix: set ELASTICDL_" in done.stderr
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_images_run_as_somebody_without_rights(dockerfile: Path) -> None:
+    lines = dockerfile.read_text().splitlines()
+    final = lines[max(index for index, line in enumerate(lines) if line.startswith("FROM")) :]
+    assert "USER 10001:10001" in final
+    module = json.loads(lines[-1].removeprefix("CMD "))[-1]
+    assert importlib.util.find_spec(module) is not None
+    copied = {
+        word for line in lines if line.startswith("COPY ") and "--from" not in line for word in line.split()[1:-1]
+    }
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    for source in copied:
+        assert (ROOT / source).exists(), source
+        assert any(source == kept[1:] or source.startswith(f"{kept[1:]}/") for kept in ignored if kept[:1] == "!"), (
+            source
+        )
+
+
+def test_secrets_are_made_once(tmp_path: Path) -> None:
+    script = tmp_path / "make-secrets.sh"
+    script.write_text((ROOT / "deploy" / "docker" / "make-secrets.sh").read_text())
+    for _ in range(2):
+        subprocess.run(["sh", str(script)], check=True, capture_output=True, timeout=30)
+        made = {path.name: path.read_text().strip() for path in (tmp_path / "secrets").iterdir()}
+    assert set(made) == set(COMPOSE["secrets"])
+    assert len(set(made.values())) == len(made)
+    assert made["postgres_password"] in made["database_url"]
+    assert made["redis_password"] in made["redis_url"]
+    assert all(len(made[name]) == 64 for name in ("admin_token", "cluster_secret", "node_token"))
+    assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o700
+    subprocess.run(["sh", str(script)], check=True, capture_output=True, timeout=30)
+    assert {path.name: path.read_text().strip() for path in (tmp_path / "secrets").iterdir()} == made
+
+
+def test_the_entry_point_takes_secrets_from_files(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text('it\'s $(a) "secret"\n')
+    entry = ["sh", str(ROOT / "deploy" / "docker" / "entrypoint.sh"), "printenv"]
+    environment = {"PATH": os.environ["PATH"], "ELASTICDL_NODE_TOKEN_FILE": str(secret)}
+    done = subprocess.run(
+        [*entry, "ELASTICDL_NODE_TOKEN"], env=environment, capture_output=True, text=True, timeout=30
+    )
+    assert done.stdout == 'it\'s $(a) "secret"\n'
+    gone = {**environment, "ELASTICDL_NODE_TOKEN_FILE": str(tmp_path / "gone")}
+    done = subprocess.run(entry, env=gone, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 64 and "fix: run deploy/docker/make-secrets.sh" in done.stderr
