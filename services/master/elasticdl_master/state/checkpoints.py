@@ -81,6 +81,7 @@ class CheckpointBook:
         """A checkpoint exists. Returns those to remove."""
         self.last_saved_s = now - self.saving_since if self.saving else 0.0
         self.saving, self._last_at = "", now
+        replaced = [m for m in self.manifests if m["version"] == manifest["version"]]
         self.manifests = [m for m in self.manifests if m["version"] != manifest["version"]] + [manifest]
         self._refused.discard(manifest["directory"])
         own = [m for m in self.manifests if m.get("kind") != RECOVERY]
@@ -88,7 +89,7 @@ class CheckpointBook:
         extra += [m for m in self.manifests if m.get("kind") == RECOVERY and m is not manifest]
         for old in extra:
             self.manifests.remove(old)
-        return extra
+        return extra + [m for m in replaced if m["directory"] != manifest["directory"]]
 
     def refuse(self, directory: str) -> None:
         """A checkpoint cannot be read: never go back to it again."""

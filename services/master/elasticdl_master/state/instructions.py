@@ -88,9 +88,10 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """Remove a checkpoint: its entry, then its files."""
+    """Remove a checkpoint's files, and its entry unless a new one of the same version ``replaced`` it."""
 
     manifest: Mapping[str, Any]
+    replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -438,8 +438,8 @@ class JobMachine:
         for entry in files:
             self._emit(
                 do.PostArtifact(
-                    str(entry["name"]),
-                    str(entry.get("path", entry["name"])),
+                    str(entry.get("name", "")),
+                    str(entry.get("path") or entry.get("name", "")),
                     int(entry.get("size", 0)),
                     str(entry.get("sha256", "")),
                 )
@@ -458,16 +458,15 @@ class JobMachine:
             }
         elif task.type is TaskType.EXPORT and self.final is not None:
             data = {
-                "checkpoint_directory": self.final["directory"],
-                "manifest": {key: value for key, value in self.final.items() if key != "done"},
+                "checkpoint": {key: value for key, value in self.final.items() if key != "done"},
                 "output": self.setup.output,
-                "formats": self.formats,
+                "formats": ",".join(self.formats),
             }
         elif task.type is TaskType.LIST_SHARDS:
             purpose = self.work.main_type if task.index == 0 else TaskType.EVALUATION
             data = {
                 "purpose": str(purpose),
-                "data_origin": self.data_of(purpose),
+                "origin": self.data_of(purpose),
                 "records_per_task": self.spec.records_per_task,
             }
         return json.dumps(data) if data else ""
@@ -690,8 +689,7 @@ class JobMachine:
     def _on_saved(self, event: ev.Saved, now: float) -> None:
         self.save_trouble = ""
         for old in self.checkpoints.committed(event.manifest, now):
-            self._emit(do.Prune(old))
-        self._tell("checkpoint", f"checkpoint of version {event.manifest['version']} committed", purpose=event.kind)
+            self._emit(do.Prune(old, replaced=old["version"] == event.manifest["version"]))
         if event.kind == FINAL and self.work.trained:
             self._finalise(dict(event.manifest))
 

@@ -1,0 +1,158 @@
+"""The api as the master sees it: HTTP calls with a deadline, failing with our own exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from elasticdl_core.errors import (
+    ConflictError,
+    ElasticDLError,
+    FencedError,
+    InvalidInputError,
+    NotFoundError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+
+_DEADLINE_S = 5.0
+_BUNDLE_DEADLINE_S = 300.0
+
+
+class HeldError(ConflictError):
+    """Another master of the same incarnation has the job."""
+
+    code = "held"
+
+
+class ApiClient:
+    """Speaks with the routes for masters.
+
+    Args:
+        base_url: of the api.
+        job_id: the job.
+        token: returns the present job token.
+
+    Attributes:
+        epoch: this master's epoch, sent with everything once the job is leased.
+    """
+
+    def __init__(self, base_url: str, job_id: str, token: Callable[[], str]) -> None:
+        self.epoch = 0
+        self._token = token
+        self._http = httpx.AsyncClient(
+            base_url=f"{base_url.rstrip('/')}/internal/jobs/{job_id}", timeout=_DEADLINE_S, trust_env=False
+        )
+
+    async def lease(self, holder: str) -> dict[str, Any]:
+        """Becomes the job's master; returns all that is durable of the job.
+
+        Raises:
+            HeldError: another one is; try again later.
+            FencedError: a newer one is, or the job needs none.
+        """
+        answer = await self._send("POST", "/lease", {"holder": holder})
+        self.epoch = int(answer["epoch"])
+        return answer
+
+    async def heartbeat(self, status: Mapping[str, Any], losses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Extends the lease; answers what is wanted of the job."""
+        return await self._post("/heartbeat", status=status, losses=list(losses))
+
+    async def state(self, to: str, reason: str, detail: Mapping[str, Any]) -> str:
+        """Reports the job's state; returns the one that it is in now."""
+        return str((await self._post("/state", to=to, reason=reason, detail=detail))["state"])
+
+    async def events(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Reports what happened."""
+        await self._post("/events", events=list(events))
+
+    async def plan(self, plan: Mapping[str, Any]) -> None:
+        """Makes the plan durable; the same plan again is fine."""
+        await self._send("PUT", "/plan", {"epoch": self.epoch, "plan": plan})
+
+    async def done(self, tasks: Sequence[str]) -> None:
+        """Makes done-marks durable."""
+        await self._post("/done", tasks=list(tasks))
+
+    async def checkpoint(self, manifest: Mapping[str, Any]) -> None:
+        """Commits a checkpoint."""
+        await self._post("/checkpoints", manifest=manifest)
+
+    async def forget_checkpoint(self, version: int) -> None:
+        """Removes a checkpoint's entry."""
+        await self._send("DELETE", f"/checkpoints/{version}?epoch={self.epoch}", None)
+
+    async def evaluation(
+        self, number: int, model_version: int, training_epoch: int, metrics: Mapping[str, float]
+    ) -> None:
+        """Publishes an evaluation."""
+        await self._post(
+            "/evaluations", number=number, model_version=model_version, training_epoch=training_epoch, metrics=metrics
+        )
+
+    async def artifact(self, name: str, path: str, size: int, sha256: str) -> None:
+        """Publishes a file that the job made."""
+        await self._post("/artifacts", name=name, path=path, size=size, sha256=sha256)
+
+    async def bundle(self, path: Path) -> None:
+        """Fetches the job's model code into a file."""
+        try:
+            async with self._http.stream(
+                "GET", "/bundle", headers=self._headers(), timeout=_BUNDLE_DEADLINE_S
+            ) as response:
+                if response.status_code >= 400:
+                    await response.aread()
+                    _raise(response)
+                with path.open("wb") as file:
+                    async for piece in response.aiter_bytes():
+                        file.write(piece)
+        except httpx.HTTPError as error:
+            raise UnavailableError(f"the api does not answer: {error}", fix="it is tried again") from None
+
+    async def close(self) -> None:
+        """Closes connections."""
+        await self._http.aclose()
+
+    async def _post(self, path: str, /, **body: Any) -> dict[str, Any]:
+        return await self._send("POST", path, {"epoch": self.epoch, **body})
+
+    async def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        try:
+            response = await self._http.request(method, path, json=body, headers=self._headers())
+        except httpx.HTTPError as error:
+            raise UnavailableError(f"the api does not answer: {error!r}", fix="it is tried again") from None
+        if response.status_code >= 400:
+            _raise(response)
+        answer = response.json() if response.content else {}
+        return dict(answer) if isinstance(answer, Mapping) else {}
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token()}"}
+
+
+def _raise(response: httpx.Response) -> None:
+    try:
+        problem = response.json()
+        code, fix = str(problem.get("code", "")), str(problem.get("fix", ""))
+        message = str(problem.get("detail") or problem.get("title") or response.status_code)
+    except (ValueError, AttributeError):
+        code, message, fix = "", f"the api answered {response.status_code}", ""
+    status = response.status_code
+    if code == "fenced":
+        raise FencedError(message, fix=fix)
+    if code == "held":
+        raise HeldError(message, fix=fix)
+    if status in (408, 425, 429) or status >= 500:
+        raise UnavailableError(message, fix=fix or "it is tried again")
+    kinds: dict[int, type[ElasticDLError]] = {
+        401: UnauthenticatedError,
+        404: NotFoundError,
+        409: ConflictError,
+        400: InvalidInputError,
+        422: InvalidInputError,
+    }
+    raise kinds.get(status, ElasticDLError)(message, fix=fix)

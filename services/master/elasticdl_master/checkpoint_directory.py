@@ -1,0 +1,93 @@
+"""Checkpoints on disk: where they go, their manifests, finding one to start from, removing old ones.
+
+A checkpoint is a directory with the files of all PS and ``manifest.json``, which is written last, atomically.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from elasticdl_core.errors import DataError
+
+MANIFEST = "manifest.json"
+
+
+class CheckpointDirectory:
+    """The directory of a job's checkpoints.
+
+    Args:
+        root: the directory; made when first used.
+        job_id: marks what is this job's; other checkpoints are never touched.
+    """
+
+    def __init__(self, root: Path, job_id: str) -> None:
+        self.root = root
+        self._job_id = job_id
+
+    def prepare(self, version: int) -> Path:
+        """Makes a new, empty directory for a checkpoint.
+
+        Raises:
+            OSError: the disk does not allow it.
+        """
+        path = (self.root / f"version-{version:010d}-{secrets.token_hex(3)}").absolute()
+        path.mkdir(parents=True)
+        return path
+
+    def commit(self, manifest: Mapping[str, Any]) -> None:
+        """Writes a manifest so that it is there wholly or not at all, also after a power cut."""
+        directory = Path(manifest["directory"])
+        temporary = directory / f".{MANIFEST}.tmp"
+        with temporary.open("w") as file:
+            json.dump(manifest, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(directory / MANIFEST)
+        for folder in (directory, directory.parent):
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def abandon(self, directory: Path) -> None:
+        """Removes a checkpoint that was never committed."""
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def prune(self, manifest: Mapping[str, Any]) -> None:
+        """Removes a checkpoint of this job: its manifest first, so that a half removed one does not look whole."""
+        directory = Path(manifest["directory"])
+        if manifest.get("job_id") != self._job_id or directory.parent != self.root.absolute():
+            return
+        (directory / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def find_checkpoint(path: str) -> dict[str, Any]:
+    """The manifest of a checkpoint directory, or of the newest checkpoint within a directory.
+
+    Raises:
+        DataError: there is none, or it is damaged.
+    """
+    root = Path(path)
+    candidates = [root / MANIFEST] if (root / MANIFEST).is_file() else sorted(root.glob(f"*/{MANIFEST}"))
+    if not candidates:
+        raise DataError(
+            f"there is no checkpoint in {path}",
+            fix="give a directory with a manifest.json, or one of such directories",
+        )
+    manifests = []
+    for candidate in candidates:
+        try:
+            manifest = json.loads(candidate.read_text())
+            manifests.append({**manifest, "directory": str(candidate.parent.absolute())})
+            _ = [(f["name"], int(f["size"]), str(f["sha256"])) for f in manifest["files"]], int(manifest["version"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{candidate} is damaged: {error}", fix="give another checkpoint") from None
+    return max(manifests, key=lambda manifest: (manifest.get("created_at", 0.0), manifest["version"]))

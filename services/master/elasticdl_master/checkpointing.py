@@ -1,0 +1,205 @@
+"""What the machine wants of the parameter servers, carried out: polls, restores, pins, saves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError
+from elasticdl_master.api import ApiClient
+from elasticdl_master.checkpoint_directory import CheckpointDirectory
+from elasticdl_master.parameter_servers import ServerControl
+from elasticdl_master.state import events as ev
+from elasticdl_master.state import instructions as do
+from elasticdl_master.state.machine import JobMachine
+
+_POLL_S = 1.0
+_POLL_STARTING_S = 0.2
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
+_log = structlog.get_logger(__name__)
+Tell = Callable[[ev.Event], Awaitable[None]]
+
+
+class ServerOperations:
+    """Carries out the instructions about PS, one after the other; saves go on beside them.
+
+    What was asked of PS that have since been lost is dropped: the machine asks anew.
+
+    Args:
+        machine: decides; read for the PS' generation and incarnations.
+        control: speaks with the PS.
+        directory: where checkpoints go.
+        api: where manifests are committed.
+        tell: takes events.
+        provenance: what a manifest says of the job and its code.
+    """
+
+    def __init__(
+        self,
+        machine: JobMachine,
+        control: ServerControl,
+        directory: CheckpointDirectory,
+        api: ApiClient,
+        tell: Tell,
+        provenance: Mapping[str, Any],
+    ) -> None:
+        self._machine = machine
+        self._control = control
+        self._directory = directory
+        self._api = api
+        self._tell = tell
+        self._provenance = provenance
+        self._wanted: asyncio.Queue[tuple[do.Instruction, int]] = asyncio.Queue()
+        self._saves: asyncio.Queue[tuple[do.Save, int]] = asyncio.Queue()
+        self._first_seen: dict[str, tuple[int, int]] = {}
+
+    def carry_out(self, instruction: do.Instruction) -> None:
+        """Takes an instruction about the PS."""
+        generation = self._machine.servers.generation
+        if isinstance(instruction, do.Save):
+            self._saves.put_nowait((instruction, generation))
+        else:
+            self._wanted.put_nowait((instruction, generation))
+
+    async def poll(self) -> None:
+        """Asks every PS how it is, until cancelled."""
+        while True:
+            await asyncio.gather(*(self._poll(index) for index in range(len(self._control.addresses))))
+            await asyncio.sleep(_POLL_S if self._machine.servers.initialized else _POLL_STARTING_S)
+
+    async def run(self) -> None:
+        """Carries out instructions until cancelled.
+
+        Raises:
+            FencedError: a newer master took over.
+        """
+        while True:
+            instruction, generation = await self._wanted.get()
+            pause = _FIRST_PAUSE_S
+            while generation == self._machine.servers.generation:
+                try:
+                    await self._carry_out(instruction)
+                    break
+                except FencedError:
+                    raise
+                except ElasticDLError as error:
+                    if isinstance(instruction, do.RestoreServers) and not isinstance(error, UnavailableError):
+                        await self._tell(ev.RestoreFailed(instruction.manifest["directory"], error.message))
+                        break
+                    _log.warning("the PS did not", wanted=type(instruction).__name__, error=error.message)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LAST_PAUSE_S)
+
+    async def run_saves(self) -> None:
+        """Writes checkpoints until cancelled.
+
+        Raises:
+            FencedError: a newer master took over.
+        """
+        while True:
+            save, generation = await self._saves.get()
+            try:
+                manifest = await self._save(save, generation)
+            except FencedError:
+                raise
+            except (ElasticDLError, OSError) as error:
+                message = error.message if isinstance(error, ElasticDLError) else str(error)
+                _log.warning("no checkpoint", error=message)
+                await self._tell(ev.SaveFailed(save.kind, message))
+            else:
+                _log.info("checkpoint", version=manifest["version"], directory=manifest["directory"])
+                await self._tell(ev.Saved(save.kind, manifest))
+
+    async def prune(self, instruction: do.Prune) -> None:
+        """Removes a checkpoint: first its entry, then its files."""
+        if not instruction.replaced:
+            await self._api.forget_checkpoint(int(instruction.manifest["version"]))
+        await asyncio.to_thread(self._directory.prune, instruction.manifest)
+
+    async def _poll(self, index: int) -> None:
+        server = self._machine.servers.servers[index]
+        incarnation = server.incarnation
+        try:
+            status = await self._control.status(index)
+        except ElasticDLError:
+            return
+        # An old process may answer at the address of the new one while it is dying.
+        first = self._first_seen.setdefault(status.generation, (index, incarnation))
+        if first == (index, incarnation):
+            await self._tell(
+                ev.ServerSeen(
+                    index, incarnation, status.initialized, status.version, rows=status.rows, bytes=status.bytes
+                )
+            )
+
+    async def _carry_out(self, instruction: do.Instruction) -> None:
+        match instruction:
+            case do.RestoreServers(manifest):
+                version = await self._control.restore(manifest)
+                await self._tell(ev.ServersRestored(manifest["directory"], version))
+            case do.Pin(number):
+                version = await self._control.pin(number)
+                await self._tell(ev.Pinned(number, version))
+            case do.Unpin(number):
+                await self._control.unpin(number)
+            case do.FlushRound():
+                await self._control.flush()
+            case _:
+                raise TypeError(f"{instruction} is not about the PS")
+
+    async def _save(self, save: do.Save, generation: int) -> dict[str, Any]:
+        directory = await asyncio.to_thread(self._directory.prepare, self._machine.version)
+        try:
+            manifest = await self._write(save, directory)
+            await self._commit(manifest, generation)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._directory.abandon(directory)
+            raise
+        return manifest
+
+    async def _write(self, save: do.Save, directory: Path) -> dict[str, Any]:
+        if not self._machine.spec.use_async:
+            await self._control.flush()
+        parts = await self._control.save(str(directory))
+        manifest = {
+            **self._provenance,
+            "version": parts.version,
+            "directory": str(directory),
+            "kind": save.kind,
+            "created_at": time.time(),
+            "num_ps": self._machine.spec.num_ps,
+            "files": list(parts.files),
+            "model": _json(parts.model),
+            "training_epoch": save.training_epoch,
+            "records_done": save.records_done,
+            "done": save.done,
+        }
+        await asyncio.to_thread(self._directory.commit, manifest)
+        return manifest
+
+    async def _commit(self, manifest: Mapping[str, Any], generation: int) -> None:
+        pause = _FIRST_PAUSE_S
+        while True:
+            if generation != self._machine.servers.generation:
+                raise UnavailableError("a PS was lost while the checkpoint was being committed", fix="it is repeated")
+            try:
+                await self._api.checkpoint(manifest)
+                return
+            except UnavailableError:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LAST_PAUSE_S)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,74 @@
+"""Listing shards with built-in readers, and finding out whether the user's own reader must do it in a worker."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from elasticdl.data import create_data_reader
+from elasticdl_core.errors import DataError, ElasticDLError
+from elasticdl_core.job import JobSpec
+from elasticdl_core.task import Shard
+
+_PIECE = 500
+_READER = "custom_data_reader"
+
+
+async def list_shards(
+    origin: str, records_per_task: int, reader_params: Mapping[str, Any]
+) -> AsyncIterator[tuple[list[Shard], bool]]:
+    """Lists the shards of a data origin in pieces, in a thread; yields each with whether it is the last.
+
+    Raises:
+        DataError: the data is missing or unreadable.
+    """
+    shards = await asyncio.to_thread(_open, origin, records_per_task, reader_params)
+    piece = await asyncio.to_thread(_take, shards)
+    while True:
+        following = await asyncio.to_thread(_take, shards) if piece else []
+        yield piece, not following
+        if not following:
+            return
+        piece = following
+
+
+def _open(origin: str, records_per_task: int, reader_params: Mapping[str, Any]) -> Iterator[Shard]:
+    return create_data_reader(origin, records_per_task, dict(reader_params)).create_shards()
+
+
+def _take(shards: Iterator[Shard]) -> list[Shard]:
+    try:
+        return list(itertools.islice(shards, _PIECE))
+    except ElasticDLError:
+        raise
+    except OSError as error:
+        raise DataError(f"cannot list the data: {error}", fix="check the path and its permissions") from error
+
+
+def has_own_reader(spec: JobSpec, zoo: Path) -> bool:
+    """Whether the model module brings its own data reader; the module is parsed, never run."""
+    if spec.custom_data_reader:
+        return True
+    home = zoo.joinpath(*spec.model_def.split(".")[:-1]).with_suffix(".py")
+    try:
+        tree = ast.parse(home.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False  # the worker, which must import it, says what is wrong
+    return any(_READER in _names(node) for node in tree.body)
+
+
+def _names(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {alias.asname or alias.name for alias in node.names}
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}

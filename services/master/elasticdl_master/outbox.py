@@ -1,0 +1,134 @@
+"""What the master has to tell the api: kept in order, sent in batches, tried again for as long as the api is away."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+
+from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError
+from elasticdl_master.api import ApiClient
+
+_BATCH = 256
+_BATCH_S = 1.0
+_LONGEST_PAUSE_S = 5.0
+_MAX_EVENTS = 10_000
+_MAX_LOSSES = 5_000
+_log = structlog.get_logger(__name__)
+
+
+class Outbox:
+    """Posts in order. Done-marks and events are batched; whatever the api refuses for good is logged and dropped.
+
+    Args:
+        api: the api.
+    """
+
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
+        self._posts: deque[tuple[str, Callable[[], Awaitable[Any]]]] = deque()
+        self._done: dict[str, None] = {}
+        self._events: list[dict[str, Any]] = []
+        self._losses: deque[dict[str, Any]] = deque(maxlen=_MAX_LOSSES)
+        self._wake = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.trouble = ""
+
+    def done(self, tasks: list[str]) -> None:
+        """Done-marks to make durable."""
+        self._done.update(dict.fromkeys(tasks))
+        self._empty.clear()
+        if len(self._done) >= _BATCH:
+            self._wake.set()
+
+    def event(self, kind: str, message: str, detail: dict[str, Any]) -> None:
+        """An event to show; the oldest are dropped if the api is away for very long."""
+        self._events.append({"kind": kind, "message": message, "detail": detail})
+        del self._events[:-_MAX_EVENTS]
+        self._empty.clear()
+
+    def loss(self, model_version: int, loss: float) -> None:
+        """A loss to show; goes with the next heartbeat."""
+        self._losses.append({"model_version": model_version, "loss": loss, "at": time.time()})
+
+    def take_losses(self) -> list[dict[str, Any]]:
+        """Losses for a heartbeat; NaN and infinities are told as null."""
+        taken = [
+            {**entry, "loss": entry["loss"] if abs(entry["loss"]) < float("inf") else None} for entry in self._losses
+        ]
+        self._losses.clear()
+        return taken
+
+    def give_back_losses(self, losses: list[dict[str, Any]]) -> None:
+        """The heartbeat did not get through."""
+        self._losses.extendleft(
+            {**entry, "loss": float("nan") if entry["loss"] is None else entry["loss"]} for entry in reversed(losses)
+        )
+
+    def post(self, name: str, call: Callable[[], Awaitable[Any]]) -> None:
+        """Something to post after all that came before it."""
+        self._seal()
+        self._posts.append((name, call))
+        self._empty.clear()
+        self._wake.set()
+
+    async def flushed(self) -> None:
+        """Waits until everything is posted."""
+        self._seal()
+        self._wake.set()
+        await self._empty.wait()
+
+    async def run(self) -> None:
+        """Posts until cancelled.
+
+        Raises:
+            FencedError: a newer master took over.
+        """
+        while True:
+            try:
+                await asyncio.wait_for(self._wake.wait(), timeout=_BATCH_S)
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            self._seal()
+            while self._posts:
+                await self._post_first()
+            if not self._done and not self._events:
+                self._empty.set()
+
+    async def _post_first(self) -> None:
+        name, call = self._posts[0]
+        pause = 0.1
+        while True:
+            try:
+                await call()
+                break
+            except FencedError:
+                raise
+            except UnavailableError as error:
+                if not self.trouble:
+                    _log.warning("the api is away", post=name, error=error.message)
+                self.trouble = error.message
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+            except ElasticDLError as error:
+                _log.error("the api refused", post=name, error=error.message)
+                break
+        self.trouble = ""
+        self._posts.popleft()
+
+    def _seal(self) -> None:
+        """Turns what was gathered into posts, done-marks first."""
+        tasks, self._done = list(self._done), {}
+        for i in range(0, len(tasks), _BATCH):
+            piece = tasks[i : i + _BATCH]
+            self._posts.append(("done", lambda piece=piece: self._api.done(piece)))  # type: ignore[misc]
+        events, self._events = self._events, []
+        if events:
+            self._posts.append(("events", lambda: self._api.events(events)))

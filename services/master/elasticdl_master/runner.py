@@ -1,0 +1,394 @@
+"""The runner: everything around the state machine of one job, as named tasks on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from elasticdl.model_check import check_model_module
+from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError, UserCodeError
+from elasticdl_core.job import JobSpec, JobState, JobType
+from elasticdl_core.ports.launcher import Launcher, ProcessStatus, Role
+from elasticdl_core.task import TaskId, TaskType
+from elasticdl_master.api import ApiClient, HeldError
+from elasticdl_master.artifacts import locate
+from elasticdl_master.checkpoint_directory import CheckpointDirectory, find_checkpoint
+from elasticdl_master.checkpointing import ServerOperations
+from elasticdl_master.desk import Desk
+from elasticdl_master.listing import has_own_reader, list_shards
+from elasticdl_master.outbox import Outbox
+from elasticdl_master.parameter_servers import ServerControl
+from elasticdl_master.processes import Processes
+from elasticdl_master.queue.port import TaskQueue
+from elasticdl_master.servicer import MasterServicer
+from elasticdl_master.settings import OwnToken, Settings
+from elasticdl_master.state import events as ev
+from elasticdl_master.state import instructions as do
+from elasticdl_master.state.machine import JobMachine
+from elasticdl_master.state.settings import Limits
+from elasticdl_master.state.setup import Setup
+from elasticdl_master.state.status import status_of
+from elasticdl_proto.v1 import master_pb2
+from elasticdl_runtime.bundles import unpack_bundle
+from elasticdl_runtime.lifecycle import EXIT_FENCED
+from elasticdl_runtime.rpc.service import listen, make_server
+
+_HEARTBEAT_S = 1.0
+_TICK_S = 0.25
+_REAP_S = 1.0
+_LAST_WORDS_S = 3.0
+_SERVER_GRACE_S = 1.0
+_log = structlog.get_logger(__name__)
+MakeQueue = Callable[[int], TaskQueue]
+"""Takes the epoch."""
+
+
+class JobRunner:
+    """Runs one job until it has ended, or this master has to go.
+
+    Args:
+        settings: of this process.
+        launcher: starts and stops processes.
+        make_queue: makes the task queue of an epoch.
+        stop: set when the process shall end; the job stays as it is, for the next master.
+        limits: times and budgets.
+        quit_at_once: ends the process without any clean-up, when a newer master took over.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        launcher: Launcher,
+        make_queue: MakeQueue,
+        stop: asyncio.Event,
+        *,
+        limits: Limits | None = None,
+        quit_at_once: Callable[[int], Any] = os._exit,
+    ) -> None:
+        self._settings = settings
+        self._launcher = launcher
+        self._make_queue = make_queue
+        self._stop = stop
+        self._limits = limits or Limits(recovery_s=settings.recovery_s)
+        self._quit_at_once = quit_at_once
+        self._token = OwnToken(settings)
+        self._api = ApiClient(settings.api_url, settings.job_id, self._token)
+        self._outbox = Outbox(self._api)
+        self._over = asyncio.Event()
+        self._code = 0
+        self._api_trouble = ""
+        self._directed = ev.Directed("run", 1)
+        self.machine: JobMachine | None = None
+        self._desk: Desk
+        self._processes: Processes
+        self._servers: ServerOperations
+        self._group: asyncio.TaskGroup
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self) -> int:
+        """Runs the job; returns the exit code."""
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._api.close)
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                self._spawn("life", self._live(stack))
+                self._spawn("stop", self._stop_on_signal())
+                await self._over.wait()
+                for task in self._tasks:
+                    task.cancel()
+        return self._code
+
+    # -- the beginning ---------------------------------------------------------------------------------------------
+
+    async def _live(self, stack: contextlib.AsyncExitStack) -> None:
+        leased = await self._lease()
+        spec = JobSpec.from_mapping(leased["spec"])
+        if JobState(leased["state"]).terminal:
+            self._end(0)
+            return
+        self._directed = ev.Directed(str(leased["desired"]), int(leased["target_workers"]))
+        self._spawn("heartbeats to the api", self._heartbeats())
+        self._spawn("outbox", self._outbox.run())
+        queue = self._make_queue(self._api.epoch)
+        stack.push_async_callback(queue.close)
+        self._processes = Processes(self._settings, spec, self._launcher, self._tell)
+        problem: ElasticDLError | None = None
+        zoo, initial = Path(spec.model_zoo), None
+        try:
+            zoo = await self._code_of(spec)
+            await asyncio.to_thread(check_model_module, zoo, spec)
+            if spec.checkpoint_dir_for_init:
+                initial = await asyncio.to_thread(find_checkpoint, spec.checkpoint_dir_for_init)
+        except FencedError:
+            raise
+        except ElasticDLError as error:
+            problem = error
+        contents = await self._patiently("the queue's store", queue.load)
+        processes = await self._patiently("the launcher", self._processes.present)
+        setup = self._setup(leased, spec, contents, processes, initial, zoo)
+        await self._serve(stack, setup, queue, zoo, problem)
+
+    async def _lease(self) -> dict[str, Any]:
+        holder = f"master-0.{self._settings.incarnation}@{os.uname().nodename}:{os.getpid()}"
+        while True:
+            try:
+                leased: dict[str, Any] = await self._patiently("the api", lambda: self._api.lease(holder))
+                return leased
+            except HeldError as error:
+                _log.info("waiting for the job", reason=error.message)
+                await asyncio.sleep(_HEARTBEAT_S)
+
+    async def _code_of(self, spec: JobSpec) -> Path:
+        if not spec.model_bundle:
+            return await asyncio.to_thread(Path(spec.model_zoo).absolute)
+        target = self._settings.job_dir / "code"
+        if not target.is_dir() or not any(target.iterdir()):
+            archive = self._settings.job_dir / ".bundle.zip"
+            await self._patiently("the api", lambda: self._api.bundle(archive))
+            await asyncio.to_thread(unpack_bundle, archive, target)
+            archive.unlink()
+        return target
+
+    def _setup(
+        self,
+        leased: dict[str, Any],
+        spec: JobSpec,
+        contents: Any,
+        processes: list[ProcessStatus],
+        initial: dict[str, Any] | None,
+        zoo: Path,
+    ) -> Setup:
+        ledger = leased.get("ledger") or {}
+        return Setup(
+            spec=spec,
+            epoch=self._api.epoch,
+            state=JobState(leased["state"]),
+            desired=self._directed.desired,
+            target_workers=self._directed.target_workers,
+            plan=ledger.get("plan"),
+            done=[TaskId.parse(text) for text in ledger.get("done") or ()],
+            manifests=sorted(leased.get("checkpoints") or (), key=lambda m: (m.get("created_at", 0.0), m["version"])),
+            initial=initial,
+            evaluations=max((int(e["number"]) for e in leased.get("evaluations") or ()), default=0),
+            contents=contents,
+            processes=processes,
+            lists_by_worker=has_own_reader(spec, zoo),
+            output=spec.output or str(self._settings.job_dir / "artifacts" / "model"),
+        )
+
+    async def _serve(
+        self,
+        stack: contextlib.AsyncExitStack,
+        setup: Setup,
+        queue: TaskQueue,
+        zoo: Path,
+        problem: ElasticDLError | None,
+    ) -> None:
+        settings, spec = self._settings, setup.spec
+        machine = JobMachine(setup, self._limits)
+        addresses = [self._processes.address(Role.PS, index) for index in range(spec.num_ps)]
+        control = ServerControl(addresses, self._token)
+        stack.push_async_callback(control.close)
+        root = Path(spec.checkpoint_dir) if spec.checkpoint_dir else settings.job_dir / "checkpoints"
+        self._desk = Desk(machine, queue, self._pass_on, time.monotonic, self._fence)
+        self._servers = ServerOperations(
+            machine,
+            control,
+            CheckpointDirectory(root, settings.job_id),
+            self._api,
+            self._tell,
+            self._provenance(spec),
+        )
+        servicer = MasterServicer(
+            self._desk, settings.job_id, settings.job_secret, str(zoo), str(settings.job_dir), addresses
+        )
+        server = make_server(master_pb2.DESCRIPTOR.services_by_name["Master"], servicer, servicer.authenticate)
+        await self._desk.tell(ev.Started())
+        if problem is not None:
+            trace = problem.traceback if isinstance(problem, UserCodeError) else ""
+            await self._desk.tell(ev.JobFailed(problem.message, problem.fix, trace, problem.code))
+        self.machine = machine
+        address = listen(server, settings.listen)
+        await server.start()
+        stack.push_async_callback(server.stop, _SERVER_GRACE_S)
+        _log.info("serving", address=address, epoch=setup.epoch, state=str(setup.state))
+        self._spawn("processes", self._processes.run())
+        self._spawn("news of processes", self._processes.watch())
+        self._spawn("PS operations", self._servers.run())
+        self._spawn("checkpoints", self._servers.run_saves())
+        self._spawn("PS status", self._servers.poll())
+        self._spawn("clock", self._clock())
+        self._spawn("reaper", self._reaper())
+        self._spawn("queue repair", self._repairs())
+
+    def _provenance(self, spec: JobSpec) -> dict[str, Any]:
+        return {
+            "job_id": self._settings.job_id,
+            "model_def": spec.model_def,
+            "model_params": spec.model_params,
+            "code": spec.model_bundle or spec.model_zoo,
+        }
+
+    # -- what goes on ----------------------------------------------------------------------------------------------
+
+    async def _heartbeats(self) -> None:
+        while True:
+            machine = self.machine
+            status = status_of(machine, self._trouble()) if machine is not None else {}
+            losses = self._outbox.take_losses()
+            try:
+                answer = await self._api.heartbeat(status, losses)
+            except UnavailableError as error:
+                if not self._api_trouble:
+                    _log.warning("the api is away", error=error.message)
+                self._api_trouble = error.message
+                self._outbox.give_back_losses(losses)
+            except FencedError:
+                raise
+            except ElasticDLError as error:
+                _log.error("the api refused a heartbeat", error=error.message)
+            else:
+                self._api_trouble = ""
+                self._directed = ev.Directed(str(answer["desired"]), int(answer["target_workers"]))
+                if machine is not None:
+                    await self._desk.tell(self._directed)
+            await asyncio.sleep(_HEARTBEAT_S)
+
+    def _trouble(self) -> str:
+        return f"the api is away: {self._api_trouble}" if self._api_trouble else ""
+
+    async def _clock(self) -> None:
+        while True:
+            await self._desk.tell(ev.Tick())
+            await asyncio.sleep(_TICK_S)
+
+    async def _reaper(self) -> None:
+        while True:
+            await asyncio.sleep(_REAP_S)
+            await self._desk.reap()
+
+    async def _repairs(self) -> None:
+        while True:
+            await self._desk.trouble.wait()
+            try:
+                await self._desk.repair()
+            except UnavailableError:
+                await asyncio.sleep(_REAP_S)
+
+    async def _list_shards(self) -> None:
+        machine = self._desk.machine
+        spec, work = machine.spec, machine.work
+        purposes = [work.main_type]
+        if spec.type is JobType.TRAINING and spec.validation_data:
+            purposes.append(TaskType.EVALUATION)
+        try:
+            for purpose in purposes:
+                plan = work.plan_of(purpose)
+                if plan is None or plan.listed:
+                    continue
+                pieces = list_shards(machine.data_of(purpose), spec.records_per_task, spec.data_reader_params)
+                async for shards, last in pieces:
+                    await self._desk.tell(ev.ShardsListed(purpose, shards, last))
+        except FencedError:
+            raise
+        except ElasticDLError as error:
+            await self._desk.tell(ev.JobFailed(error.message, error.fix, kind=error.code))
+        except Exception as error:
+            _log.exception("listing the shards failed")
+            await self._desk.tell(ev.JobFailed(f"cannot list the data: {error}", "check the data", kind="data"))
+
+    # -- instructions ----------------------------------------------------------------------------------------------
+
+    async def _tell(self, event: ev.Event) -> None:
+        await self._desk.tell(event)
+
+    def _pass_on(self, instruction: do.Instruction) -> None:
+        api, outbox = self._api, self._outbox
+        match instruction:
+            case do.LaunchWorker() | do.LaunchServer() | do.TerminateWorker() | do.TerminateServer():
+                self._processes.carry_out(instruction)
+            case do.RestoreServers() | do.Pin() | do.Unpin() | do.FlushRound() | do.Save():
+                self._servers.carry_out(instruction)
+            case do.Prune():
+                outbox.post("prune", lambda: self._servers.prune(instruction))
+            case do.MarkDone(tasks):
+                outbox.done([str(task) for task in tasks])
+            case do.PostLosses(losses):
+                for version, loss in losses:
+                    outbox.loss(version, loss)
+            case do.PostEvent(kind, message, detail):
+                _log.info(message, event_kind=kind)
+                outbox.event(kind, message, dict(detail))
+            case do.PutPlan(plan):
+                outbox.post("plan", lambda: api.plan(plan))
+            case do.PostEvaluation(number, version, epoch, metrics):
+                outbox.post("evaluation", lambda: api.evaluation(number, version, epoch, metrics))
+            case do.PostArtifact(name, path, size, sha256):
+                where = locate(name, path, self._settings.job_dir / "artifacts", self._desk.machine.spec.output)
+                outbox.post("artifact", lambda: api.artifact(*where, size, sha256))
+            case do.SetState():
+                outbox.post("state", lambda: self._set_state(instruction))
+            case do.ListShards():
+                self._spawn("listing", self._list_shards())
+            case do.Finish():
+                self._spawn("finish", self._finish())
+            case _:
+                raise TypeError(f"nobody carries out {instruction}")
+
+    async def _set_state(self, instruction: do.SetState) -> None:
+        detail = dict(instruction.detail)
+        if instruction.crashed:
+            index = int(instruction.crashed.partition("-")[2].partition(".")[0])
+            output = await self._processes.last_output(index)
+            detail.setdefault("traceback", output)
+        _log.info("state", to=str(instruction.to), reason=instruction.reason)
+        await self._api.state(str(instruction.to), instruction.reason, detail)
+
+    async def _finish(self) -> None:
+        await self._outbox.flushed()
+        with contextlib.suppress(UnavailableError):
+            await self._desk.queue.discard()
+        self._end(0)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    async def _stop_on_signal(self) -> None:
+        await self._stop.wait()
+        _log.info("told to stop; the job stays as it is")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._outbox.flushed(), _LAST_WORDS_S)
+        self._end(0)
+
+    def _fence(self, error: FencedError) -> None:
+        """A newer master took over: touch nothing more, not even the socket, which is its by now."""
+        _log.error("fenced", reason=error.message)
+        self._quit_at_once(EXIT_FENCED)
+        self._end(EXIT_FENCED)
+
+    def _end(self, code: int) -> None:
+        self._code = code
+        self._over.set()
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(self._group.create_task(self._fenced(work), name=name))
+
+    async def _fenced(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except FencedError as error:
+            self._fence(error)
+
+    async def _patiently(self, what: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        while True:
+            try:
+                return await call()
+            except UnavailableError as error:
+                _log.warning(f"waiting for {what}", error=error.message)
+                await asyncio.sleep(_HEARTBEAT_S)

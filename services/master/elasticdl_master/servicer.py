@@ -1,0 +1,196 @@
+"""The master's door for workers: checks who speaks, translates, asks the desk, translates back."""
+
+# The methods are named as in master.proto.
+# ruff: noqa: N802
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+
+from elasticdl_core.errors import InvalidInputError, UnavailableError
+from elasticdl_core.ports.launcher import Role
+from elasticdl_core.task import LeaseToken, Shard, TaskId
+from elasticdl_master.desk import Desk, Handed
+from elasticdl_master.queue.port import Outcome
+from elasticdl_master.state import events as ev
+from elasticdl_master.state.ending import Directive
+from elasticdl_proto.v1 import master_pb2 as pb
+from elasticdl_runtime import tokens
+from elasticdl_runtime.tokens import Claims
+
+_MAX_TASKS = 64
+_MAX_TEXT = 100_000
+_WAIT_S = 0.5
+_REGISTER_WAIT_S = 3.0
+_REGISTER_STEP_S = 0.1
+_RENEW_S = 3600.0
+_DIRECTIVES = {
+    Directive.CONTINUE: pb.DIRECTIVE_CONTINUE,
+    Directive.WAIT: pb.DIRECTIVE_WAIT,
+    Directive.DRAIN: pb.DIRECTIVE_DRAIN,
+    Directive.FINISHED: pb.DIRECTIVE_FINISHED,
+}
+
+
+class MasterServicer:
+    """Implements the ``Master`` service.
+
+    Args:
+        desk: does the work.
+        job_id: the job.
+        secret: signs the job's tokens.
+        model_zoo: directory of the model code.
+        job_dir: directory of the job's files.
+        servers: addresses of the PS.
+    """
+
+    def __init__(
+        self, desk: Desk, job_id: str, secret: str, model_zoo: str, job_dir: str, servers: Sequence[str]
+    ) -> None:
+        self._desk = desk
+        self._machine = desk.machine
+        self._job_id = job_id
+        self._secret = secret
+        self._model_zoo = model_zoo
+        self._job_dir = job_dir
+        self._servers = list(servers)
+
+    def authenticate(self, token: str) -> Claims:
+        """Takes a worker's job token.
+
+        Raises:
+            UnauthenticatedError: it is not valid.
+            PermissionDeniedError: it is another job's, or not a worker's.
+        """
+        claims = tokens.verify(self._secret, token, job_id=self._job_id)
+        claims.require(Role.WORKER)
+        return claims
+
+    async def Register(self, request: pb.RegisterRequest, caller: Claims) -> pb.RegisterResponse:
+        """A worker says hello; it waits while the PS get their content, so that it cannot come before it."""
+        if (request.index, request.incarnation) != (caller.index, caller.incarnation):
+            raise InvalidInputError("a worker can only register itself", fix="use the token's index and incarnation")
+        waited = 0.0
+        while self._machine.restoring and self._machine.ending is None:
+            if waited >= _REGISTER_WAIT_S:
+                raise UnavailableError("the parameter servers are being restored", fix="it is tried again")
+            await asyncio.sleep(_REGISTER_STEP_S)
+            waited += _REGISTER_STEP_S
+        await self._desk.tell(ev.WorkerRegistered(caller.index, caller.incarnation))
+        return pb.RegisterResponse(
+            spec=json.dumps(self._machine.spec.to_mapping()),
+            model_zoo=self._model_zoo,
+            job_dir=self._job_dir,
+            parameter_servers=self._parameter_servers(),
+            heartbeat_s=self._machine.limits.heartbeat_s,
+            master_epoch=self._machine.setup.epoch,
+        )
+
+    async def DescribeModel(self, request: pb.DescribeModelRequest, caller: Claims) -> pb.DescribeModelResponse:
+        """What the model has."""
+        try:
+            description = json.loads(request.description)
+        except ValueError:
+            description = None
+        if not isinstance(description, dict):
+            raise InvalidInputError("the description is not a JSON object", fix="use this version's worker")
+        await self._desk.tell(ev.ModelDescribed(caller.owner, description))
+        return pb.DescribeModelResponse()
+
+    async def Lease(self, request: pb.LeaseRequest, caller: Claims) -> pb.LeaseResponse:
+        """Hands out tasks."""
+        limit = max(1, min(request.max_tasks, _MAX_TASKS))
+        handed, directive = await self._desk.lease(caller.owner, limit)
+        return pb.LeaseResponse(
+            tasks=[self._task(one) for one in handed],
+            directive=_DIRECTIVES[directive],
+            wait_s=_WAIT_S if directive is Directive.WAIT else 0.0,
+        )
+
+    async def Heartbeat(self, request: pb.HeartbeatRequest, caller: Claims) -> pb.HeartbeatResponse:
+        """A worker lives."""
+        beat = ev.Heartbeat(
+            caller.index,
+            caller.incarnation,
+            {str(LeaseToken.parse(task.token)): task.position for task in request.tasks},
+            request.records,
+            request.steps,
+            request.samples_per_second,
+            request.model_version,
+            tuple((point.model_version, point.loss) for point in request.losses),
+            request.phase[:100],
+            request.step_p95_s,
+        )
+        directive, lost = await self._desk.heartbeat(beat, caller.owner)
+        return pb.HeartbeatResponse(
+            directive=_DIRECTIVES[directive],
+            lost=lost,
+            parameter_servers=self._parameter_servers(),
+            token=self._fresh_token(caller),
+        )
+
+    async def Report(self, request: pb.ReportRequest, caller: Claims) -> pb.ReportResponse:
+        """A task is done."""
+        outcome = await self._desk.report(
+            TaskId.parse(request.task_id),
+            LeaseToken.parse(request.token),
+            caller.owner,
+            records=request.records,
+            result=request.result,
+            model_version=request.model_version,
+        )
+        return pb.ReportResponse(accepted=outcome is not Outcome.LOST, replay=outcome is Outcome.REPLAY)
+
+    async def Return(self, request: pb.ReturnRequest, caller: Claims) -> pb.ReturnResponse:
+        """A task, or the rest of it, comes back."""
+        outcome = await self._desk.give_back(
+            TaskId.parse(request.task_id), LeaseToken.parse(request.token), caller.owner, request.position
+        )
+        return pb.ReturnResponse(accepted=outcome is not Outcome.LOST)
+
+    async def Fail(self, request: pb.FailRequest, caller: Claims) -> pb.FailResponse:
+        """A worker cannot go on with a task, or at all."""
+        if request.kind not in ("user_code", "data", "infrastructure"):
+            raise InvalidInputError(
+                f"{request.kind!r} is no kind of failure", fix="give user_code, data or infrastructure"
+            )
+        await self._desk.fail(
+            caller.owner,
+            request.kind,
+            request.message[:_MAX_TEXT],
+            request.fix[:_MAX_TEXT],
+            request.traceback[-_MAX_TEXT:],
+            TaskId.parse(request.task_id) if request.task_id else None,
+            request.token,
+        )
+        return pb.FailResponse()
+
+    async def ReportShards(self, request: pb.ReportShardsRequest, caller: Claims) -> pb.ReportShardsResponse:
+        """A piece of the list of shards of the user's own reader."""
+        shards = [Shard(shard.name, shard.start, shard.end) for shard in request.shards]
+        accepted = await self._desk.list_shards(
+            TaskId.parse(request.task_id), LeaseToken.parse(request.token), caller.owner, shards, last=request.last
+        )
+        return pb.ReportShardsResponse(accepted=accepted)
+
+    def _task(self, handed: Handed) -> pb.Task:
+        task = handed.task
+        return pb.Task(
+            id=str(task.id),
+            type=str(task.id.type),
+            shard=pb.Shard(name=task.shard.name, start=task.shard.start, end=task.shard.end),
+            model_version=task.model_version,
+            payload=task.payload,
+            token=str(handed.lease.token),
+            lease_s=self._machine.limits.lease_s,
+        )
+
+    def _parameter_servers(self) -> pb.ParameterServers:
+        return pb.ParameterServers(addresses=self._servers, generation=self._machine.servers.generation)
+
+    def _fresh_token(self, caller: Claims, clock: Callable[[], float] = time.time) -> str:
+        if caller.expires_at - clock() > _RENEW_S:
+            return ""
+        return tokens.issue(self._secret, self._job_id, Role.WORKER, caller.index, caller.incarnation)

@@ -1,0 +1,104 @@
+"""The job's status, as users see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elasticdl_core.job import JobType
+from elasticdl_master.state.machine import JobMachine
+from elasticdl_master.state.workers import Worker
+
+_REASONS = {
+    "auto": "parameter servers suit every model; it is the strategy of this release",
+    "ParameterServerStrategy": "it was asked for",
+}
+
+
+def status_of(machine: JobMachine, trouble: str = "") -> dict[str, Any]:
+    """The status as JSON data.
+
+    Args:
+        machine: the job.
+        trouble: what the runner has trouble with, if anything.
+    """
+    work = machine.work
+    running = [worker for worker in machine.workers.living if worker.phase not in ("waiting", "starting")]
+    speed = sum(worker.samples_per_second for worker in running)
+    done = min(_records_done(machine), work.records_total)
+    left = work.records_total - done
+    return {
+        "progress": {
+            "records_done": done,
+            "records_total": work.records_total,
+            "epoch": min(work.round.number + 1, work.main.rounds),
+            "num_epochs": work.main.rounds,
+            "tasks_done": _tasks_done(machine),
+            "tasks_total": len(work.main.parts) * work.main.rounds,
+            "listing": not work.listed,
+        },
+        "samples_per_second": round(speed, 3),
+        "eta_seconds": round(left / speed, 1) if speed > 0 else None,
+        "loss": machine.loss if machine.loss is None or abs(machine.loss) < float("inf") else None,
+        "model_version": machine.version,
+        "workers": [_worker(worker) for worker in machine.workers.living],
+        "ps": [
+            {
+                "index": server.index,
+                "state": "restoring" if machine.servers.phase == "restoring" and server.answers else server.state,
+                "rows": server.rows,
+                "bytes": server.bytes,
+                "version": server.version,
+            }
+            for server in machine.servers.servers
+        ],
+        "metrics": {name: value if abs(value) < float("inf") else None for name, value in machine.metrics.items()},
+        "strategy": {
+            "chosen": "ParameterServerStrategy",
+            "reason": _REASONS.get(machine.spec.distribution_strategy, "it was asked for"),
+        },
+        "degraded": _degraded(machine, trouble),
+        "duplicates": machine.duplicates + work.round.duplicates,
+        "throughput": {str(count): round(rate, 3) for count, rate in sorted(machine.throughput.by_workers.items())},
+        "rescale_cost_s": round(machine.throughput.rescale_cost_s, 3),
+    }
+
+
+def _worker(worker: Worker) -> dict[str, Any]:
+    return {
+        "index": worker.index,
+        "incarnation": worker.incarnation,
+        "state": str(worker.state),
+        "phase": worker.phase,
+        "records": worker.records,
+        "samples_per_second": round(worker.samples_per_second, 3),
+    }
+
+
+def _records_done(machine: JobMachine) -> int:
+    """Records of done tasks, and those of tasks in hand that are processed already."""
+    if machine.spec.type is JobType.EVALUATION and machine.evaluated:
+        return machine.work.records_total
+    in_hand = 0
+    for worker in machine.workers.living:
+        for token, task in worker.leases.items():
+            if task.type is machine.work.main_type:
+                in_hand += max(0, min(worker.positions.get(token, task.start), task.end) - task.start)
+    return machine.work.records_done + in_hand
+
+
+def _tasks_done(machine: JobMachine) -> int:
+    work = machine.work
+    if not work.uses_rounds:
+        running = max((one.progress.tasks_done for one in work.evaluations.values()), default=0)
+        return len(work.main.parts) if machine.evaluated else running
+    return work.round.number * len(work.main.parts) + work.round.tasks_done
+
+
+def _degraded(machine: JobMachine, trouble: str) -> str | None:
+    if machine.store_trouble:
+        return f"the task queue is away: {machine.store_trouble}"
+    if machine.save_trouble:
+        return f"no checkpoint can be written: {machine.save_trouble}"
+    if not machine.servers.ready and machine.ending is None:
+        return "the parameter servers are coming back" if machine.servers.ever_lost else trouble or None
+    return trouble or None
