@@ -83,6 +83,13 @@ def simulate(
             typer.echo(f"plot: {plot}")
 
 
+def register(app: typer.Typer) -> None:
+    """Adds ``elasticdl simulate``."""
+    app.command("simulate", epilog="Example: elasticdl simulate --workload workload-1.csv --nodes 16x4 --compare")(
+        simulate
+    )
+
+
 def parse_nodes(text: str) -> tuple[int, int]:
     """Reads ``16x4`` as 16 machines of 4 workers.
 

@@ -19,6 +19,9 @@ from dataclasses import dataclass
 PRIOR_STRENGTH = 0.25
 """Weight of a prior relative to one measurement, in the fit of the slope ``b``."""
 
+PRIOR_TRUST = 0.8
+"""How far a measurement is drawn to what similar jobs showed at the same count: 0 not at all, 1 wholly."""
+
 DIMINISHING = 0.02
 """Exponent of the worker count by which rates are discounted when they are weighed, so that jobs that speed up in
 proportion share evenly instead of one taking all."""
@@ -35,7 +38,7 @@ class Curve:
         sizes: the worker counts that the job may have, ascending.
         rates: records/s at each.
         worths: the rates, discounted a little with the worker count.
-        corners: the sizes on the upper concave hull of the worths up to the fastest, ascending, from the smallest size on.
+        corners: the sizes on the upper concave hull of the worths up to the fastest, ascending, from the smallest.
         gains: rise of the worth per worker from one corner to the next (one less than the corners), decreasing.
         falls: the gains with their sign turned: ascending, to be searched.
         base: rate of a single worker (extrapolated if the smallest size is larger).
@@ -123,14 +126,17 @@ def _slope(points: Points, fallback: float, strength: float) -> float:
 
 
 def _merged(measured: Points, prior: Points) -> Points:
-    """The measurements, and the prior scaled to them at the counts that they do not bracket."""
-    scale = sum(rate / _through(prior, LONE_SLOPE, n) for n, rate in measured) / len(measured)
-    own = dict(measured)
+    """The measurements drawn towards the prior, and the prior at other counts; the prior scaled to the job's level.
+
+    One job's few measurements say at which level it runs; the shape is better known from many jobs.
+    """
+    ratios = {n: rate / _through(prior, LONE_SLOPE, n) for n, rate in measured}
+    scale = sum(ratios.values()) / len(ratios)
+    own = {n: rate ** (1 - PRIOR_TRUST) * (rate / ratios[n] * scale) ** PRIOR_TRUST for n, rate in measured}
     for n, rate in prior:
         if n not in own:
-            nearest = min(measured, key=lambda point: (abs(point[0] - n), point[0]))
-            local = nearest[1] / _through(prior, LONE_SLOPE, nearest[0])
-            own[n] = rate * (local + scale) / 2
+            nearest = min(ratios, key=lambda count: (abs(count - n), count))
+            own[n] = rate * scale**PRIOR_TRUST * ratios[nearest] ** (1 - PRIOR_TRUST)
     return tuple(sorted(own.items()))
 
 

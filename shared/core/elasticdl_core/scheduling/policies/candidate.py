@@ -30,15 +30,15 @@ class GoodputSettings:
         unknown_s: single-worker remaining time that is assumed for a job that reports none.
     """
 
-    urgency: float = 1.0
-    horizon_s: float = 900.0
-    caution: float = 1.0
-    cooldown_s: float = 120.0
+    urgency: float = 0.5
+    horizon_s: float = 600.0
+    caution: float = 1.5
+    cooldown_s: float = 60.0
     min_runtime_s: float = 600.0
-    least_gain: float = 0.03
+    least_gain: float = 0.02
     first_size: int = 4
-    explore: float = 2.0
-    critical: float = 0.0
+    explore: float = 3.0
+    critical: float = 3.8
     shortest_s: float = 60.0
     unknown_s: float = 3600.0
 

@@ -113,14 +113,15 @@ def _simple_jobs(
         if name not in curves:
             curves[name] = _curve(applications[name], batch, per_node)
         rates = _widened(curves[name], requested)
-        work = CurveWork(name, rates, 0.0)
+        kind = name if rates is curves[name] else f"{name}/{requested}"
+        work = CurveWork(kind, rates, 0.0)
         records = duration * work.rate((requested,))
         jobs.append(
             SimulatedJob(
                 row["job_id"],
                 float(row["submission_time"]) - first,
                 requested,
-                lambda name=name, rates=rates, records=records: CurveWork(name, rates, records),  # type: ignore[misc]
+                lambda kind=kind, rates=rates, records=records: CurveWork(kind, rates, records),  # type: ignore[misc]
                 duration=duration,
             )
         )
