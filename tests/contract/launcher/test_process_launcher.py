@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -129,6 +130,14 @@ async def test_too_much_memory_is_told_from_other_ends(agent_harness: AgentHarne
     await agent_harness.launcher.launch(agent_harness.spec(WORKER, "memory:200", memory_mib=100))
     status = await until(agent_harness.launcher, WORKER, ProcessState.EXITED)
     assert (status.exit_code, status.reason) == (-SIGKILL, "oom_killed")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says so")
+async def test_the_kernel_is_offered_a_job_before_the_agent(agent_harness: AgentHarness) -> None:
+    await agent_harness.launcher.launch(agent_harness.spec(WORKER))
+    pid = (await agent_harness.ready(WORKER)).pid
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) == 500 > own
 
 
 async def test_a_program_that_is_not_there_fails_with_the_reason_in_its_log(layout: Layout) -> None:

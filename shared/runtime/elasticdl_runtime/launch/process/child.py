@@ -37,6 +37,7 @@ class Command:
         owner_lost_signal: sent to the child when its owner dies, before the tree is killed; 0 kills at once.
         owner_lost_grace_s: seconds between the two.
         user: (uid, gid) to become, or None to stay who we are.
+        expendable: the kernel chooses it before others when memory runs out.
     """
 
     argv: Sequence[str]
@@ -47,6 +48,7 @@ class Command:
     owner_lost_signal: int = 0
     owner_lost_grace_s: float = 0.0
     user: tuple[int, int] | None = None
+    expendable: bool = False
 
 
 class Child:
@@ -168,6 +170,7 @@ def _spawn_shim(command: Command, control: int) -> subprocess.Popen[bytes]:
         str(command.owner_lost_signal),
         str(command.owner_lost_grace_s),
         user,
+        "1" if command.expendable else "0",
         *command.argv,
     ]
     return subprocess.Popen(

@@ -1,8 +1,8 @@
 """Runs one command, writes what it prints to a file, and lets nothing of it outlive its owner.
 
-    python -I -S shim.py <control fd> <log> <log bytes> <eof signal> <eof grace> <user> <command> [<argument> ...]
+    python -I -S shim.py <fd> <log> <log bytes> <eof signal> <eof grace> <user> <expendable> <command> [<argument>...]
 
-The control descriptor is a socket whose other end the owner holds. The shim writes ``pid <n>`` when the command runs
+The descriptor is a socket whose other end the owner holds. The shim writes ``pid <n>`` when the command runs
 and ``exit <code>`` when it has ended (minus the signal's number when a signal ended it). The owner writes
 ``signal <n>`` (for the command alone) or ``kill`` (the whole tree, now). When the owner dies, however it dies, the
 socket ends, and the shim ends the tree: the kernel's parent-death signal would reach the command alone and leave
@@ -13,7 +13,8 @@ or group it hides, and is killed with it. Elsewhere the process group is killed.
 
 ``log`` is the file for the command's output, or empty to leave it where it goes; at ``log bytes`` it becomes
 ``<log>.1`` and begins anew. ``eof signal`` is sent to the command when the owner dies, and the tree ends
-``eof grace`` seconds later (0: at once). ``user`` is ``<uid>:<gid>`` to become, or empty.
+``eof grace`` seconds later (0: at once). ``user`` is ``<uid>:<gid>`` to become, or empty. With ``expendable`` 1 the
+kernel is offered the command, rather than the services, when memory runs out.
 
 Standard library only, and little of it: each process of a job has one of these, and it starts in some 20 ms.
 """
@@ -74,13 +75,17 @@ class Shim:
         log: where the command's output goes, or None to leave it alone.
         eof_signal: signal for the command when the owner dies; 0 for none.
         eof_grace_s: seconds between that signal and the end of the whole tree.
+        expendable: whether the kernel shall choose the command first when memory runs out.
     """
 
-    def __init__(self, control: int, log: RotatingLog | None, eof_signal: int, eof_grace_s: float) -> None:
+    def __init__(
+        self, control: int, log: RotatingLog | None, eof_signal: int, eof_grace_s: float, expendable: bool
+    ) -> None:
         self._control = control
         self._log = log
         self._eof_signal = eof_signal
         self._eof_grace_s = eof_grace_s
+        self._expendable = expendable
         self._output = -1
         self._child = 0
         self._code: int | None = None
@@ -123,7 +128,8 @@ class Shim:
             _become(command, writer, user)
         if writer >= 0:
             os.close(writer)
-        _offer_to_oom_killer(self._child)
+        if self._expendable:
+            _offer_to_oom_killer(self._child)
 
     def _timeout_ms(self) -> int | None:
         if self._kill_at is None:
@@ -303,13 +309,13 @@ def _do_nothing(number: int, frame: object) -> None:
 
 def main() -> None:
     """Runs the command line."""
-    control, log, log_bytes, eof_signal, eof_grace, user, *command = sys.argv[1:]
+    control, log, log_bytes, eof_signal, eof_grace, user, expendable, *command = sys.argv[1:]
     os.set_inheritable(int(control), False)
     _become_subreaper()
     uid, _, gid = user.partition(":")
-    Shim(int(control), RotatingLog(log, int(log_bytes)) if log else None, int(eof_signal), float(eof_grace)).run(
-        command, (int(uid), int(gid)) if user else None
-    )
+    output = RotatingLog(log, int(log_bytes)) if log else None
+    shim = Shim(int(control), output, int(eof_signal), float(eof_grace), expendable == "1")
+    shim.run(command, (int(uid), int(gid)) if user else None)
 
 
 if __name__ == "__main__":

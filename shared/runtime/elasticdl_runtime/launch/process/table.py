@@ -245,6 +245,7 @@ class ProcessTable:
             environment=process_environment(spec, self._layout, self._endpoints),
             directory=self._layout.job_dir(spec.id.job_id),
             log=self._layout.log_file(spec.id),
+            expendable=True,
         )
 
     def _note(self, entry: _Entry, text: str) -> None:
