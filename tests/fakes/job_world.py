@@ -149,6 +149,7 @@ class World:
             done=[TaskId.parse(text) for text in self.done],
             manifests=[copy.deepcopy(m) for m in self.manifests],
             evaluations=max((e.number for e in self.evaluations), default=0),
+            evaluated_epochs=frozenset(e.training_epoch for e in self.evaluations),
             contents=contents,
             processes=list(self.statuses.values()),
             output="/artifacts",
@@ -205,11 +206,16 @@ class World:
                 self.machine = self.desk = None
                 self.master_back_at = float("inf")
             case _:
-                self.deferred.append((self.now + self.rng.choice([0.0, 0.1, 0.7]), instruction, self.epoch))
+                generation = self.desk.machine.servers.generation
+                self.deferred.append((self.now + self.rng.choice([0.0, 0.1, 0.7]), instruction, generation))
 
     def run_deferred(self) -> None:
         while self.deferred and self.deferred[0][0] <= self.now and self.machine is not None:
-            _, instruction, _ = self.deferred.pop(0)
+            _, instruction, generation = self.deferred.pop(0)
+            if generation != self.machine.servers.generation and not isinstance(instruction, do.ListShards):
+                if isinstance(instruction, do.Save):
+                    self.tell(ev.SaveFailed(instruction.kind, "a PS was lost"))
+                continue
             alive = [s for s in self.servers.values() if self.now >= s.ready_at]
             whole = len(alive) == self.spec.num_ps
             match instruction:
@@ -217,7 +223,7 @@ class World:
                     self.list_shards()
                 case do.RestoreServers(manifest):
                     if not whole:
-                        self.deferred.append((self.now + 0.5, instruction, self.epoch))
+                        self.deferred.append((self.now + 0.5, instruction, generation))
                     elif manifest["directory"] not in self.checkpoints:
                         self.tell(ev.RestoreFailed(manifest["directory"], "missing file"))
                     else:
@@ -242,7 +248,7 @@ class World:
                     self.tell(ev.Saved(kind, copy.deepcopy(manifest)))
                 case do.Pin(number):
                     if not whole or not all(s.initialized for s in alive):
-                        self.deferred.append((self.now + 0.5, instruction, self.epoch))
+                        self.deferred.append((self.now + 0.5, instruction, generation))
                         return
                     for server in alive:
                         server.pins[number] = server.version

@@ -177,6 +177,7 @@ class JobRunner:
             manifests=sorted(leased.get("checkpoints") or (), key=lambda m: (m.get("created_at", 0.0), m["version"])),
             initial=initial,
             evaluations=max((int(e["number"]) for e in leased.get("evaluations") or ()), default=0),
+            evaluated_epochs=frozenset(int(e["training_epoch"]) for e in leased.get("evaluations") or ()),
             contents=contents,
             processes=processes,
             lists_by_worker=has_own_reader(spec, zoo),
@@ -349,6 +350,9 @@ class JobRunner:
             output = await self._processes.last_output(index)
             detail.setdefault("traceback", output)
         _log.info("state", to=str(instruction.to), reason=instruction.reason)
+        if instruction.to is not JobState.RUNNING:
+            # The last word on progress comes before the state after which nobody listens.
+            await self._api.heartbeat(status_of(self._desk.machine, self._trouble()), self._outbox.take_losses())
         await self._api.state(str(instruction.to), instruction.reason, detail)
 
     async def _finish(self) -> None:

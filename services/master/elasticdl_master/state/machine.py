@@ -86,6 +86,7 @@ class JobMachine:
         self._trusts_ledger = False
         self._rolled_back = False
         self._number = setup.evaluations
+        self._evaluated_epochs = set(setup.evaluated_epochs)
         self._evaluated_version = -1
         self._boundary: int | None = None
         self._closed_round = -1
@@ -223,6 +224,7 @@ class JobMachine:
         self._evaluated_version = int(notes["evaluated_version"])
         self._closed_round, self._boundary = int(notes["closed_round"]), notes["boundary"]
         self._last_evaluation_begun = bool(notes["last_evaluation_begun"])
+        self._evaluated_epochs |= set(notes["evaluated_epochs"])
         self.description = dict(notes["description"])
         self._take_callbacks()
         if self.early_stopping is not None and notes["early"] is not None:
@@ -542,6 +544,8 @@ class JobMachine:
             self._fail(error.message, fix=error.fix, kind="user_code")
             return
         self.metrics, self.evaluated = metrics, True
+        if one.boundary:
+            self._evaluated_epochs.add(one.training_epoch)
         self._emit(do.PostEvaluation(one.number, one.model_version, one.training_epoch, metrics))
         if self.early_stopping is not None and self.spec.type is JobType.TRAINING:
             why = self.early_stopping.observe(metrics)
@@ -664,7 +668,7 @@ class JobMachine:
         self._serve(now)
 
     def _serve(self, now: float) -> None:
-        lost = [one for one in self.work.evaluations.values() if one.boundary]
+        lost = {one.training_epoch for one in self.work.evaluations.values() if one.boundary}
         for one in self.work.evaluations.values():
             self.work.singles.discard(one.summary)
         self.work.evaluations.clear()
@@ -675,9 +679,11 @@ class JobMachine:
         self.servers.phase = Phase.READY
         self.workers.spare(now)
         self._emit(do.RebuildQueue(self.contents()))
-        for one in lost:
-            if one.training_epoch <= self.work.round.number and self.spec.type is JobType.TRAINING:
-                self._begin_evaluation(boundary=True, training_epoch=one.training_epoch)
+        number, validation = self.work.round.number, self.work.validation
+        if self.spec.type is JobType.TRAINING and validation is not None and validation.listed:
+            for epoch in sorted((lost | {number}) - self._evaluated_epochs - {0}):
+                if epoch <= number:
+                    self._begin_evaluation(boundary=True, training_epoch=epoch)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -873,6 +879,7 @@ class JobMachine:
             "closed_round": self._closed_round,
             "boundary": self._boundary,
             "last_evaluation_begun": self._last_evaluation_begun,
+            "evaluated_epochs": sorted(self._evaluated_epochs),
             "description": self.description,
             "early": [early.best, early.waited] if early is not None else None,
             "evaluations": [one.to_mapping() for one in self.work.evaluations.values()],

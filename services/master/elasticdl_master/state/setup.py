@@ -27,6 +27,7 @@ class Setup:
         manifests: committed checkpoints, oldest first.
         initial: the checkpoint of another job to start from.
         evaluations: how many evaluations were published: numbers go on from there.
+        evaluated_epochs: number of complete epochs at each of them.
         contents: what the queue's store holds, if it holds the queue.
         processes: the job's processes that the launcher knows.
         lists_by_worker: whether a worker must list the shards, because the reader is the user's.
@@ -43,6 +44,7 @@ class Setup:
     manifests: Sequence[Mapping[str, Any]] = ()
     initial: Mapping[str, Any] | None = None
     evaluations: int = 0
+    evaluated_epochs: frozenset[int] = frozenset()
     contents: Contents | None = None
     processes: Sequence[ProcessStatus] = field(default_factory=list)
     lists_by_worker: bool = False
