@@ -52,7 +52,8 @@ def main(artifacts: Path, validation: Path) -> None:
     result = {
         "keras": accuracy(keras.models.load_model(keras_file).predict(images, verbose=0), labels),
         "saved_model": accuracy(
-            next(iter(tf.saved_model.load(str(saved_model)).signatures["serving_default"](images).values())).numpy(), labels
+            next(iter(tf.saved_model.load(str(saved_model)).signatures["serving_default"](images).values())).numpy(),
+            labels,
         ),
     }
     assert not any(name.split(".")[0].startswith("elasticdl") for name in sys.modules), "this must be a plain process"

@@ -91,11 +91,13 @@ def train(client: Client, job_id: str) -> dict:
         if steps and active_workers(job) >= steps[0][0]:
             now, target = steps.pop(0)
             say(f"{now} worker(s) train; scaling the running job to {target}")
-            elasticdl("jobs", "scale", job_id, "--min_workers", "1", "--max_workers", str(target))
+            elasticdl("jobs", "scale", job_id, "--min_workers", str(target), "--max_workers", str(target))
     if steps:
         raise SystemExit(f"the job ended before it was scaled to {steps[0][1]} workers: {describe(job)}")
     if job["state"] != "SUCCEEDED":
-        raise SystemExit(f"the job ended as {job['state']}: {job['reason']}\n{json.dumps(job.get('error'), indent=2)}")
+        raise SystemExit(
+            f"the job ended as {job['state']}: {job['reason']}\n{json.dumps(job.get('error'), indent=2)}"
+        )
     return job
 
 
@@ -135,7 +137,12 @@ def run(directory: Path, epochs: int) -> int:
         say(f"accuracy on the held-out digits: {accuracy:.4f}")
         checked = json.loads(
             subprocess.run(
-                [sys.executable, str(HERE / "check_export.py"), str(directory / "artifacts"), str(data / "validation")],
+                [
+                    sys.executable,
+                    str(HERE / "check_export.py"),
+                    str(directory / "artifacts"),
+                    str(data / "validation"),
+                ],
                 stdout=subprocess.PIPE,
                 text=True,
                 timeout=300,

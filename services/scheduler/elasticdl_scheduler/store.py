@@ -26,15 +26,17 @@ _KIND = (
     "coalesce(spec->>'num_ps', '') || '/' || coalesce(spec->>'use_async', '')"
 )
 
+# A change that the owner asked for is not held back by the cool-down after an earlier one.
 _JOBS = f"""
 SELECT j.id, j.namespace, j.state, j.priority, j.min_workers, j.max_workers, j.target_workers, j.target_reason,
        j.desired, j.status, {_KIND} AS kind,
        extract(epoch FROM j.created_at)::float8 AS submitted_at,
        extract(epoch FROM j.started_at)::float8 AS started_at,
-       extract(epoch FROM s.at)::float8 AS last_rescale_at
+       CASE WHEN s.kind = 'scaled' THEN extract(epoch FROM s.at)::float8 END AS last_rescale_at
 FROM jobs j
 LEFT JOIN LATERAL (
-    SELECT e.at FROM events e WHERE e.job_id = j.id AND e.kind = 'scaled' ORDER BY e.id DESC LIMIT 1
+    SELECT e.at, e.kind FROM events e
+    WHERE e.job_id = j.id AND e.kind IN ('scaled', 'settings') ORDER BY e.id DESC LIMIT 1
 ) s ON j.state IN ('STARTING', 'RUNNING')
 WHERE j.state = ANY ($1::text[])
 ORDER BY j.created_at, j.id

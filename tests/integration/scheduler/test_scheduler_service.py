@@ -86,6 +86,22 @@ async def test_growth_waits_until_the_former_users_have_left(world: Any) -> None
     assert (await world.job("b"))["state"] == "STARTING"
 
 
+async def test_a_change_that_the_owner_asks_for_does_not_wait_for_the_cooldown(world: Any) -> None:
+    await world.submit("a", max_workers=1)
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    await scheduler.decide_once()
+    await world.running("a")
+    world.slots.used = {"a": 1}
+    await world.sql.execute("UPDATE jobs SET max_workers = 3 WHERE id = 'a'")
+    assert not await scheduler.decide_once(), "just scaled: growth waits"
+    await world.sql.execute(
+        "INSERT INTO events (job_id, kind, message) VALUES ('a', 'settings', 'max_workers: 1 -> 3')"
+    )
+    assert await scheduler.decide_once()
+    assert await world.targets() == {"a": 3}
+
+
 async def test_slots_of_jobs_that_are_over_are_not_given_out(world: Any) -> None:
     world.slots.used = {"gone": 3}
     await world.submit("a")
