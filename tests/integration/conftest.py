@@ -9,6 +9,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,6 @@ class PostgresServer:
             "unix_socket_directories": str(self.folder),
             "fsync": "off",
             "full_page_writes": "off",
-            "synchronous_commit": "off",
             "max_connections": "60",
             "shared_buffers": "32MB",
         }
@@ -77,7 +77,9 @@ class PostgresServer:
                 break
         else:
             pytest.fail("Postgres did not start")
-        os.set_blocking(self._process.stderr.fileno(), False)
+        # Read on, or the server blocks once the pipe is full.
+        self._drain = threading.Thread(target=self._process.stderr.read)
+        self._drain.start()
 
     def stop(self) -> None:
         """Stops the server at once."""
@@ -85,6 +87,7 @@ class PostgresServer:
             self._process.send_signal(3)  # SIGQUIT: immediate shutdown
             self._process.wait(timeout=30)
             assert self._process.stderr is not None
+            self._drain.join(timeout=30)
             self._process.stderr.close()
             self._process = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import socket
 from collections.abc import Iterator
 
 import structlog
@@ -38,6 +39,13 @@ class Server(uvicorn.Server):
         """Captures none."""
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts to listen, and says where: with port 0 nobody else knows."""
+        await super().startup(sockets=sockets)
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            _log.info("listening", host=host, port=port)
+
 
 async def serve(stop: asyncio.Event) -> int:
     """Serves the api until ``stop`` is set.
@@ -50,6 +58,8 @@ async def serve(stop: asyncio.Event) -> int:
     """
     configure_logs(service="api")
     settings = Settings.from_environment()
+    if not settings.loopback:
+        _log.warning("listening beyond loopback without TLS", host=settings.host, fix="put a TLS proxy in front")
     async with contextlib.AsyncExitStack() as stack:
         database = Database(settings.database_url)
         stack.push_async_callback(database.close)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import asyncpg
 from sqlalchemy.engine import URL, make_url
@@ -16,6 +17,8 @@ from elasticdl_core.errors import InvalidInputError, UnavailableError
 CONNECT_S = 4.0
 QUERY_S = 8.0
 POOL_S = 3.0
+ACQUIRE_S = 5.0
+"""Seconds to get a connection that lives, from the pool or anew."""
 _OUTAGE_CLASSES = ("08", "53", "57", "58", "40")
 """SQLSTATE classes: connection, resources, operator intervention, system error, rollback (try again)."""
 
@@ -56,13 +59,16 @@ class Database:
             UnavailableError: Postgres is down, full or too slow.
         """
         try:
-            async with self._engine.begin() as connection:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(ACQUIRE_S):
+                    connection = await stack.enter_async_context(self._engine.begin())
                 yield connection
         except DBAPIError as error:
             if _is_outage(error):
                 raise _unavailable(error) from error
             raise
         except (PoolTimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError) as error:
+            # A TimeoutError is an OSError: of the pool, of a connection, of a query.
             raise _unavailable(error) from error
 
     async def listen_connection(self) -> asyncpg.Connection:
