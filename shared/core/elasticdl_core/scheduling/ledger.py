@@ -74,6 +74,12 @@ class Ledger:
 
     def take(self, job: JobView, have: int, want: int) -> None:
         """Books the change."""
+        if self._slots_only:
+            heads = (want > 0) - (have > 0)
+            amount = (want - have) * job.worker.slots + heads * job.fixed.slots
+            self.free[0] -= amount
+            self._used.setdefault(job.team, [0.0])[0] += amount
+            return
         change = self.change(job, have, want)
         used = self._used.setdefault(job.team, [0.0] * len(self._dims))
         for i, amount in enumerate(change):

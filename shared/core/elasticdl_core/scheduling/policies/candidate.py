@@ -92,10 +92,6 @@ class Candidate:
         """Value per slot of going from one size to a larger one."""
         return (self.value(want) - self.value(have)) / (self.cost * (want - have))
 
-    def best_index(self, price: float) -> int:
-        """Index among the corners of the best size if a slot costs ``price``."""
-        return min(bisect_left(self.curve.falls, -price * self.cost / self.unit), self.top)
-
     def surplus(self, workers: int) -> float:
         """Slots above the minimum."""
         return (workers - self.curve.corners[0]) * self.cost

@@ -9,7 +9,7 @@ the outcome replaces the present division only if it is worth its changes as a w
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from elasticdl_core.scheduling.policies.candidate import Candidate
@@ -46,27 +46,35 @@ def water_fill(candidates: Sequence[Candidate], budget: float) -> tuple[dict[str
 
 
 def _find_price(candidates: Sequence[Candidate], budget: float) -> tuple[float, list[int]]:
-    """The lowest price at which demand stays within the budget, by bisection over its logarithm."""
+    """The lowest price at which demand stays within the budget, by interpolation over its logarithm."""
+    rows = [(c.curve.falls, c.cost / c.unit, c.top, c.curve.corners, c.cost) for c in candidates]
 
     def demand(price: float) -> tuple[list[int], float]:
-        indices = [c.best_index(price) for c in candidates]
-        return indices, sum(c.surplus(c.curve.corners[i]) for c, i in zip(candidates, indices, strict=True))
+        indices = []
+        spent = 0.0
+        for falls, scale, top, corners, cost in rows:
+            index = bisect_left(falls, -price * scale)
+            index = index if index < top else top
+            indices.append(index)
+            spent += cost * (corners[index] - corners[0])
+        return indices, spent
 
-    indices, spent = demand(0.0)
-    if spent <= budget:
+    indices, most = demand(0.0)
+    if most <= budget:
         return 0.0, indices
     high = max(c.unit * c.curve.gains[0] / c.cost for c in candidates if c.top > 0) * 1.0000001
-    low = high * 1e-9
+    low, least = high * 1e-9, 0.0
     best = [0] * len(candidates)
-    for _ in range(_SEARCH_STEPS):
-        middle = (low * high) ** 0.5
+    for step in range(_SEARCH_STEPS):
+        share = (most - budget) / (most - least) if most > least and step % 3 else 0.5
+        middle = low * (high / low) ** min(max(share, 0.1), 0.9)
         indices, spent = demand(middle)
         if spent <= budget:
-            high, best = middle, indices
+            high, least, best = middle, spent, indices
             if budget - spent <= 0.001 * budget:
                 break
         else:
-            low = middle
+            low, most = middle, spent
     return high, best
 
 
