@@ -460,9 +460,10 @@ class JobMachine:
             }
         elif task.type is TaskType.EXPORT and self.final is not None:
             data = {
-                "checkpoint": {key: value for key, value in self.final.items() if key != "done"},
+                "checkpoint_directory": self.final["directory"],
+                "manifest": {key: value for key, value in self.final.items() if key != "done"},
                 "output": self.setup.output,
-                "formats": ",".join(self.formats),
+                "formats": self.formats,
             }
         elif task.type is TaskType.LIST_SHARDS:
             purpose = self.work.main_type if task.index == 0 else TaskType.EVALUATION
