@@ -33,7 +33,7 @@ def _normal(bits):
     return math.sqrt(-2.0 * math.log(first)) * math.cos(2.0 * math.pi * second)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _fill(out, key, dim, kind, a, b, seed):
     """Sets ``out[:dim]`` to the first values of an id."""
     if kind == CONSTANT:
@@ -56,7 +56,7 @@ def _fill(out, key, dim, kind, a, b, seed):
             out[j] = np.float32(a + (b - a) * (np.float64(bits >> _S11) * _2_53))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def initialise(arena, keys, start, stop, dim, kind, a, b, seed, slots):
     """Fills rows ``[start, stop)``: values from the initialiser, slot ``s`` with ``slots[s]``."""
     for row in range(start, stop):
@@ -66,7 +66,7 @@ def initialise(arena, keys, start, stop, dim, kind, a, b, seed, slots):
                 arena[row, j] = slots[s]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def initial_values(out, ids, dim, kind, a, b, seed):
     """Sets ``out[i, :dim]`` to the first values of ``ids[i]``, without a table."""
     for i in range(ids.shape[0]):

@@ -21,10 +21,12 @@ from elasticdl_ps.kernels.intrinsics import prefetch
 _AHEAD = 12
 """How many rows ahead memory is asked for: about its latency over the time a row takes."""
 _LINE = 64
+_MOST_BYTES = 4096
 _U32 = np.uint64(0xFFFFFFFF)
 _S30, _S27, _S31, _S32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _ONE = np.uint64(1)
+_AHEAD_U, _FAR_U = np.uint64(_AHEAD), np.uint64(2 * _AHEAD)
 _EXPONENT = np.uint32(0x7F800000)
 
 
@@ -51,9 +53,9 @@ def _probe(table, keys, key, code):
         if entry == np.uint64(0):
             return np.int64(-1)
         if entry >> _S32 == tag:
-            row = np.int64(entry & _U32) - 1
+            row = (entry & _U32) - _ONE
             if keys[row] == key:
-                return row
+                return np.int64(row)
         at = (at + _ONE) & mask
 
 
@@ -68,25 +70,29 @@ def _place(table, code, row):
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _ask(table, keys, query, i):
-    """Prefetches the bucket of ``query[i + 2 * _AHEAD]``, and the key that the bucket of ``i + _AHEAD`` names."""
-    n = query.shape[0]
+def _ask(table, table_base, keys_base, query, i):
+    """Prefetches the bucket of ``query[i + 2 * _AHEAD]``, and the key that the bucket of ``i + _AHEAD`` names.
+
+    Addresses come from outside the loop: to ask an array for its own costs two atomic operations.
+    """
+    n = np.uint64(query.shape[0])
     mask = np.uint64(table.shape[0] - 1)
-    if i + 2 * _AHEAD < n:
-        at = hash_id(query[i + 2 * _AHEAD]) & mask
-        prefetch(table.ctypes.data + np.int64(at) * 8)
-    if i + _AHEAD < n:
-        entry = table[hash_id(query[i + _AHEAD]) & mask]
+    if i + _FAR_U < n:
+        at = hash_id(query[i + _FAR_U]) & mask
+        prefetch(table_base + np.int64(at) * 8)
+    if i + _AHEAD_U < n:
+        entry = table[hash_id(query[i + _AHEAD_U]) & mask]
         if entry != np.uint64(0):
-            prefetch(keys.ctypes.data + (np.int64(entry & _U32) - 1) * 8)
+            prefetch(keys_base + (np.int64(entry & _U32) - 1) * 8)
 
 
 @njit(nogil=True, cache=True)
 def find(new, old, keys, query, out):
     """Looks ids up; ``out`` gets rows, -1 where missing. Returns the number missing."""
     missing = 0
-    for i in range(query.shape[0]):
-        _ask(new, keys, query, i)
+    new_base, keys_base = new.ctypes.data, keys.ctypes.data
+    for i in range(np.uint64(query.shape[0])):
+        _ask(new, new_base, keys_base, query, i)
         key = query[i]
         code = hash_id(key)
         row = _probe(new, keys, key, code)
@@ -104,8 +110,9 @@ def find_or_insert(new, old, keys, query, out, count):
 
     ``keys`` and ``new`` have room for ``len(query)`` more. A missing id that comes twice gets one row.
     """
-    for i in range(query.shape[0]):
-        _ask(new, keys, query, i)
+    new_base, keys_base = new.ctypes.data, keys.ctypes.data
+    for i in range(np.uint64(query.shape[0])):
+        _ask(new, new_base, keys_base, query, i)
         key = query[i]
         code = hash_id(key)
         row = _probe(new, keys, key, code)
@@ -124,9 +131,10 @@ def find_or_insert(new, old, keys, query, out, count):
 def migrate(new, keys, start, stop):
     """Enters rows ``[start, stop)``, which are in the old map only, into the new one."""
     mask = np.uint64(new.shape[0] - 1)
+    base = new.ctypes.data
     for row in range(start, stop):
         if row + _AHEAD < stop:
-            prefetch(new.ctypes.data + np.int64(hash_id(keys[row + _AHEAD]) & mask) * 8)
+            prefetch(base + np.int64(hash_id(keys[row + _AHEAD]) & mask) * 8)
         _place(new, hash_id(keys[row]), row)
 
 
@@ -163,9 +171,9 @@ def merge_rows(ids, values, out_ids, out_values):
         size *= 2
     seen = np.zeros(size, np.uint32)
     mask = np.uint64(size - 1)
-    dim = values.shape[1]
-    count = 0
-    for i in range(ids.shape[0]):
+    dim = np.uint64(values.shape[1])
+    count = np.uint64(0)
+    for i in range(np.uint64(ids.shape[0])):
         key = ids[i]
         at = hash_id(key) & mask
         while seen[at] != 0 and out_ids[seen[at] - 1] != key:
@@ -174,10 +182,10 @@ def merge_rows(ids, values, out_ids, out_values):
             out_ids[count] = key
             for j in range(dim):
                 out_values[count, j] = values[i, j]
-            count += 1
+            count += _ONE
             seen[at] = count
         else:
-            row = np.int64(seen[at]) - 1
+            row = np.uint64(seen[at]) - _ONE
             for j in range(dim):
                 out_values[row, j] += values[i, j]
     return count
@@ -189,15 +197,16 @@ def gather(arena, rows, out):
     width = out.shape[1]
     base = arena.ctypes.data
     stride = arena.strides[0]
-    n = rows.shape[0]
+    bytes_ = min(width * 4, _MOST_BYTES)
+    n = np.uint64(rows.shape[0])
     for i in range(n):
-        if i + _AHEAD < n and rows[i + _AHEAD] >= 0:
-            at = base + rows[i + _AHEAD] * stride
-            for line in range(0, width * 4, _LINE):
+        if i + _AHEAD_U < n and rows[i + _AHEAD_U] >= 0:
+            at = base + rows[i + _AHEAD_U] * stride
+            for line in range(0, bytes_, _LINE):
                 prefetch(at + line)
-        row = rows[i]
-        if row >= 0:
-            for j in range(width):
+        if rows[i] >= 0:
+            row = np.uint64(rows[i])
+            for j in range(np.uint64(width)):
                 out[i, j] = arena[row, j]
 
 

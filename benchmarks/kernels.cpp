@@ -1,0 +1,143 @@
+// The loops of elasticdl_ps.kernels in C++, as one would write them there, to compare with.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+static constexpr int kAhead = 12;
+static constexpr int kUpdateAhead = 6;
+
+static inline uint64_t hash_id(int64_t key) {
+  uint64_t x = static_cast<uint64_t>(key);
+  x ^= x >> 30;
+  x *= 0xBF58476D1CE4E5B9ULL;
+  x ^= x >> 27;
+  x *= 0x94D049BB133111EBULL;
+  x ^= x >> 31;
+  return x;
+}
+
+static inline void prefetch_row(const float* row, int64_t width) {
+  const char* at = reinterpret_cast<const char*>(row);
+  for (int64_t line = 0; line < width * 4; line += 64) __builtin_prefetch(at + line);
+}
+
+extern "C" {
+
+void find(const uint64_t* map, int64_t size, const int64_t* keys, const int64_t* query, int64_t n, int64_t* out) {
+  const uint64_t mask = size - 1;
+  for (int64_t i = 0; i < n; i++) {
+    if (i + 2 * kAhead < n) __builtin_prefetch(map + (hash_id(query[i + 2 * kAhead]) & mask));
+    if (i + kAhead < n) {
+      uint64_t entry = map[hash_id(query[i + kAhead]) & mask];
+      if (entry) __builtin_prefetch(keys + (entry & 0xFFFFFFFF) - 1);
+    }
+    const int64_t key = query[i];
+    const uint64_t code = hash_id(key);
+    uint64_t at = code & mask;
+    int64_t row = -1;
+    while (map[at]) {
+      if (map[at] >> 32 == code >> 32) {
+        int64_t candidate = static_cast<int64_t>(map[at] & 0xFFFFFFFF) - 1;
+        if (keys[candidate] == key) {
+          row = candidate;
+          break;
+        }
+      }
+      at = (at + 1) & mask;
+    }
+    out[i] = row;
+  }
+}
+
+void gather(const float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t dim, float* out) {
+  for (int64_t i = 0; i < n; i++) {
+    if (i + kAhead < n) prefetch_row(arena + rows[i + kAhead] * stride, dim);
+    std::memcpy(out + i * dim, arena + rows[i] * stride, dim * sizeof(float));
+  }
+}
+
+void sgd(float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t dim, const float* grads, const float* h) {
+  const float scale = h[0], lr = h[1], decay = h[2];
+  for (int64_t i = 0; i < n; i++) {
+    if (i + kUpdateAhead < n) prefetch_row(arena + rows[i + kUpdateAhead] * stride, dim);
+    float* __restrict w = arena + rows[i] * stride;
+    const float* __restrict g = grads + i * dim;
+    for (int64_t j = 0; j < dim; j++) w[j] = (w[j] - w[j] * decay * lr) - g[j] * scale * lr;
+  }
+}
+
+void adagrad(float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t dim, const float* grads,
+             const float* h) {
+  const float scale = h[0], lr = h[1], decay = h[2], epsilon = h[3];
+  for (int64_t i = 0; i < n; i++) {
+    if (i + kUpdateAhead < n) prefetch_row(arena + rows[i + kUpdateAhead] * stride, 2 * dim);
+    float* __restrict w = arena + rows[i] * stride;
+    float* __restrict a = w + dim;
+    const float* __restrict gradient = grads + i * dim;
+    for (int64_t j = 0; j < dim; j++) {
+      const float g = gradient[j] * scale;
+      a[j] += g * g;
+      w[j] = (w[j] - w[j] * decay * lr) - lr * g / std::sqrt(a[j] + epsilon);
+    }
+  }
+}
+
+void adam(float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t dim, const float* grads,
+          const float* h) {
+  const float scale = h[0], lr = h[1], decay = h[2], rest_1 = h[3], rest_2 = h[4], epsilon = h[5], alpha = h[6];
+  for (int64_t i = 0; i < n; i++) {
+    if (i + kUpdateAhead < n) prefetch_row(arena + rows[i + kUpdateAhead] * stride, 3 * dim);
+    float* __restrict w = arena + rows[i] * stride;
+    float* __restrict m = w + dim;
+    float* __restrict v = w + 2 * dim;
+    const float* __restrict gradient = grads + i * dim;
+    for (int64_t j = 0; j < dim; j++) {
+      const float g = gradient[j] * scale;
+      m[j] += (g - m[j]) * rest_1;
+      v[j] += (g * g - v[j]) * rest_2;
+      w[j] = (w[j] - w[j] * decay * lr) - m[j] * alpha / (std::sqrt(v[j]) + epsilon);
+    }
+  }
+}
+
+int64_t merge(const int64_t* ids, const float* values, int64_t n, int64_t dim, int64_t* out_ids, float* out_values) {
+  uint64_t size = 16;
+  while (size < 2 * static_cast<uint64_t>(n)) size *= 2;
+  std::vector<uint32_t> seen(size, 0);
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; i++) {
+    uint64_t at = hash_id(ids[i]) & (size - 1);
+    while (seen[at] && out_ids[seen[at] - 1] != ids[i]) at = (at + 1) & (size - 1);
+    if (!seen[at]) {
+      out_ids[count] = ids[i];
+      std::memcpy(out_values + count * dim, values + i * dim, dim * sizeof(float));
+      seen[at] = static_cast<uint32_t>(++count);
+    } else {
+      float* __restrict sum = out_values + (seen[at] - 1) * dim;
+      const float* __restrict value = values + i * dim;
+      for (int64_t j = 0; j < dim; j++) sum[j] += value[j];
+    }
+  }
+  return count;
+}
+
+// The least that a kernel must do: move whole random rows through the processor.
+float read_rows(const float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t width) {
+  float total = 0;
+  for (int64_t i = 0; i < n; i++) {
+    if (i + kAhead < n) prefetch_row(arena + rows[i + kAhead] * stride, width);
+    const float* row = arena + rows[i] * stride;
+    for (int64_t j = 0; j < width; j += 16) total += row[j];
+  }
+  return total;
+}
+
+void write_rows(float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t width) {
+  for (int64_t i = 0; i < n; i++) {
+    if (i + kUpdateAhead < n) prefetch_row(arena + rows[i + kUpdateAhead] * stride, width);
+    float* row = arena + rows[i] * stride;
+    for (int64_t j = 0; j < width; j++) row[j] += 1.0f;
+  }
+}
+}
