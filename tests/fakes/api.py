@@ -85,7 +85,7 @@ def make_status(done: int, total: int, **changes: Any) -> dict[str, Any]:
         "progress": {
             "records_done": done,
             "records_total": total,
-            "epoch": 0,
+            "epoch": 1,
             "num_epochs": 2,
             "tasks_done": done // 100,
             "tasks_total": total // 100,

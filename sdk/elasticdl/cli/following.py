@@ -94,6 +94,7 @@ class LineView:
         self._clock = clock
         self._state: JobState | None = None
         self._next = 0.0
+        self._last = ""
 
     def __enter__(self) -> Self:
         return self
@@ -110,8 +111,10 @@ class LineView:
             return
         now = self._clock()
         if job.state is not self._state or now >= self._next or update.ended:
-            self._write(plain_line(job))
-            self._state, self._next = job.state, now + LINE_EVERY_S
+            line = plain_line(job)
+            if line != self._last:
+                self._write(line)
+            self._last, self._state, self._next = line, job.state, now + LINE_EVERY_S
 
     def _write(self, line: str) -> None:
         self._stream.write(line + "\n")
@@ -212,8 +215,8 @@ def _sums(job: Job) -> str:
         words.append(f"{job.status.model_version:,} updates")
     if job.status.loss is not None:
         words.append(f"loss {job.status.loss:.4g}")
-    words.extend(f"{name} {value:.4g}" for name, value in job.status.metrics.items())
-    return ", ".join(words)
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in job.status.metrics.items())
+    return ", ".join(words) + (f"; evaluation: {metrics}" if metrics else "")
 
 
 def _failed(job: Job) -> None:

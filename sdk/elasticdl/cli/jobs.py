@@ -330,7 +330,7 @@ def artifacts(
         places: Sequence[Path] = ()
         if download:
             places = client.download(job_id, Path(download).absolute(), names or None)
-    if download:
+    if download and (places or as_json):
         typer.echo("\n".join(str(place) for place in places) if not as_json else json.dumps([str(p) for p in places]))
     elif as_json:
         print_json([item.raw for item in found])

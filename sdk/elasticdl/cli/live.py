@@ -41,12 +41,14 @@ def render(job: Job, events: Sequence[Event], now: datetime) -> RenderableType:
     """
     from rich.console import Group
 
-    parts: list[Any] = [_headline(job, now), _bar(job), _numbers(job)]
+    parts: list[Any] = [_headline(job, now), _bar(job)]
+    if _speed(job):
+        parts.append(_numbers(job))
     if job.status.metrics:
-        parts.append(_labelled("metrics", "   ".join(_metrics(job.status.metrics.items()))))
-    if job.status.workers or job.target_workers:
+        parts.append(_labelled("evaluated", "   ".join(_metrics(job.status.metrics.items()))))
+    if not job.state.terminal and (job.status.workers or job.target_workers):
         parts.append(_labelled("workers", _workers(job)))
-    if job.status.ps:
+    if job.status.ps and not job.state.terminal:
         parts.append(_labelled("ps", _servers(job)))
     if job.status.degraded:
         parts.append(_labelled("degraded", job.status.degraded, "bold yellow"))
@@ -80,6 +82,8 @@ def _bar(job: Job) -> Any:
 def _records(job: Job) -> str:
     progress = job.status.progress
     if not progress.records_total:
+        if job.state.terminal:
+            return "no records"
         return "listing records" if job.state not in _WAITING else "not started"
     done = f"{progress.records_done:,}/{progress.records_total:,} records {progress.fraction:.0%}"
     return f"{done}  {_epoch(job)}" if progress.num_epochs > 1 else done
@@ -87,7 +91,7 @@ def _records(job: Job) -> str:
 
 def _epoch(job: Job) -> str:
     progress = job.status.progress
-    return f"epoch {min(progress.epoch + 1, progress.num_epochs)}/{progress.num_epochs}"
+    return f"epoch {min(max(progress.epoch, 1), progress.num_epochs)}/{progress.num_epochs}"
 
 
 def _numbers(job: Job) -> Any:
@@ -98,7 +102,7 @@ def _numbers(job: Job) -> Any:
 
 def _speed(job: Job) -> list[str]:
     status = job.status
-    words = [f"{count(status.samples_per_second)} samples/s"]
+    words = [] if job.state.terminal else [f"{count(status.samples_per_second)} samples/s"]
     if status.loss is not None:
         words.append(f"loss {status.loss:.4g}")
     if status.model_version:
@@ -128,7 +132,7 @@ def _servers(job: Job) -> str:
 def _labelled(label: str, words: str, style: str = "") -> Any:
     from rich.text import Text
 
-    return Text.assemble((f"{label:<9}", "dim"), (words, style))
+    return Text.assemble((f"{label:<10}", "dim"), (words, style))
 
 
 def _event(event: Event) -> Any:
@@ -146,9 +150,11 @@ def plain_line(job: Job) -> str:
     if job.state not in _WAITING or job.status.progress.records_done:
         words.append(_records(job))
         words.extend(_speed(job))
-        words.append(f"workers {len(job.status.workers)}/{job.target_workers}")
-        words.append(f"ps {len(job.status.ps)}")
-        words.extend(_metrics(job.status.metrics.items()))
+        if not job.state.terminal:
+            words.append(f"workers {len(job.status.workers)}/{job.target_workers}")
+            words.append(f"ps {len(job.status.ps)}")
+        if job.status.metrics:
+            words.append(f"evaluation: {', '.join(_metrics(job.status.metrics.items()))}")
     return "  ".join(words)
 
 

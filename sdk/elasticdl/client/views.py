@@ -20,7 +20,7 @@ class Progress:
     Attributes:
         records_done: records processed, over all epochs.
         records_total: records to process, over all epochs; 0 while shards are still being listed.
-        epoch: the epoch in work, from 0.
+        epoch: the epoch in work, from 1; 0 before the first.
         num_epochs: epochs in all.
         tasks_done: tasks finished.
         tasks_total: tasks known.

@@ -50,10 +50,10 @@ def test_a_running_job_shows_everything_that_matters() -> None:
         "digits-x7k2p9  RUNNING  0:01:10",
         "━" * 24 + "╸" + " " * 25 + "300/600 records 50%  epoch 1/2",
         "1,234 samples/s   loss 0.25   version 7   eta 0:00:12",
-        "metrics  accuracy 0.9",
-        "workers  2/3   0:training 1:starting",
-        "ps       1   0:running",
-        "degraded PS 0 restarts from a checkpoint",
+        "evaluated accuracy 0.9",
+        "workers   2/3   0:training 1:starting",
+        "ps        1   0:running",
+        "degraded  PS 0 restarts from a checkpoint",
         "03:05:15 3 workers fit",
         "03:05:15 worker 1 joined",
     ]
@@ -76,9 +76,18 @@ def test_a_line_says_the_same() -> None:
     shown = job(state="RUNNING", target_workers=1, status=make_status(6, 12, loss=None, eta_seconds=None))
     assert plain_line(shown) == (
         "digits-x7k2p9  RUNNING  6/12 records 50%  epoch 1/2  1,234 samples/s  version 7  workers 1/1  ps 1  "
-        "accuracy 0.9"
+        "evaluation: accuracy 0.9"
     )
     assert plain_line(job()) == "digits-x7k2p9  QUEUED  (waiting for a slot)"
+
+
+def test_a_job_that_has_ended_shows_no_speed_and_no_processes() -> None:
+    shown = job(state="SUCCEEDED", reason="done", status=make_status(12, 12))
+    assert plain_line(shown) == (
+        "digits-x7k2p9  SUCCEEDED  (done)  12/12 records 100%  epoch 1/2  loss 0.25  version 7  "
+        "evaluation: accuracy 0.9"
+    )
+    assert [line.split()[0] for line in drawn(shown)] == ["digits-x7k2p9", "━" * 50, "loss", "evaluated"]
 
 
 def test_lines_come_with_changes_of_state_and_then_now_and_then() -> None:
@@ -89,7 +98,9 @@ def test_lines_come_with_changes_of_state_and_then_now_and_then() -> None:
         now = float(second)
         view.show(Update(job=job(state="RUNNING" if second else "QUEUED", status=make_status(second, 12))))
     view.show(Update(event=event(1, "worker 1 joined")))
-    view.show(Update(job=job(state="SUCCEEDED", status=make_status(12, 12)), ended=True))
+    ended = job(state="SUCCEEDED", status=make_status(12, 12))
+    view.show(Update(job=ended))
+    view.show(Update(job=ended, ended=True))
     lines = stream.getvalue().splitlines()
     assert [line.split()[1] for line in lines] == ["QUEUED", "RUNNING", "RUNNING", "RUNNING", "worker", "SUCCEEDED"]
     assert [line.split()[2] for line in lines[1:4]] == ["1/12", "6/12", "11/12"]
