@@ -37,7 +37,11 @@ def _watched(**changes: Any) -> Watched:
     job_changes = {name: changes.pop(name) for name in ("state", "desired") if name in changes}
     job = {
         **dict.fromkeys((f.name for f in fields(JobRecord)), ""),
-        "id": "j", "state": "RUNNING", "desired": "run", "master_incarnation": 2, "created_at": NOW,
+        "id": "j",
+        "state": "RUNNING",
+        "desired": "run",
+        "master_incarnation": 2,
+        "created_at": NOW,
         **job_changes,
     }
     values = {"lease_alive": True, "lease_incarnation": 2, "delivered": True, "outcome": "", "recent_failures": 0}
