@@ -71,7 +71,6 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
             self.elasticdl_table = registry.register(self)
         self.built = True
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def call(self, inputs: Any) -> Any:
         """The vectors of the ids."""
         if isinstance(inputs, tf.RaggedTensor):

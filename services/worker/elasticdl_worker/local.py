@@ -40,8 +40,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--spec", required=True, help="file with the job specification as JSON; '-' is stdin")
     parser.add_argument("--output", default="", help="directory of the exported model or the predictions")
     parsed = parser.parse_args(arguments)
-    # The user's own prints must not get between the JSON lines.
-    stdout, sys.stdout = sys.stdout, sys.stderr
+    stdout = sys.stdout
 
     def emit(event: dict[str, Any]) -> None:
         print(json.dumps(event), file=stdout, flush=True)
@@ -49,7 +48,9 @@ def main(arguments: list[str]) -> int:
     try:
         text = sys.stdin.read() if parsed.spec == "-" else Path(parsed.spec).read_text()
         spec = JobSpec.from_mapping(json.loads(text))
-        run_local(spec, Path(parsed.output or spec.output or "output"), emit)
+        # The user's own prints must not get between the JSON lines.
+        with contextlib.redirect_stdout(sys.stderr):
+            run_local(spec, Path(parsed.output or spec.output or "output"), emit)
     except ElasticDLError as error:
         shown = error.traceback if isinstance(error, UserCodeError) else ""
         emit({"event": "error", "message": error.message, "fix": error.fix, "traceback": shown})

@@ -124,7 +124,6 @@ def install() -> None:
         self.built = True
 
     @functools.wraps(original_call)
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def call(self: Any, inputs: Any) -> Any:
         table = getattr(self, "elasticdl_table", None)
         if table is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import os
 from typing import Any
 
@@ -21,12 +22,12 @@ _KEEP_BYTES = 1 << 30
 
 def is_legacy() -> bool:
     """Whether ``tf.keras`` is Keras 2 (``TF_USE_LEGACY_KERAS=1``)."""
-    return str(keras.__version__).startswith("2.")
+    return str(keras.Model.__module__).startswith("tf_keras")
 
 
 def keras_version() -> str:
     """The version of the Keras in use."""
-    return str(keras.__version__)
+    return importlib.metadata.version("tf-keras" if is_legacy() else "keras")
 
 
 def configure(threads: int) -> None:

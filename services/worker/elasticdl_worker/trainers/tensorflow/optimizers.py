@@ -141,7 +141,8 @@ def _schedule(optimizer: Any, callbacks: Sequence[Any]) -> LearningRate | None:
         if isinstance(callback, LearningRateScheduler):
             own = callback.schedule
             return lambda version: float(own(version))
-    found = getattr(optimizer, "_learning_rate", None)
+    # The optimizers of Keras 2 that came before 2.11 keep their numbers in ``_hyper``.
+    found = getattr(optimizer, "_hyper", {}).get("learning_rate", getattr(optimizer, "_learning_rate", None))
     if not isinstance(found, keras.optimizers.schedules.LearningRateSchedule):
         return None
     compiled = tf.function(lambda step: tf.cast(found(step), tf.float32), autograph=False)

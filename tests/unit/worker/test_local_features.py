@@ -1,0 +1,152 @@
+"""What runs in one process beside plain training: open ids, callbacks, prediction, eager runs, the command."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.local import main, run_local
+from elasticdl_worker.trainers.tensorflow.layer_prints import printing_layers
+
+pytestmark = pytest.mark.unit
+Events = list[dict[str, Any]]
+
+
+def run(spec: Any, output: Path) -> Events:
+    events: Events = []
+    run_local(spec, output, events.append)
+    return events
+
+
+def test_ids_without_a_bound_train_and_export(make_spec: Any, more_clicks: Path, tmp_path: Path) -> None:
+    spec = make_spec(model_def="words.CustomModel", num_epochs=8, validation_data=str(more_clicks))
+    done = run(spec, tmp_path)[-1]
+    assert done["metrics"]["auc"] > 0.6
+    names = {entry["name"] for entry in done["artifacts"]}
+    assert "model.keras" not in names
+    assert {"README.json", "table-0.npz"} <= names
+    table = np.load(tmp_path / "table-0.npz")
+    assert table["vectors"].shape == (len(table["ids"]), 4)
+    data = np.loadtxt(spec.training_data, delimiter=",", dtype=np.int64)[:, 1:]
+    assert set(table["ids"].tolist()) >= set((data * 1_000_003).ravel().tolist())
+    served = tf.saved_model.load(str(tmp_path / "saved_model"))
+    logits = served.serve(tf.constant(data)).numpy()[:, 0]
+    labels = np.loadtxt(spec.training_data, delimiter=",", dtype=np.int64)[:, 0]
+    assert np.mean((logits > 0) == labels) > 0.8
+    assert "left out" in json.loads((tmp_path / "README.json").read_text())["formats"]["keras"]
+
+
+def test_a_learning_rate_schedule_goes_by_version(make_spec: Any, tmp_path: Path) -> None:
+    fields = {"model_def": "words.CustomModel", "callbacks": "step_rate", "optimizer": "deepfm.optimizer"}
+    spec = make_spec(**fields, export_formats="keras,saved_model", max_steps=3)
+    longer = make_spec(**fields, export_formats="keras,saved_model", max_steps=9)
+    run(spec, tmp_path / "short")
+    run(longer, tmp_path / "long")
+    short, long = (np.load(tmp_path / name / "table-0.npz") for name in ("short", "long"))
+    rows = dict(zip(long["ids"].tolist(), long["vectors"], strict=True))
+    for i, row in zip(short["ids"].tolist(), short["vectors"], strict=True):
+        np.testing.assert_array_equal(rows[i], row)
+
+
+def test_max_steps_and_early_stopping_end_a_run(make_spec: Any, more_clicks: Path, tmp_path: Path) -> None:
+    fields = {"model_def": "words.CustomModel", "export_formats": "", "num_epochs": 9}
+    assert run(make_spec(**fields, callbacks="at_most_seven"), tmp_path)[-1]["steps"] == 7
+    stopped = run(make_spec(**fields, callbacks="impatient", validation_data=str(more_clicks)), tmp_path)
+    assert [e["epoch"] for e in stopped if e["event"] == "evaluation"] == [0, 1]
+
+
+def test_predictions_become_one_file_a_shard(make_spec: Any, clicks: Path, tmp_path: Path) -> None:
+    spec = make_spec(type="prediction", prediction_data=str(clicks), checkpoint_dir_for_init=str(tmp_path / "none"))
+    with pytest.raises(Exception, match="there is no checkpoint in"):
+        run(spec, tmp_path)
+    from elasticdl.data import Shard
+    from elasticdl_worker.predictions import PredictionSink
+    from elasticdl_worker.user_code import load_model_module
+    from tests.unit.worker.conftest import ZOO
+
+    module = load_model_module(spec, ZOO)
+    sink = PredictionSink(module, tmp_path / "out", 0)
+    shard = Shard("/data/a.csv", 128, 256)
+    for _ in range(2):  # a task that is done twice leaves the same one file
+        with sink.task(shard) as write:
+            write(np.zeros((64, 1)))
+            write({"predictions": np.ones((64, 1))})
+    with pytest.raises(RuntimeError), sink.task(Shard("/data/a.csv", 256, 300)):
+        raise RuntimeError("lost in the middle")
+    (file,) = (tmp_path / "out").iterdir()
+    assert file.name.endswith("-000000000128-000000000256.npz")
+    assert np.load(file)["predictions"].sum() == 64
+    assert [entry["name"] for entry in sink.files()] == [file.name]
+
+
+def test_a_processor_of_the_module_takes_the_predictions(make_spec: Any, tmp_path: Path) -> None:
+    from elasticdl.data import Shard
+    from elasticdl_worker.predictions import PredictionSink
+    from elasticdl_worker.user_code import load_model_module
+    from tests.unit.worker.conftest import ZOO
+
+    spec = make_spec(model_def="words.CustomModel", prediction_outputs_processor="Processor")
+    module = load_model_module(spec, ZOO)
+    with PredictionSink(module, tmp_path / "out", 3).task(Shard("x", 0, 5)) as write:
+        write(np.zeros((5, 2)))
+    assert module.prediction_outputs_processor is not None
+    assert module.prediction_outputs_processor.seen == [(3, (5, 2))]
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_eager_run_prints_every_layer_and_gives_the_same_losses(
+    make_spec: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled = run(make_spec(max_steps=4, export_formats=""), tmp_path)
+    eager = run(make_spec(max_steps=4, export_formats="", eager=True), tmp_path)
+    printed = capsys.readouterr().err
+    assert eager[-2]["loss"] == pytest.approx(compiled[-2]["loss"], rel=1e-5)
+    for name in ("weights", "vectors", "flatten", "dense", "concatenate", "logit"):
+        assert f" {name} " in printed
+    assert "float32[32, 3, 4] min" in printed
+
+
+def test_printed_layers_tell_what_is_not_finite() -> None:
+    out = io.StringIO()
+    with printing_layers(out):
+        tf.keras.layers.Activation("linear", name="risky")(tf.constant([1.0, float("nan")]))
+    assert "risky" in out.getvalue()
+    assert "NOT FINITE: 1 of 2" in out.getvalue()
+
+
+def test_the_command_speaks_json_lines(make_spec: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "spec.json"
+    path.write_text(json.dumps(make_spec(export_formats="keras").to_mapping()))
+    assert main(["--spec", str(path), "--output", str(tmp_path / "out")]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {"progress", "done"} == {event["event"] for event in events}
+    assert events[-2] | {"samples_per_second": 0} == {
+        "event": "progress",
+        "total": 600,
+        "records": 600,
+        "epoch": 0,
+        "step": 19,
+        "loss": events[-2]["loss"],
+        "samples_per_second": 0,
+    }
+    path.write_text(json.dumps(make_spec(loss="nothing").to_mapping()))
+    assert main(["--spec", str(path)]) == 1
+    error = json.loads(capsys.readouterr().out)
+    assert error["event"] == "error"
+    assert "has no 'nothing'" in error["message"]
+    assert error["fix"]
+
+
+def test_early_stopping_on_an_unknown_metric_names_those_there_are() -> None:
+    from elasticdl.callbacks import EarlyStopping
+    from elasticdl_worker.early_stopping import Patience
+
+    with pytest.raises(UserCodeError, match="watches 'auc'"):
+        Patience(EarlyStopping(monitor="auc")).exhausted({"loss": 1.0})
