@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import structlog
@@ -11,12 +14,12 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import OptimizerSpec, TableSpec
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps.kernels import KernelSet, load_kernels
-from elasticdl_ps.memory import keep_large_blocks
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.servicer import ParameterServer
 from elasticdl_ps.store.partition import Partition
 from elasticdl_ps.store.table import EmbeddingTable
 from elasticdl_runtime.lifecycle import run_service
+from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_runtime.rpc.service import listen, make_server
 from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs
@@ -43,6 +46,7 @@ async def serve(stop: asyncio.Event, environment: Environment) -> int:
         raise InvalidInputError(f"there is no PS {index} of {num_ps}", fix="set ELASTICDL_INDEX and ELASTICDL_NUM_PS")
     configure_logs(service="ps", job=job_id, index=index)
     keep_large_blocks()
+    _choose_cache_folder()
     kernels = load_kernels(environment.text("ELASTICDL_PS_KERNELS", "numba"))
     await asyncio.to_thread(_warm_up, kernels)
 
@@ -64,6 +68,12 @@ async def serve(stop: asyncio.Event, environment: Environment) -> int:
 def main() -> int:
     """Runs the process; returns its exit code."""
     return run_service(lambda stop: serve(stop, Environment()))
+
+
+def _choose_cache_folder() -> None:
+    """Gives numba a folder for compiled kernels where the package itself cannot be written to, as in a container."""
+    if "NUMBA_CACHE_DIR" not in os.environ and not os.access(Path(__file__).parent / "kernels", os.W_OK):
+        os.environ["NUMBA_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / f"elasticdl-kernels-{os.getuid()}")
 
 
 def _warm_up(kernels: KernelSet) -> None:

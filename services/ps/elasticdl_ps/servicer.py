@@ -202,7 +202,7 @@ class ParameterServer:
         request = ps_pb2.PushModelRequest()
         buffers = wire.read_frame(frame, request)
         tables: list[TableSpec] = [table_from_message(message) for message in request.tables]
-        restored = self._partition.restored
+        mode = self._partition.mode
         initialised = self._partition.push_model(
             wire.read_dense_inits(request.dense, buffers),
             tables,
@@ -212,7 +212,7 @@ class ParameterServer:
         if initialised:
             warm_up_updates(self._partition)
             _log.info("initialised", dense=len(request.dense), tables=len(tables))
-        if restored or initialised:
+        if initialised or self._partition.mode != mode:
             self._rounds = Rounds(self._partition)
         return wire.header_frame(ps_pb2.PushModelResponse(initialized=initialised, version=self._partition.version))
 

@@ -63,6 +63,22 @@ async def test_a_replaced_ps_is_waited_for_and_pulled_anew(start_servers: Any, t
     assert sorted(set((await worker.pull({"t": IDS})).rows["t"].reshape(-1).tolist())) == [2, 4]
 
 
+async def test_a_worker_that_joins_after_a_restore_disturbs_no_round(start_servers: Any, tmp_path: Path) -> None:
+    servers = await start_servers(2)
+    worker, joining = servers.client(0), servers.client(1)
+    master = servers.client(role=Role.MASTER)
+    mode = UpdateMode(use_async=False, grads_to_wait=2)
+    zeros = {spec.name: np.zeros(spec.shape) for spec in SPECS}
+    await worker.ensure_model(zeros, SPECS, TABLES, SGD, mode)
+    await master.restore(str(tmp_path), await master.save(str(tmp_path)))
+    assert (await worker.push(step(), version=(await worker.pull({})).version)).accepted
+    await joining.ensure_model(zeros, SPECS, TABLES, SGD, mode)
+    pulled = await joining.pull({})
+    assert (await joining.push(step(), version=pulled.version)).version == 1
+    for client in (worker, joining):
+        assert ((await client.pull({"t": IDS})).rows["t"] == 1).all()
+
+
 async def test_new_addresses_and_another_number_of_ps(start_servers: Any, tmp_path: Path) -> None:
     old, new = await start_servers(1), await start_servers(3)
     worker = old.client()

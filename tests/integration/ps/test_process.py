@@ -64,6 +64,21 @@ async def test_the_process_serves_and_stops_on_sigterm(start: Start, tmp_path: P
     await client.close()
 
 
+async def test_another_process_takes_the_place_of_a_killed_one(start: Start, tmp_path: Path) -> None:
+    token = issue(SECRET, JOB, Role.WORKER, 0, 0)
+    client = ParameterClient([f"unix:{tmp_path}/ps.sock"], lambda: token, "worker-0.0", patience_s=60)
+    model: Any = ({}, [], [TableSpec("t", 4)], OptimizerSpec("sgd"), UpdateMode())
+    first = start(**settings(tmp_path))
+    assert await client.ensure_model(*model)
+    rows = (await client.pull({"t": np.arange(3)})).rows["t"]
+    first.kill()
+    assert first.wait(10) == -signal.SIGKILL
+    start(**settings(tmp_path))
+    assert await client.ensure_model(*model)
+    np.testing.assert_array_equal((await client.pull({"t": np.arange(3)})).rows["t"], rows)
+    await client.close()
+
+
 @pytest.mark.parametrize(
     ("change", "word"),
     [

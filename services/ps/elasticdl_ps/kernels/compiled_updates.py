@@ -12,6 +12,8 @@ a table of one row.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -19,7 +21,7 @@ from elasticdl_ps.kernels.intrinsics import prefetch
 
 # Offsets are unsigned, because for a signed index numba asks at each access whether it counts from the end, which
 # keeps loops from being vectorised. Dividing by zero gives infinity, as in numpy, because a check would do the same.
-_OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
+_OPTIONS: Any = {"nogil": True, "cache": True, "error_model": "numpy"}
 _AHEAD = 6
 _LINE = 64
 _MOST_BYTES = 4096
