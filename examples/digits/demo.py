@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,14 +60,14 @@ def describe(job: dict) -> str:
         parts.append(f"{status['samples_per_second']:,.0f} samples/s")
     if status.get("loss") is not None:
         parts.append(f"loss {status['loss']:.4f}")
-    parts += [f"{name} {value:.4f}" for name, value in (status.get("metrics") or {}).items()]
+    parts += [f"{name} {value:.4f}" for name, value in (status.get("metrics") or {}).items() if name != "loss"]
     return "  ".join(parts)
 
 
 def active_workers(job: dict) -> int:
-    """Number of workers that train at the moment."""
+    """Number of workers that have joined the training and not left it."""
     workers = (job.get("status") or {}).get("workers") or []
-    return sum(worker.get("phase") == "training" for worker in workers)
+    return sum(worker.get("records", 0) > 0 and worker.get("phase") != "draining" for worker in workers)
 
 
 def follow(client: Client, job_id: str, *, every_s: float = 2.0) -> Iterator[dict]:
@@ -87,13 +88,17 @@ def train(client: Client, job_id: str) -> dict:
     """Follows the job to its end, scaling it 1 -> 3 -> 2 on the way; returns the finished job."""
     steps = [(1, 3), (3, 2)]
     job: dict = {}
+    fewest = 3
     for job in follow(client, job_id):
         if steps and active_workers(job) >= steps[0][0]:
             now, target = steps.pop(0)
-            say(f"{now} worker(s) train; scaling the running job to {target}")
+            say(f"{now} {'worker trains' if now == 1 else 'workers train'}; scaling the running job to {target}")
             elasticdl("jobs", "scale", job_id, "--min_workers", str(target), "--max_workers", str(target))
-    if steps:
-        raise SystemExit(f"the job ended before it was scaled to {steps[0][1]} workers: {describe(job)}")
+        elif not steps and active_workers(job) == 2 and fewest > 2:
+            fewest = 2
+            say("2 workers train: the third gave back the rest of its task and left")
+    if steps or fewest > 2:
+        raise SystemExit(f"the job ended before its workers went 1 -> 3 -> 2: {describe(job)}")
     if job["state"] != "SUCCEEDED":
         raise SystemExit(
             f"the job ended as {job['state']}: {job['reason']}\n{json.dumps(job.get('error'), indent=2)}"
@@ -171,6 +176,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=120, help="passes over the training data (default: 120)")
     parser.add_argument("--keep", action="store_true", help="keep the directory with data, logs and the export")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     directory = Path(tempfile.mkdtemp(prefix="elasticdl-demo-"))
     try:
         return run(directory, arguments.epochs)

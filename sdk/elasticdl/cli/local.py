@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +21,8 @@ from elasticdl_core.job import JobSpec
 
 STOP_WITHIN_S = 20.0
 LINE_EVERY_S = 5.0
+_NATIVE_LOG = re.compile(r"WARNING: All log messages before absl|[IWE]\d{4} [\d:.]+ +\d+ [\w./]+:\d+\] ")
+"""What TensorFlow's native code prints while it is imported, before its own log level counts."""
 
 
 def run_local(prepared: Mapping[str, Any], *, as_json: bool = False) -> int:
@@ -50,7 +54,12 @@ def run_local(prepared: Mapping[str, Any], *, as_json: bool = False) -> int:
 @contextlib.contextmanager
 def _process(command: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     """A process that has ended when the context is left, whatever happens; Ctrl-C reaches it by itself."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(environment))
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", env=dict(environment)
+    )
+    assert process.stderr is not None
+    errors = threading.Thread(target=_pass_on, args=(process.stderr, sys.stderr), daemon=True)
+    errors.start()
     try:
         yield process
     except KeyboardInterrupt:
@@ -61,8 +70,18 @@ def _process(command: list[str], environment: Mapping[str, str]) -> Iterator[sub
         if process.poll() is None:
             process.kill()
         process.wait()
+        errors.join(STOP_WITHIN_S)
         if process.stdout is not None:
             process.stdout.close()
+
+
+def _pass_on(lines: IO[str], to: IO[str]) -> None:
+    """Copies lines but for native log lines, which nobody can switch off and which tell a user nothing."""
+    with lines:
+        for line in lines:
+            if not _NATIVE_LOG.match(line):
+                to.write(line)
+                to.flush()
 
 
 def reports(lines: Iterable[str]) -> Iterator[dict[str, Any]]:

@@ -83,9 +83,7 @@ def build(
         typer.echo(digest)
 
 
-@app.command(
-    "push", epilog="Example: elasticdl zoo push zoo"
-)
+@app.command("push", epilog="Example: elasticdl zoo push zoo")
 def push(zoo: Zoo, as_json: Json = False) -> None:
     """Pack and upload a model zoo and print its digest, which train takes as --model_bundle."""
     from elasticdl.client import Client
