@@ -223,3 +223,23 @@ def test_a_component_that_does_not_start_is_named_with_its_log(user: User) -> No
 )
 def test_options_that_cannot_work_are_refused_with_the_fix(user: User, words: list[str], fix: str) -> None:
     assert fix in user.run("up", *words, expect=2)
+
+
+def test_ctrl_c_while_it_comes_up_leaves_nothing(user: User) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "elasticdl", "up", "--port", "0"],
+        env={**user.environment, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd="/",
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("+ postgres"):
+            break
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=90)
+    assert process.returncode == 0
+    assert rest.splitlines()[-1].startswith("- postgres")
+    nothing_is_left(user.data)
