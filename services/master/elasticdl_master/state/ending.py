@@ -11,7 +11,7 @@ from elasticdl_master.state.checkpoints import SUSPEND
 from elasticdl_master.state.instructions import Finish, SetState
 
 if TYPE_CHECKING:
-    from elasticdl_master.state.machine import JobMachine
+    from elasticdl_master.state.core import MachineCore
 
 
 class Directive(enum.StrEnum):
@@ -64,7 +64,7 @@ class Ending:
         """Whether another wish takes precedence."""
         return self.to in _PAUSES and wanted is JobState.CANCELLED
 
-    def advance(self, machine: JobMachine, now: float) -> bool:
+    def advance(self, machine: MachineCore, now: float) -> bool:
         """Goes on as far as possible; returns whether all is over."""
         before = None
         while before is not self.step:
@@ -79,7 +79,7 @@ class Ending:
                 return True
         return False
 
-    def _begin(self, machine: JobMachine, now: float) -> None:
+    def _begin(self, machine: MachineCore, now: float) -> None:
         limits = machine.limits
         if self.to is JobState.FAILED:
             self._post(machine)
@@ -95,7 +95,7 @@ class Ending:
             if pausing or not worker.last_heartbeat:
                 machine.emit(*machine.workers.drain(worker, now))
 
-    def _drain(self, machine: JobMachine, now: float) -> None:
+    def _drain(self, machine: MachineCore, now: float) -> None:
         living = machine.workers.living
         if now >= self._deadline:
             for worker in living:
@@ -104,7 +104,7 @@ class Ending:
         if not living or now >= self._deadline + 2 * machine.limits.leave_s:
             self.step = Step.SAVING
 
-    def _save(self, machine: JobMachine, now: float) -> None:
+    def _save(self, machine: MachineCore, now: float) -> None:
         if machine.checkpoints.saving and machine.servers.ready:
             return
         latest = machine.checkpoints.latest
@@ -123,14 +123,14 @@ class Ending:
             return
         self._leave(machine, now)
 
-    def _leave(self, machine: JobMachine, now: float) -> None:
+    def _leave(self, machine: MachineCore, now: float) -> None:
         self.step = Step.LEAVING
         self._deadline = now + 2 * machine.limits.leave_s
         machine.emit(*machine.servers.stop(machine.limits.leave_s))
         for worker in machine.workers.living:
             machine.emit(*machine.workers.stop(worker, machine.limits.leave_s))
 
-    def _left(self, machine: JobMachine, now: float) -> bool:
+    def _left(self, machine: MachineCore, now: float) -> bool:
         gone = not machine.workers.living and machine.servers.all_gone
         if not gone and now < self._deadline:
             return False
@@ -138,7 +138,7 @@ class Ending:
         machine.emit(Finish())
         return True
 
-    def _post(self, machine: JobMachine) -> None:
+    def _post(self, machine: MachineCore) -> None:
         if not self._posted:
             self._posted = True
             machine.state = self.to

@@ -17,10 +17,13 @@ class FailureBook:
     Attributes:
         limits: the budgets.
         quarantined: tasks that are out of the game.
+        last_words: what workers said before they left: message and fix, by worker.
     """
 
     limits: Limits
     quarantined: set[TaskId] = field(default_factory=set)
+    last_words: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _unexplained: dict[Key, int] = field(default_factory=dict)
     _failures: dict[Key, list[int]] = field(default_factory=dict)
     _deaths: dict[Key, int] = field(default_factory=dict)
 
@@ -35,6 +38,18 @@ class FailureBook:
         if len(failures) < self.limits.user_failures:
             return False
         return alone or len(set(failures)) > 1 or len(failures) >= 2 * self.limits.user_failures
+
+    def unexplained(self, worker: str, message: str, fix: str, task: TaskId | None) -> bool:
+        """A worker could not do a task, or go on at all, for a reason outside of the user's code.
+
+        Returns whether that condemns the task: it happens again and again.
+        """
+        self.last_words[worker] = (message, fix)
+        if task is None:
+            return False
+        key = _key(task)
+        self._unexplained[key] = self._unexplained.get(key, 0) + 1
+        return self._unexplained[key] >= self.limits.infrastructure_failures
 
     def killed_worker(self, task: TaskId) -> bool:
         """A worker died while it had the task in hand. Returns whether that condemns the task."""

@@ -20,6 +20,7 @@ class Limits:
         stuck_steps: the same in multiples of its slowest usual step (95th percentile).
         export_s: how long a task that is no pass over records may take.
         user_failures: failures of user code on one task that condemn it.
+        infrastructure_failures: failures of one task for other reasons than user code that condemn it.
         crashes: crashes of a worker in a row, without any task done by anybody, that condemn the job.
         kills: the same for kills from outside.
         server_crashes: the same for PS.
@@ -40,6 +41,7 @@ class Limits:
     stuck_steps: float = 10.0
     export_s: float = 1800.0
     user_failures: int = 3
+    infrastructure_failures: int = 10
     crashes: int = 3
     kills: int = 20
     server_crashes: int = 5

@@ -12,6 +12,8 @@ from elasticdl_master.state.events import Heartbeat
 from elasticdl_master.state.instructions import Instruction, LaunchWorker, TerminateWorker
 from elasticdl_master.state.settings import Limits
 
+EXIT_UNREACHABLE = 70
+"""Exit code of a worker whose master or PS stayed away: no fault of the user's code."""
 _IDLE_PHASES = frozenset({"waiting", "draining"})
 _LONG_PHASES = frozenset({"exporting", "starting"})
 
@@ -313,6 +315,6 @@ def _death(worker: Worker, status: ProcessStatus) -> Death:
         return Death.OUT_OF_MEMORY
     if status.reason == "terminated" or status.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM):
         return Death.PREEMPTED
-    if status.reason == "launcher_lost" or status.exit_code in (None, -signal.SIGKILL):
+    if status.reason == "launcher_lost" or status.exit_code in (None, -signal.SIGKILL, EXIT_UNREACHABLE):
         return Death.KILLED
     return Death.CRASHED

@@ -1,0 +1,98 @@
+"""Going on: from round to round, to the closing, to the end."""
+
+from __future__ import annotations
+
+from elasticdl_core.job import JobState, JobType
+from elasticdl_master.state import instructions as do
+from elasticdl_master.state.checkpoints import FINAL
+from elasticdl_master.state.recovering import Recovering
+
+
+class Advancing(Recovering):
+    """Decides what comes next, whenever anything has happened."""
+
+    def _advance(self, now: float) -> None:
+        if self.ending is not None:
+            self.finished = self.ending.advance(self, now)
+            return
+        self._out += self.workers.reconcile(self.target_workers, now)
+        self._advance_servers(now)
+        if not self.servers.ready or self.ending is not None:
+            return
+        if self.state is JobState.STARTING and self.workers.running:
+            self.state = JobState.RUNNING
+            self._emit(do.SetState(JobState.RUNNING, "the first worker is at work"))
+        self._check_steps(now)
+        self._advance_rounds()
+        self._advance_evaluations()
+        if self.ending is None:
+            self._advance_closing(now)
+
+    def _check_steps(self, now: float) -> None:
+        if self.spec.type is not JobType.TRAINING:
+            return
+        limits = [self.spec.max_steps, int((self.description.get("callbacks") or {}).get("max_steps") or 0)]
+        limit = min((one for one in limits if one), default=0)
+        if limit and self.version >= limit and not self.work.trained:
+            self._stop_training(f"max_steps reached: {limit} updates", now)
+        every, validation = self.spec.evaluation_steps, self.work.validation
+        due = every and self.version // every > max(0, self._evaluated_version) // every
+        if due and not self.work.trained and not self.work.evaluations and validation and validation.listed:
+            self._begin_evaluation(boundary=False, training_epoch=self.work.rounds_done)
+        kind = self.checkpoints.due(self.version, now)
+        ready = self.servers.initialized and self.work.main.listed and now >= self._retry_save_at
+        if kind and ready and not self.work.trained:
+            self.begin_save(kind, now)
+
+    def _advance_rounds(self) -> None:
+        work = self.work
+        if not work.uses_rounds or work.stopped or not work.round.complete or self._boundary is not None:
+            return
+        validation = work.validation if self.spec.type is JobType.TRAINING else None
+        if self._closed_round != work.round.number:
+            if validation is not None and not validation.listed:
+                return
+            self._closed_round = work.round.number
+            if self.spec.type is JobType.TRAINING and not self.spec.use_async:
+                self._emit(do.FlushRound())
+            if validation is not None:
+                one = self._begin_evaluation(boundary=True, training_epoch=work.round.number + 1)
+                self._boundary = one.number
+                return
+        if work.round.number + 1 < work.main.rounds:
+            forgotten = work.next_round()
+            if forgotten:
+                self._emit(do.ForgetTasks(forgotten))
+            self._emit(do.AddTasks(work.todo()))
+
+    def _advance_closing(self, now: float) -> None:
+        work = self.work
+        if self.spec.type is JobType.EVALUATION:
+            if work.main.listed and self.servers.initialized and not work.evaluations and not self.evaluated:
+                self._begin_evaluation(boundary=True, training_epoch=0)
+            if self.evaluated and not work.evaluations:
+                self._succeed(now)
+            return
+        if not work.trained or self._boundary is not None:
+            return
+        if self.spec.type is JobType.PREDICTION:
+            self._succeed(now)
+            return
+        if now < self._retry_save_at:
+            return
+        if work.stopped and work.validation is not None and not self._last_evaluation_begun:
+            self._last_evaluation_begun = True
+            if self._evaluated_version != self.version and work.validation.listed:
+                self._begin_evaluation(boundary=True, training_epoch=work.rounds_done)
+        if self.final is None and not self.checkpoints.saving:
+            self.begin_save(FINAL, now)
+        if self.final is not None:
+            self._finalise(self.final)
+            if (self.exported or not self.formats) and not work.evaluations and not self.checkpoints.saving:
+                self._succeed(now)
+
+    def _succeed(self, now: float) -> None:
+        if self.state is JobState.STARTING:
+            self.state = JobState.RUNNING
+            self._emit(do.SetState(JobState.RUNNING, "all work is done already"))
+        self._end(JobState.SUCCEEDED, self.work.stopped or "every record was processed", now=now)

@@ -1,0 +1,91 @@
+"""Evaluations and early stopping."""
+
+from __future__ import annotations
+
+from elasticdl_core.errors import UserCodeError
+from elasticdl_core.job import JobType
+from elasticdl_core.task import TaskId, TaskType
+from elasticdl_master.state import events as ev
+from elasticdl_master.state import instructions as do
+from elasticdl_master.state.core import MachineCore
+from elasticdl_master.state.evaluations import Evaluation, Stage, metrics_of
+from elasticdl_master.state.ledger import Round
+
+
+class Evaluating(MachineCore):
+    """Evaluates: pins, adds tasks, merges states, publishes, and stops training that no longer helps."""
+
+    def _begin_evaluation(self, *, boundary: bool, training_epoch: int) -> Evaluation:
+        assert self.work.validation is not None
+        self._number += 1
+        one = Evaluation(self._number, training_epoch, boundary, Round(self.work.validation, self._number))
+        self.work.evaluations[one.number] = one
+        self._evaluated_version = self.version
+        self._emit(do.Pin(one.number))
+        return one
+
+    def _on_pinned(self, event: ev.Pinned, now: float) -> None:
+        one = self.work.evaluations.get(event.number)
+        if one is None or one.stage is not Stage.PINNING:
+            self._emit(do.Unpin(event.number))
+            return
+        one.stage, one.model_version = Stage.RUNNING, event.version
+        self._evaluated_version = max(self._evaluated_version, event.version)
+        plan = one.progress.plan
+        self._emit(do.AddTasks(one.progress.remaining(plan.order(one.number)), front=True))
+        if self._boundary == event.number:
+            self._boundary = None
+
+    def _evaluation_task_done(self, task: TaskId, result: bytes) -> None:
+        one = self.work.evaluation_of(task)
+        if one is None or not one.progress.plan.holds(task):
+            return
+        one.progress.mark(task)
+        one.results[task] = result
+
+    def _advance_evaluations(self) -> None:
+        for one in list(self.work.evaluations.values()):
+            if one.stage is not Stage.RUNNING or not one.progress.complete:
+                continue
+            try:
+                one.merged()
+            except UserCodeError as error:
+                self._fail(error.message, fix=error.fix, kind="user_code")
+                return
+            one.stage = Stage.SUMMARY
+            self.work.singles.add(one.summary)
+            self._emit(do.AddTasks([one.summary], front=True))
+
+    def _summarised(self, task: TaskId, result: bytes, now: float) -> None:
+        one = self.work.evaluations.pop(task.round, None)
+        if one is None:
+            return
+        self._emit(do.Unpin(one.number))
+        # Replays of reports may still come for a while: forget the evaluation before this one.
+        if self._forgettable:
+            self._emit(do.ForgetTasks(self._forgettable))
+        self._forgettable = one.progress.done()
+        try:
+            metrics = metrics_of(result)
+        except UserCodeError as error:
+            self._fail(error.message, fix=error.fix, kind="user_code")
+            return
+        self.metrics, self.evaluated = metrics, True
+        if one.boundary:
+            self._evaluated_epochs.add(one.training_epoch)
+        self._emit(do.PostEvaluation(one.number, one.model_version, one.training_epoch, metrics))
+        if self.early_stopping is not None and self.spec.type is JobType.TRAINING:
+            why = self.early_stopping.observe(metrics)
+            if why and not self.work.trained:
+                self._stop_training(why, now)
+
+    def _stop_training(self, why: str, now: float) -> None:
+        self.work.stopped = why
+        for worker in self.workers.living:
+            for token, task in list(worker.leases.items()):
+                if task.type is TaskType.TRAINING:
+                    worker.leases.pop(token)
+        # Workers hear with their next heartbeat that their leases are gone; until then they may still push.
+        self._retry_save_at = now + 2.0 * self.limits.heartbeat_s
+        self._tell("training_stopped", why)
+        self._emit(do.RebuildQueue(self.contents()))
