@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from elasticdl_core.scheduling.snapshot import JobView
 from elasticdl_core.scheduling.throughput import Curve, fit
+
+_MEASURING_COOLDOWNS = 5
+"""A size at which the job was not measured yet is kept for this many cool-downs at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,7 @@ class GoodputSettings:
             fraction of its remaining work done per second; 0 ignores remaining work.
         horizon_s: a change must pay for itself within this time, or the job's remaining time if less.
         caution: how many times its cost a change must bring.
-        cooldown_s: a job is not grown again for this long after a change.
+        cooldown_s: for this long after a change a job keeps its size, unless another's minimum needs its workers.
         min_runtime_s: a job is not evicted for another team's guarantee before it ran this long.
         least_gain: a worker that adds less than this fraction of a single worker's speed is not taken.
         first_size: a job of which nothing is known starts with at most this many workers (or its minimum).
@@ -30,7 +34,7 @@ class GoodputSettings:
         unknown_s: single-worker remaining time that is assumed for a job that reports none.
     """
 
-    urgency: float = 0.5
+    urgency: float = 0.56
     horizon_s: float = 600.0
     caution: float = 1.5
     cooldown_s: float = 60.0
@@ -38,7 +42,7 @@ class GoodputSettings:
     least_gain: float = 0.02
     first_size: int = 4
     explore: float = 3.0
-    critical: float = 3.8
+    critical: float = 4.4
     shortest_s: float = 60.0
     unknown_s: float = 3600.0
 
@@ -60,7 +64,7 @@ class Candidate:
         top: index among the curve's corners of the largest size that it may be given.
         capped: why ``top`` is not the last size: ``useful``, ``measuring`` or empty.
         penalty: value that a change must gain, per second.
-        frozen: whether it must not grow now.
+        frozen: whether it changed so lately that it keeps its size by choice.
     """
 
     job: JobView
@@ -121,7 +125,9 @@ def weigh(job: JobView, cost: float, settings: GoodputSettings, now: float) -> C
         left = remaining * curve.base / rate if rate > 0 else remaining
         horizon = max(min(left, settings.horizon_s), 1.0)
         penalty = settings.caution * unit * rate * job.rescale_cost_s / horizon
-        frozen = job.last_rescale_at is not None and now - job.last_rescale_at < settings.cooldown_s
+        since = now - job.last_rescale_at if job.last_rescale_at is not None else math.inf
+        unmeasured = bool(job.throughput) and current not in job.throughput
+        frozen = since < settings.cooldown_s * (_MEASURING_COOLDOWNS if unmeasured else 1)
     return Candidate(job, curve, unit, max(cost, 1e-9), remaining, current, top, capped, penalty, frozen)
 
 

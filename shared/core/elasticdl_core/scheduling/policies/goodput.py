@@ -11,6 +11,7 @@ from elasticdl_core.scheduling.policies.candidate import Candidate, GoodputSetti
 from elasticdl_core.scheduling.policies.marginal import divide
 from elasticdl_core.scheduling.policies.surplus import (
     MAX_BLOCKERS,
+    allowed_at_most,
     explained,
     grow_as_far_as_possible,
     largest_holders,
@@ -51,6 +52,7 @@ class GoodputPolicy:
             tiers.setdefault(job.priority, []).append(candidates[job.id])
         for priority in sorted(tiers, reverse=True):
             division.divide_tier(tiers[priority])
+        division.explore([candidates[job.id] for job in admission.admitted])
         granted = explained(
             admission.admitted,
             division.sizes,
@@ -104,6 +106,21 @@ class _Division:
             for c in teams[team]:
                 self._book(c, sizes[c.job.id])
 
+    def explore(self, candidates: Sequence[Candidate]) -> None:
+        """Lets jobs try more workers on slots that would stand idle, where their speed was never measured.
+
+        An estimate that says that a job gains nothing from growing is never put right while it does not grow. Each
+        size is tried once, and a job at most doubles at a time; the longest job first.
+        """
+        if self._ledger.free_cost() < 1.0:
+            return
+        for c in sorted(candidates, key=lambda c: (-c.remaining_s, c.job.id)):
+            have = self.sizes[c.job.id]
+            if c.frozen or have not in c.job.throughput or max(c.job.throughput) > have:
+                continue
+            if c.current and c.penalty < c.value(c.current):
+                self._book(c, allowed_at_most(c.job, 2 * have))
+
     def _book(self, candidate: Candidate, wanted: int) -> None:
         job, have = candidate.job, self.sizes[candidate.job.id]
         if wanted <= have:
@@ -112,7 +129,7 @@ class _Division:
             self._ledger.take(job, have, wanted)
             self.sizes[job.id] = wanted
         else:  # Another resource than slots, or the team's limit, ends first.
-            grow_as_far_as_possible(job, self.sizes, self._ledger)
+            grow_as_far_as_possible(job, self.sizes, self._ledger, wanted)
 
     def reason(self, candidate: Candidate, workers: int) -> Reason | None:
         """The goodput policy's own reasons for a job that has less than its maximum."""

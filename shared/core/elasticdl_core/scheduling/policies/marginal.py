@@ -32,7 +32,6 @@ def divide(candidates: Sequence[Candidate], budget: float) -> tuple[dict[str, in
     moved = _with_moves(candidates, ideal, price, budget)
     kept = _with_no_moves(candidates, ideal, budget)
     sizes = moved if _worth(candidates, moved) > _worth(candidates, kept) + 1e-15 else kept
-    _explore(candidates, sizes, budget - sum(c.surplus(sizes[c.job.id]) for c in candidates))
     return sizes, ideal, price
 
 
@@ -91,7 +90,7 @@ def _with_moves(
             touched.add(c.job.id)
         elif best != c.current:
             gain = c.value(best) - c.value(c.current) - price * c.cost * (best - c.current)
-            if gain > c.penalty and not (c.frozen and best > c.current):
+            if gain > c.penalty and not c.frozen:
                 touched.add(c.job.id)
             else:
                 sizes[c.job.id] = c.current
@@ -119,23 +118,6 @@ def _settle(
     if left > 1e-9:
         _fill(candidates, sizes, touched, left, grow_others=grow_others)
     return sizes
-
-
-def _explore(candidates: Sequence[Candidate], sizes: dict[str, int], left: float) -> None:
-    """Lets jobs try more workers on slots that would stand idle, where their speed was never measured.
-
-    An estimate that says a job gains nothing from growing is never put right while the job does not grow. Each size
-    is tried once, and a job at most doubles at a time.
-    """
-    for c in sorted(candidates, key=lambda c: (-c.remaining_s, c.job.id)):
-        have = sizes[c.job.id]
-        if c.frozen or have not in c.job.throughput or max(c.job.throughput) > have:
-            continue
-        bound = min(2 * have, have + left / c.cost + 1e-9)
-        size = c.curve.sizes[max(bisect_right(c.curve.sizes, bound) - 1, 0)]
-        if size > have and c.penalty < c.value(c.current or have):
-            left -= c.cost * (size - have)
-            sizes[c.job.id] = size
 
 
 def _shed(candidates: Sequence[Candidate], sizes: dict[str, int], touched: set[str], left: float) -> float:

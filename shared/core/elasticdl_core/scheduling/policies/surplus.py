@@ -24,10 +24,13 @@ def allowed_at_most(job: JobView, workers: float) -> int:
     return job.sizes[max(index - 1, 0)]
 
 
-def grow_as_far_as_possible(job: JobView, sizes: MutableMapping[str, int], ledger: Ledger) -> None:
-    """Raises a job to the largest size that fits, and books it."""
+def grow_as_far_as_possible(
+    job: JobView, sizes: MutableMapping[str, int], ledger: Ledger, most: int | None = None
+) -> None:
+    """Raises a job to the largest size that fits, at most ``most`` if given, and books it."""
     have = sizes[job.id]
-    low, high = bisect_right(job.sizes, have) - 1, len(job.sizes) - 1
+    low = bisect_right(job.sizes, have) - 1
+    high = (len(job.sizes) if most is None else bisect_right(job.sizes, most)) - 1
     while low < high:
         middle = (low + high + 1) // 2
         if ledger.obstacle(job, have, job.sizes[middle]) is None:

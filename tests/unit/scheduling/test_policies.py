@@ -1,0 +1,228 @@
+"""What the policies decide in small clusters, by rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.job import JobState
+from elasticdl_core.scheduling import (
+    Capacity,
+    JobView,
+    Plan,
+    Quota,
+    ReasonCode,
+    Resources,
+    Snapshot,
+    policy_by_name,
+)
+
+pytestmark = pytest.mark.unit
+
+NOW = 10_000.0
+LINEAR = {n: 10.0 * n for n in range(1, 17)}
+
+
+def job(name: str, **fields: Any) -> JobView:
+    values: dict[str, Any] = {
+        "max_workers": 8,
+        "submitted_at": NOW - 1000,
+        "prior_throughput": LINEAR,
+        "remaining_records": 100_000.0,
+        "rescale_cost_s": 10.0,
+    } | fields
+    if values.get("current_workers"):
+        values = {"state": JobState.RUNNING, "started_at": NOW - 5000, "last_rescale_at": NOW - 5000} | values
+    return JobView(id=name, **values)
+
+
+def plan(policy: str, slots: int, *jobs: JobView, quotas: dict[str, Quota] | None = None) -> Plan:
+    return policy_by_name(policy).plan(Snapshot(NOW, jobs, Capacity.of_slots(slots), quotas or {}))
+
+
+def slots(amount: float) -> Resources:
+    return Resources(slots=amount)
+
+
+def test_surplus_is_given_up_before_anybody_is_evicted() -> None:
+    decided = plan("goodput", 8, job("old", current_workers=8), job("new", min_workers=3, priority=5))
+    assert decided.targets()["new"] >= 3
+    assert decided.targets()["old"] >= 1
+    assert sum(decided.targets().values()) == 8
+
+
+def test_a_minimum_evicts_only_the_less_important() -> None:
+    running = job("low", current_workers=4, min_workers=4, max_workers=4)
+    higher = plan("goodput", 4, running, job("high", min_workers=2, max_workers=2, priority=1))
+    assert higher.targets() == {"high": 2, "low": 0}
+    low = higher.allocations["low"].reason
+    assert (low.code, low.blockers) == (ReasonCode.EVICTED, ("high",))
+    equal = plan("goodput", 4, running, job("peer", min_workers=2, max_workers=2))
+    assert equal.targets() == {"low": 4, "peer": 0}
+    waiting = equal.allocations["peer"].reason
+    assert (waiting.code, waiting.blockers) == (ReasonCode.WAITING_FOR_CAPACITY, ("low",))
+    assert "needs 2 slots, and 0 are left" in waiting.text
+
+
+def test_a_reservation_holds_back_those_that_would_delay_it() -> None:
+    running = job("running", current_workers=4, min_workers=4, max_workers=4, remaining_records=4000.0)
+    large = job("large", min_workers=6, submitted_at=0.0)
+    short = job("short", max_workers=2, min_workers=2, remaining_records=1000.0)
+    long = job("long", max_workers=4, min_workers=4, remaining_records=1e6)
+    decided = plan("fair", 8, running, large, short, long)
+    assert decided.reservation is not None
+    assert decided.reservation.job_id == "large"
+    assert decided.reservation.at == pytest.approx(NOW + 100)
+    assert decided.targets() == {"running": 4, "large": 0, "short": 2, "long": 0}
+    assert decided.allocations["long"].reason.code in (ReasonCode.WAITING_BEHIND, ReasonCode.WAITING_FOR_CAPACITY)
+    alone = plan("fair", 8, running, large, long)
+    held = alone.allocations["long"].reason
+    assert (held.code, held.blockers) == (ReasonCode.WAITING_BEHIND, ("large",))
+    assert "expected in 100 s" not in held.text
+    assert "2 min" in held.text
+
+
+def test_a_job_may_pass_a_reservation_if_it_leaves_enough() -> None:
+    running = job("running", current_workers=4, min_workers=4, max_workers=4, remaining_records=4000.0)
+    large = job("large", min_workers=6, max_workers=6, submitted_at=0.0)
+    small = job("small", min_workers=2, max_workers=2, remaining_records=1e6)
+    assert plan("fair", 8, running, large, small).targets()["small"] == 2
+
+
+def test_waiting_jobs_alternate_between_teams_by_weight() -> None:
+    jobs = [
+        job(f"{team}-{i}", team=team, max_workers=1, submitted_at=i) for team in ("ads", "search") for i in range(6)
+    ]
+    quotas = {"ads": Quota(weight=2.0), "search": Quota(weight=1.0)}
+    targets = plan("goodput", 6, *jobs, quotas=quotas).targets()
+    assert sum(targets[f"ads-{i}"] for i in range(6)) == 4
+    assert sum(targets[f"search-{i}"] for i in range(6)) == 2
+
+
+def test_surplus_is_shared_by_weight_and_what_is_not_needed_is_borrowed() -> None:
+    quotas = {"ads": Quota(weight=3.0)}
+    two = [job("a", team="ads", max_workers=16), job("s", team="search", max_workers=16)]
+    assert plan("goodput", 16, *two, quotas=quotas).targets() == {"a": 12, "s": 4}
+    modest = [replace(two[0], max_workers=2), two[1]]
+    assert plan("goodput", 16, *modest, quotas=quotas).targets() == {"a": 2, "s": 14}
+
+
+def test_a_guarantee_is_taken_back_from_borrowers_after_their_minimum_run_time() -> None:
+    borrower = job("borrower", team="ads", current_workers=4, min_workers=4, max_workers=4)
+    owner = job("owner", team="search", min_workers=2, max_workers=2)
+    quotas = {"search": Quota(guaranteed=slots(2))}
+    assert plan("goodput", 4, borrower, owner, quotas=quotas).targets() == {"owner": 2, "borrower": 0}
+    young = replace(borrower, started_at=NOW - 60)
+    assert plan("goodput", 4, young, owner, quotas=quotas).targets() == {"borrower": 4, "owner": 0}
+
+
+def test_a_limit_is_kept_while_the_cluster_is_idle() -> None:
+    quotas = {"ads": Quota(limit=slots(3))}
+    decided = plan("goodput", 16, job("a", team="ads"), job("b", team="ads", min_workers=3), quotas=quotas)
+    assert sum(decided.targets().values()) <= 3
+    waiting = [a.reason for a in decided.allocations.values() if not a.admitted]
+    assert [reason.code for reason in waiting] == [ReasonCode.WAITING_FOR_QUOTA]
+
+
+def test_short_jobs_get_more_and_speedups_count() -> None:
+    short = job("short", remaining_records=10_000.0)
+    long = job("long", remaining_records=1_000_000.0)
+    targets = plan("goodput", 8, short, long).targets()
+    assert targets["short"] > targets["long"] >= 1
+    flat = {1: 10.0, 2: 11.0, 4: 11.5, 8: 11.6}
+    poor = plan("goodput", 8, job("scales"), job("flat", prior_throughput=flat))
+    assert poor.targets() == {"scales": 7, "flat": 1}
+
+
+def test_a_size_that_adds_nothing_is_not_taken_even_if_free() -> None:
+    decided = plan("goodput", 16, job("flat", prior_throughput={1: 10.0, 2: 19.0, 4: 19.1, 8: 19.0}))
+    assert decided.targets() == {"flat": 2}
+    assert decided.allocations["flat"].reason.code is ReasonCode.AT_USEFUL_SIZE
+
+
+def test_allowed_sizes_and_steps_are_kept() -> None:
+    assert plan("goodput", 7, job("a", allowed_sizes=(1, 4, 8))).targets() == {"a": 4}
+    assert plan("goodput", 7, job("a", min_workers=2, step=3)).targets() == {"a": 5}
+
+
+def test_a_small_gain_does_not_pay_for_a_change() -> None:
+    jobs = [
+        job("a", current_workers=5, rescale_cost_s=60.0),
+        job("b", current_workers=3, rescale_cost_s=60.0, submitted_at=NOW - 999),
+    ]
+    assert plan("goodput", 8, *jobs).targets() == {"a": 5, "b": 3}
+    cheap = [replace(j, rescale_cost_s=0.1) for j in jobs]
+    assert plan("goodput", 8, *cheap).targets() == {"a": 4, "b": 4}
+
+
+def test_a_job_that_just_changed_is_not_grown_again() -> None:
+    fresh = job("a", current_workers=2, last_rescale_at=NOW - 5, rescale_cost_s=1.0)
+    assert plan("goodput", 8, fresh).targets() == {"a": 2}
+    assert plan("goodput", 8, replace(fresh, last_rescale_at=NOW - 500)).targets() == {"a": 8}
+
+
+def test_an_unknown_job_starts_small_and_grows_as_it_is_measured() -> None:
+    unknown = job("a", prior_throughput={}, max_workers=16)
+    first = plan("goodput", 16, unknown)
+    assert first.targets() == {"a": 4}
+    assert first.allocations["a"].reason.code is ReasonCode.MEASURING
+    measured = replace(
+        unknown, state=JobState.RUNNING, current_workers=4, throughput={4: 40.0}, last_rescale_at=NOW - 900
+    )
+    assert 4 < plan("goodput", 16, measured).targets()["a"] <= 12
+
+
+def test_on_idle_slots_a_job_tries_what_others_found_useless() -> None:
+    """Similar jobs gained nothing from a third worker. It costs nobody anything to see whether that holds here."""
+    prior = {1: 10.0, 2: 19.0, 4: 18.0}
+    running = job("a", prior_throughput=prior, throughput={2: 19.0}, current_workers=2)
+    assert plan("goodput", 16, running).targets() == {"a": 4}
+    tried = replace(running, throughput={2: 19.0, 4: 18.0}, current_workers=4)
+    assert plan("goodput", 16, tried).targets() == {"a": 2}
+    assert plan("goodput", 16, replace(tried, current_workers=2)).targets() == {"a": 2}
+    busy = [running, job("b", current_workers=8), job("c", current_workers=6, max_workers=6)]
+    assert plan("goodput", 16, *busy).targets()["a"] == 2
+
+
+def test_what_is_impossible_is_said() -> None:
+    reason = plan("goodput", 4, job("huge", min_workers=8)).allocations["huge"].reason
+    assert reason.code is ReasonCode.IMPOSSIBLE
+    assert "more than the whole cluster of 4 slots; lower min_workers" in reason.text
+
+
+def test_unwanted_jobs_hold_nothing() -> None:
+    decided = plan("goodput", 4, job("a", wanted=False, current_workers=2), job("b", state=JobState.SUSPENDED))
+    assert decided.targets() == {"a": 0, "b": 0}
+    assert {a.reason.code for a in decided.allocations.values()} == {ReasonCode.NOT_WANTED}
+
+
+def test_memory_limits_too() -> None:
+    worker = Resources(slots=1.0, memory=1000.0)
+    capacity = Capacity(Resources(slots=8.0, memory=3000.0))
+    snapshot = Snapshot(NOW, (job("a", worker=worker), job("b", worker=worker)), capacity)
+    for name in ("goodput", "fair", "fifo"):
+        assert sum(policy_by_name(name).plan(snapshot).targets().values()) == 3
+
+
+def test_fifo_tops_up_in_order_of_arrival() -> None:
+    jobs = [job("late", submitted_at=5.0), job("early", submitted_at=1.0)]
+    assert plan("fifo", 10, *jobs).targets() == {"early": 8, "late": 2}
+
+
+def test_gang_gives_all_or_nothing_in_order() -> None:
+    jobs = [
+        job("a", submitted_at=1.0, max_workers=6),
+        job("b", submitted_at=2.0),
+        job("c", submitted_at=3.0, max_workers=1),
+    ]
+    decided = plan("gang", 8, *jobs)
+    assert decided.targets() == {"a": 6, "b": 0, "c": 0}
+    assert decided.allocations["c"].reason.code is ReasonCode.WAITING_BEHIND
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="'none'"):
+        policy_by_name("none")
