@@ -157,14 +157,10 @@ class Application:
 
     def _bracket(self, batch: int) -> tuple[int, int, float]:
         sizes = list(self.validation)
+        batch = min(max(batch, sizes[0]), sizes[-1])  # Rounding can leave the measured range by a little.
         index = bisect_left(sizes, batch)
-        if index < len(sizes) and sizes[index] == batch:
+        if sizes[index] == batch:
             return batch, batch, 0.0
-        if index == 0 or index == len(sizes):
-            raise DataError(
-                f"{self.name}: batch size {batch} is outside of the measured {sizes[0]} to {sizes[-1]}",
-                fix="give a batch size in that range",
-            )
         low, high = sizes[index - 1], sizes[index]
         return low, high, (batch - low) / (high - low)
 

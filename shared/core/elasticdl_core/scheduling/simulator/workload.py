@@ -81,6 +81,12 @@ def _pollux_job(path: Path, row: Mapping[str, str], applications: Mapping[str, A
             fix="give --traces with a folder that has it",
         )
     batch = int(row["batch_size"])
+    if not application.initial_batch <= batch <= application.largest_batch:
+        raise DataError(
+            f"{path}: job {row['name']} has batch size {batch}, and {application.name} was measured from "
+            f"{application.initial_batch} to {application.largest_batch}",
+            fix="correct the batch size",
+        )
     return SimulatedJob(
         row["name"], float(row["time"]), int(row["num_replicas"]), lambda: MeasuredWork(application, batch)
     )

@@ -1,0 +1,103 @@
+"""The scheduler as a process, with a real agent, killed and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from elasticdl_runtime.launch.process.agent import Agent
+from elasticdl_runtime.launch.process.environment import Endpoints
+from elasticdl_runtime.launch.process.layout import Layout
+
+pytestmark = pytest.mark.integration
+
+TOKEN = "node-token-of-this-test"
+
+
+@pytest.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[Agent]:
+    with tempfile.TemporaryDirectory(prefix="edl-", dir="/tmp") as run:
+        layout = Layout(tmp_path, Path(run))
+        endpoints = Endpoints("cluster-secret-of-this-test", "http://127.0.0.1:1", "redis://127.0.0.1:1")
+        async with Agent(layout, endpoints, TOKEN, 3) as agent:
+            yield agent
+
+
+async def start(url: str, agent: Agent) -> asyncio.subprocess.Process:
+    environment = {
+        **os.environ,
+        "ELASTICDL_DATABASE_URL": url,
+        "ELASTICDL_AGENT": agent.address,
+        "ELASTICDL_NODE_TOKEN": TOKEN,
+        "ELASTICDL_SCHEDULER_INTERVAL_S": "0.5",
+        "ELASTICDL_SCHEDULER_LEASE_S": "1",
+    }
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "elasticdl_scheduler", env=environment, stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def until_targets(connection: Any, changed: asyncio.Event, expected: dict[str, int]) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            changed.clear()
+            rows = await connection.fetch("SELECT id, target_workers FROM jobs ORDER BY id")
+            if {row["id"]: row["target_workers"] for row in rows} == expected:
+                return
+            await changed.wait()
+
+
+async def end(process: asyncio.subprocess.Process, number: int) -> tuple[int, str]:
+    process.send_signal(number)
+    async with asyncio.timeout(30):
+        _, log = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, log.decode()
+
+
+async def test_killed_and_replaced_it_goes_on_and_stops_cleanly(world: Any, agent: Agent) -> None:
+    listener = await asyncpg.connect(world.url)
+    changed = asyncio.Event()
+    await listener.add_listener("elasticdl_jobs", lambda *_: changed.set())
+    first = await start(world.url, agent)
+    try:
+        await world.submit("a", max_workers=2)
+        await until_targets(world.sql, changed, {"a": 2})
+        epoch = await world.sql.fetchval("SELECT epoch FROM leadership")
+    finally:
+        await end(first, signal.SIGKILL)
+    await world.submit("b", max_workers=2)
+    second = await start(world.url, agent)
+    try:
+        await until_targets(world.sql, changed, {"a": 2, "b": 1})
+        assert await world.sql.fetchval("SELECT epoch FROM leadership") > epoch
+        assert await world.sql.fetchval("SELECT count(*) FROM launch_intents") == 2
+    finally:
+        code, log = await end(second, signal.SIGTERM)
+        await listener.close()
+    assert code == 0, log
+    assert '"stopped"' in log
+    assert await world.sql.fetchval("SELECT expires_at < now() FROM leadership")
+
+
+async def test_without_settings_it_says_which_is_missing() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "elasticdl_scheduler",
+        env={key: value for key, value in os.environ.items() if not key.startswith("ELASTICDL_")},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+        _, log = await process.communicate()
+    assert process.returncode == 64
+    assert "ELASTICDL_DATABASE_URL is not set" in log.decode()
