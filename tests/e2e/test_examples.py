@@ -40,7 +40,7 @@ def test_mnist_from_recordio(cluster: Cluster, images: Path) -> None:
 def test_the_listing_of_the_article_runs_as_it_stands(cluster: Cluster, images: Path) -> None:
     zoo = cluster.directory / "article"
     zoo.mkdir()
-    shutil.copy(ROOT / "tests" / "e2e" / "data" / "article_2020.py", zoo / "article.py")
+    shutil.copy(ROOT / "tests" / "unit" / "worker" / "zoo" / "article_mnist.py", zoo / "article.py")
     job = finished(
         cluster,
         *("--job_name", "article", "--model_zoo", str(zoo), "--model_def", "article.forward"),

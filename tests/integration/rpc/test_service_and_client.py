@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -122,9 +121,7 @@ async def test_a_call_carries_its_token_and_its_answer(address: str) -> None:
         await server.stop(None)
 
 
-@pytest.mark.parametrize(
-    ("token", "expected"), [("bad", UnauthenticatedError), ("forbidden", PermissionDeniedError)]
-)
+@pytest.mark.parametrize(("token", "expected"), [("bad", UnauthenticatedError), ("forbidden", PermissionDeniedError)])
 async def test_a_bad_token_is_refused_before_the_servicer_sees_the_call(
     address: str, token: str, expected: type[Exception]
 ) -> None:
@@ -303,4 +300,4 @@ def test_a_servicer_that_lacks_a_method_is_refused_at_start() -> None:
 
 def test_sockets_lie_in_a_private_directory(address: str) -> None:
     directory = Path(address.removeprefix("unix:")).parent
-    assert os.stat(directory).st_mode & 0o077 == 0
+    assert directory.stat().st_mode & 0o077 == 0
