@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from elasticdl.layers import lookup
 
-keras = tf.keras
+keras: Any = tf.keras
 
 COMBINERS = ("sum", "mean", "sqrtn")
 

@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import structlog
 
 from elasticdl.data import DataReader, Shard
 from elasticdl_core.errors import DataError, ElasticDLError, UserCodeError
 from elasticdl_worker.trainers.tensorflow.framework import tf
+from elasticdl_worker.trainers.tensorflow.vectorize import Chain, chain_of, same, vectorized
 from elasticdl_worker.user_code import ModelModule, guarded
 
 _CHUNK_RECORDS = 512
+_COMPARED_RECORDS = 8
 _PREFETCH = 2
+_log = structlog.get_logger(__name__)
 _ORDERED = {
     "_MapDataset",
     "_ParallelMapDataset",
@@ -70,7 +74,10 @@ class InputPipeline:
         self._mode = mode
         self._shard: Shard | None = None
         self._error: BaseException | None = None
-        source = tf.data.Dataset.from_generator(self._chunks, output_signature=_chunk_spec(reader)).unbatch()
+        self._minibatch_size = minibatch_size
+        self._chunk_records = _CHUNK_RECORDS
+        self._raw_chunks = tf.data.Dataset.from_generator(self._chunks, output_signature=_chunk_spec(reader))
+        source = self._raw_chunks.unbatch()
         feed = module.feed or reader.default_feed()
         if feed is None:
             feed = module.need("feed")
@@ -87,6 +94,7 @@ class InputPipeline:
                 fix="remove .repeat(): --num_epochs says how often the data is read",
             )
         self.ordered = _keeps_order(records, source)
+        self._chain = chain_of(records, source)
         self._dataset = records.batch(minibatch_size).prefetch(_PREFETCH).with_options(_options())
         self.features_spec, self.labels_spec = self._split(self._dataset.element_spec)
 
@@ -97,6 +105,8 @@ class InputPipeline:
             DataError: the data cannot be read.
             UserCodeError: ``feed`` or the user's reader raised.
         """
+        if self._chain is not None:
+            self._try_whole_minibatches(shard, self._chain)
         self._shard, self._error = shard, None
         iterator = iter(self._dataset)
         while True:
@@ -120,6 +130,24 @@ class InputPipeline:
             )
         return element
 
+    def _try_whole_minibatches(self, shard: Shard, chain: Chain) -> None:
+        """Once: maps whole minibatches from now on, if on the first records that gives the same."""
+        self._chain = None
+        self._shard = Shard(shard.name, shard.start, min(shard.start + _COMPARED_RECORDS, shard.end))
+        try:
+            whole = vectorized(chain, self._raw_chunks)
+            if not same(next(iter(whole)), next(iter(chain.mapped.batch(_COMPARED_RECORDS)))):
+                return
+        except Exception as error:
+            _log.info("feed runs record by record", reason=str(error).strip().partition("\n")[0][:200])
+            return
+        if chain.shuffle is None:
+            self._chunk_records = self._minibatch_size
+        else:
+            buffer, seed = chain.shuffle
+            whole = whole.unbatch().shuffle(buffer, seed=seed or None).batch(self._minibatch_size)
+        self._dataset = whole.prefetch(_PREFETCH).with_options(_options())
+
     def _chunks(self) -> Iterator[Any]:
         shard = self._shard
         if shard is None:
@@ -127,7 +155,7 @@ class InputPipeline:
         kind = self._reader.records_kind.kind
         try:
             with guarded("the data reader", self._module.roots):
-                for records in self._reader.read_batches(shard, _CHUNK_RECORDS):
+                for records in self._reader.read_batches(shard, self._chunk_records):
                     if kind == "python":
                         yield tf.nest.map_structure(lambda *parts: np.stack(parts), *records)
                     else:
