@@ -1,4 +1,4 @@
-"""The api's routes for masters over real loopback HTTP, kept in memory: epochs, ledger, states, and outages on demand."""
+"""The api's routes for masters over real loopback HTTP, kept in memory, with outages on demand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from elasticdl_core.job import LEGAL_TRANSITIONS, JobState
+from tests.fakes.pulse import Pulse
 
 Answer = tuple[int, Any]
 
@@ -44,7 +45,7 @@ class InternalApi:
         self.status: dict[str, Any] = {}
         self.losses: list[dict[str, Any]] = []
         self.requests: list[str] = []
-        self.changed = asyncio.Condition()
+        self.pulse = Pulse()
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> InternalApi:
@@ -58,11 +59,6 @@ class InternalApi:
         self._server.close()
         for writer in list(self._writers):
             writer.close()
-
-    async def until(self, condition: Any, timeout: float = 60.0) -> None:
-        """Waits until a condition on this api holds; it is checked after each request."""
-        async with asyncio.timeout(timeout), self.changed:
-            await self.changed.wait_for(condition)
 
     @property
     def _writers(self) -> set[asyncio.StreamWriter]:
@@ -78,13 +74,12 @@ class InternalApi:
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 status, answer = self._route(method, target, headers, json.loads(body) if body else {})
                 data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-                writer.write(
-                    f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n".encode()
-                    + data
+                head_out = (
+                    f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
                 )
+                writer.write(head_out.encode() + data)
                 await writer.drain()
-                async with self.changed:
-                    self.changed.notify_all()
+                self.pulse.beat()
         self._writers.discard(writer)
         writer.close()
 
@@ -130,6 +125,8 @@ class InternalApi:
 
     def _post_state(self, body: dict[str, Any]) -> Answer:
         to = JobState(body["to"])
+        if self.state is JobState.CANCELLING:
+            to = JobState.CANCELLED
         if to not in LEGAL_TRANSITIONS[self.state] and to is not self.state:
             return 409, {"title": f"{self.state} cannot become {to}", "code": "conflict"}
         self.state, self.detail = to, body["detail"]

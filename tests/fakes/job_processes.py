@@ -30,6 +30,7 @@ from elasticdl_proto.v1 import master_pb2, ps_pb2
 from elasticdl_runtime import tokens
 from elasticdl_runtime.rpc.client import RpcClient
 from elasticdl_runtime.rpc.service import listen, make_server
+from tests.fakes.pulse import Gate, Pulse
 
 PS_SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
 MASTER_SERVICE = master_pb2.DESCRIPTOR.services_by_name["Master"]
@@ -182,7 +183,9 @@ class FakeWorker:
         while position < id_.end:
             if task.token in self.lost:
                 return False
-            await self.world.gate.wait()
+            await self.world.pulse.until(
+                lambda: self.world.gate.is_set() or self.drain.is_set() or task.token in self.lost, 120.0
+            )
             failure = self.world.fail_on(id_, position)
             if failure:
                 await self.call("Fail", master_pb2.FailRequest(task_id=task.id, token=task.token, **failure))
@@ -192,10 +195,9 @@ class FakeWorker:
                 await self.call("Return", request)
                 return False
             end = min(position + self.spec["minibatch_size"], id_.end)
-            while len(self.world.servers) < self.spec["num_ps"]:
-                if task.token in self.lost:
-                    return False
-                await asyncio.sleep(0.01)
+            await self.world.pulse.until(lambda: self.servers_there or task.token in self.lost, 120.0)
+            if not self.servers_there:
+                return False
             for server in self.world.servers.values():
                 server.applied.update(f"{id_.round}/{task.shard.name}/{at}" for at in range(position, end))
                 server.version += 1
@@ -233,7 +235,12 @@ class FakeWorker:
                 self.lost.update(answer.lost)
                 if answer.directive == master_pb2.DIRECTIVE_DRAIN:
                     self.drain.set()
+                self.world.pulse.beat()
             await asyncio.sleep(seconds)
+
+    @property
+    def servers_there(self) -> bool:
+        return len(self.world.servers) == self.spec["num_ps"]
 
     @property
     def version(self) -> int:
@@ -255,18 +262,19 @@ class JobProcesses:
         job_id: the job.
         num_ps: number of its PS.
         secret: the job's secret.
+        pulse: beats when anything happens.
 
     Attributes:
         gate: workers train while it is set.
         applied: every trace line: (worker, task, token, shard, start, end).
     """
 
-    def __init__(self, folder: Path, job_id: str, num_ps: int, secret: str, *, slots: int = 8) -> None:
+    def __init__(self, folder: Path, job_id: str, num_ps: int, secret: str, pulse: Pulse, *, slots: int = 8) -> None:
         self.folder, self.job_id, self.num_ps, self.secret = folder, job_id, num_ps, secret
         self.slots = slots
         self.step_s = 0.0
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.pulse = pulse
+        self.gate = Gate(pulse)
         self.statuses: dict[ProcessId, ProcessStatus] = {}
         self.specs: dict[ProcessId, ProcessSpec] = {}
         self.tasks: dict[ProcessId, asyncio.Task[None]] = {}
@@ -294,6 +302,7 @@ class JobProcesses:
 
     def trace(self, process: ProcessId, task: Any, start: int, end: int) -> None:
         self.traces.append((process.owner, task.id, task.token, task.shard.name, start, end))
+        self.pulse.beat()
 
     def result_of(self, task: Any, id_: TaskId) -> bytes:
         if task.type == "evaluation":
@@ -340,6 +349,7 @@ class JobProcesses:
         worker = self.workers.get(process)
         if worker is not None and grace_s:
             worker.drain.set()
+            self.pulse.beat()
             asyncio.get_running_loop().call_later(grace_s, self._end, process, -9, "terminated")
         else:
             self._end(process, -15, "terminated")
@@ -384,6 +394,7 @@ class JobProcesses:
         listen(server, self.address(self.job_id, Role.PS, process.index))
         await server.start()
         self.servers[process.index] = fake
+        self.pulse.beat()
         try:
             await asyncio.Event().wait()
         finally:
@@ -392,8 +403,7 @@ class JobProcesses:
             await server.stop(None)
 
     async def _work(self, spec: ProcessSpec) -> None:
-        while not self.servers:
-            await asyncio.sleep(0.01)
+        await self.pulse.until(lambda: self.servers, 60.0)
         worker = FakeWorker(self, spec.id, dict(spec.environment))
         self.workers[spec.id] = worker
         try:
@@ -415,5 +425,6 @@ class JobProcesses:
 
     def _set(self, status: ProcessStatus) -> None:
         self.statuses[status.id] = status
+        self.pulse.beat()
         for queue in self._watchers:
             queue.put_nowait(status)

@@ -300,9 +300,9 @@ class World:
             return
         self.statuses[process] = ProcessStatus(process, ProcessState.EXITED, code, reason)
         self.workers.pop(process, None)
-        if process.role is Role.PS and self.servers.get(process.index) is not None:
-            if self.servers[process.index].id == process:
-                del self.servers[process.index]
+        server = self.servers.get(process.index) if process.role is Role.PS else None
+        if server is not None and server.id == process:
+            del self.servers[process.index]
         self.tell_later(self.statuses[process])
 
     def tell_later(self, status: ProcessStatus) -> None:

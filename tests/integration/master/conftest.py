@@ -136,7 +136,7 @@ async def make_job(redis_server: RedisServer) -> AsyncIterator[Any]:
             JobSpec.from_mapping(spec)
             job_id = f"job-{next(_numbers)}"
             api = await stack.enter_async_context(InternalApi(job_id, spec))
-            processes = JobProcesses(folder, job_id, int(spec["num_ps"]), SECRET)
+            processes = JobProcesses(folder, job_id, int(spec["num_ps"]), SECRET, api.pulse)
             job = Job(
                 api, processes, redis_server, folder, limits or Limits(heartbeat_s=0.1, recovery_s=0.0, drain_s=5.0)
             )

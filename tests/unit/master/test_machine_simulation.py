@@ -149,3 +149,142 @@ def test_types_of_tasks_are_all_used() -> None:
         TaskType.EVALUATION_SUMMARY,
         TaskType.EXPORT,
     }
+
+
+def restless(world: World) -> Callable[[World], bool]:
+    """Suspends, resumes, evicts, and hurts a world at random."""
+    faults = Faults(world)
+    moves = {"suspend": JobState.SUSPENDED, "evict": JobState.QUEUED}
+
+    def until(world: World) -> bool:
+        faults.maybe()
+        if world.state in moves.values() and world.machine is None:
+            world.desired, world.state, world.master_back_at = "run", JobState.STARTING, world.now + 3.0
+        elif world.faults < 12 and world.desired == "run" and world.rng.random() < 0.01:
+            world.faults += 1
+            world.desired = world.rng.choice(sorted(moves))
+        return ended(world)
+
+    return until
+
+
+@pytest.mark.timeout(600)
+def test_suspended_and_evicted_jobs_lose_nothing() -> None:
+    for seed in range(SEEDS // 6):
+        world = make_world(seed, checkpoint_steps=[0, 5][seed % 2], validation_data=["", "/v"][seed // 2 % 2])
+        world.start_master()
+        try:
+            run(world, restless(world))
+            assert world.state is JobState.SUCCEEDED, (world.state, world.detail)
+            for applied in world.applied():
+                assert not world.expected() - set(applied), "records are missing in the model"
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def test_a_suspension_without_faults_repeats_nothing() -> None:
+    for seed in range(10):
+        world = make_world(seed)
+        world.start_master()
+        run(world, lambda world: world.machine.work.records_done > 20)
+        world.desired = "suspend"
+        run(world, lambda world: world.state is JobState.SUSPENDED)
+        assert not living(world, Role.PS)
+        assert not living(world, Role.WORKER)
+        run(world, lambda world: world.machine is None)
+        world.desired, world.state, world.master_back_at = "run", JobState.STARTING, world.now + 5.0
+        run(world, ended)
+        assert world.state is JobState.SUCCEEDED
+        for applied in world.applied():
+            assert set(applied) == world.expected()
+            assert set(applied.values()) == {1}
+
+
+def test_cancelling_leaves_nothing_and_leases_nothing_more() -> None:
+    for seed in range(20):
+        world = make_world(seed)
+        faults = Faults(world)
+        world.start_master()
+
+        def until(world: World, faults: Faults = faults) -> bool:
+            faults.maybe()
+            return world.now > 1000.0 + world.rng.uniform(3.0, 60.0)
+
+        run(world, lambda world, until=until: until(world) or ended(world))
+        if ended(world):
+            continue
+        run(world, lambda world: world.machine is not None)
+        world.desired = "cancel"
+        world.step()
+        world.step()
+        leased = len(world.leased)
+        run(world, ended, seconds=30.0)
+        assert world.state is JobState.CANCELLED
+        assert len(world.leased) == leased
+        assert not living(world, Role.PS)
+        assert not living(world, Role.WORKER)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_user_code_that_fails_on_a_task_fails_the_job_with_its_traceback(workers: int) -> None:
+    for seed in range(10):
+        world = make_world(seed, min_workers=workers, max_workers=4)
+        world.user_code = lambda task, position: "user_code" if task.index == 4 and task.round == 1 else ""
+        world.start_master()
+        run(world, ended)
+        assert world.state is JobState.FAILED
+        assert world.detail["traceback"] == "Traceback"
+        assert world.detail["fix"] == "mend it"
+        assert "t:1:4:" in world.detail["where"]
+        failures = [event for event in world.events if event.kind == "task_failed"]
+        assert len(failures) >= 2
+
+
+def test_a_task_that_ends_its_workers_fails_the_job() -> None:
+    for seed in range(10):
+        world = make_world(seed)
+        world.user_code = lambda task, position: "crash" if task.index == 4 else ""
+        world.start_master()
+        run(world, ended)
+        assert world.state is JobState.FAILED
+        assert "SIGSEGV" in world.detail["message"]
+
+
+def test_corrupt_data_fails_the_job_at_once() -> None:
+    world = make_world(1)
+    world.user_code = lambda task, position: "data" if task.index == 4 else ""
+    world.start_master()
+    run(world, ended)
+    assert world.state is JobState.FAILED
+    assert world.detail["kind"] == "data"
+    assert not [event for event in world.events if event.kind == "task_failed"]
+
+
+def test_preemptions_cost_nothing_however_many() -> None:
+    world = make_world(5)
+    world.start_master()
+    killed = 0
+
+    def until(world: World) -> bool:
+        nonlocal killed
+        if world.workers and world.rng.random() < 0.3:
+            killed += 1
+            world.exit(world.rng.choice(list(world.workers)), -15, "terminated")
+        return ended(world)
+
+    run(world, until)
+    assert killed > 20
+    assert world.state is JobState.SUCCEEDED
+    assert not [event for event in world.events if event.kind == "job_failed"]
+
+
+def test_max_steps_ends_training_early_and_says_so() -> None:
+    world = make_world(2, max_steps=10, validation_data="/v")
+    world.start_master()
+    run(world, ended)
+    assert world.state is JobState.SUCCEEDED
+    assert world.transitions[-1] is JobState.SUCCEEDED
+    assert any("max_steps" in event.message for event in world.events)
+    assert world.manifests[-1]["kind"] == "final"
+    assert world.evaluations[-1].model_version == world.manifests[-1]["version"]
+    assert world.artifacts

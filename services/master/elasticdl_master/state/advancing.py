@@ -19,7 +19,7 @@ class Advancing(Recovering):
         self._advance_servers(now)
         if not self.servers.ready or self.ending is not None:
             return
-        if self.state is JobState.STARTING and self.workers.running:
+        if self.state is JobState.STARTING and any(worker.leases for worker in self.workers.running):
             self.state = JobState.RUNNING
             self._emit(do.SetState(JobState.RUNNING, "the first worker is at work"))
         self._check_steps(now)
