@@ -33,12 +33,15 @@ EXIT_FAILED = 1
 EXIT_UNREACHABLE = 70
 _DRAIN_S = 25.0
 _FLUSH_S = 10.0
+_SWITCH_S = 0.0005
 _log = structlog.get_logger(__name__)
 
 
 def main() -> int:
     """Runs a worker; returns the exit code."""
     faulthandler.enable()
+    # The event loop must not wait the usual 5 ms for the training thread to let go of the interpreter.
+    sys.setswitchinterval(_SWITCH_S)
     environment = Environment()
     configure_logs(
         service="worker",

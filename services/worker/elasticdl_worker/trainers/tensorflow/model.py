@@ -14,6 +14,7 @@ from elasticdl.layers import lookup
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import DenseKind, DenseSpec, TableSpec
 from elasticdl_worker.trainers.tensorflow import embeddings
+from elasticdl_worker.trainers.tensorflow.compiled import Compiled
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.optimizers import uses_weight_decay
 from elasticdl_worker.user_code import ModelModule
@@ -59,7 +60,7 @@ class PreparedModel:
             elif raw.dtype.is_floating:
                 self.state[name] = raw
             self._keras_variables[name] = variable
-        self._assign = tf.function(self._assign_now, autograph=False)
+        self._assigners: dict[tuple[str, ...], Compiled] = {}
 
     @property
     def tables(self) -> dict[str, TableSpec]:
@@ -85,12 +86,18 @@ class PreparedModel:
 
     def assign(self, values: Mapping[str, NDArray[Any]]) -> None:
         """Sets dense parameters, in one compiled call."""
-        if values:
-            self._assign({name: tf.convert_to_tensor(values[name]) for name in sorted(values)})
+        names = tuple(sorted(values))
+        if not names:
+            return
+        if names not in self._assigners:
+            variables = [(self.trainable if name in self.trainable else self.state)[name] for name in names]
 
-    def _assign_now(self, values: Mapping[str, Any]) -> None:
-        for name, value in values.items():
-            (self.trainable if name in self.trainable else self.state)[name].assign(value)
+            def assign(tensors: list[Any]) -> None:
+                for variable, tensor in zip(variables, tensors, strict=True):
+                    variable.assign(tensor)
+
+            self._assigners[names] = Compiled(assign, ([tf.TensorSpec(v.shape, v.dtype) for v in variables],))
+        self._assigners[names]([tf.convert_to_tensor(values[name]) for name in names])
 
     def vary_randomness(self, worker_index: int) -> None:
         """Makes the dropout masks of this worker differ from those of others that built the same model."""

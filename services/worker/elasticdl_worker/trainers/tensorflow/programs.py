@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from elasticdl.layers import lookup
 from elasticdl_core.errors import DataError, UserCodeError
+from elasticdl_worker.trainers.tensorflow.compiled import Compiled
 from elasticdl_worker.trainers.tensorflow.embeddings import ZEROS_NAME, CollectScope, RowsScope
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, tf
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel, call_model
@@ -221,7 +222,7 @@ class Programs:
             return self._step_now
         rows, inverse = self._lookup_signature(lookups)
         signature = (self.model.features_spec, self._labels_spec, rows, inverse)
-        return tf.function(self._step_now, input_signature=signature, autograph=False)  # type: ignore[no-any-return]
+        return Compiled(self._step_now, signature)
 
     def _step_now(self, features: Any, labels: Any, rows: dict[str, Any], inverse: dict[str, Any]) -> Any:
         before = [tf.identity(variable) for variable in self.model.state.values()]
@@ -257,9 +258,7 @@ class Programs:
         if self._eager:
             return forward
         rows, inverse = self._lookup_signature(lookups)
-        return tf.function(  # type: ignore[no-any-return]
-            forward, input_signature=(self.model.features_spec, rows, inverse), autograph=False
-        )
+        return Compiled(forward, (self.model.features_spec, rows, inverse))
 
 
 def _merged(gradient: Any, source: Any) -> Any:
