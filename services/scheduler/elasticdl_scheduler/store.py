@@ -9,7 +9,7 @@ from typing import Any
 
 from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import CapacityInfo
-from elasticdl_core.scheduling import Allocation, Capacity, JobView, Plan, Quota, Snapshot
+from elasticdl_core.scheduling import Allocation, Capacity, JobView, Plan, Quota, Resources, Snapshot
 from elasticdl_core.scheduling.throughput import mean_curve
 from elasticdl_scheduler.database import Database
 from elasticdl_scheduler.leadership import Leadership
@@ -26,16 +26,18 @@ _KIND = (
     "coalesce(spec->>'num_ps', '') || '/' || coalesce(spec->>'use_async', '')"
 )
 
-# A change that the owner asked for is not held back by the cool-down after an earlier one.
+# A change that the owner asked for is not held back by the cool-down after an earlier one, nor is the rest of one
+# that waited for slots to fall free.
 _JOBS = f"""
 SELECT j.id, j.namespace, j.state, j.priority, j.min_workers, j.max_workers, j.target_workers, j.target_reason,
        j.desired, j.status, {_KIND} AS kind,
        extract(epoch FROM j.created_at)::float8 AS submitted_at,
        extract(epoch FROM j.started_at)::float8 AS started_at,
-       CASE WHEN s.kind = 'scaled' THEN extract(epoch FROM s.at)::float8 END AS last_rescale_at
+       CASE WHEN s.kind = 'scaled' AND s.code IS DISTINCT FROM 'waiting_for_drain'
+           THEN extract(epoch FROM s.at)::float8 END AS last_rescale_at
 FROM jobs j
 LEFT JOIN LATERAL (
-    SELECT e.at, e.kind FROM events e
+    SELECT e.at, e.kind, e.detail ->> 'code' AS code FROM events e
     WHERE e.job_id = j.id AND e.kind IN ('scaled', 'settings') ORDER BY e.id DESC LIMIT 1
 ) s ON j.state IN ('STARTING', 'RUNNING')
 WHERE j.state = ANY ($1::text[])
@@ -151,7 +153,7 @@ class SchedulerStore:
         snapshot = Snapshot(
             now=now,
             jobs=tuple(job_view(row, capacity.used, self._priors) for row in rows),
-            capacity=Capacity.of_slots(max(capacity.slots - foreign, 0)),
+            capacity=Capacity(Resources(slots=float(capacity.slots)), leaving=Resources(slots=float(foreign))),
             quotas=self._quotas,
         )
         return Present(

@@ -284,3 +284,15 @@ async def test_a_killed_scheduler_is_resumed_to_the_same_plan(world: Any) -> Non
     while await scheduler.decide_once():
         pass
     assert await world.targets() == dict(sorted(whole.targets().items()))
+
+
+async def test_a_job_that_started_with_few_slots_gets_the_rest_as_they_fall_free(world: Any) -> None:
+    world.slots.used = {"gone": 3}
+    await world.submit("a")
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    await scheduler.decide_once()
+    assert await world.targets() == {"a": 1}
+    world.slots.used = {"a": 1}
+    await scheduler.decide_once()
+    assert await world.targets() == {"a": 4}

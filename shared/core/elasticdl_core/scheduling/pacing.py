@@ -39,7 +39,7 @@ def paced(snapshot: Snapshot, plan: Plan) -> Plan:
 
 def _held(snapshot: Snapshot, plan: Plan) -> tuple[float, ...]:
     """What is taken before any growth."""
-    totals = [0.0] * 4
+    totals = list(snapshot.capacity.leaving.vector())
     for job in snapshot.jobs:
         allocation = plan.allocations.get(job.id)
         target = allocation.workers if allocation else 0
@@ -55,8 +55,10 @@ def _change(job: JobView, have: int, want: int) -> tuple[float, ...]:
 
 
 def _grantable(job: JobView, floor: int, wanted: int, free: list[float], limited: tuple[int, ...]) -> int:
-    """The largest allowed size up to ``wanted`` that is free now; ``floor`` or 0 if there is none."""
-    for size in reversed([s for s in job.sizes if floor < s <= wanted]):
+    """The size up to ``wanted`` that can be granted now; ``floor`` or 0 if there is none."""
+    # A running job changes once, when all is free; one that waits starts with what there is.
+    choices = [wanted] if floor >= job.smallest else reversed([s for s in job.sizes if floor < s <= wanted])
+    for size in choices:
         change = _change(job, floor, size)
         if all(change[i] <= free[i] + 1e-9 for i in limited):
             return size

@@ -161,10 +161,13 @@ class Capacity:
     Attributes:
         total: amounts over all machines; a dimension that is 0 here is not limited, except slots.
         nodes: the machines, where known.
+        leaving: the part of the total still held by what is in no snapshot any more, such as jobs that just ended;
+            a plan counts on it, but it is not given out before it is free.
     """
 
     total: Resources = NOTHING
     nodes: tuple[NodeView, ...] = ()
+    leaving: Resources = NOTHING
 
     @classmethod
     def of_slots(cls, slots: int) -> Capacity:
@@ -248,6 +251,7 @@ class Snapshot:
                     NodeView(node["name"], _resources_from(node["free"]) or NOTHING)
                     for node in capacity.get("nodes", ())
                 ),
+                leaving=_resources_from(capacity.get("leaving")) or NOTHING,
             ),
             quotas={
                 team: Quota(
