@@ -19,6 +19,9 @@ from elasticdl_core.scheduling.throughput import fit
 LONGEST_STEP_S = 1800.0
 """Time-dependent rules are asked again at least this often."""
 
+GROUPED = 0.05
+"""Ends that lie this close together, as a fraction of the time to them, are handled in one step."""
+
 MOST_STEPS = 400
 """Bounds the work of a forecast; what has not ended by then is given as unknown."""
 
@@ -82,16 +85,17 @@ def forecast(snapshot: Snapshot, policy: Policy) -> Forecast:
         left = {job_id: seconds for job_id in running if (seconds := _seconds_left(jobs[job_id])) is not None}
         if not left:
             break
-        step = min(min(left.values()), LONGEST_STEP_S)
-        now += step
+        coarse = GROUPED * (now - snapshot.now)
+        step = min(max(min(left.values()), coarse), max(LONGEST_STEP_S, coarse))
         for job_id, seconds in left.items():
             if seconds <= step + 1e-9:
-                ends[job_id] = now
+                ends[job_id] = now + seconds
                 del jobs[job_id]
             else:
                 job = jobs[job_id]
                 done = (job.remaining_records or 0.0) * step / seconds
                 jobs[job_id] = replace(job, remaining_records=(job.remaining_records or 0.0) - done)
+        now += step
     return Forecast(first or policy.plan(snapshot), starts, ends)
 
 
