@@ -14,7 +14,7 @@ import pytest
 from elasticdl_core.job import JobSpec
 from tests.unit.worker.conftest import ZOO, write_clicks
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[3]
 
 

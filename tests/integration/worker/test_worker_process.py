@@ -22,7 +22,7 @@ from tests.fakes.master import FakeMaster
 from tests.integration.worker.conftest import Cluster
 from tests.unit.worker.conftest import ZOO, write_clicks
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 RECORDS = 640
 
 
