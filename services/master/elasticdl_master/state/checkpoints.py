@@ -40,6 +40,8 @@ class CheckpointBook:
         self.saving = ""
         self.saving_since = 0.0
         self.last_saved_s = 0.0
+        self._asked_at = 0
+        self._before = 0
         self._last_at: float | None = None
         self._refused: set[str] = set()
 
@@ -61,7 +63,8 @@ class CheckpointBook:
         if self.saving:
             return ""
         newest = int(self.latest["version"]) if self.latest else 0
-        if self.every and version // self.every > newest // self.every:
+        # A save is of a version a little before or after the one that asked for it: one for each multiple.
+        if self.every and version // self.every > max(newest, self._asked_at) // self.every:
             return PERIODIC
         if not self.recovery_s or (self.latest is not None and version <= newest):
             return ""
@@ -69,13 +72,19 @@ class CheckpointBook:
         pause = max(self.recovery_s, 20.0 * self.last_saved_s)
         return RECOVERY if self._last_at is None or now - self._last_at >= pause else ""
 
-    def begin(self, kind: str, now: float) -> None:
-        """A save was asked for."""
+    def begin(self, kind: str, version: int, now: float) -> None:
+        """A save was asked for at a version."""
         self.saving, self.saving_since = kind, now
+        self._before, self._asked_at = self._asked_at, version
+
+    def went_back(self, version: int) -> None:
+        """The PS went back to a version."""
+        self._asked_at = version
 
     def failed(self, now: float) -> None:
-        """A save failed; the next one is due after the usual while."""
+        """A save failed; it is still due."""
         self.saving, self._last_at = "", now
+        self._asked_at = min(self._asked_at, self._before)
 
     def committed(self, manifest: Manifest, now: float) -> list[Manifest]:
         """A checkpoint exists. Returns those to remove."""

@@ -127,7 +127,7 @@ class MachineCore:
 
     def begin_save(self, kind: str, now: float) -> None:
         """Asks for a checkpoint that contains at least what is done now."""
-        self.checkpoints.begin(kind, now)
+        self.checkpoints.begin(kind, self.version, now)
         self._emit(do.Save(kind, self.work.snapshot(), self.work.rounds_done, self.work.records_done))
 
     def _saw_version(self, version: int, now: float) -> None:

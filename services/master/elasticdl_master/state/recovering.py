@@ -73,12 +73,20 @@ class Recovering(Evaluating):
     def _start_over(self, now: float) -> None:
         """Nothing was saved yet: every PS and every worker begins anew."""
         self._tell("start_over", "a PS was lost before the first checkpoint: training starts over")
+        self._went_back(0, now)
         for one in self.servers.wipe():
             self._emit(one)
         for worker in self.workers.living:
             if worker.staying:
                 self._out += self.workers.stop(worker, self.limits.leave_s)
         self._virgin = True
+
+    def _went_back(self, version: int, now: float) -> None:
+        """The model version is an earlier one; what workers say of it is not true for a while."""
+        self.version = version
+        self._evaluated_version = min(self._evaluated_version, version)
+        self._quiet_until = now + 2.0 * self.limits.heartbeat_s
+        self.checkpoints.went_back(version)
 
     def _on_restored(self, event: ev.ServersRestored, now: float) -> None:
         manifest = self.checkpoints.to_restore
@@ -87,8 +95,7 @@ class Recovering(Evaluating):
         if manifest["directory"] != event.directory:
             self.servers.phase = Phase.STARTING
             return
-        self.version = event.version
-        self._quiet_until = now + 2.0 * self.limits.heartbeat_s
+        self._went_back(event.version, now)
         self._roll_back(manifest, now)
         for server in self.servers.servers:
             server.initialized, server.version = True, event.version

@@ -1,0 +1,407 @@
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticdl_core.errors import DataError, UserCodeError
+from elasticdl_core.job import JobSpec
+from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
+from elasticdl_core.task import Lease, LeaseToken, Shard, TaskId, TaskType
+from elasticdl_master.artifacts import locate
+from elasticdl_master.checkpoint_directory import CheckpointDirectory, find_checkpoint
+from elasticdl_master.listing import has_own_reader, list_shards
+from elasticdl_master.state.checkpoints import PERIODIC, RECOVERY, CheckpointBook
+from elasticdl_master.state.evaluations import EarlyStopping, merge, metrics_of, states_of
+from elasticdl_master.state.events import Heartbeat
+from elasticdl_master.state.failures import FailureBook
+from elasticdl_master.state.instructions import LaunchWorker, TerminateWorker
+from elasticdl_master.state.ledger import Round
+from elasticdl_master.state.plan import Plan, cut
+from elasticdl_master.state.settings import Limits
+from elasticdl_master.state.throughput import Throughput
+from elasticdl_master.state.workers import Death, WorkerPool, WorkerState
+
+pytestmark = pytest.mark.unit
+
+
+def make_plan(*ends: int, size: int = 10, shuffle: bool = True) -> Plan:
+    plan = Plan(TaskType.TRAINING, size, rounds=2, seed=7, shuffle=shuffle)
+    plan.extend([Shard(f"s{i}", 0, end) for i, end in enumerate(ends)])
+    plan.listed = True
+    return plan
+
+
+class TestPlan:
+    def test_parts_cover_every_record_once_and_none_is_too_large(self) -> None:
+        parts = cut([Shard("a", 3, 25), Shard("b", 0, 0), Shard("c", 0, 10)], 10)
+        assert parts == [Shard("a", 3, 13), Shard("a", 13, 23), Shard("a", 23, 25), Shard("c", 0, 10)]
+
+    def test_orders_are_permutations_that_depend_on_seed_and_round_only(self) -> None:
+        plan, same = make_plan(1000), make_plan(1000)
+        assert plan.order(0) == same.order(0)
+        assert plan.order(0) != plan.order(1)
+        assert sorted(plan.order(1)) == list(range(100))
+        same.seed = 8
+        assert plan.order(0) != same.order(0)
+
+    def test_without_shuffling_tasks_come_in_the_order_of_the_data(self) -> None:
+        assert make_plan(95, shuffle=False).order(3) == list(range(10))
+
+    def test_a_plan_adopted_from_the_ledger_is_the_same(self) -> None:
+        plan = make_plan(95, 0, 7)
+        other = Plan(TaskType.TRAINING, 1)
+        other.adopt(json.loads(json.dumps(plan.to_mapping())))
+        assert (other.parts, other.order(1), other.records) == (plan.parts, plan.order(1), 102)
+
+
+class TestRound:
+    @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10), st.integers(0, 10)), max_size=30))
+    def test_what_is_done_and_what_remains_make_the_plan(self, marks: list[tuple[int, int, int]]) -> None:
+        plan = make_plan(35)
+        round_ = Round(plan, 1)
+        done: set[tuple[int, int]] = set()
+        for index, one, two in marks:
+            whole = plan.task(1, index)
+            start, end = sorted((min(whole.start + one, whole.end), min(whole.start + two, whole.end)))
+            if start == end:
+                continue
+            new = round_.mark(TaskId(TaskType.TRAINING, 1, index, start, end))
+            records = {(index, at) for at in range(start, end)}
+            assert new == len(records - done)
+            done |= records
+        remaining = [(t.index, at) for t in round_.remaining(range(4)) for at in range(t.start, t.end)]
+        everything = {(i, at) for i, part in enumerate(plan.parts) for at in range(part.start, part.end)}
+        assert len(remaining) == len(set(remaining))
+        assert set(remaining) == everything - done
+        assert round_.records == len(done)
+        assert round_.complete == (done == everything)
+        again = Round.from_mapping(plan, json.loads(json.dumps(round_.to_mapping())))
+        assert again.to_mapping() == round_.to_mapping()
+        assert {(t.index, at) for t in again.done() for at in range(t.start, t.end)} == done
+
+    def test_marking_twice_counts_duplicates(self) -> None:
+        round_ = Round(make_plan(20), 0)
+        task = round_.plan.task(0, 1)
+        assert (round_.mark(task), round_.mark(task), round_.duplicates) == (10, 0, 10)
+
+    def test_what_is_done_is_named_as_it_was_marked(self) -> None:
+        round_ = Round(make_plan(20), 0)
+        whole = round_.plan.task(0, 0)
+        round_.mark(whole.front_until(4))
+        round_.mark(whole.rest_from(4))
+        round_.mark(round_.plan.task(0, 1))
+        assert set(round_.done()) == {whole.front_until(4), whole.rest_from(4), round_.plan.task(0, 1)}
+
+
+def manifest(version: int, kind: str = PERIODIC) -> dict[str, Any]:
+    return {"version": version, "directory": f"/c/{version}-{kind}", "kind": kind}
+
+
+class TestCheckpoints:
+    def test_one_for_each_multiple_even_if_a_save_is_of_an_earlier_version(self) -> None:
+        book = CheckpointBook(100, 0, 30.0)
+        assert book.due(99, 0.0) == ""
+        assert book.due(101, 0.0) == PERIODIC
+        book.begin(PERIODIC, 101, 0.0)
+        assert book.due(300, 0.0) == ""
+        book.committed(manifest(98), 1.0)
+        assert book.due(103, 2.0) == ""
+        assert book.due(200, 3.0) == PERIODIC
+
+    def test_a_save_that_failed_is_due_again(self) -> None:
+        book = CheckpointBook(100, 0, 30.0)
+        book.begin(PERIODIC, 101, 0.0)
+        book.failed(1.0)
+        assert book.due(102, 2.0) == PERIODIC
+
+    def test_recovery_checkpoints_come_by_the_clock_and_only_the_newest_is_kept(self) -> None:
+        book = CheckpointBook(0, 3, 30.0)
+        assert book.due(5, 0.0) == RECOVERY
+        book.begin(RECOVERY, 5, 0.0)
+        book.committed(manifest(5, RECOVERY), 1.0)
+        assert book.due(9, 20.0) == ""
+        assert book.due(5, 60.0) == ""
+        assert book.due(9, 60.0) == RECOVERY
+        book.begin(RECOVERY, 9, 60.0)
+        assert book.committed(manifest(9, RECOVERY), 70.0) == [manifest(5, RECOVERY)]
+        assert book.due(20, 110.0) == "", "a save of 10 s is repeated after 200 s at the earliest"
+        assert book.committed(manifest(30, "final"), 111.0) == [manifest(9, RECOVERY)]
+
+    @pytest.mark.parametrize(("keep", "left"), [(0, 5), (1, 1), (3, 3)])
+    def test_the_last_ones_are_kept_and_zero_keeps_all(self, keep: int, left: int) -> None:
+        book = CheckpointBook(1, keep, 0.0)
+        for version in range(5):
+            book.committed(manifest(version), 0.0)
+        assert [m["version"] for m in book.manifests] == list(range(5))[-left:]
+
+    def test_a_refused_checkpoint_is_passed_over(self) -> None:
+        book = CheckpointBook(1, 0, 0.0, [manifest(1), manifest(2)], manifest(0))
+        book.refuse("/c/2-periodic")
+        assert book.to_restore == manifest(1)
+        book.refuse("/c/1-periodic")
+        assert book.to_restore == manifest(0)
+        book.refuse("/c/0-periodic")
+        assert book.to_restore is None
+
+    def test_a_directory_of_checkpoints_is_its_newest(self, tmp_path: Path) -> None:
+        directory = CheckpointDirectory(tmp_path, "job-1")
+        for version in (7, 12):
+            path = directory.prepare(version)
+            directory.commit(
+                {"version": version, "directory": str(path), "files": [], "job_id": "job-1", "created_at": version}
+            )
+        directory.prepare(99)
+        assert find_checkpoint(str(tmp_path))["version"] == 12
+        found = find_checkpoint(str(next(tmp_path.glob("*0007*"))))
+        assert found["version"] == 7
+        directory.prune(found)
+        assert not list(tmp_path.glob("*0007*"))
+
+    def test_another_jobs_checkpoint_is_never_removed(self, tmp_path: Path) -> None:
+        path = CheckpointDirectory(tmp_path, "job-1").prepare(1)
+        entry = {"version": 1, "directory": str(path), "files": [], "job_id": "job-1"}
+        CheckpointDirectory(tmp_path, "job-1").commit(entry)
+        CheckpointDirectory(tmp_path, "job-2").prune(entry)
+        CheckpointDirectory(tmp_path / "elsewhere", "job-1").prune(entry)
+        assert find_checkpoint(str(tmp_path))["version"] == 1
+
+    @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": 1, "files": [{"name": "x"}]}'])
+    def test_a_damaged_manifest_is_named(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "manifest.json").write_text(text)
+        with pytest.raises(DataError, match=r"manifest\.json is damaged"):
+            find_checkpoint(str(tmp_path))
+
+
+class TestEvaluations:
+    def test_states_add_up_whatever_their_shape(self) -> None:
+        one = {"sum": [1, [2.5, 3]], "kind": "auc"}
+        assert merge("m", one, {"sum": [4, [5, 6]], "kind": "auc"}) == {"sum": [5, [7.5, 9]], "kind": "auc"}
+
+    @pytest.mark.parametrize("other", [{"sum": [1], "kind": "auc"}, {"sum": [1, 2], "kind": "mean"}, {"sum": "x"}])
+    def test_states_that_do_not_fit_are_refused_by_name(self, other: dict[str, Any]) -> None:
+        with pytest.raises(UserCodeError, match="'m'"):
+            merge("m", {"sum": [1, 2], "kind": "auc"}, other)
+
+    def test_results_are_read_with_or_without_their_name(self) -> None:
+        assert states_of(b'{"states": {"a": {"sum": [1]}}}') == states_of(b'{"a": {"sum": [1]}}')
+        assert metrics_of(b'{"metrics": {"a": 1}}') == metrics_of(b'{"a": 1}') == {"a": 1.0}
+        with pytest.raises(UserCodeError):
+            metrics_of(b"[]")
+        with pytest.raises(UserCodeError):
+            states_of(b'{"a": 3}')
+
+    @pytest.mark.parametrize(
+        ("mode", "values", "stops_at"),
+        [
+            ("max", [0.5, 0.6, 0.6, 0.55, 0.9], 3),
+            ("min", [1.0, 0.5, 0.4, 0.3, 0.2], None),
+            ("min", [1.0, 0.995, 0.999, 0.2], 2),
+        ],
+    )
+    def test_early_stopping(self, mode: str, values: list[float], stops_at: int | None) -> None:
+        stopping = EarlyStopping.from_mapping(
+            {"monitor": "val_x", "patience": 2, "mode": mode, "min_delta": 0.01 if mode == "min" else 0.0}
+        )
+        reasons = [bool(stopping.observe({"x": value})) for value in values]
+        assert (reasons.index(True) if True in reasons else None) == stops_at
+        assert stopping.observe({"other": 1.0}) == ""
+
+
+def status(
+    index: int, incarnation: int, state: ProcessState, code: int | None = None, reason: str = ""
+) -> ProcessStatus:
+    return ProcessStatus(ProcessId("j", Role.WORKER, index, incarnation), state, code, reason)
+
+
+def running_pool(count: int = 2, memory: int = 0) -> WorkerPool:
+    pool = WorkerPool(Limits(), memory)
+    pool.reconcile(count, 0.0)
+    for index in range(count):
+        pool.process(status(index, 0, ProcessState.RUNNING), 0.0)
+        pool.hello(index, 0, 1.0)
+    return pool
+
+
+class TestWorkers:
+    def test_scaling_down_drains_the_highest_and_stops_those_that_never_began(self) -> None:
+        pool = running_pool(2)
+        (launch,) = pool.reconcile(3, 2.0)
+        assert launch == LaunchWorker(2, 0, 0)
+        assert pool.reconcile(1, 3.0) == [TerminateWorker(2, 0, 5.0)]
+        assert [w.state for w in pool.living] == [WorkerState.RUNNING, WorkerState.DRAINING, WorkerState.LEAVING]
+        assert pool.reconcile(1, 4.0) == []
+        overdue = pool.overdue(3.0 + 26.0, watch=True)
+        assert [(worker.index, reason) for worker, reason in overdue] == [(1, "")]
+
+    def test_a_new_worker_never_takes_a_used_name(self) -> None:
+        pool = running_pool(1)
+        pool.process(status(0, 0, ProcessState.EXITED, -9), 2.0)
+        assert pool.reconcile(1, 2.0) == [LaunchWorker(0, 1, 0)]
+
+    @pytest.mark.parametrize(
+        ("code", "reason", "death"),
+        [
+            (-9, "", Death.KILLED),
+            (-9, "oom_killed", Death.OUT_OF_MEMORY),
+            (-15, "terminated", Death.PREEMPTED),
+            (143, "", Death.PREEMPTED),
+            (None, "launcher_lost", Death.KILLED),
+            (70, "", Death.KILLED),
+            (0, "", Death.CRASHED),
+            (1, "", Death.CRASHED),
+            (-11, "", Death.CRASHED),
+        ],
+    )
+    def test_why_a_worker_died(self, code: int | None, reason: str, death: Death) -> None:
+        pool = running_pool(1)
+        found = pool.process(status(0, 0, ProcessState.EXITED, code, reason), 2.0)
+        assert found is not None
+        assert found[1] is death
+
+    def test_leaving_when_told_is_expected(self) -> None:
+        pool = running_pool(2)
+        pool.reconcile(1, 2.0)
+        found = pool.process(status(1, 0, ProcessState.EXITED, 0), 3.0)
+        assert found is not None
+        assert found[1] is Death.EXPECTED
+
+    def test_an_exit_that_was_heard_twice_is_one_death(self) -> None:
+        pool = running_pool(1)
+        assert pool.process(status(0, 0, ProcessState.EXITED, -9), 2.0) is not None
+        assert pool.process(status(0, 0, ProcessState.EXITED, -9), 3.0) is None
+        assert pool.hello(0, 0, 4.0) is None
+
+    def test_memory_grows_up_to_a_bound(self) -> None:
+        pool = running_pool(1, memory=1000)
+        assert pool.charge(Death.OUT_OF_MEMORY, 0.0) == ""
+        assert pool.memory_mib == 1500
+        reasons = [pool.charge(Death.OUT_OF_MEMORY, 0.0) for _ in range(4)]
+        assert pool.memory_mib <= 4000
+        assert "run out of memory" in reasons[-1]
+
+    def test_crashes_in_a_row_condemn_the_job_and_a_finished_task_forgives_them(self) -> None:
+        pool = running_pool(1)
+        assert pool.charge(Death.CRASHED, 0.0) == ""
+        assert pool.charge(Death.CRASHED, 0.0) == ""
+        pool.settled("worker-0.0", "t")
+        assert [bool(pool.charge(Death.CRASHED, 0.0)) for _ in range(3)] == [False, False, True]
+
+    def test_relaunches_wait_longer_each_time(self) -> None:
+        pool = running_pool(1)
+        pool.process(status(0, 0, ProcessState.EXITED, -11), 10.0)
+        pool.charge(Death.CRASHED, 10.0)
+        assert pool.reconcile(1, 10.1) == []
+        assert pool.reconcile(1, 11.0) == [LaunchWorker(0, 1, 0)]
+
+    def test_a_worker_without_progress_is_found(self) -> None:
+        pool = running_pool(1)
+        token = LeaseToken(1, 1, "0" * 16)
+        pool.leased([Lease(TaskId(TaskType.TRAINING, 0, 0, 0, 10), "worker-0.0", token, 0.0)])
+
+        def beat(now: float, position: int, p95: float = 1.0) -> None:
+            pool.heartbeat(Heartbeat(0, 0, {str(token): position}, steps=5, phase="training", step_p95_s=p95), now)
+
+        for second in range(100):
+            beat(float(second), second)
+        assert pool.overdue(100.0, watch=True) == []
+        for second in range(100, 200):
+            beat(float(second), 100)
+        assert "no progress" in pool.overdue(200.0, watch=True)[0][1]
+        assert pool.overdue(200.0, watch=False) == []
+        beat(200.0, 100, p95=15.0)
+        assert pool.overdue(200.0, watch=True) == [], "ten of its slowest usual steps"
+        assert "no heartbeat" in pool.overdue(300.0, watch=True)[0][1]
+
+    def test_a_worker_that_waits_is_not_stuck(self) -> None:
+        pool = running_pool(1)
+        for second in range(0, 1000, 2):
+            pool.heartbeat(Heartbeat(0, 0, phase="waiting"), float(second))
+        assert pool.overdue(1000.0, watch=True) == []
+
+    def test_speed_is_measured_by_number_of_workers(self) -> None:
+        pool, throughput = running_pool(2), Throughput()
+        for second, index in itertools.product(range(30), range(2)):
+            beat = Heartbeat(index, 0, records=100 * second, steps=second + 1, phase="training")
+            worker = pool.heartbeat(beat, float(second))
+            assert worker is not None
+            throughput.heartbeat(worker)
+            throughput.tick(pool, float(second))
+        assert throughput.by_workers[2] == pytest.approx(200.0, rel=0.1)
+        throughput.target_changed(2, 3, 30.0)
+        pool.reconcile(3, 30.0)
+        worker = pool.heartbeat(Heartbeat(2, 0, records=1, steps=1, phase="training"), 36.0)
+        throughput.tick(pool, 36.0)
+        assert throughput.rescale_cost_s == pytest.approx(6.0)
+
+
+class TestFailures:
+    def test_three_failures_on_two_workers_condemn_a_task_whichever_part_it_was(self) -> None:
+        book = FailureBook(Limits())
+        task = TaskId(TaskType.TRAINING, 1, 4, 40, 50)
+        assert not book.user_failed(task, 0, alone=False)
+        assert not book.user_failed(task.rest_from(45), 0, alone=False)
+        assert not book.user_failed(task, 0, alone=False), "one worker alone proves nothing while there are others"
+        assert book.user_failed(task, 1, alone=False)
+
+    def test_the_only_worker_suffices(self) -> None:
+        book = FailureBook(Limits())
+        task = TaskId(TaskType.TRAINING, 1, 4, 40, 50)
+        assert [book.user_failed(task, 0, alone=True) for _ in range(3)] == [False, False, True]
+
+    def test_failures_of_different_tasks_do_not_add_up(self) -> None:
+        book = FailureBook(Limits())
+        tasks = [TaskId(TaskType.TRAINING, 1, index, 0, 10) for index in range(5)]
+        assert not any(book.user_failed(task, index, alone=True) for index, task in enumerate(tasks))
+
+
+class TestListing:
+    @pytest.mark.parametrize(
+        ("text", "own"),
+        [
+            ("def custom_data_reader(o): ...", True),
+            ("from readers import make as custom_data_reader", True),
+            ("custom_data_reader = 1", True),
+            ("custom_data_reader: object = 1", True),
+            ("def f():\n    custom_data_reader = 1", False),
+            ("# custom_data_reader", False),
+            ("syntax error here", False),
+        ],
+    )
+    def test_a_module_with_its_own_reader_is_known_without_running_it(
+        self, tmp_path: Path, text: str, own: bool
+    ) -> None:
+        (tmp_path / "sub").mkdir()
+        (tmp_path / "sub" / "m.py").write_text(text)
+        spec = JobSpec.from_mapping({"model_def": "sub.m.f", "model_zoo": str(tmp_path), "training_data": "/d"})
+        assert has_own_reader(spec, tmp_path) is own
+
+    async def test_shards_come_in_pieces_and_the_last_one_says_so(self, tmp_path: Path) -> None:
+        (tmp_path / "d.csv").write_text("a\n" + "1\n" * 5001)
+        pieces = [piece async for piece in list_shards(str(tmp_path / "d.csv"), 4, {})]
+        assert [last for _, last in pieces] == [False] * (len(pieces) - 1) + [True]
+        assert len(pieces) > 1
+        assert sum(shard.records for shards, _ in pieces for shard in shards) == 5001
+
+    async def test_missing_data_is_named(self) -> None:
+        with pytest.raises(DataError, match="/nowhere"):
+            async for _ in list_shards("/nowhere/x.csv", 4, {}):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "output", "wanted"),
+    [
+        ("", "/job/artifacts/model/a.keras", "", ("model/a.keras", "model/a.keras")),
+        ("a.keras", "/job/artifacts/model/a.keras", "", ("a.keras", "model/a.keras")),
+        ("", "/out/v/a.keras", "/out", ("v/a.keras", "/out/v/a.keras")),
+        ("", "model/a.keras", "/out", ("model/a.keras", "model/a.keras")),
+    ],
+)
+def test_artifacts_are_named_by_where_they_are(name: str, path: str, output: str, wanted: tuple[str, str]) -> None:
+    assert locate(name, path, Path("/job/artifacts"), output) == wanted
