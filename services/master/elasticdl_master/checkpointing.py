@@ -130,6 +130,8 @@ class ServerOperations:
             status = await self._control.status(index)
         except ElasticDLError:
             return
+        if server.incarnation != incarnation:
+            return  # replaced while the call was under way: nobody knows which of the two has answered
         # An old process may answer at the address of the new one while it is dying.
         first = self._first_seen.setdefault(status.generation, (index, incarnation))
         if first == (index, incarnation):
