@@ -185,8 +185,7 @@ def _parse_file(path: Path, shown: str) -> ast.Module:
             f"{shown}:{error.lineno or 1}: {error.msg}",
             fix=f"correct line {error.lineno or 1} of {shown}",
             traceback=(
-                f'  File "{shown}", line {error.lineno or 1}\n    {line}{marker}\n'
-                f"{type(error).__name__}: {error.msg}"
+                f'  File "{shown}", line {error.lineno or 1}\n    {line}{marker}\n{type(error).__name__}: {error.msg}'
             ),
         ) from None
     except (UnicodeDecodeError, ValueError, RecursionError, MemoryError) as error:

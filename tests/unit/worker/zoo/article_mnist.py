@@ -21,9 +21,7 @@ def forward():
 def loss(labels, predictions):
     labels = tf.reshape(labels, [-1])
     return tf.reduce_mean(
-        input_tensor=tf.nn.sparse_softmax_cross_entropy_with_logits(
-            logits=predictions, labels=labels
-        )
+        input_tensor=tf.nn.sparse_softmax_cross_entropy_with_logits(logits=predictions, labels=labels)
     )
 
 
@@ -43,18 +41,14 @@ def eval_metrics_fn():
 def dataset_fn(dataset, mode, _):
     def _parse_data(record):
         if mode == Mode.PREDICTION:
-            feature_description = {
-                "image": tf.io.FixedLenFeature([28, 28], tf.float32)
-            }
+            feature_description = {"image": tf.io.FixedLenFeature([28, 28], tf.float32)}
         else:
             feature_description = {
                 "image": tf.io.FixedLenFeature([28, 28], tf.float32),
                 "label": tf.io.FixedLenFeature([1], tf.int64),
             }
         r = tf.io.parse_single_example(record, feature_description)
-        features = {
-            "image": tf.math.divide(tf.cast(r["image"], tf.float32), 255.0)
-        }
+        features = {"image": tf.math.divide(tf.cast(r["image"], tf.float32), 255.0)}
         if mode == Mode.PREDICTION:
             return features
         else:  # noqa: RET505
