@@ -291,6 +291,7 @@ class JobProcesses:
         self.exports: list[dict[str, Any]] = []
         self.away = False
         self._watchers: list[asyncio.Queue[ProcessStatus]] = []
+        self._dying: dict[int, list[asyncio.Task[None]]] = {}
 
     # -- what tests do ---------------------------------------------------------------------------------------------
 
@@ -389,6 +390,8 @@ class JobProcesses:
             raise UnavailableError("the agent is away")
 
     async def _serve(self, process: ProcessId) -> None:
+        # A server that stops removes its socket: it must be gone before the next one listens there.
+        await asyncio.gather(*self._dying.pop(process.index, []), return_exceptions=True)
         fake = FakeServer(process.index, self.num_ps)
         server = make_server(PS_SERVICE, fake, lambda token: tokens.verify(self.secret, token, job_id=self.job_id))
         listen(server, self.address(self.job_id, Role.PS, process.index))
@@ -421,6 +424,8 @@ class JobProcesses:
         task = self.tasks.pop(process, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
+            if process.role is Role.PS:
+                self._dying.setdefault(process.index, []).append(task)
         self._set(ProcessStatus(process, ProcessState.EXITED, code, reason))
 
     def _set(self, status: ProcessStatus) -> None:
