@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,28 @@ def test_the_readme(tmp_path: Path) -> None:
     assert '"state":"SUCCEEDED"' in shown.replace(" ", "")
     assert (tmp_path / "model.keras").stat().st_size > 10_000
     assert any((tmp_path / "digits-export").rglob("*.keras"))
+
+
+def test_the_api_reference(cluster: Cluster, tmp_path: Path) -> None:
+    shown = run_document(ROOT / "docs" / "api.md", tmp_path, cluster.environment, timeout=600)
+    assert "event: end" in shown
+    assert (tmp_path / "model.keras").stat().st_size > 10_000
+
+
+def test_the_readmes_python(cluster: Cluster, digits: Path, tmp_path: Path) -> None:
+    """The model module trains as it stands, and the client's lines run."""
+    module, client = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "digits.py").write_text(module)
+    cluster.cli(
+        *("train", "--local", "--model_zoo", str(tmp_path / "zoo"), "--model_def", "digits.forward"),
+        *("--training_data", str(digits / "train"), "--validation_data", str(digits / "validation")),
+        *("--max_step", "20", "--output", str(tmp_path / "output")),
+    )
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    shutil.copytree(digits, tmp_path / "digits-data")
+    done = cluster.run(sys.executable, "-c", client, cwd=tmp_path)
+    assert done.stdout.split() == ["SUCCEEDED"], done.stderr
 
 
 @pytest.mark.parametrize("example", ["digits", "iris"])
