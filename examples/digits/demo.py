@@ -173,7 +173,7 @@ def run(directory: Path, epochs: int) -> int:
 def main() -> int:
     """Runs the command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=120, help="passes over the training data (default: 120)")
+    parser.add_argument("--epochs", type=int, default=60, help="passes over the training data (default: 60)")
     parser.add_argument("--keep", action="store_true", help="keep the directory with data, logs and the export")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))

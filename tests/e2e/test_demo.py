@@ -1,0 +1,23 @@
+"""`./dev demo` from cluster to checked export; only the making of the environment is left out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.local_cluster import EXAMPLES, Cluster, user_environment
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+def test_the_demo(tmp_path: Path) -> None:
+    shell = Cluster(tmp_path, user_environment(tmp_path) | {"TMPDIR": str(tmp_path)})
+    done = shell.run(sys.executable, str(EXAMPLES / "digits" / "demo.py"), "--epochs", "40", timeout=500)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "scaling the running job to 3" in done.stdout
+    assert "the third gave back the rest of its task and left" in done.stdout
+    assert "nothing is left running" in done.stdout
+    assert "so says the exported model" in done.stdout
+    assert list(tmp_path.glob("elasticdl-demo-*")) == []
