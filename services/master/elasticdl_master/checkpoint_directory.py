@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,18 @@ class CheckpointDirectory:
     def abandon(self, directory: Path) -> None:
         """Removes a checkpoint that was never committed."""
         shutil.rmtree(directory, ignore_errors=True)
+
+    def sweep(self, known: Collection[str]) -> None:
+        """Removes what masters before this one left without committing it.
+
+        Call it only if the whole directory is this job's.
+
+        Args:
+            known: directories of committed checkpoints.
+        """
+        for path in self.root.glob("version-*"):
+            if str(path.absolute()) not in known:
+                shutil.rmtree(path, ignore_errors=True)
 
     def prune(self, manifest: Mapping[str, Any]) -> None:
         """Removes a checkpoint of this job: its manifest first, so that a half removed one does not look whole."""

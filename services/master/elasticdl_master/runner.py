@@ -198,11 +198,14 @@ class JobRunner:
         control = ServerControl(addresses, self._token)
         stack.push_async_callback(control.close)
         root = Path(spec.checkpoint_dir) if spec.checkpoint_dir else settings.job_dir / "checkpoints"
+        checkpoints = CheckpointDirectory(root, settings.job_id)
+        if not spec.checkpoint_dir:
+            await asyncio.to_thread(checkpoints.sweep, {str(m["directory"]) for m in setup.manifests})
         self._desk = Desk(machine, queue, self._pass_on, time.monotonic, self._fence)
         self._servers = ServerOperations(
             machine,
             control,
-            CheckpointDirectory(root, settings.job_id),
+            checkpoints,
             self._api,
             self._tell,
             self._provenance(spec),

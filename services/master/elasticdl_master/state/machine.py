@@ -37,7 +37,8 @@ class JobMachine(TakingOver):
         _HANDLERS[type(event)](self, event, now)
         if self._started and not self.finished:
             self._advance(now)
-            self._note()
+            if type(event) not in _ROUTINE or not all(isinstance(one, _ROUTINE_ANSWERS) for one in self._out):
+                self._note()
         out, self._out = self._out, []
         return out
 
@@ -252,6 +253,9 @@ class JobMachine(TakingOver):
             self._out += self.workers.stop(worker, self.limits.leave_s)
 
 
+_ROUTINE = (ev.TasksLeased, ev.TaskReported, ev.Heartbeat, ev.Tick)
+_ROUTINE_ANSWERS = (do.MarkDone, do.PostLosses)
+"""What happens a thousand times a second and changes nothing that the next master could not find out itself."""
 _HANDLERS: dict[type, Callable[[JobMachine, Any, float], None]] = {
     ev.Started: JobMachine._on_started,
     ev.ShardsListed: JobMachine._on_shards_listed,
