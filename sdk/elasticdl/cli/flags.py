@@ -42,6 +42,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
         "keras",
         "embedding_threshold_bytes",
         "eager",
+        "xla",
     ),
     "Data": ("training_data", "validation_data", "prediction_data", "data_reader_params"),
     "Work": (
@@ -116,6 +117,7 @@ _TRAINING_ONLY = frozenset(
         "checkpoint_dir",
         "keep_checkpoint_max",
         "export_formats",
+        "xla",
     }
 )
 _NOT_FOR: Mapping[JobType, frozenset[str]] = {

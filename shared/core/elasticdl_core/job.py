@@ -60,6 +60,7 @@ class JobType(enum.StrEnum):
 
 STRATEGIES = ("auto", "ParameterServerStrategy")
 KERAS_FLAVOURS = ("default", "legacy")
+XLA_MODES = ("auto", "on", "off")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
@@ -108,6 +109,7 @@ class JobSpec:
         get_model_steps: local updates between two pulls of the dense parameters.
         embedding_threshold_bytes: an ``Embedding`` layer larger than this becomes PS-backed.
         eager: run the model eagerly and print every layer's output.
+        xla: ``auto`` tries the training step with XLA too and keeps the faster one, ``on`` uses XLA, ``off`` never.
         checkpoint_steps: checkpoint every N updates; 0 for the end of the job only.
         checkpoint_dir: where checkpoints go; empty for the job's own directory.
         keep_checkpoint_max: keep the last N; 0 keeps all.
@@ -161,6 +163,7 @@ class JobSpec:
     get_model_steps: int = 1
     embedding_threshold_bytes: int = 2 * 1024 * 1024
     eager: bool = False
+    xla: str = "auto"
     checkpoint_steps: int = 0
     checkpoint_dir: str = ""
     keep_checkpoint_max: int = 3
@@ -262,6 +265,12 @@ class JobSpec:
             "keras",
             f"{self.keras!r} is unknown",
             f"give one of {KERAS_FLAVOURS}",
+        )
+        need(
+            self.xla in XLA_MODES,
+            "xla",
+            f"{self.xla!r} is unknown",
+            f"give one of {XLA_MODES}",
         )
         need(
             self.distribution_strategy in STRATEGIES,

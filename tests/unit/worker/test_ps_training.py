@@ -67,11 +67,15 @@ def traced(job_dir: Path) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("threshold", [2 << 20, 0], ids=["in graph", "on PS"])
-async def test_synchronous_training_equals_plain_keras(make_spec: Any, tmp_path: Path, threshold: int) -> None:
+@pytest.mark.parametrize(
+    ("threshold", "xla"), [(2 << 20, "auto"), (0, "auto"), (0, "on")], ids=["in graph", "on PS", "on PS with XLA"]
+)
+async def test_synchronous_training_equals_plain_keras(
+    make_spec: Any, tmp_path: Path, threshold: int, xla: str
+) -> None:
     """One worker, SGD: the same losses and the same weights as Keras' own training, to 1e-5."""
     fields = {"model_params": {"regularised": True}, "optimizer_params": {"clipnorm": 0.5}}
-    spec = make_spec(use_async=False, embedding_threshold_bytes=threshold, log_loss_steps=1, **fields)
+    spec = make_spec(use_async=False, embedding_threshold_bytes=threshold, log_loss_steps=1, xla=xla, **fields)
     master, parameters = FakeMaster(spec, tmp_path), MemoryParameters()
     await master.start()
     records = add_training(master, spec, epochs=2)

@@ -24,6 +24,7 @@ from elasticdl_worker.trainers.tensorflow.initializers import KNOWN, initializer
 _log = structlog.get_logger(__name__)
 _FLOAT_BYTES = 4
 ZEROS_NAME = "elasticdl_rows_before_lookup"
+ROWS_NAME = "elasticdl_rows_of_lookup"
 
 
 @dataclass
@@ -199,6 +200,6 @@ class RowsScope:
                 fix="let the model call its embedding layers equally often each time, whatever `training` is",
             )
         indices = self._inverse[table][number]
-        rows = tf.gather(self._rows[table], indices)
+        rows = tf.gather(self._rows[table], indices, name=ROWS_NAME)
         rows.set_shape(ids.shape.concatenate([dim]))
         return rows

@@ -25,6 +25,7 @@ from elasticdl_worker.trainers.tensorflow.metrics import Metrics
 from elasticdl_worker.trainers.tensorflow.model import BuildOptions, PreparedModel, build_model
 from elasticdl_worker.trainers.tensorflow.optimizers import TranslatedOptimizer, translate
 from elasticdl_worker.trainers.tensorflow.programs import Programs
+from elasticdl_worker.trainers.tensorflow.step_choice import Horizon, StepChoice
 from elasticdl_worker.trainers.tensorflow.stream import Over, Stream, TaskBroken, TaskRead, Work
 from elasticdl_worker.trainers.tensorflow.trainer import Trainer, loss_metric, update_mode
 from elasticdl_worker.user_code import ModelModule
@@ -99,7 +100,16 @@ class TensorFlowEngine:
         if spec.type is JobType.TRAINING:
             module.need("loss")
         clipping = translated.clipping if translated else None
-        self._programs = Programs(self._model, module.loss, main.labels_spec, clipping, eager=spec.eager)
+        horizon = Horizon(spec.num_epochs, spec.max_steps)
+        self._programs = Programs(
+            self._model,
+            module.loss,
+            main.labels_spec,
+            clipping,
+            eager=spec.eager,
+            choice=StepChoice(spec.xla, horizon.remaining),
+            minibatch_size=spec.minibatch_size,
+        )
         specs = self._model.dense_specs(optimizer)
         tables = list(self._model.tables.values())
         optimizer_spec = translated.spec if translated else OptimizerSpec("sgd", {"learning_rate": 0.0})
@@ -117,6 +127,7 @@ class TensorFlowEngine:
             self._session,
             self._session.progress,
             self._local_updates(translated),
+            horizon,
         )
         self._session.describe_model(
             describe(module, specs, tables, translated.spec if translated else None, self._callbacks, keras_version())

@@ -16,6 +16,8 @@ from elasticdl_worker.trainers.tensorflow.embeddings import ZEROS_NAME, CollectS
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, tf
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel, call_model
 from elasticdl_worker.trainers.tensorflow.optimizers import Clipping
+from elasticdl_worker.trainers.tensorflow.step_choice import StepChoice
+from elasticdl_worker.trainers.tensorflow.xla import ChosenStep, XlaStep
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Programs:
         labels_spec: nested ``tf.TypeSpec`` of the labels; None where there are none.
         clipping: applied to the gradients.
         eager: run without compilation.
+        choice: chooses between the plain step and the one of XLA; None is always plain.
+        minibatch_size: number of records in a full-size minibatch; needed for a choice.
     """
 
     def __init__(
@@ -67,11 +71,15 @@ class Programs:
         clipping: Clipping | None = None,
         *,
         eager: bool = False,
+        choice: StepChoice | None = None,
+        minibatch_size: int = 0,
     ) -> None:
         self.model = model
         self._clipping = clipping or Clipping()
         self._labels_spec = labels_spec
         self._eager = eager
+        self._choice = choice
+        self._minibatch_size = minibatch_size
         # As in Keras: version 2 translates control flow in a loss (AutoGraph), version 3 does not.
         self._loss = tf.function(loss) if loss is not None and is_legacy() and not eager else loss
         self._collectors: dict[bool, Callable[[Any], list[Any]]] = {}
@@ -116,13 +124,13 @@ class Programs:
         """
         if self._step is None:
             self._step = self._make_step(lookups)
-        tensors = {table: tf.convert_to_tensor(values) for table, values in rows.items()}
-        loss, dense, row_gradients, state = self._step(features, labels, tensors, lookups.inverse)
+        loss, dense, row_gradients, state = self._step(features, labels, rows, lookups.inverse)
         changes = {name: _view(change) for name, change in zip(self.model.state, state, strict=True)}
         return StepResult(
             loss=float(loss),
             dense={name: _view(g) for name, g in zip(self._gradient_names, dense, strict=True)},
-            rows={name: _view(g) for name, g in zip(self._row_names, row_gradients, strict=True)},
+            # What comes after the rows is padding.
+            rows={name: _view(g)[: len(rows[name])] for name, g in zip(self._row_names, row_gradients, strict=True)},
             state={name: change for name, change in changes.items() if change.any()},
         )
 
@@ -130,8 +138,7 @@ class Programs:
         """The model's outputs for a minibatch, in inference mode, as tensors."""
         if False not in self._forwards:
             self._forwards[False] = self._make_forward(lookups)
-        tensors = {table: tf.convert_to_tensor(values) for table, values in rows.items()}
-        return self._forwards[False](features, tensors, lookups.inverse)
+        return self._forwards[False](features, _tensors(rows), lookups.inverse)
 
     def compute(self, features: Any, labels: Any, scope: lookup.Scope | None) -> tuple[Any, Any]:
         """Loss and predictions in training mode, to be called under a tape.
@@ -219,10 +226,13 @@ class Programs:
 
     def _make_step(self, lookups: Lookups) -> Callable[..., Any]:
         if self._eager:
-            return self._step_now
+            return lambda features, labels, rows, inverse: self._step_now(features, labels, _tensors(rows), inverse)
         rows, inverse = self._lookup_signature(lookups)
-        signature = (self.model.features_spec, self._labels_spec, rows, inverse)
-        return Compiled(self._step_now, signature)
+        batch = (self.model.features_spec, self._labels_spec)
+        plain = Compiled(self._step_now, (*batch, rows, inverse))
+        if self._choice is None or self._choice.mode == "off":
+            return lambda features, labels, rows, inverse: plain(features, labels, _tensors(rows), inverse)
+        return ChosenStep(plain, XlaStep(self._step_now, batch, self._minibatch_size), self._choice)
 
     def _step_now(self, features: Any, labels: Any, rows: dict[str, Any], inverse: dict[str, Any]) -> Any:
         before = [tf.identity(variable) for variable in self.model.state.values()]
@@ -267,6 +277,10 @@ def _merged(gradient: Any, source: Any) -> Any:
         return gradient
     count = tf.shape(source)[0]
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, count)
+
+
+def _tensors(rows: Mapping[str, Any]) -> dict[str, Any]:
+    return {table: tf.convert_to_tensor(values) for table, values in rows.items()}
 
 
 def _view(tensor: Any) -> NDArray[Any]:

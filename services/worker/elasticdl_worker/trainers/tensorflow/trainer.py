@@ -27,6 +27,7 @@ from elasticdl_worker.trainers.tensorflow.metrics import Metrics, to_numpy
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel
 from elasticdl_worker.trainers.tensorflow.optimizers import TranslatedOptimizer
 from elasticdl_worker.trainers.tensorflow.programs import Lookups, Programs, StepResult
+from elasticdl_worker.trainers.tensorflow.step_choice import Horizon
 from elasticdl_worker.trainers.tensorflow.stream import Work
 from elasticdl_worker.user_code import ModelModule
 
@@ -71,6 +72,7 @@ class Trainer:
         runner: runs the client's coroutines.
         progress: hears of steps and losses.
         local_updates: applies gradients to the model between pulls of the dense parameters; None pulls each time.
+        horizon: hears of each step.
 
     Attributes:
         version: the highest model version seen.
@@ -87,6 +89,7 @@ class Trainer:
         runner: Runner,
         progress: Progress,
         local_updates: LocalUpdates | None = None,
+        horizon: Horizon | None = None,
     ) -> None:
         self.version = 0
         self._spec = spec
@@ -98,6 +101,7 @@ class Trainer:
         self._runner = runner
         self._progress = progress
         self._local = local_updates
+        self._horizon = horizon
         self._latest: dict[str, NDArray[Any]] = {}
         self._pushes: deque[_Push | Callable[[], None]] = deque()
         self._guard = LossGuard()
@@ -134,6 +138,8 @@ class Trainer:
         pulled = work.pulled.result() if work.pulled is not None else self._pull(work)
         work.pulled = None
         self._steps += 1
+        if self._horizon is not None:
+            self._horizon.stepped(work.lease.task.id.round, pulled.version)
         if self._spec.use_async:
             self._compute_and_push(work, pulled)
             while sum(isinstance(entry, _Push) for entry in self._pushes) >= _MAX_PUSHES:
