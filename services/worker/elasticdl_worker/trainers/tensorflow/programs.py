@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from elasticdl.layers import lookup
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
-from elasticdl_worker.trainers.tensorflow.embeddings import ZEROS_NAME, CollectScope, RowsScope
+from elasticdl_worker.trainers.tensorflow.embeddings import ROWS_NAME, ZEROS_NAME, CollectScope, RowsScope
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, tf
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel, call_model
 from elasticdl_worker.trainers.tensorflow.optimizers import Clipping
@@ -276,7 +276,7 @@ def _merged(gradient: Any, source: Any) -> Any:
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     count = tf.shape(source)[0]
-    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, count)
+    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, count, name=ROWS_NAME)
 
 
 def _tensors(rows: Mapping[str, Any]) -> dict[str, Any]:

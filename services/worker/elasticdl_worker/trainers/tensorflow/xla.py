@@ -29,9 +29,12 @@ _INDEXED = {
     "ScatterNd": 0,
     "TensorScatterAdd": 1,
     "TensorScatterUpdate": 1,
+    "UnsortedSegmentSum": 1,
 }
 """Operations that go by indices, and the place of the indices among their inputs."""
 _DATA = ("Placeholder", "ReadVariableOp", "VariableV2")
+# Gradients go by the indices of their operation, which is looked at itself.
+_GRADIENTS = ("gradients/", "gradient_tape/")
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 
 
@@ -218,7 +221,7 @@ def dropped_check(graph_def: Any) -> str:
         for node in nodes:
             if node.op in _CHECKED:
                 return str(node.name)
-            if node.op in _INDEXED and ROWS_NAME not in node.name:
+            if node.op in _INDEXED and not any(part in node.name for part in (ROWS_NAME, *_GRADIENTS)):
                 index = _source(node.input[_INDEXED[node.op]])
                 if _follows_from_data(index, by_name):
                     return str(node.name)
