@@ -120,7 +120,7 @@ def _run(kind: JobType, given: dict[str, str | None], own: dict[str, Any]) -> in
             raise InvalidInputError(
                 f"--{foreign[0].replace('_', '-')} means nothing with --local", fix="leave one of them out"
             )
-    from elasticdl.cli.submission import prepare
+    from elasticdl.submission import prepare
 
     prepared = prepare(mapping_of(kind, given), check=not own["no_check"])
     if own["local"]:

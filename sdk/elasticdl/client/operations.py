@@ -15,6 +15,7 @@ from elasticdl.client.problems import error_of, unreachable
 from elasticdl.client.retry import RetryPolicy
 from elasticdl.client.steps import Answer, Failure, Operation, Pause, Request, Send, Work
 from elasticdl.client.views import Artifact, Event, Job, JobPage
+from elasticdl.submission import absolute_paths
 from elasticdl_core.errors import ElasticDLError, InvalidInputError
 from elasticdl_core.job import JobSpec
 
@@ -35,7 +36,9 @@ def job_path(job_id: str, *rest: str) -> str:
 
 
 def submission(spec: JobSpec | Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON data of a specification with fields replaced; default values are left to the API.
+    """The JSON data of a specification with fields replaced and local paths made absolute.
+
+    Default values are left to the API.
 
     Raises:
         InvalidInputError: the specification is neither a JobSpec nor a mapping.
@@ -52,7 +55,8 @@ def submission(spec: JobSpec | Mapping[str, Any] | None, overrides: Mapping[str,
             f"a job specification cannot be a {type(spec).__name__}",
             fix="give a JobSpec, a dict, or keyword arguments",
         )
-    return {**given, **overrides}
+    # Names of data that are no paths here may be known to the cluster, or to a reader of the user's.
+    return absolute_paths({**given, **overrides}, any_word=True)
 
 
 def _defaults() -> dict[str, Any]:

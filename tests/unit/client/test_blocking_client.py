@@ -36,6 +36,18 @@ def test_submitting_sends_what_was_given_and_nothing_else(api: FakeApi, client: 
     assert request.headers["authorization"] == f"Bearer {TOKEN}"
 
 
+def test_relative_local_paths_are_made_absolute(
+    api: FakeApi, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train").mkdir()
+    monkeypatch.chdir(tmp_path)
+    client.submit(model_def="m.f", model_bundle=BUNDLE, training_data="train", validation_data="table", output="out")
+    sent = api.requests("POST", "/jobs")[0].json()
+    assert sent["training_data"] == str(tmp_path / "train")
+    assert sent["output"] == str(tmp_path / "out")
+    assert sent["validation_data"] == "table", "what is no path here may be known there"
+
+
 def test_a_spec_object_and_keyword_arguments_make_one_body(api: FakeApi, client: Client) -> None:
     client.submit(JobSpec(**FIELDS, model_bundle=BUNDLE, minibatch_size=32, num_ps=2), num_ps=3)
     (request,) = api.requests("POST", "/jobs")

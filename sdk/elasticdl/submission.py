@@ -1,4 +1,4 @@
-"""From the flags of a job to a specification that can be submitted: paths made absolute, checked before an upload."""
+"""From what a user gives to a specification that can be submitted: paths made absolute, checked before an upload."""
 
 from __future__ import annotations
 
@@ -38,13 +38,27 @@ def prepare(mapping: dict[str, Any], *, check: bool = True) -> dict[str, Any]:
         from elasticdl.model_check import check_model_module
 
         check_model_module(spec.model_zoo, spec)
+    return absolute_paths(prepared, any_word=bool(spec.custom_data_reader))
+
+
+def absolute_paths(mapping: dict[str, Any], *, any_word: bool) -> dict[str, Any]:
+    """The specification with relative local paths made absolute: its job runs in other directories.
+
+    Args:
+        mapping: fields of ``JobSpec``.
+        any_word: leave relative names of data that are no paths here; otherwise they are an error.
+
+    Raises:
+        DataError: a relative path to data does not exist.
+    """
+    absolute = dict(mapping)
     for name in _DATA:
-        if prepared.get(name):
-            prepared[name] = absolute_data(name, prepared[name], any_word=bool(spec.custom_data_reader))
+        if isinstance(absolute.get(name), str) and absolute[name]:
+            absolute[name] = absolute_data(name, absolute[name], any_word=any_word)
     for name in _PLACES:
-        if prepared.get(name):
-            prepared[name] = _absolute(prepared[name])
-    return prepared
+        if isinstance(absolute.get(name), str) and absolute[name]:
+            absolute[name] = _absolute(absolute[name])
+    return absolute
 
 
 def _zoo(path: str) -> Path:
