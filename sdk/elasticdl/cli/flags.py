@@ -68,6 +68,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
         "sync_version_tolerance",
         "lr_staleness_modulation",
         "get_model_steps",
+        "max_staleness",
     ),
     "Checkpoints and results": (
         "checkpoint_steps",
@@ -113,6 +114,7 @@ _TRAINING_ONLY = frozenset(
         "sync_version_tolerance",
         "lr_staleness_modulation",
         "get_model_steps",
+        "max_staleness",
         "checkpoint_steps",
         "checkpoint_dir",
         "keep_checkpoint_max",

@@ -107,6 +107,9 @@ class JobSpec:
         sync_version_tolerance: how many versions old a gradient may be in synchronous mode.
         lr_staleness_modulation: divide the learning rate by the staleness of the gradient (asynchronous).
         get_model_steps: local updates between two pulls of the dense parameters.
+        max_staleness: how many of its worker's own last updates the parameters of a minibatch may miss, so that pulls
+            and pushes overlap with compute; 0 is strictly in order; -1 chooses 2 for models with embedding tables on
+            the PS, 0 for others.
         embedding_threshold_bytes: an ``Embedding`` layer larger than this becomes PS-backed.
         eager: run the model eagerly and print every layer's output.
         xla: ``auto`` tries the training step with XLA too and keeps the faster one, ``on`` uses XLA, ``off`` never.
@@ -161,6 +164,7 @@ class JobSpec:
     sync_version_tolerance: int = 0
     lr_staleness_modulation: bool = False
     get_model_steps: int = 1
+    max_staleness: int = -1
     embedding_threshold_bytes: int = 2 * 1024 * 1024
     eager: bool = False
     xla: str = "auto"
@@ -356,6 +360,12 @@ class JobSpec:
             "set use_async, or leave get_model_steps at 1",
         )
         need(
+            self.use_async or self.max_staleness <= 0,
+            "max_staleness",
+            "synchronous training is strictly in order",
+            "set use_async, or leave it at -1",
+        )
+        need(
             not self.evaluation_steps or bool(self.validation_data),
             "evaluation_steps",
             "there is nothing to evaluate on",
@@ -375,6 +385,7 @@ _AT_LEAST = {
     "grads_to_wait": 1,
     "sync_version_tolerance": 0,
     "get_model_steps": 1,
+    "max_staleness": -1,
     "embedding_threshold_bytes": 0,
     "checkpoint_steps": 0,
     "keep_checkpoint_max": 0,
@@ -385,7 +396,13 @@ _AT_LEAST = {
     "seed": 0,
 }
 _INT32 = 2**31 - 1
-_AT_MOST = {"num_ps": 1000, "min_workers": 10_000, "max_workers": 10_000, "embedding_threshold_bytes": 2**62}
+_AT_MOST = {
+    "num_ps": 1000,
+    "max_staleness": 16,
+    "min_workers": 10_000,
+    "max_workers": 10_000,
+    "embedding_threshold_bytes": 2**62,
+}
 _WHOLE_NUMBERS = tuple(f.name for f in dataclasses.fields(JobSpec) if f.type == "int")
 
 

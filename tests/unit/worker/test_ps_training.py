@@ -68,14 +68,22 @@ def traced(job_dir: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("threshold", "xla"), [(2 << 20, "auto"), (0, "auto"), (0, "on")], ids=["in graph", "on PS", "on PS with XLA"]
+    ("threshold", "how"),
+    [
+        (2 << 20, {"use_async": False}),
+        (0, {"use_async": False}),
+        (0, {"use_async": False, "xla": "on"}),
+        (2 << 20, {"use_async": True}),
+        (0, {"use_async": True, "max_staleness": 0}),
+    ],
+    ids=["in graph", "on PS", "on PS with XLA", "asynchronous in graph", "asynchronous on PS, in order"],
 )
-async def test_synchronous_training_equals_plain_keras(
-    make_spec: Any, tmp_path: Path, threshold: int, xla: str
+async def test_training_strictly_in_order_equals_plain_keras(
+    make_spec: Any, tmp_path: Path, threshold: int, how: dict[str, Any]
 ) -> None:
     """One worker, SGD: the same losses and the same weights as Keras' own training, to 1e-5."""
     fields = {"model_params": {"regularised": True}, "optimizer_params": {"clipnorm": 0.5}}
-    spec = make_spec(use_async=False, embedding_threshold_bytes=threshold, log_loss_steps=1, xla=xla, **fields)
+    spec = make_spec(embedding_threshold_bytes=threshold, log_loss_steps=1, **fields, **how)
     master, parameters = FakeMaster(spec, tmp_path), MemoryParameters()
     await master.start()
     records = add_training(master, spec, epochs=2)

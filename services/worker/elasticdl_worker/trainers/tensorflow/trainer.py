@@ -1,7 +1,8 @@
 """Trains on parameter servers: pull, compute, push; the push of one minibatch overlaps with the next one.
 
-With asynchronous SGD the parameters of a minibatch miss at most the updates of the ``depth + 1`` minibatches before
-it; with synchronous SGD nothing runs ahead, and a refused gradient is computed anew on fresh parameters.
+With asynchronous SGD the parameters of a minibatch miss at most the updates of the ``staleness`` minibatches of this
+worker before it: one for the push on its way, the others for pulls that run ahead. With synchronous SGD nothing runs
+ahead, and a refused gradient is computed anew on fresh parameters.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from elasticdl_worker.trainers.tensorflow.step_choice import Horizon
 from elasticdl_worker.trainers.tensorflow.stream import Work
 from elasticdl_worker.user_code import ModelModule
 
-PIPELINE_DEPTH = 1
-_MAX_PUSHES = 2
+TABLES_STALENESS = 2
+"""For models with embedding tables, unless the job says otherwise: a row is seldom in two minibatches in a row."""
 _MAX_REFUSALS = 1000
 
 
@@ -111,7 +112,18 @@ class Trainer:
     @property
     def depth(self) -> int:
         """Minibatches whose pull may run ahead; 0 pulls when the minibatch is due."""
-        return PIPELINE_DEPTH if self._spec.use_async and not self._spec.eager else 0
+        return max(self.staleness - 1, 0)
+
+    @property
+    def staleness(self) -> int:
+        """How many of this worker's own last updates a minibatch may miss."""
+        if not self._spec.use_async or self._spec.eager:
+            return 0
+        if self._spec.max_staleness >= 0:
+            return self._spec.max_staleness
+        # A dense parameter is changed by every minibatch, and a late gradient at a high rate makes training diverge
+        # that is stable in one process.
+        return TABLES_STALENESS if self._model.tables else 0
 
     def prefetch(self, work: Work, permit: Callable[[], bool]) -> bool:
         """Starts the pull of a minibatch, on the reading thread; False if the stream was stopped meanwhile."""
@@ -142,7 +154,7 @@ class Trainer:
             self._horizon.stepped(work.lease.task.id.round, pulled.version)
         if self._spec.use_async:
             self._compute_and_push(work, pulled)
-            while sum(isinstance(entry, _Push) for entry in self._pushes) >= _MAX_PUSHES:
+            while sum(isinstance(entry, _Push) for entry in self._pushes) > min(self.staleness, 1):
                 self._settle_first()
         else:
             self._train_in_step(work, pulled)
