@@ -32,6 +32,7 @@ from typing import BinaryIO
 
 from elasticdl.data import files
 from elasticdl.data.errors import CorruptDataError, DataError
+from elasticdl.data.record_file import checked_record, open_new
 
 MAGIC = 0x01020304
 MAGIC_BYTES = struct.pack("<I", MAGIC)
@@ -222,14 +223,7 @@ class Writer:
         self._records: list[bytes] = []
         self._bytes = 0
         self._owned = isinstance(path, str | Path)
-        self._file: BinaryIO | None
-        if isinstance(path, str | Path):
-            try:
-                self._file = Path(path).open("wb")  # noqa: SIM115 (closed by close)
-            except OSError as error:
-                raise DataError(f"{path}: cannot be written: {error.strerror}", fix="check the folder") from error
-        else:
-            self._file = path
+        self._file: BinaryIO | None = open_new(path)
 
     def write(self, record: bytes) -> None:
         """Adds a record; an empty one counts too.
@@ -239,12 +233,7 @@ class Writer:
         """
         if self._file is None:
             raise DataError("the RecordIO writer is closed", fix="write before close()")
-        if not isinstance(record, bytes | bytearray | memoryview):
-            raise DataError(
-                f"a RecordIO record is bytes, not {type(record).__name__}",
-                fix="serialise the record first, e.g. example.SerializeToString()",
-            )
-        record = bytes(record)
+        record = checked_record(record, "RecordIO")
         if self._records and self._bytes + len(record) + 4 > self._max_bytes:
             self.flush()
         self._records.append(record)

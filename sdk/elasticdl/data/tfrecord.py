@@ -20,6 +20,7 @@ import numpy as np
 from elasticdl.data import files
 from elasticdl.data.errors import CorruptDataError, DataError
 from elasticdl.data.offset_index import STRIDE, OffsetIndex
+from elasticdl.data.record_file import checked_record, open_new
 
 _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
@@ -65,14 +66,7 @@ class Writer:
 
     def __init__(self, path: str | Path | BinaryIO) -> None:
         self._owned = isinstance(path, str | Path)
-        self._file: BinaryIO | None
-        if isinstance(path, str | Path):
-            try:
-                self._file = Path(path).open("wb")  # noqa: SIM115 (closed by close)
-            except OSError as error:
-                raise DataError(f"{path}: cannot be written: {error.strerror}", fix="check the folder") from error
-        else:
-            self._file = path
+        self._file: BinaryIO | None = open_new(path)
 
     def write(self, record: bytes) -> None:
         """Adds a record; an empty one counts too.
@@ -82,12 +76,7 @@ class Writer:
         """
         if self._file is None:
             raise DataError("the TFRecord writer is closed", fix="write before close()")
-        if not isinstance(record, bytes | bytearray | memoryview):
-            raise DataError(
-                f"a TFRecord record is bytes, not {type(record).__name__}",
-                fix="serialise the record first, e.g. example.SerializeToString()",
-            )
-        self._file.write(encode_record(bytes(record)))
+        self._file.write(encode_record(checked_record(record, "TFRecord")))
 
     def close(self) -> None:
         """Closes the file; closing twice is allowed."""
