@@ -111,6 +111,7 @@ class World:
         self.state = JobState.STARTING
         self.desired = "run"
         self.target = spec.min_workers
+        self.validation_listed_at = 0.0
         self.plan: Mapping[str, Any] | None = None
         self.done: dict[str, None] = {}
         self.manifests: list[dict[str, Any]] = []
@@ -263,7 +264,9 @@ class World:
 
     def list_shards(self) -> None:
         for type_, shards in ((self.machine.work.main_type, self.shards), (TaskType.EVALUATION, self.validation)):
-            if shards:
+            if type_ is TaskType.EVALUATION and self.now < self.validation_listed_at:
+                self.deferred.append((self.validation_listed_at, do.ListShards(), 0))
+            elif shards:
                 for i, shard in enumerate(shards):
                     self.tell(ev.ShardsListed(type_, [shard], last=i + 1 == len(shards)))
 

@@ -278,6 +278,17 @@ def test_preemptions_cost_nothing_however_many() -> None:
     assert not [event for event in world.events if event.kind == "job_failed"]
 
 
+def test_a_limit_of_steps_reached_before_the_listing_is_complete_still_ends_with_an_evaluation() -> None:
+    world = make_world(2, max_steps=3, validation_data="/v")
+    world.validation_listed_at = world.now + 60
+    world.start_master()
+    run(world, ended)
+    assert world.now >= world.validation_listed_at
+    assert world.state is JobState.SUCCEEDED
+    assert [one.model_version for one in world.evaluations] == [world.manifests[-1]["version"]]
+    assert world.plan is not None
+
+
 def test_max_steps_ends_training_early_and_says_so() -> None:
     world = make_world(2, max_steps=10, validation_data="/v")
     world.start_master()

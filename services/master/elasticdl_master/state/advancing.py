@@ -80,9 +80,12 @@ class Advancing(Recovering):
             return
         if now < self._retry_save_at:
             return
+        if not work.listed:
+            # Training can stop (a limit of steps) before the listing is complete; what follows needs it.
+            return
         if work.stopped and work.validation is not None and not self._last_evaluation_begun:
             self._last_evaluation_begun = True
-            if self._evaluated_version != self.version and work.validation.listed:
+            if self._evaluated_version != self.version:
                 self._begin_evaluation(boundary=True, training_epoch=work.rounds_done)
         if self.final is None and not self.checkpoints.saving:
             self.begin_save(FINAL, now)
