@@ -1,0 +1,6 @@
+"""What all benchmarks share: fair timing of several sides, reports with targets, plots."""
+
+from benchmarks.harness.report import Report
+from benchmarks.harness.timing import Sample, interleaved, measure
+
+__all__ = ["Report", "Sample", "interleaved", "measure"]
