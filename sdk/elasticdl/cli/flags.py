@@ -69,6 +69,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
         "lr_staleness_modulation",
         "get_model_steps",
         "max_staleness",
+        "wire_dtype",
     ),
     "Checkpoints and results": (
         "checkpoint_steps",
@@ -115,6 +116,7 @@ _TRAINING_ONLY = frozenset(
         "lr_staleness_modulation",
         "get_model_steps",
         "max_staleness",
+        "wire_dtype",
         "checkpoint_steps",
         "checkpoint_dir",
         "keep_checkpoint_max",

@@ -77,7 +77,7 @@ async def _serve(environment: Environment, stop: asyncio.Event) -> int:
             return 0
         session = Session(master, heartbeat_s=welcome.heartbeat_s, ps_generation=welcome.ps_generation)
         holder.append(session)
-        parameters = ParameterClient(list(welcome.ps_addresses), token, owner)
+        parameters = ParameterClient(list(welcome.ps_addresses), token, owner, welcome.spec.wire_dtype)
         stack.push_async_callback(parameters.close)
         session.on_servers_changed(
             lambda addresses, generation: parameters.update_servers(list(addresses), str(generation))

@@ -61,6 +61,7 @@ class JobType(enum.StrEnum):
 STRATEGIES = ("auto", "ParameterServerStrategy")
 KERAS_FLAVOURS = ("default", "legacy")
 XLA_MODES = ("auto", "on", "off")
+WIRE_DTYPES = ("float32", "bfloat16")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
@@ -110,6 +111,7 @@ class JobSpec:
         max_staleness: how many of its worker's own last updates the parameters of a minibatch may miss, so that pulls
             and pushes overlap with compute; 0 is strictly in order; -1 chooses 2 for models with embedding tables on
             the PS, 0 for others.
+        wire_dtype: how embedding rows and their gradients travel, ``float32`` or ``bfloat16``; PS keep float32.
         embedding_threshold_bytes: an ``Embedding`` layer larger than this becomes PS-backed.
         eager: run the model eagerly and print every layer's output.
         xla: ``auto`` tries the training step with XLA too and keeps the faster one, ``on`` uses XLA, ``off`` never.
@@ -165,6 +167,7 @@ class JobSpec:
     lr_staleness_modulation: bool = False
     get_model_steps: int = 1
     max_staleness: int = -1
+    wire_dtype: str = "float32"
     embedding_threshold_bytes: int = 2 * 1024 * 1024
     eager: bool = False
     xla: str = "auto"
@@ -275,6 +278,12 @@ class JobSpec:
             "xla",
             f"{self.xla!r} is unknown",
             f"give one of {XLA_MODES}",
+        )
+        need(
+            self.wire_dtype in WIRE_DTYPES,
+            "wire_dtype",
+            f"{self.wire_dtype!r} is unknown",
+            f"give one of {WIRE_DTYPES}",
         )
         need(
             self.distribution_strategy in STRATEGIES,
