@@ -13,6 +13,8 @@ import structlog
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 
 CHANNEL = "elasticdl_jobs"
+NEEDED_REVISION = "0002"
+"""The migration of the schema that this code reads and writes; a later one is fine."""
 CONNECT_S = 4.0
 QUERY_S = 8.0
 _log = structlog.get_logger(__name__)
@@ -85,6 +87,33 @@ class Database:
             except TimeoutError:
                 self._pool.terminate()
             self._pool = None
+
+    async def migrated(self) -> bool:
+        """Whether the schema is as new as this code needs it.
+
+        Raises:
+            UnavailableError: Postgres does not answer.
+        """
+        async with self.transaction() as connection:
+            if await connection.fetchval("SELECT to_regclass('alembic_version')") is None:
+                return False
+            revision = await connection.fetchval("SELECT max(version_num) FROM alembic_version")
+        return revision is not None and str(revision) >= NEEDED_REVISION
+
+    async def await_schema(self, stop: asyncio.Event, *, every_s: float = 1.0) -> None:
+        """Waits until the database is there and migrated, or until ``stop``; says so now and then."""
+        tries = 0
+        while not stop.is_set():
+            try:
+                if await self.migrated():
+                    return
+                cause, fix = "its schema is missing or old", "run: python -m elasticdl_api migrate, or start the api"
+            except UnavailableError as error:
+                cause, fix = error.message, error.fix
+            if tries % 30 == 0:
+                _log.warning("waiting_for_database", cause=cause, fix=fix, needed_revision=NEEDED_REVISION)
+            tries += 1
+            await first_of(every_s, stop)
 
     async def listen(self, wake: asyncio.Event, stop: asyncio.Event) -> None:
         """Sets ``wake`` whenever a job changed, until ``stop``; connects again after an outage.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 
 import structlog
 
 from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.ports.launcher import CapacityInfo, Launcher
-from elasticdl_core.scheduling import Plan, Policy
+from elasticdl_core.scheduling import Plan, Policy, ReasonCode
 from elasticdl_core.scheduling.pacing import paced
 from elasticdl_scheduler.database import Database, first_of
 from elasticdl_scheduler.leadership import Leadership
-from elasticdl_scheduler.store import SchedulerStore
+from elasticdl_scheduler.store import PRUNED_AT_ONCE, Pass, SchedulerStore
 
 CAPACITY_S = 5.0
 """Deadline of the question for the capacity."""
@@ -21,7 +22,29 @@ CAPACITY_S = 5.0
 SETTLE_S = 0.05
 """A burst of changes is gathered for this long into one pass."""
 
+LOOK_S = 1.0
+"""Seconds between two looks at the launcher for slots that fell free, or were taken, without a job's changing."""
+
+DRAIN_LOOK_S = 0.25
+"""The same while a job waits for slots that are being drained."""
+
+PRUNE_S = 600.0
+"""Seconds between two sweeps of the decision log."""
+
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How much of the decision log is kept.
+
+    Attributes:
+        keep_days: age at which a decision is removed.
+        keep_decisions: most decisions that are kept.
+    """
+
+    keep_days: float = 14.0
+    keep_decisions: int = 10_000
 
 
 class Scheduler:
@@ -34,6 +57,7 @@ class Scheduler:
         launcher: tells the capacity.
         policy: decides.
         interval_s: seconds between full passes.
+        retention: how much of the decision log is kept.
     """
 
     def __init__(
@@ -44,6 +68,7 @@ class Scheduler:
         launcher: Launcher,
         policy: Policy,
         interval_s: float,
+        retention: Retention = Retention(),
     ) -> None:
         self._database = database
         self._leadership = leadership
@@ -51,20 +76,46 @@ class Scheduler:
         self._launcher = launcher
         self._policy = policy
         self._interval_s = interval_s
+        self._retention = retention
+        self._decided_on: CapacityInfo | None = None
+        self._draining = False
+        self._prune_at = 0.0
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Runs until ``stop``; outages of Postgres or the launcher are waited out, and change nothing."""
+        """Runs until ``stop``; outages of Postgres or the launcher are waited out, and change nothing.
+
+        So is a database that is not migrated yet.
+        """
+        await self._database.await_schema(stop)
+        if stop.is_set():
+            return
         wake = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._database.listen(wake, stop), name="listen")
                 group.create_task(self._leadership.keep(wake, stop), name="lease")
+                group.create_task(self._look(wake, stop), name="look")
                 group.create_task(self._decide(wake, stop), name="decide")
         finally:
             try:
                 await asyncio.shield(self._leadership.release())
             except UnavailableError as error:
                 _log.warning("lease_not_released", error=error.message)
+
+    async def _look(self, wake: asyncio.Event, stop: asyncio.Event) -> None:
+        """Sets ``wake`` when the launcher's capacity is not the one that the last pass decided on.
+
+        Postgres tells of jobs that change, but of no slot that falls free a moment later or that others take.
+        """
+        while not stop.is_set():
+            await first_of(DRAIN_LOOK_S if self._draining else LOOK_S, stop)
+            if stop.is_set() or self._leadership.epoch is None or self._decided_on is None:
+                continue
+            try:
+                if await self._capacity() != self._decided_on:
+                    wake.set()
+            except UnavailableError:
+                continue  # The next pass says so.
 
     async def _decide(self, wake: asyncio.Event, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -100,18 +151,36 @@ class Scheduler:
         capacity = await self._capacity()
         started = time.monotonic()
         present = await self._store.read(capacity)
-        plan: Plan = paced(present.snapshot, self._policy.plan(present.snapshot))
+        snapshot = present.snapshot
+        plan: Plan = paced(snapshot, self._policy.plan(snapshot))
         changes = await self._store.write(epoch, present, plan)
+        seconds = time.monotonic() - started
+        await self._store.report(
+            epoch, Pass(snapshot, capacity, self._policy.name, changes, seconds, self._interval_s)
+        )
+        self._decided_on = capacity
+        waits = (one.reason.code is ReasonCode.WAITING_FOR_DRAIN for one in plan.allocations.values())
+        self._draining = snapshot.capacity.leaving.slots > 0 or any(waits)
         if changes:
             _log.info(
                 "plan",
                 changes=changes,
-                jobs=len(present.snapshot.jobs),
-                slots=present.snapshot.capacity.total.slots,
+                jobs=len(snapshot.jobs),
+                slots=snapshot.capacity.total.slots,
                 given=sum(plan.targets().values()),
-                seconds=round(time.monotonic() - started, 4),
+                seconds=round(seconds, 4),
             )
+        await self._prune(epoch)
         return changes > 0
+
+    async def _prune(self, epoch: int) -> None:
+        if time.monotonic() < self._prune_at:
+            return
+        keep = self._retention
+        removed = await self._store.prune(epoch, keep_days=keep.keep_days, keep_decisions=keep.keep_decisions)
+        self._prune_at = time.monotonic() + (PRUNE_S if removed < PRUNED_AT_ONCE else 0.0)
+        if removed:
+            _log.info("decisions_removed", number=removed)
 
     async def _capacity(self) -> CapacityInfo:
         try:

@@ -14,7 +14,7 @@ from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs
 from elasticdl_scheduler.database import Database
 from elasticdl_scheduler.leadership import Leadership
-from elasticdl_scheduler.loop import Scheduler
+from elasticdl_scheduler.loop import Retention, Scheduler
 from elasticdl_scheduler.settings import SchedulerSettings
 from elasticdl_scheduler.store import SchedulerStore
 
@@ -36,6 +36,7 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> int:
             launcher,
             policy_by_name(settings.policy),
             settings.interval_s,
+            Retention(settings.keep_days, settings.keep_decisions),
         )
         _log.info("started", policy=settings.policy, holder=leadership.holder)
         await scheduler.run(stop)

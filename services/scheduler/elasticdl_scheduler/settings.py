@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.scheduling import DEFAULT_POLICY, Quota, Resources, policy_by_name
+from elasticdl_core.scheduling import DEFAULT_POLICY, Quota, policy_by_name
+from elasticdl_runtime.scheduling import quotas_from_json
 from elasticdl_runtime.settings import Environment
 
 _QUOTAS = "ELASTICDL_SCHEDULER_QUOTAS"
@@ -26,6 +27,8 @@ class SchedulerSettings:
         lease_s: ``ELASTICDL_SCHEDULER_LEASE_S``, how long the leader's lease lasts unless it is renewed.
         quotas: ``ELASTICDL_SCHEDULER_QUOTAS``, JSON by team (namespace), in slots:
             ``{"ads": {"weight": 2, "guaranteed": 4, "limit": 8}}``.
+        keep_days: ``ELASTICDL_SCHEDULER_KEEP_DAYS``, age at which a decision is removed from the log.
+        keep_decisions: ``ELASTICDL_SCHEDULER_KEEP_DECISIONS``, most decisions in the log.
     """
 
     database_url: str
@@ -35,6 +38,8 @@ class SchedulerSettings:
     interval_s: float = 5.0
     lease_s: float = 10.0
     quotas: Mapping[str, Quota] = field(default_factory=dict)
+    keep_days: float = 14.0
+    keep_decisions: int = 10_000
 
     @classmethod
     def from_environment(cls, environment: Environment) -> SchedulerSettings:
@@ -51,6 +56,8 @@ class SchedulerSettings:
             interval_s=environment.seconds("ELASTICDL_SCHEDULER_INTERVAL_S", 5.0),
             lease_s=environment.seconds("ELASTICDL_SCHEDULER_LEASE_S", 10.0),
             quotas=parse_quotas(environment.text(_QUOTAS, "{}")),
+            keep_days=environment.seconds("ELASTICDL_SCHEDULER_KEEP_DAYS", 14.0),
+            keep_decisions=environment.integer("ELASTICDL_SCHEDULER_KEEP_DECISIONS", 10_000),
         )
         policy_by_name(settings.policy)
         for name, value in (("INTERVAL", settings.interval_s), ("LEASE", settings.lease_s)):
@@ -58,6 +65,16 @@ class SchedulerSettings:
                 raise InvalidInputError(
                     f"ELASTICDL_SCHEDULER_{name}_S={value:g} is out of range", fix="set it to 0.1 to 3600 seconds"
                 )
+        if not 0 < settings.keep_days <= 36_500:
+            raise InvalidInputError(
+                f"ELASTICDL_SCHEDULER_KEEP_DAYS={settings.keep_days:g} is out of range",
+                fix="set it to a number of days above 0",
+            )
+        if not 1 <= settings.keep_decisions <= 10_000_000:
+            raise InvalidInputError(
+                f"ELASTICDL_SCHEDULER_KEEP_DECISIONS={settings.keep_decisions} is out of range",
+                fix="set it to 1 to 10000000 decisions",
+            )
         return settings
 
 
@@ -67,21 +84,10 @@ def parse_quotas(text: str) -> dict[str, Quota]:
     Raises:
         InvalidInputError: it is no JSON object of that form, or has unknown keys.
     """
-    fix = f'set {_QUOTAS} to e.g. {{"ads": {{"weight": 2, "guaranteed": 4, "limit": 8}}}}, amounts in slots'
     try:
         teams = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InvalidInputError(f"{_QUOTAS} is no JSON: {error}", fix=fix) from None
-    if not isinstance(teams, dict):
-        raise InvalidInputError(f"{_QUOTAS} is no JSON object", fix=fix)
-    return {str(team): _quota(str(team), entry, fix) for team, entry in teams.items()}
-
-
-def _quota(team: str, entry: object, fix: str) -> Quota:
-    if not isinstance(entry, dict) or set(entry) - {"weight", "guaranteed", "limit"}:
-        raise InvalidInputError(f"{_QUOTAS}: the entry of team {team!r} is not a quota", fix=fix)
-    for key, value in entry.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise InvalidInputError(f"{_QUOTAS}: {key} of team {team!r} is not a positive number", fix=fix)
-    amounts = {key: Resources(slots=float(entry[key])) for key in ("guaranteed", "limit") if key in entry}
-    return Quota(float(entry.get("weight", 1.0)), amounts.get("guaranteed"), amounts.get("limit"))
+        raise InvalidInputError(
+            f"{_QUOTAS} is no JSON: {error}", fix=f'set {_QUOTAS} to e.g. {{"ads": {{"limit": 8}}}}, amounts in slots'
+        ) from None
+    return quotas_from_json(teams, _QUOTAS)

@@ -7,47 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import CapacityInfo
-from elasticdl_core.scheduling import Allocation, Capacity, JobView, Plan, Quota, Resources, Snapshot
-from elasticdl_core.scheduling.throughput import mean_curve
+from elasticdl_core.scheduling import Allocation, Plan, Quota, Snapshot
+from elasticdl_runtime import scheduling
 from elasticdl_scheduler.database import Database
-from elasticdl_scheduler.leadership import Leadership
+from elasticdl_scheduler.leadership import NAME, Leadership
 
-ACTIVE = ("QUEUED", "STARTING", "RUNNING", "SUSPENDED", "CANCELLING")
-DEFAULT_RESCALE_COST_S = 15.0
-"""Assumed until a job has measured its own."""
-
-PAST_JOBS = 500
-"""Ended jobs whose speeds serve as priors."""
-
-_KIND = (
-    "namespace || '/' || coalesce(spec->>'model_def', '') || '/' || coalesce(spec->>'minibatch_size', '') || '/' || "
-    "coalesce(spec->>'num_ps', '') || '/' || coalesce(spec->>'use_async', '')"
-)
-
-# A change that the owner asked for is not held back by the cool-down after an earlier one, nor is the rest of one
-# that waited for slots to fall free.
-_JOBS = f"""
-SELECT j.id, j.namespace, j.state, j.priority, j.min_workers, j.max_workers, j.target_workers, j.target_reason,
-       j.desired, j.status, {_KIND} AS kind,
-       extract(epoch FROM j.created_at)::float8 AS submitted_at,
-       extract(epoch FROM j.started_at)::float8 AS started_at,
-       CASE WHEN s.kind = 'scaled' AND s.code IS DISTINCT FROM 'waiting_for_drain'
-           THEN extract(epoch FROM s.at)::float8 END AS last_rescale_at
-FROM jobs j
-LEFT JOIN LATERAL (
-    SELECT e.at, e.kind, e.detail ->> 'code' AS code FROM events e
-    WHERE e.job_id = j.id AND e.kind IN ('scaled', 'settings') ORDER BY e.id DESC LIMIT 1
-) s ON j.state IN ('STARTING', 'RUNNING')
-WHERE j.state = ANY ($1::text[])
-ORDER BY j.created_at, j.id
-"""
-
-_PAST = f"""
-SELECT {_KIND} AS kind, status -> 'throughput' AS throughput FROM jobs
-WHERE state = 'SUCCEEDED' AND status ? 'throughput' ORDER BY finished_at DESC LIMIT $1
-"""
+PRUNED_AT_ONCE = 2000
+"""Decisions that are removed from the log in one transaction, at most."""
 
 
 @dataclass(frozen=True)
@@ -67,54 +34,25 @@ class Present:
     targets: Mapping[str, int]
 
 
-def job_view(row: Mapping[str, Any], used: Mapping[str, int], priors: Mapping[str, Mapping[int, float]]) -> JobView:
-    """One job of a snapshot from its row.
+@dataclass(frozen=True)
+class Pass:
+    """How one pass went.
 
-    Args:
-        row: of the query for active jobs.
-        used: worker slots in use by job id, as the launcher sees it.
-        priors: mean speeds of past jobs by kind.
+    Attributes:
+        snapshot: what was decided on.
+        capacity: what the launcher said.
+        policy: who decided, by name.
+        changes: jobs whose targets or states changed.
+        seconds: from the question for the snapshot to the plan in force.
+        interval_s: seconds between full passes.
     """
-    status = _json(row["status"]) or {}
-    progress = status.get("progress") or {}
-    total = float(progress.get("records_total") or 0.0)
-    evicting = row["desired"] == "evict"
-    state = JobState(row["state"])
-    return JobView(
-        id=row["id"],
-        team=row["namespace"],
-        priority=row["priority"],
-        submitted_at=row["submitted_at"],
-        state=state,
-        wanted=row["desired"] in ("run", "evict"),
-        min_workers=max(row["min_workers"], 1),
-        max_workers=max(row["max_workers"], row["min_workers"], 1),
-        current_workers=0
-        if evicting or state not in (JobState.STARTING, JobState.RUNNING)
-        else row["target_workers"],
-        live_workers=used.get(row["id"], 0),
-        throughput=_rates(status.get("throughput")),
-        prior_throughput=priors.get(row["kind"], {}),
-        remaining_records=max(total - float(progress.get("records_done") or 0.0), 0.0) if total else None,
-        rescale_cost_s=float(status.get("rescale_cost_s") or DEFAULT_RESCALE_COST_S),
-        last_rescale_at=row["last_rescale_at"],
-        started_at=row["started_at"],
-        attained_service=float(status.get("worker_seconds") or 0.0),
-        kind=row["kind"],
-    )
 
-
-def _json(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
-
-
-def _rates(value: Any) -> dict[int, float]:
-    """Measured speeds; entries that make no sense are left out, as a status is what a job's master says."""
-    rates: dict[int, float] = {}
-    for count, rate in (value or {}).items():
-        if str(count).isdigit() and int(count) > 0 and isinstance(rate, int | float) and 0 < rate < float("inf"):
-            rates[int(count)] = float(rate)
-    return rates
+    snapshot: Snapshot
+    capacity: CapacityInfo
+    policy: str
+    changes: int
+    seconds: float
+    interval_s: float
 
 
 class SchedulerStore:
@@ -142,20 +80,12 @@ class SchedulerStore:
         """
         async with self._database.transaction() as connection:
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            now = float(await connection.fetchval("SELECT extract(epoch FROM now())::float8"))
-            rows = await connection.fetch(_JOBS, list(ACTIVE))
+            now = float(await connection.fetchval(scheduling.NOW))
+            rows = await connection.fetch(scheduling.JOBS, list(scheduling.ACTIVE))
             if now >= self._priors_until:
-                past = await connection.fetch(_PAST, PAST_JOBS)
-                self._priors, self._priors_until = _mean_speeds(past), now + 60.0
-        ids = {row["id"] for row in rows}
-        # Slots of jobs that are over, or of nobody we know, are not ours to give until they are free.
-        foreign = sum(slots for job_id, slots in capacity.used.items() if job_id not in ids)
-        snapshot = Snapshot(
-            now=now,
-            jobs=tuple(job_view(row, capacity.used, self._priors) for row in rows),
-            capacity=Capacity(Resources(slots=float(capacity.slots)), leaving=Resources(slots=float(foreign))),
-            quotas=self._quotas,
-        )
+                past = await connection.fetch(scheduling.PAST, scheduling.PAST_JOBS)
+                self._priors, self._priors_until = scheduling.mean_speeds(past), now + 60.0
+        snapshot = scheduling.snapshot_of(now, rows, self._priors, capacity, self._quotas)
         return Present(
             snapshot,
             {row["id"]: row["state"] for row in rows},
@@ -174,7 +104,7 @@ class SchedulerStore:
             UnavailableError: Postgres does not answer; whether it was written shows in the next snapshot.
         """
         told: dict[str, str] = {}
-        changes = 0
+        changes: list[dict[str, Any]] = []
         work = [
             (job_id, allocation)
             for job_id, allocation in plan.allocations.items()
@@ -185,12 +115,13 @@ class SchedulerStore:
         async with self._database.transaction() as connection:
             await self._leadership.require(connection, epoch)
             for job_id, allocation in work:
-                changes += await self._apply(connection, job_id, allocation, present)
+                if await self._apply(connection, job_id, allocation, present):
+                    changes.append(_change(job_id, allocation, present.targets[job_id]))
                 told[job_id] = _signature(allocation)
             if changes:
-                await self._log(connection, epoch, present.snapshot, plan)
+                await self._log(connection, epoch, present.snapshot, plan, changes)
         self._told = {job_id: self._told[job_id] for job_id in self._told if job_id in plan.allocations} | told
-        return changes
+        return len(changes)
 
     def _differs(self, job_id: str, allocation: Allocation, present: Present) -> bool:
         if present.desired[job_id] != "run":
@@ -202,10 +133,15 @@ class SchedulerStore:
     async def _apply(self, connection: Any, job_id: str, allocation: Allocation, present: Present) -> int:
         """Changes one job; every statement is guarded, as its owner may have changed it since the snapshot."""
         text, workers = allocation.reason.text, allocation.workers
+        detail = json.dumps(allocation.reason.to_mapping())
         if present.states[job_id] == "QUEUED":
             if not allocation.admitted:
                 await connection.execute(
-                    "UPDATE jobs SET target_reason = $2 WHERE id = $1 AND state = 'QUEUED'", job_id, text
+                    "UPDATE jobs SET target_reason = $2, target_detail = $3::jsonb "
+                    "WHERE id = $1 AND state = 'QUEUED'",
+                    job_id,
+                    text,
+                    detail,
                 )
                 return 0
             admitted = await connection.fetchval(
@@ -219,20 +155,23 @@ class SchedulerStore:
                 return 0
         elif not allocation.admitted:
             evicted = await connection.fetchval(
-                "UPDATE jobs SET desired = 'evict', target_workers = 0, target_reason = $2 "
+                "UPDATE jobs SET desired = 'evict', target_workers = 0, target_reason = $2, "
+                "target_detail = $3::jsonb "
                 "WHERE id = $1 AND state IN ('STARTING', 'RUNNING') AND desired = 'run' RETURNING id",
                 job_id,
                 text,
+                detail,
             )
             if evicted:
                 await self._event(connection, job_id, "evicting", allocation, present.targets[job_id])
             return 1 if evicted else 0
         changed = await connection.fetchval(
-            "UPDATE jobs SET target_workers = $2, target_reason = $3 "
+            "UPDATE jobs SET target_workers = $2, target_reason = $3, target_detail = $4::jsonb "
             "WHERE id = $1 AND state IN ('STARTING', 'RUNNING') AND desired = 'run' RETURNING id",
             job_id,
             workers,
             text,
+            detail,
         )
         if not changed or workers == present.targets[job_id]:
             return 0
@@ -250,26 +189,88 @@ class SchedulerStore:
             json.dumps(detail),
         )
 
-    async def _log(self, connection: Any, epoch: int, snapshot: Snapshot, plan: Plan) -> None:
+    async def _log(
+        self, connection: Any, epoch: int, snapshot: Snapshot, plan: Plan, changes: list[dict[str, Any]]
+    ) -> None:
         await connection.execute(
-            "INSERT INTO plans (epoch, policy, input_hash, snapshot, plan) VALUES ($1, $2, $3, $4::jsonb, $5::jsonb)",
+            "INSERT INTO plans (epoch, policy, input_hash, snapshot, plan, changes) "
+            "VALUES ($1, $2, $3, $4::jsonb, $5::jsonb, $6::jsonb)",
             epoch,
             plan.policy,
             snapshot.digest(),
             json.dumps(snapshot.to_mapping()),
             json.dumps(plan.to_mapping()),
+            json.dumps(changes),
         )
+
+    async def report(self, epoch: int, done: Pass) -> None:
+        """Leaves word of a pass, for those who ask how the scheduler is and what it decides with.
+
+        Raises:
+            FencedError: another scheduler leads by now; nothing was written.
+            UnavailableError: Postgres does not answer.
+        """
+        capacity = {
+            "slots": done.capacity.slots,
+            "for_jobs": done.capacity.for_jobs,
+            "used": dict(done.capacity.used),
+            "leaving": done.snapshot.capacity.leaving.slots,
+        }
+        async with self._database.transaction() as connection:
+            await self._leadership.require(connection, epoch)
+            await connection.execute(
+                "INSERT INTO scheduler_passes AS p "
+                "(name, epoch, changes, policy, quotas, capacity, seconds, interval_s) "
+                "VALUES ($1, $2, $3, $4, $5::jsonb, $6::jsonb, $7, $8) "
+                "ON CONFLICT (name) DO UPDATE SET at = now(), epoch = excluded.epoch, passes = p.passes + 1, "
+                "changes = p.changes + excluded.changes, policy = excluded.policy, quotas = excluded.quotas, "
+                "capacity = excluded.capacity, seconds = excluded.seconds, interval_s = excluded.interval_s",
+                NAME,
+                epoch,
+                done.changes,
+                done.policy,
+                json.dumps(scheduling.quotas_to_json(self._quotas)),
+                json.dumps(capacity),
+                done.seconds,
+                done.interval_s,
+            )
+
+    async def prune(self, epoch: int, *, keep_days: float, keep_decisions: int) -> int:
+        """Removes old decisions from the log: those past the age, and those past the number.
+
+        Returns:
+            How many were removed; as many as ``PRUNED_AT_ONCE`` if there may be more.
+
+        Raises:
+            FencedError: another scheduler leads by now; nothing was removed.
+            UnavailableError: Postgres does not answer.
+        """
+        async with self._database.transaction() as connection:
+            await self._leadership.require(connection, epoch)
+            rows = await connection.fetch(
+                "DELETE FROM plans WHERE id IN (SELECT id FROM plans WHERE at < now() - make_interval(secs => $1) "
+                "OR id <= (SELECT id FROM plans ORDER BY id DESC OFFSET $2 LIMIT 1) ORDER BY id LIMIT $3) "
+                "RETURNING id",
+                keep_days * 86400.0,
+                keep_decisions,
+                PRUNED_AT_ONCE,
+            )
+        return len(rows)
+
+
+def _change(job_id: str, allocation: Allocation, before: int) -> dict[str, Any]:
+    """One line of a decision: what became of a job, and why."""
+    reason = allocation.reason
+    return {
+        "job_id": job_id,
+        "from": before,
+        "to": allocation.workers,
+        "code": str(reason.code),
+        "text": reason.text,
+        "blockers": list(reason.blockers),
+    }
 
 
 def _signature(allocation: Allocation) -> str:
     """What must change for a reason to be written again; numbers inside its text alone are not worth a write."""
     return f"{allocation.workers} {allocation.reason.code} {' '.join(allocation.reason.blockers)}"
-
-
-def _mean_speeds(rows: list[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
-    by_kind: dict[str, list[dict[int, float]]] = {}
-    for row in rows:
-        rates = _rates(_json(row["throughput"]))
-        if rates:
-            by_kind.setdefault(row["kind"], []).append(rates)
-    return {kind: mean_curve(curves) for kind, curves in by_kind.items()}

@@ -54,6 +54,7 @@ jobs = Table(
     Column("max_workers", Integer, nullable=False, server_default=text("1")),
     Column("target_workers", Integer, nullable=False, server_default=text("0")),
     Column("target_reason", Text, nullable=False, server_default=_EMPTY),
+    Column("target_detail", JSONB, nullable=False, server_default=_NO_DETAIL),
     Column("desired", Text, nullable=False, server_default=text("'run'::text")),
     Column("master_epoch", BigInteger, nullable=False, server_default=text("0")),
     Column("master_holder", Text, nullable=False, server_default=_EMPTY),
@@ -112,6 +113,24 @@ plans = Table(
     Column("input_hash", Text, nullable=False),
     Column("snapshot", JSONB, nullable=False),
     Column("plan", JSONB, nullable=False),
+    Column("changes", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    Index("plans_at", "at"),
+    Index("plans_changes", "changes", postgresql_using="gin"),
+)
+
+scheduler_passes = Table(
+    "scheduler_passes",
+    metadata,
+    Column("name", Text, primary_key=True),
+    _at("at"),
+    Column("epoch", BigInteger, nullable=False),
+    Column("passes", BigInteger, nullable=False, server_default=text("1")),
+    Column("changes", BigInteger, nullable=False, server_default=text("0")),
+    Column("policy", Text, nullable=False),
+    Column("quotas", JSONB, nullable=False, server_default=_NO_DETAIL),
+    Column("capacity", JSONB, nullable=False, server_default=_NO_DETAIL),
+    Column("seconds", Double, nullable=False, server_default=text("0")),
+    Column("interval_s", Double, nullable=False, server_default=text("0")),
 )
 
 job_plans = Table(

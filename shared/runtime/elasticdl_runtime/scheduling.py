@@ -1,0 +1,206 @@
+"""From rows of Postgres to the snapshot that a policy decides on.
+
+The scheduler reads it to decide, the api to explain and to answer what-if; both must see the same cluster, so the
+queries and their meaning are here. The queries take their parameters as ``$1``; who runs them is up to the caller, in
+one transaction, so that they show one instant.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.job import JobState
+from elasticdl_core.ports.launcher import CapacityInfo
+from elasticdl_core.scheduling import Capacity, JobView, Quota, Resources, Snapshot
+from elasticdl_core.scheduling.throughput import mean_curve
+
+ACTIVE = ("QUEUED", "STARTING", "RUNNING", "SUSPENDED", "CANCELLING")
+"""States of jobs that a snapshot shows; the parameter of ``JOBS``."""
+
+DEFAULT_RESCALE_COST_S = 15.0
+"""Assumed until a job has measured its own."""
+
+PAST_JOBS = 500
+"""Ended jobs whose speeds serve as priors; the parameter of ``PAST``."""
+
+NOW = "SELECT extract(epoch FROM now())::float8"
+
+_KIND = (
+    "namespace || '/' || coalesce(spec->>'model_def', '') || '/' || coalesce(spec->>'minibatch_size', '') || '/' || "
+    "coalesce(spec->>'num_ps', '') || '/' || coalesce(spec->>'use_async', '')"
+)
+
+# A change that the owner asked for is not held back by the cool-down after an earlier one, nor is the rest of one
+# that waited for slots to fall free.
+JOBS = f"""
+SELECT j.id, j.name, j.namespace, j.state, j.reason, j.priority, j.min_workers, j.max_workers, j.target_workers,
+       j.target_reason, j.target_detail, j.desired, j.status, {_KIND} AS kind,
+       extract(epoch FROM j.created_at)::float8 AS submitted_at,
+       extract(epoch FROM j.started_at)::float8 AS started_at,
+       CASE WHEN s.kind = 'scaled' AND s.code IS DISTINCT FROM 'waiting_for_drain'
+           THEN extract(epoch FROM s.at)::float8 END AS last_rescale_at
+FROM jobs j
+LEFT JOIN LATERAL (
+    SELECT e.at, e.kind, e.detail ->> 'code' AS code FROM events e
+    WHERE e.job_id = j.id AND e.kind IN ('scaled', 'settings') ORDER BY e.id DESC LIMIT 1
+) s ON j.state IN ('STARTING', 'RUNNING')
+WHERE j.state = ANY ($1::text[])
+ORDER BY j.created_at, j.id
+"""
+
+PAST = f"""
+SELECT {_KIND} AS kind, status -> 'throughput' AS throughput FROM jobs
+WHERE state = 'SUCCEEDED' AND status ? 'throughput' ORDER BY finished_at DESC LIMIT $1
+"""
+
+Speeds = Mapping[str, Mapping[int, float]]
+"""Records/s by worker count, by kind of job."""
+
+
+def kind_of(namespace: str, spec: Mapping[str, Any]) -> str:
+    """What the queries call ``kind``: jobs of one kind are taken to have speed-up curves of the same shape."""
+    fields = (spec.get(name) for name in ("model_def", "minibatch_size", "num_ps", "use_async"))
+    shown = ("true" if f is True else "false" if f is False else "" if f is None else str(f) for f in fields)
+    return "/".join((namespace, *shown))
+
+
+def json_of(value: Any) -> Any:
+    """A ``json`` column, decoded unless its driver did."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def rates(value: Any) -> dict[int, float]:
+    """Measured speeds; entries that make no sense are left out, as a status is what a job's master says."""
+    found: dict[int, float] = {}
+    for count, rate in (value if isinstance(value, Mapping) else {}).items():
+        good = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
+        if str(count).isdecimal() and len(str(count)) <= 6 and int(count) > 0 and good:
+            found[int(count)] = float(rate)
+    return found
+
+
+def _number(value: Any) -> float:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    return float(value) if good else 0.0
+
+
+def remaining_records(status: Mapping[str, Any]) -> float | None:
+    """Records that a job has still to process, by what its master said; None while that is not known."""
+    progress = status.get("progress")
+    progress = progress if isinstance(progress, Mapping) else {}
+    total = _number(progress.get("records_total"))
+    return max(total - _number(progress.get("records_done")), 0.0) if total else None
+
+
+def job_view(row: Mapping[str, Any], used: Mapping[str, int], priors: Speeds) -> JobView:
+    """One job of a snapshot.
+
+    Args:
+        row: of the query ``JOBS``.
+        used: worker slots in use by job id, as the launcher sees it.
+        priors: mean speeds of past jobs.
+    """
+    status = json_of(row["status"])
+    status = status if isinstance(status, Mapping) else {}
+    state = JobState(row["state"])
+    held = row["desired"] != "evict" and state in (JobState.STARTING, JobState.RUNNING)
+    return JobView(
+        id=row["id"],
+        team=row["namespace"],
+        priority=row["priority"],
+        submitted_at=row["submitted_at"],
+        state=state,
+        wanted=row["desired"] in ("run", "evict"),
+        min_workers=max(row["min_workers"], 1),
+        max_workers=max(row["max_workers"], row["min_workers"], 1),
+        current_workers=row["target_workers"] if held else 0,
+        live_workers=used.get(row["id"], 0),
+        throughput=rates(status.get("throughput")),
+        prior_throughput=priors.get(row["kind"], {}),
+        remaining_records=remaining_records(status),
+        rescale_cost_s=_number(status.get("rescale_cost_s")) or DEFAULT_RESCALE_COST_S,
+        last_rescale_at=row["last_rescale_at"],
+        started_at=row["started_at"],
+        attained_service=_number(status.get("worker_seconds")),
+        kind=row["kind"],
+    )
+
+
+def mean_speeds(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    """Mean speeds by kind, from rows of the query ``PAST``."""
+    by_kind: dict[str, list[dict[int, float]]] = {}
+    for row in rows:
+        measured = rates(json_of(row["throughput"]))
+        if measured:
+            by_kind.setdefault(row["kind"], []).append(measured)
+    return {kind: mean_curve(curves) for kind, curves in by_kind.items()}
+
+
+def snapshot_of(
+    now: float,
+    rows: Sequence[Mapping[str, Any]],
+    priors: Speeds,
+    capacity: CapacityInfo,
+    quotas: Mapping[str, Quota],
+) -> Snapshot:
+    """The snapshot of one instant.
+
+    Args:
+        now: answer of the query ``NOW``.
+        rows: of the query ``JOBS``.
+        priors: mean speeds of past jobs.
+        capacity: what the launcher says.
+        quotas: of teams.
+    """
+    ids = {row["id"] for row in rows}
+    # Slots of jobs that are over, or of nobody we know, are not ours to give until they are free.
+    foreign = sum(slots for job_id, slots in capacity.used.items() if job_id not in ids)
+    return Snapshot(
+        now=now,
+        jobs=tuple(job_view(row, capacity.used, priors) for row in rows),
+        capacity=Capacity(Resources(slots=float(capacity.for_jobs)), leaving=Resources(slots=float(foreign))),
+        quotas=quotas,
+    )
+
+
+def quotas_to_json(quotas: Mapping[str, Quota]) -> dict[str, dict[str, float]]:
+    """Quotas in the form in which settings give them, amounts in slots."""
+    return {
+        team: {"weight": quota.weight}
+        | {
+            name: amount.slots
+            for name, amount in (("guaranteed", quota.guaranteed), ("limit", quota.limit))
+            if amount is not None
+        }
+        for team, quota in sorted(quotas.items())
+    }
+
+
+def quotas_from_json(teams: Any, source: str) -> dict[str, Quota]:
+    """Reads quotas.
+
+    Args:
+        teams: by team, e.g. ``{"ads": {"weight": 2, "guaranteed": 4, "limit": 8}}``, amounts in slots.
+        source: where they come from, for the error.
+
+    Raises:
+        InvalidInputError: it is not of that form, or has unknown keys.
+    """
+    fix = f'set {source} to e.g. {{"ads": {{"weight": 2, "guaranteed": 4, "limit": 8}}}}, amounts in slots'
+    if not isinstance(teams, Mapping):
+        raise InvalidInputError(f"{source} is no JSON object", fix=fix)
+    return {str(team): _quota(str(team), entry, source, fix) for team, entry in teams.items()}
+
+
+def _quota(team: str, entry: object, source: str, fix: str) -> Quota:
+    if not isinstance(entry, Mapping) or set(entry) - {"weight", "guaranteed", "limit"}:
+        raise InvalidInputError(f"{source}: the entry of team {team!r} is not a quota", fix=fix)
+    for key, value in entry.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise InvalidInputError(f"{source}: {key} of team {team!r} is not a positive number", fix=fix)
+    amounts = {key: Resources(slots=float(entry[key])) for key in ("guaranteed", "limit") if key in entry}
+    return Quota(float(entry.get("weight", 1.0)), amounts.get("guaranteed"), amounts.get("limit"))
