@@ -16,6 +16,7 @@ from elasticdl_core.ports.launcher import (
     ProcessState,
     ProcessStatus,
     Role,
+    SlotReservation,
 )
 from elasticdl_runtime.launch.process.layout import Layout
 
@@ -44,6 +45,7 @@ class FakeLauncher:
         self._reasons: dict[ProcessId, str] = {}
         self._output: dict[ProcessId, bytes] = {}
         self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
+        self._reservations: dict[str, SlotReservation] = {}
         self._pids = 1000
 
     async def __aenter__(self) -> FakeLauncher:
@@ -120,7 +122,21 @@ class FakeLauncher:
             slots = self._specs[process].slots
             if slots and status.state is not ProcessState.EXITED:
                 used[process.job_id] = used.get(process.job_id, 0) + slots
-        return CapacityInfo(self._slots, used)
+        return CapacityInfo(self._slots, used, tuple(self._reservations.values()))
+
+    async def reserve(self, name: str, slots: int, *, grace_s: float) -> None:
+        others = sum(one.slots for one in self._reservations.values() if one.name != name)
+        if not name.islower() or not 0 <= slots <= self._slots - others:
+            raise InvalidInputError(f"cannot reserve {slots} slots for {name!r}", fix="ask for what there is")
+        known = self._reservations.get(name)
+        granted = 0 if known is None else min(known.granted, slots)
+        self._reservations[name] = SlotReservation(name, slots, granted, grace_s, 0.0)
+        self._advance()
+
+    async def release(self, name: str) -> None:
+        if self._reservations.pop(name, None) is None:
+            raise NotFoundError(f"no slots are reserved for {name!r}", fix="do nothing")
+        self._advance()
 
     async def logs(
         self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool
@@ -143,6 +159,12 @@ class FakeLauncher:
     def _advance(self) -> None:
         running = [p for p, s in self._statuses.items() if s.state is ProcessState.RUNNING]
         free = self._slots - sum(self._specs[process].slots for process in running)
+        free -= sum(one.granted for one in self._reservations.values())
+        for one in self._reservations.values():
+            granted = one.granted + max(0, min(one.slots - one.granted, free))
+            free -= one.slots - one.granted
+            done = 0.0 if granted == one.slots else None
+            self._reservations[one.name] = replace(one, granted=granted, granted_at=done)
         for process, status in list(self._statuses.items()):
             needed = self._specs[process].slots
             if status.state is not ProcessState.PENDING:

@@ -225,6 +225,27 @@ class AsyncClient:
         """Slots, jobs and components of the cluster."""
         return await self._run(self._operations.cluster())
 
+    async def reservations(self) -> Mapping[str, Any]:
+        """Slots that processes which are not the cluster's take from jobs; for administrators."""
+        return await self._run(self._operations.reservations())
+
+    async def reserve(self, name: str, slots: int, *, grace_s: float | None = None) -> Mapping[str, Any]:
+        """Takes slots from jobs, or changes how many are taken; for administrators.
+
+        Args:
+            name: who takes them, e.g. the name of a service.
+            slots: how many.
+            grace_s: seconds that workers have to leave them; 30 by default.
+
+        Returns:
+            The reservation; ``granted`` says how many of the slots are free of workers.
+        """
+        return await self._run(self._operations.reserve(name, slots, grace_s))
+
+    async def release(self, name: str) -> None:
+        """Gives reserved slots back to jobs; for administrators."""
+        await self._run(self._operations.release(name))
+
     async def wait(self, job_id: str, timeout_s: float | None = None, *, poll_s: float = POLL_S) -> Job:
         """Waits until a job has ended, however it ends.
 

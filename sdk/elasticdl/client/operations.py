@@ -35,6 +35,17 @@ def job_path(job_id: str, *rest: str) -> str:
     return "/".join(["/jobs", quote(job_id, safe=""), *(quote(part) for part in rest)])
 
 
+def reservation_path(name: str) -> str:
+    """The path of a reservation.
+
+    Raises:
+        InvalidInputError: the name is empty.
+    """
+    if not name:
+        raise InvalidInputError("the name of the reservation is empty", fix="say for whom the slots are")
+    return f"/cluster/reservations/{quote(name, safe='')}"
+
+
 def submission(spec: JobSpec | Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON data of a specification with fields replaced and local paths made absolute.
 
@@ -215,6 +226,19 @@ class Operations:
     def cluster(self) -> Operation[dict[str, Any]]:
         """Slots, jobs and components of the cluster."""
         return dict((yield from self.fetch(Request("GET", "/cluster"))))
+
+    def reservations(self) -> Operation[dict[str, Any]]:
+        """Slots that others take from jobs."""
+        return dict((yield from self.fetch(Request("GET", "/cluster/reservations"))))
+
+    def reserve(self, name: str, slots: int, grace_s: float | None) -> Operation[dict[str, Any]]:
+        """Takes slots from jobs. Asking twice is asking once."""
+        body = {"slots": slots} if grace_s is None else {"slots": slots, "grace_s": float(grace_s)}
+        return dict((yield from self.fetch(Request("PUT", reservation_path(name), json=body))))
+
+    def release(self, name: str) -> Operation[None]:
+        """Gives reserved slots back."""
+        yield from self.exchange(Request("DELETE", reservation_path(name)))
 
     def wait(self, job_id: str, timeout_s: float | None, poll_s: float) -> Operation[Job]:
         """Looks at a job until it has ended.

@@ -10,7 +10,7 @@ from fastapi.openapi.utils import get_openapi
 
 from elasticdl_api import problems, schemas
 from elasticdl_api.auth import OPEN_PATHS, Door, TokenVerifier
-from elasticdl_api.routes import activity, artifacts, bundles, cluster, internal, jobs
+from elasticdl_api.routes import activity, artifacts, bundles, cluster, internal, jobs, reservations
 from elasticdl_api.services import Services
 from elasticdl_api.telemetry import Meter
 
@@ -41,6 +41,7 @@ def create_app(services: Services, background: AbstractAsyncContextManager[None]
     problems.install(app)
     for router in (jobs.router, activity.router, artifacts.router, bundles.router, cluster.router):
         app.include_router(router)
+    app.include_router(reservations.router)
     app.include_router(cluster.health_router)
     app.include_router(internal.router)
     app.add_middleware(

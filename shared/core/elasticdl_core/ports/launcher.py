@@ -6,7 +6,7 @@ Adapters: ``process`` (an agent on this machine owns the children), later ``dock
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -89,16 +89,46 @@ class ProcessStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotReservation:
+    """Slots that processes which are not ours take, such as those of a service; above all jobs.
+
+    Attributes:
+        name: who takes them.
+        slots: how many are asked for.
+        granted: how many of them no worker holds any more.
+        grace_s: seconds that workers have to leave them; then they are ended.
+        changed_at: when it was last changed, in seconds since the epoch.
+        granted_at: when all of them were granted; None while workers are still leaving.
+    """
+
+    name: str
+    slots: int
+    granted: int
+    grace_s: float
+    changed_at: float
+    granted_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CapacityInfo:
     """What a launcher can hold.
 
     Attributes:
         slots: worker slots in all.
         used: worker slots taken by running or pending processes, by job id.
+        reservations: slots that are not for jobs.
+        headroom: slots that are kept free for reservations to come.
     """
 
     slots: int
     used: Mapping[str, int] = field(default_factory=dict)
+    reservations: Sequence[SlotReservation] = ()
+    headroom: int = 0
+
+    @property
+    def for_jobs(self) -> int:
+        """Slots that jobs may have together: all, less what others asked for, less the headroom."""
+        return max(0, self.slots - self.headroom - sum(one.slots for one in self.reservations))
 
 
 class Launcher(Protocol):
@@ -129,7 +159,22 @@ class Launcher(Protocol):
         ...
 
     async def capacity(self) -> CapacityInfo:
-        """Slots in all and in use."""
+        """Slots in all, in use, and reserved by others."""
+        ...
+
+    async def reserve(self, name: str, slots: int, *, grace_s: float) -> None:
+        """Takes slots from jobs for processes that are not ours; workers have ``grace_s`` seconds to leave them.
+
+        Sets the amount if there is such a reservation. Returns at once; ``capacity`` tells what is granted.
+        """
+        ...
+
+    async def release(self, name: str) -> None:
+        """Gives reserved slots back to jobs.
+
+        Raises:
+            NotFoundError: there is no such reservation.
+        """
         ...
 
     def logs(self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool) -> AsyncIterator[bytes]:

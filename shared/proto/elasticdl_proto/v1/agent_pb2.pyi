@@ -100,7 +100,7 @@ class CapacityRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class CapacityResponse(_message.Message):
-    __slots__ = ("slots", "used")
+    __slots__ = ("slots", "used", "reservations", "headroom")
     class UsedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -110,9 +110,51 @@ class CapacityResponse(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     USED_FIELD_NUMBER: _ClassVar[int]
+    RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    HEADROOM_FIELD_NUMBER: _ClassVar[int]
     slots: int
     used: _containers.ScalarMap[str, int]
-    def __init__(self, slots: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    reservations: _containers.RepeatedCompositeFieldContainer[SlotReservation]
+    headroom: int
+    def __init__(self, slots: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ..., reservations: _Optional[_Iterable[_Union[SlotReservation, _Mapping]]] = ..., headroom: _Optional[int] = ...) -> None: ...
+
+class SlotReservation(_message.Message):
+    __slots__ = ("name", "slots", "granted", "grace_s", "changed_at", "has_granted_at", "granted_at")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_AT_FIELD_NUMBER: _ClassVar[int]
+    HAS_GRANTED_AT_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_AT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    slots: int
+    granted: int
+    grace_s: float
+    changed_at: float
+    has_granted_at: bool
+    granted_at: float
+    def __init__(self, name: _Optional[str] = ..., slots: _Optional[int] = ..., granted: _Optional[int] = ..., grace_s: _Optional[float] = ..., changed_at: _Optional[float] = ..., has_granted_at: bool = ..., granted_at: _Optional[float] = ...) -> None: ...
+
+class ReserveRequest(_message.Message):
+    __slots__ = ("name", "slots", "grace_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    slots: int
+    grace_s: float
+    def __init__(self, name: _Optional[str] = ..., slots: _Optional[int] = ..., grace_s: _Optional[float] = ...) -> None: ...
+
+class ReleaseRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ReserveResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class LogsRequest(_message.Message):
     __slots__ = ("job_id", "role", "index", "tail", "follow")

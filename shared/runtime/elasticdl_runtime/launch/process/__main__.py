@@ -26,7 +26,14 @@ async def main(stop: asyncio.Event) -> int:
         settings.text("ELASTICDL_API_URL"),
         settings.text("ELASTICDL_REDIS_URL"),
     )
-    agent = Agent(layout, endpoints, settings.text("ELASTICDL_NODE_TOKEN"), settings.integer("ELASTICDL_SLOTS"))
+    headroom = settings.integer("ELASTICDL_HEADROOM", 0)
+    agent = Agent(
+        layout,
+        endpoints,
+        settings.text("ELASTICDL_NODE_TOKEN"),
+        settings.integer("ELASTICDL_SLOTS"),
+        headroom=headroom,
+    )
     async with agent:
         _log.info("agent serves", address=agent.address)
         await stop.wait()

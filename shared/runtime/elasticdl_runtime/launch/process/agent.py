@@ -32,6 +32,7 @@ class Agent:
         slots: worker slots of this machine.
         commands: what each role runs; other than the default in tests only.
         stop_grace_s: seconds that processes have to leave when the agent stops.
+        headroom: slots that are kept free of workers.
 
     Raises:
         InvalidInputError: no slots, or a token or secret that is too short to be one.
@@ -46,6 +47,7 @@ class Agent:
         commands: Mapping[Role, Sequence[str]] = COMMANDS,
         *,
         stop_grace_s: float = STOP_GRACE_S,
+        headroom: int = 0,
     ) -> None:
         if slots < 1:
             raise InvalidInputError(
@@ -62,6 +64,7 @@ class Agent:
         self._slots = slots
         self._commands = commands
         self._stop_grace_s = stop_grace_s
+        self._headroom = headroom
         self._table: ProcessTable | None = None
         self._server: grpc.aio.Server | None = None
         self.address = agent_address(layout.run)
@@ -69,7 +72,9 @@ class Agent:
     async def __aenter__(self) -> Agent:
         prepare_run_dir(self._layout.run)
         self._layout.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._table = ProcessTable(self._layout, self._endpoints, self._slots, self._commands)
+        self._table = ProcessTable(
+            self._layout, self._endpoints, self._slots, self._commands, headroom=self._headroom
+        )
         servicer = AgentServicer(self._table, self._layout)
         self._server = make_server(SERVICE, servicer, authenticator(self._node_token, self._endpoints.cluster_secret))
         listen(self._server, self.address)

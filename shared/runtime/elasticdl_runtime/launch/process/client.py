@@ -119,12 +119,32 @@ class ProcessLauncher:
             yield convert.status_from_message(message)
 
     async def capacity(self) -> CapacityInfo:
-        """Slots in all and in use.
+        """Slots in all, in use, and reserved by others.
 
         Raises:
             UnavailableError: the agent is down or slow.
         """
         return convert.capacity_from_message(await self._call("Capacity", agent_pb2.CapacityRequest()))
+
+    async def reserve(self, name: str, slots: int, *, grace_s: float) -> None:
+        """Takes slots from jobs for processes that are not ours; returns at once.
+
+        Raises:
+            InvalidInputError: the name is malformed, or there are not that many slots.
+            PermissionDeniedError: the token is not the node's.
+            UnavailableError: the agent is down or slow.
+        """
+        await self._call("Reserve", agent_pb2.ReserveRequest(name=name, slots=slots, grace_s=grace_s))
+
+    async def release(self, name: str) -> None:
+        """Gives reserved slots back to jobs.
+
+        Raises:
+            NotFoundError: there is no such reservation.
+            PermissionDeniedError: the token is not the node's.
+            UnavailableError: the agent is down or slow.
+        """
+        await self._call("Release", agent_pb2.ReleaseRequest(name=name))
 
     async def logs(
         self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool

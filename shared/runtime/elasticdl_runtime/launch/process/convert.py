@@ -10,6 +10,7 @@ from elasticdl_core.ports.launcher import (
     ProcessState,
     ProcessStatus,
     Role,
+    SlotReservation,
 )
 from elasticdl_proto.v1 import agent_pb2
 
@@ -88,9 +89,38 @@ def status_to_message(status: ProcessStatus) -> agent_pb2.ProcessStatus:
 
 def capacity_from_message(message: agent_pb2.CapacityResponse) -> CapacityInfo:
     """The capacity that a message carries."""
-    return CapacityInfo(int(message.slots), {job: int(slots) for job, slots in message.used.items()})
+    return CapacityInfo(
+        int(message.slots),
+        {job: int(slots) for job, slots in message.used.items()},
+        tuple(
+            SlotReservation(
+                one.name,
+                int(one.slots),
+                int(one.granted),
+                one.grace_s,
+                one.changed_at,
+                one.granted_at if one.has_granted_at else None,
+            )
+            for one in message.reservations
+        ),
+        int(message.headroom),
+    )
 
 
 def capacity_to_message(capacity: CapacityInfo) -> agent_pb2.CapacityResponse:
     """The message that carries the capacity."""
-    return agent_pb2.CapacityResponse(slots=capacity.slots, used=dict(capacity.used))
+    reservations = [
+        agent_pb2.SlotReservation(
+            name=one.name,
+            slots=one.slots,
+            granted=one.granted,
+            grace_s=one.grace_s,
+            changed_at=one.changed_at,
+            has_granted_at=one.granted_at is not None,
+            granted_at=one.granted_at or 0.0,
+        )
+        for one in capacity.reservations
+    ]
+    return agent_pb2.CapacityResponse(
+        slots=capacity.slots, used=dict(capacity.used), reservations=reservations, headroom=capacity.headroom
+    )

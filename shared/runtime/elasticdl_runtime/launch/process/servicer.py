@@ -44,6 +44,15 @@ class AgentCaller:
                 fix="name your own job, or use the node token",
             )
 
+    def require_node(self) -> None:
+        """Refuses masters.
+
+        Raises:
+            PermissionDeniedError: a master calls.
+        """
+        if self.job_id is not None:
+            raise PermissionDeniedError("a master may not reserve slots", fix="use the node token")
+
     def require_process(self, process: ProcessId) -> None:
         """Refuses a master that asks for another job's process, or for a master.
 
@@ -129,8 +138,20 @@ class AgentServicer:
             yield convert.status_to_message(status)
 
     async def Capacity(self, request: agent_pb2.CapacityRequest, caller: AgentCaller) -> agent_pb2.CapacityResponse:
-        """Slots in all and in use."""
+        """Slots in all, in use, and reserved by others."""
         return convert.capacity_to_message(self._table.capacity())
+
+    async def Reserve(self, request: agent_pb2.ReserveRequest, caller: AgentCaller) -> agent_pb2.ReserveResponse:
+        """Takes slots from jobs."""
+        caller.require_node()
+        self._table.reserve(request.name, int(request.slots), request.grace_s)
+        return agent_pb2.ReserveResponse()
+
+    async def Release(self, request: agent_pb2.ReleaseRequest, caller: AgentCaller) -> agent_pb2.ReserveResponse:
+        """Gives reserved slots back."""
+        caller.require_node()
+        self._table.release(request.name)
+        return agent_pb2.ReserveResponse()
 
     async def Logs(self, request: agent_pb2.LogsRequest, caller: AgentCaller) -> AsyncIterator[agent_pb2.LogsChunk]:
         """Streams what a process printed."""

@@ -14,7 +14,7 @@ from signal import SIGKILL, SIGTERM
 
 import structlog
 
-from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputError
+from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputError, NotFoundError
 from elasticdl_core.ports.launcher import (
     CapacityInfo,
     ProcessId,
@@ -28,10 +28,13 @@ from elasticdl_runtime.launch.process.child import Child, Command
 from elasticdl_runtime.launch.process.environment import Endpoints, process_environment
 from elasticdl_runtime.launch.process.journal import Journal, Record, recover, shim_record
 from elasticdl_runtime.launch.process.layout import Layout
+from elasticdl_runtime.launch.process.reservations import Reservations
 
 COMMANDS: Mapping[Role, Sequence[str]] = {role: (sys.executable, "-P", "-m", f"elasticdl_{role}") for role in Role}
 """What each role runs. ``-P`` keeps the working directory off the module path."""
 MEMORY_CHECK_S = 0.5
+OVERDUE_GRACE_S = 2.0
+"""Time between the signal and the end of a worker whose slot was to be left already."""
 _CANNOT_START = 127
 _log = structlog.get_logger(__name__)
 
@@ -63,6 +66,7 @@ class ProcessTable:
         endpoints: what masters are told.
         slots: worker slots of this machine.
         commands: what each role runs; other than the default in tests only.
+        headroom: slots that no worker takes.
     """
 
     def __init__(
@@ -71,6 +75,8 @@ class ProcessTable:
         endpoints: Endpoints,
         slots: int,
         commands: Mapping[Role, Sequence[str]] = COMMANDS,
+        *,
+        headroom: int = 0,
     ) -> None:
         self._layout = layout
         self._endpoints = endpoints
@@ -86,6 +92,8 @@ class ProcessTable:
         for status in recover(journal):
             self._entries[status.id] = _Entry(ProcessSpec(status.id), status)
         self._journal = Journal(journal)
+        self._reservations = Reservations(layout.data / "agent" / "reservations.json", slots, headroom)
+        self._reservations.grant(0, now=time.time())
         self._memory_watch = asyncio.create_task(self._watch_memory(), name="memory-watch")
 
     def launch(self, spec: ProcessSpec) -> None:
@@ -171,7 +179,28 @@ class ProcessTable:
         for entry in self._entries.values():
             if entry.spec.slots and not entry.ended:
                 used[entry.spec.id.job_id] = used.get(entry.spec.id.job_id, 0) + entry.spec.slots
-        return CapacityInfo(self._slots, used)
+        return CapacityInfo(self._slots, used, tuple(self._reservations.all()), self._reservations.headroom)
+
+    def reserve(self, name: str, slots: int, grace_s: float) -> None:
+        """Takes slots from jobs; workers that still hold them after ``grace_s`` seconds are ended.
+
+        Raises:
+            InvalidInputError: the name is malformed, or there are not that many slots.
+        """
+        loop = asyncio.get_running_loop()
+        self._reservations.set(name, slots, grace_s, now=time.time(), clock=loop.time())
+        self._advance()
+        loop.call_later(grace_s, self._end_overdue)
+
+    def release(self, name: str) -> None:
+        """Gives reserved slots back.
+
+        Raises:
+            NotFoundError: there is no such reservation.
+        """
+        if not self._reservations.release(name):
+            raise NotFoundError(f"no slots are reserved for {name!r}", fix="list the reservations, or do nothing")
+        self._advance()
 
     def may_print_more(self, job_id: str, role: Role, index: int) -> bool:
         """Whether any incarnation of that process is running or pending."""
@@ -195,9 +224,9 @@ class ProcessTable:
 
     def _advance(self) -> None:
         """Starts every pending process that can start now; for slots it is first come, first served."""
-        free = self._slots - sum(
-            entry.spec.slots for entry in self._entries.values() if not entry.ended and not entry.waiting
-        )
+        busy = sum(entry.spec.slots for entry in self._holders())
+        self._reservations.grant(busy, now=time.time())
+        free = self._slots - self._reservations.withheld - busy
         queue_open = True
         for entry in [entry for entry in self._entries.values() if entry.waiting]:
             if self._closing or entry.spec.id.job_id in self._leaving:
@@ -258,6 +287,19 @@ class ProcessTable:
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
+    def _end_overdue(self) -> None:
+        """Ends workers whose slots others wait for longer than agreed: those that were told to leave go first."""
+        missing = self._reservations.overdue(asyncio.get_running_loop().time())
+        holders = sorted(
+            self._holders(), key=lambda entry: (entry.stop_at is None, -entry.spec.id.index, entry.spec.id)
+        )
+        for entry in holders:
+            if missing <= 0:
+                return
+            missing -= entry.spec.slots
+            _log.warning("ending a worker for a reservation", process=str(entry.spec.id))
+            self.terminate(entry.spec.id, grace_s=OVERDUE_GRACE_S)
+
     def _schedule_kill(self, entry: _Entry) -> None:
         if entry.child is None or entry.stop_at is None:
             return
@@ -290,6 +332,12 @@ class ProcessTable:
                 queue.put_nowait(entry.status)
 
     # -- looking ---------------------------------------------------------------------------------------------------
+
+    def _holders(self) -> list[_Entry]:
+        """The processes that hold slots."""
+        return [
+            entry for entry in self._entries.values() if entry.spec.slots and not entry.ended and not entry.waiting
+        ]
 
     def _of_job(self, job_id: str) -> list[_Entry]:
         return [entry for process, entry in self._entries.items() if process.job_id == job_id]

@@ -1,0 +1,138 @@
+"""Reservations: slots that processes which are not ours take, above all jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Response
+from fastapi import Path as PathParameter
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import text
+
+from elasticdl_api.problems import declared
+from elasticdl_api.services import Api, User
+from elasticdl_core.errors import NotFoundError, PermissionDeniedError, UnavailableError
+from elasticdl_core.ports.launcher import CapacityInfo, Launcher
+
+DEFAULT_GRACE_S = 30.0
+router = APIRouter(tags=["cluster"])
+Name = Annotated[
+    str,
+    PathParameter(
+        description="Who takes the slots.", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", examples=["web-shop"]
+    ),
+]
+
+
+class ReservationRequest(BaseModel):
+    """What to reserve."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    slots: int = Field(ge=0, le=100_000, description="Worker slots.", examples=[3])
+    grace_s: float = Field(
+        default=DEFAULT_GRACE_S,
+        ge=0,
+        le=600,
+        description="Seconds that workers have to leave these slots; then they are ended.",
+    )
+
+
+class ReservationView(BaseModel):
+    """A reservation as it stands."""
+
+    name: str = Field(examples=["web-shop"])
+    slots: int = Field(description="Slots asked for.")
+    granted: int = Field(description="Those of them that no worker holds any more.")
+    grace_s: float = Field(description="Seconds that workers have to leave.")
+    changed_at: float = Field(description="When it was last changed, in seconds since the epoch.")
+    granted_at: float | None = Field(description="When all of it was granted; null while workers are leaving.")
+
+
+class ReservationList(BaseModel):
+    """All reservations, and what they leave."""
+
+    reservations: list[ReservationView]
+    slots: int = Field(description="Slots of the cluster.")
+    headroom: int = Field(description="Slots that are kept free of workers for reservations to come.")
+    for_jobs: int = Field(description="Slots that jobs may have together.")
+
+
+@router.get(
+    "/cluster/reservations", response_model=ReservationList, summary="List reservations", responses=declared(403, 503)
+)
+async def list_reservations(api: Api, user: User) -> Any:
+    """Who takes slots from jobs, and how many of them are free of workers by now."""
+    capacity = await _agent(api, user).capacity()
+    return {
+        "reservations": capacity.reservations,
+        "slots": capacity.slots,
+        "headroom": capacity.headroom,
+        "for_jobs": capacity.for_jobs,
+    }
+
+
+@router.get(
+    "/cluster/reservations/{name}",
+    response_model=ReservationView,
+    summary="Look at a reservation",
+    responses=declared(403, 404, 422, 503),
+)
+async def get_reservation(name: Name, api: Api, user: User) -> Any:
+    """One reservation; it can be used up to ``granted`` slots."""
+    return _named(await _agent(api, user).capacity(), name)
+
+
+@router.put(
+    "/cluster/reservations/{name}",
+    response_model=ReservationView,
+    summary="Reserve slots",
+    responses=declared(403, 422, 503),
+)
+async def put_reservation(name: Name, wanted: ReservationRequest, api: Api, user: User) -> Any:
+    """Takes slots from jobs, or changes how many are taken.
+
+    They no longer count as the jobs' from now on. Those that workers hold are granted as the workers leave, which
+    they are told at once; whoever stays longer than ``grace_s`` seconds is ended. Free slots are granted at once.
+    """
+    launcher = _agent(api, user)
+    await launcher.reserve(name, wanted.slots, grace_s=wanted.grace_s)
+    await _wake_scheduler(api)
+    return _named(await launcher.capacity(), name)
+
+
+@router.delete(
+    "/cluster/reservations/{name}",
+    status_code=204,
+    response_class=Response,
+    summary="Release reserved slots",
+    responses=declared(403, 404, 422, 503),
+)
+async def delete_reservation(name: Name, api: Api, user: User) -> Response:
+    """Gives the slots back to jobs."""
+    await _agent(api, user).release(name)
+    await _wake_scheduler(api)
+    return Response(status_code=204)
+
+
+def _agent(api: Api, user: User) -> Launcher:
+    if user.namespace is not None:
+        raise PermissionDeniedError(
+            "reservations are for administrators", fix="use the admin token, or ask your administrator"
+        )
+    if api.launcher is None:
+        raise UnavailableError("there is no agent that has slots", fix="set ELASTICDL_AGENT for the api")
+    return api.launcher
+
+
+def _named(capacity: CapacityInfo, name: str) -> Any:
+    for reservation in capacity.reservations:
+        if reservation.name == name:
+            return reservation
+    raise NotFoundError(f"no slots are reserved for {name!r}", fix="list the reservations")
+
+
+async def _wake_scheduler(api: Api) -> None:
+    """The scheduler listens where changes of jobs are told; it would look by itself some seconds later."""
+    async with api.database.transaction() as connection:
+        await connection.execute(text("SELECT pg_notify('elasticdl_jobs', '')"))
