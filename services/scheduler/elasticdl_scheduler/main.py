@@ -7,7 +7,6 @@ import contextlib
 
 import structlog
 
-from elasticdl_core.scheduling import policy_by_name
 from elasticdl_runtime.launch.process.client import ProcessLauncher
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.settings import Environment
@@ -34,7 +33,7 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> int:
             leadership,
             SchedulerStore(database, leadership, settings.quotas),
             launcher,
-            policy_by_name(settings.policy),
+            settings.make_policy(),
             settings.interval_s,
             Retention(settings.keep_days, settings.keep_decisions),
         )

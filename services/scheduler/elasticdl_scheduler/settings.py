@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.scheduling import DEFAULT_POLICY, Quota, policy_by_name
+from elasticdl_core.scheduling import DEFAULT_POLICY, Policy, Quota, policy_by_name
+from elasticdl_core.scheduling.policies import GoodputPolicy
+from elasticdl_core.scheduling.policies.candidate import GoodputSettings
 from elasticdl_runtime.scheduling import quotas_from_json
 from elasticdl_runtime.settings import Environment
 
 _QUOTAS = "ELASTICDL_SCHEDULER_QUOTAS"
+_GOODPUT = "ELASTICDL_SCHEDULER_GOODPUT"
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class SchedulerSettings:
         lease_s: ``ELASTICDL_SCHEDULER_LEASE_S``, how long the leader's lease lasts unless it is renewed.
         quotas: ``ELASTICDL_SCHEDULER_QUOTAS``, JSON by team (namespace), in slots:
             ``{"ads": {"weight": 2, "guaranteed": 4, "limit": 8}}``.
+        goodput: ``ELASTICDL_SCHEDULER_GOODPUT``, JSON with numbers of the goodput policy that differ from their
+            defaults: ``{"cooldown_s": 10, "horizon_s": 120}``; see ``GoodputSettings`` for all.
         keep_days: ``ELASTICDL_SCHEDULER_KEEP_DAYS``, age at which a decision is removed from the log.
         keep_decisions: ``ELASTICDL_SCHEDULER_KEEP_DECISIONS``, most decisions in the log.
     """
@@ -38,8 +44,13 @@ class SchedulerSettings:
     interval_s: float = 5.0
     lease_s: float = 10.0
     quotas: Mapping[str, Quota] = field(default_factory=dict)
+    goodput: GoodputSettings = field(default_factory=GoodputSettings)
     keep_days: float = 14.0
     keep_decisions: int = 10_000
+
+    def make_policy(self) -> Policy:
+        """The policy of that name, with its numbers."""
+        return GoodputPolicy(self.goodput) if self.policy == GoodputPolicy.name else policy_by_name(self.policy)
 
     @classmethod
     def from_environment(cls, environment: Environment) -> SchedulerSettings:
@@ -56,6 +67,7 @@ class SchedulerSettings:
             interval_s=environment.seconds("ELASTICDL_SCHEDULER_INTERVAL_S", 5.0),
             lease_s=environment.seconds("ELASTICDL_SCHEDULER_LEASE_S", 10.0),
             quotas=parse_quotas(environment.text(_QUOTAS, "{}")),
+            goodput=parse_goodput(environment.text(_GOODPUT, "{}")),
             keep_days=environment.seconds("ELASTICDL_SCHEDULER_KEEP_DAYS", 14.0),
             keep_decisions=environment.integer("ELASTICDL_SCHEDULER_KEEP_DECISIONS", 10_000),
         )
@@ -76,6 +88,29 @@ class SchedulerSettings:
                 fix="set it to 1 to 10000000 decisions",
             )
         return settings
+
+
+def parse_goodput(text: str) -> GoodputSettings:
+    """Reads the numbers of the goodput policy.
+
+    Raises:
+        InvalidInputError: it is no JSON object of numbers, or has unknown names.
+    """
+    known = {item.name: item.type for item in dataclasses.fields(GoodputSettings)}
+    fix = f"set {_GOODPUT} to a JSON object with numbers for any of {', '.join(known)}"
+    try:
+        numbers = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidInputError(f"{_GOODPUT} is no JSON: {error}", fix=fix) from None
+    if not isinstance(numbers, dict):
+        raise InvalidInputError(f"{_GOODPUT} is no JSON object", fix=fix)
+    for name, value in numbers.items():
+        whole = known.get(name) == "int"
+        if name not in known or isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+            raise InvalidInputError(f"{_GOODPUT}: {name}={value!r} is no number of the policy", fix=fix)
+        if value < 0:
+            raise InvalidInputError(f"{_GOODPUT}: {name} is negative", fix=fix)
+    return GoodputSettings(**numbers)
 
 
 def parse_quotas(text: str) -> dict[str, Quota]:

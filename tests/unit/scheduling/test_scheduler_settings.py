@@ -34,6 +34,24 @@ def test_quotas_that_make_no_sense_are_refused(text: str) -> None:
         parse_quotas(text)
 
 
+def test_numbers_of_the_policy_reach_it() -> None:
+    given = read(ELASTICDL_SCHEDULER_GOODPUT='{"cooldown_s": 2.5, "first_size": 8}')
+    assert (given.goodput.cooldown_s, given.goodput.first_size) == (2.5, 8)
+    assert given.goodput.horizon_s == read().goodput.horizon_s
+    assert (given.make_policy().name, read(ELASTICDL_SCHEDULER_POLICY="gang").make_policy().name) == (
+        "goodput",
+        "gang",
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"cool": 1}', '{"cooldown_s": "1"}', '{"first_size": 1.5}', '{"caution": -1}']
+)
+def test_numbers_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="ELASTICDL_SCHEDULER_GOODPUT"):
+        read(ELASTICDL_SCHEDULER_GOODPUT=text)
+
+
 def test_other_nonsense_is_refused_by_name() -> None:
     with pytest.raises(InvalidInputError, match="'best'"):
         read(ELASTICDL_SCHEDULER_POLICY="best")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import urllib.request
 from collections.abc import Mapping
@@ -73,6 +74,7 @@ class Wiring:
             "ELASTICDL_DATA_DIR": str(self.directory.root),
             "ELASTICDL_RUN_DIR": str(self.directory.run),
             "ELASTICDL_SLOTS": str(self.slots),
+            "ELASTICDL_HEADROOM": os.environ.get("ELASTICDL_HEADROOM", "0"),
             "ELASTICDL_CLUSTER_SECRET": self.cluster_secret,
             "ELASTICDL_NODE_TOKEN": self.node_token,
             "ELASTICDL_API_URL": self.api_url,
@@ -92,13 +94,18 @@ class Wiring:
         return _service("api", "elasticdl_api", self.api_environment(), self.directory, self._api_ready, 15.0)
 
     def scheduler_spec(self) -> ComponentSpec:
-        """The scheduler; it is ready when it runs, since it serves nobody."""
+        """The scheduler; it is ready when it runs, since it serves nobody.
+
+        It gets the settings of schedulers in our own environment, such as its quotas.
+        """
         environment = {
             **base_environment(),
             "ELASTICDL_DATABASE_URL": self.database_url,
             "ELASTICDL_AGENT": self.agent,
             "ELASTICDL_NODE_TOKEN": self.node_token,
         }
+        given = {name: value for name, value in os.environ.items() if name.startswith("ELASTICDL_SCHEDULER_")}
+        environment = {**given, **environment}
         if self.policy:
             environment["ELASTICDL_SCHEDULER_POLICY"] = self.policy
         return _service("scheduler", "elasticdl_scheduler", environment, self.directory, None, 15.0)
