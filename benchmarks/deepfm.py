@@ -1,0 +1,213 @@
+"""DeepFM with 2 PS and 4 workers against what a user would otherwise pick, and against no communication.
+
+    ./dev bench deepfm [--data FOLDER] [--quick] [--sides a,b] [--dim 64] [--batch 512]
+
+All sides train the same model on the same data with the same minibatches and the same number of processes, and take
+turns. Ours are jobs on a local cluster, measured by the records that the workers report as processed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Report, Sample
+from benchmarks.training.cluster import Cluster, JobSide, job_fields
+from benchmarks.training.data import Clicks, frappe, generated
+from benchmarks.training.processes import Member, Team
+from benchmarks.training.sides import Side, take_turns
+
+WORKERS, SERVERS = 4, 2
+LEARNING_RATE = 0.1
+OURS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "step": ("ours, each step", {}),
+    "step_bf16": ("ours, each step, bf16", {"wire_dtype": "bfloat16"}),
+    "local4": ("ours, 4 local steps", {"get_model_steps": 4}),
+    "local4_bf16": ("ours, 4 local steps, bf16", {"get_model_steps": 4, "wire_dtype": "bfloat16"}),
+}
+AUC_OF = {"step": "each_step", "local4": "local4"}
+ABOUT = """DeepFM (ten fields) by asynchronous SGD with {batch} records in a minibatch and vectors of {dim},
+on {data}: {workers} workers and {servers} parameter servers as processes on one machine, samples a second of all
+workers. Each side is measured {rounds} times, in turns, for {seconds:g} s after a warm-up; medians count.
+
+Ours are real jobs on a local cluster: tasks leased from the master, records read and parsed from RecordIO, tables on
+the parameter servers (`--embedding_threshold_bytes 0`), no XLA. All other sides have their minibatches in memory
+already. *No communication* are processes that each train a model of their own: what would be left if parameter servers
+cost nothing. *The original's design* and *Redis, 2019* are re-implementations of those designs made for this
+comparison (`benchmarks/peers`), not the programs of their time."""
+
+
+def peers(data: Path, dim: int, batch: int, logs: Path) -> list[Side]:
+    """All sides that are not ours."""
+    common = {"data": str(data), "dim": dim, "batch": batch}
+    each = [{**common, "seed": seed} for seed in range(WORKERS)]
+    sgd = {"kind": "SGD", "lr": LEARNING_RATE}
+    return [
+        Team(
+            "alone",
+            f"no communication, {WORKERS} processes",
+            "benchmarks.peers.no_communication",
+            [{**one, "xla": False} for one in each],
+            logs,
+        ),
+        Team(
+            "alone_xla",
+            f"no communication, {WORKERS} processes, XLA",
+            "benchmarks.peers.no_communication",
+            [{**one, "xla": True} for one in each],
+            logs,
+        ),
+        Team("keras", "Keras fit, 1 process", "benchmarks.peers.keras_fit", [{**common, "optimizer": sgd}], logs),
+    ]
+
+
+def plot(report: Report, found: Mapping[str, Sample], labels: Mapping[str, str]) -> None:
+    """A bar a side, the fastest on top."""
+    from matplotlib.figure import Figure
+
+    order = sorted(found, key=lambda name: found[name].median)
+    figure = Figure(figsize=(8, 0.4 * len(order) + 1))
+    axes = figure.subplots()
+    colours = ["#1f77b4" if name in OURS else "#bbbbbb" if name.startswith("alone") else "#d98c40" for name in order]
+    bars = axes.barh([labels[name] for name in order], [found[name].median for name in order], color=colours)
+    axes.bar_label(bars, [f"{found[name].median:,.0f}" for name in order], padding=3, fontsize=8)
+    axes.set_xlabel("samples a second")
+    axes.margins(x=0.12)
+    axes.spines[["top", "right"]].set_visible(False)
+    report.plot("sides", figure, "samples a second of each side")
+
+
+def targets(report: Report, found: Mapping[str, Sample]) -> None:
+    """The targets whose sides were all measured."""
+
+    def ratio(name: str, ours: str, others: tuple[str, ...], goal: float) -> None:
+        known = [found[other].median for other in others if other in found]
+        if ours in found and len(known) == len(others):
+            report.target(name, found[ours].median / max(known), goal)
+
+    ratio("deepfm_vs_tf_best", "step", ("tf_step", "tf_10_steps"), 2.0)
+    ratio("deepfm_vs_tf_step", "step", ("tf_step",), 3.5)
+    ratio("deepfm_vs_original", "step", ("original",), 7)
+    ratio("deepfm_vs_redis2019", "step", ("redis_2019",), 50)
+    ratio("deepfm_limit", "step", ("alone",), 0.75)
+    ratio("deepfm_limit_local4", "local4", ("alone",), 0.92)
+
+
+def accuracy(report: Report, clicks: Clicks, folder: Path, cluster: Cluster, options: argparse.Namespace) -> None:
+    """AUC on what was held out after some epochs: ours against single-process Keras."""
+    epochs = options.epochs
+    arguments = {
+        "data": str(folder / "clicks.npz"),
+        "dim": options.dim,
+        "batch": options.batch,
+        "optimizer": {"kind": "SGD", "lr": LEARNING_RATE},
+    }
+    clicks.write_records(folder / "once")
+    keras = Member("benchmarks.peers.keras_fit", arguments, folder / "keras-auc.log")
+    try:
+        keras.answer()
+        keras.ask({"epochs": epochs})
+        expected = keras.answer(600)["auc"]
+    finally:
+        keras.close()
+    report.say(f"AUC of single-process Keras after {epochs} epochs: {expected:.4f}")
+    rows: list[tuple[str, float, float]] = [("Keras fit, 1 process", expected, 0.0)]
+    for name, target in AUC_OF.items():
+        if options.sides and name not in options.sides:
+            continue
+        label, fields = OURS[name]
+        found = cluster.run(
+            report.say,
+            **job_fields(
+                clicks,
+                folder / "once",
+                dim=options.dim,
+                batch=options.batch,
+                servers=SERVERS,
+                **{
+                    **fields,
+                    "num_epochs": epochs,
+                    "num_minibatches_per_task": 4,
+                    "validation_data": str(folder / "once" / "validation"),
+                    "min_workers": WORKERS,
+                    "max_workers": WORKERS,
+                },
+            ),
+        )
+        auc = float(found["status"]["metrics"]["auc"])
+        rows.append((label, auc, auc - expected))
+        report.target(f"deepfm_auc_{target}", auc - expected, -0.003)
+    report.text(f"## Accuracy\n\nAUC on {len(clicks.held_out_ids):,} held-out records after {epochs} epochs.")
+    report.table(["side", "AUC", "against Keras"], [(a, f"{b:.4f}", f"{c:+.4f}") for a, b, c in rows])
+
+
+def main() -> int:
+    """Runs the command line; returns the exit code."""
+    options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    clicks = frappe(options.data) if options.data else generated()
+    rounds, seconds = (1, 4.0) if options.quick else (3, 6.0)
+    about = ABOUT.format(
+        batch=options.batch,
+        dim=options.dim,
+        data=f"{clicks.name}, {len(clicks.ids):,} records of {clicks.vocabulary:,} ids",
+        workers=WORKERS,
+        servers=SERVERS,
+        rounds=rounds,
+        seconds=seconds,
+    )
+    report = Report("deepfm", "DeepFM against other ways to train it", about)
+    folder = Path(tempfile.mkdtemp(prefix="elasticdl-bench-"))
+    try:
+        clicks.save(folder / "clicks.npz")
+        clicks.write_records(folder / "data", least=1_000_000)
+        report.say(f"data: {clicks.name}, {len(clicks.ids):,} records")
+        with Cluster(folder / "cluster", WORKERS) as cluster:
+            fields = {"dim": options.dim, "batch": options.batch, "servers": SERVERS}
+            sides: list[Side] = [
+                JobSide(name, label, cluster, WORKERS, job_fields(clicks, folder / "data", **fields, **extra))
+                for name, (label, extra) in OURS.items()
+            ]
+            sides += peers(folder / "clicks.npz", options.dim, options.batch, folder)
+            known = {side.name: side for side in sides}
+            _refuse_unknown(options.sides, known)
+            chosen = [side for side in sides if not options.sides or side.name in options.sides]
+            found = take_turns(chosen, rounds, seconds, report.say)
+            rows = [(known[n].label, s.median, f"{s.spread:.0%}") for n, s in found.items()]
+            report.text("## Speed")
+            report.table(["side", "samples/s", "spread"], sorted(rows, key=lambda row: -float(row[1])))
+            plot(report, found, {name: side.label for name, side in known.items()})
+            targets(report, found)
+            if options.epochs and (not options.sides or set(options.sides) & set(AUC_OF)):
+                accuracy(report, clicks, folder, cluster, options)
+        report.write()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def _refuse_unknown(names: list[str], known: Mapping[str, Side]) -> None:
+    wrong = sorted(set(names) - set(known))
+    if wrong:
+        raise SystemExit(f"there are no sides {wrong}; there are: {', '.join(known)}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of frappe in libfm format (default: generated clicks)")
+    parser.add_argument("--quick", action="store_true", help="measure once, briefly")
+    parser.add_argument("--sides", type=lambda text: text.split(","), default=[], help="measure these only")
+    parser.add_argument("--dim", type=int, default=64, help="numbers in a vector (default: 64)")
+    parser.add_argument("--batch", type=int, default=512, help="records in a minibatch (default: 512)")
+    parser.add_argument("--epochs", type=int, default=10, help="epochs before the AUC is compared; 0 skips that")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

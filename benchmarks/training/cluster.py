@@ -1,0 +1,254 @@
+"""Our side: jobs on a local cluster of their own, measured by what their workers say they have processed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.training.data import ZOO, Clicks
+from elasticdl import Client
+
+_COMMAND_S = 120.0
+_FIRST_S = 180.0
+_END_S = 120.0
+_POLL_S = 0.004
+_ENDED = {"SUCCEEDED", "FAILED", "CANCELLED"}
+MANY_EPOCHS = 1_000_000
+
+
+class Cluster:
+    """``elasticdl up`` in a folder of its own, from ``with`` to its end.
+
+    Args:
+        folder: where it keeps everything; made.
+        slots: workers that may run at once.
+
+    Attributes:
+        client: talks to it.
+    """
+
+    client: Client
+
+    def __init__(self, folder: Path, slots: int) -> None:
+        self.folder, self._slots = folder, slots
+
+    def __enter__(self) -> Self:
+        _elasticdl(self.folder, "up", "--port", "0", "--slots", str(self._slots), "--policy", "fair", "--detach")
+        os.environ["ELASTICDL_DATA_DIR"] = str(self.folder)
+        self.client = Client()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        _elasticdl(self.folder, "down")
+
+    def run(self, say: Any, **fields: Any) -> Mapping[str, Any]:
+        """Runs a job to its end; returns the API's view of it.
+
+        Raises:
+            RuntimeError: it did not succeed.
+        """
+        job = self.client.submit(model_zoo=ZOO, **fields)
+        done = self.client.wait(job.id, 600)
+        if done.state != "SUCCEEDED":
+            raise RuntimeError(f"job {job.id} ended as {done.state}: {done.reason}; see {self.folder}/jobs/{job.id}")
+        say(f"{job.id}: {dict(done.status.metrics)}")
+        return done.raw
+
+
+class JobSide:
+    """A training job; see ``benchmarks.training.sides.Side``.
+
+    Each measurement is a job of its own: submitted, left alone until all its workers train steadily, counted, and
+    cancelled.
+
+    Args:
+        name: of the side.
+        label: for people.
+        cluster: runs it.
+        workers: number of workers.
+        fields: of the job's specification.
+        warm_up: seconds that all workers train before counting.
+    """
+
+    def __init__(
+        self, name: str, label: str, cluster: Cluster, workers: int, fields: Mapping[str, Any], warm_up: float = 2.0
+    ) -> None:
+        self.name, self.label = name, label
+        self._cluster, self._workers, self._fields, self._warm_up = cluster, workers, dict(fields), warm_up
+        self._running = ""
+
+    def prepare(self) -> None:
+        """Nothing: every measurement starts a job."""
+
+    def ready(self) -> None:
+        """Nothing."""
+
+    def measure(self, seconds: float) -> float:
+        """Starts the job, counts, cancels it; samples a second of all workers.
+
+        Raises:
+            RuntimeError: the job ended, or its workers do not train.
+        """
+        client, workers = self._cluster.client, self._workers
+        job = client.submit(model_zoo=ZOO, min_workers=workers, max_workers=workers, **self._fields)
+        self._running = job.id
+        try:
+            meter = TraceMeter(self._cluster.folder / "jobs" / job.id / "traces")
+            self._until_all_train(meter)
+            meter.watch(self._warm_up)
+            meter.forget()
+            meter.watch(seconds)
+            return meter.rate()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Cancels the job, and waits until its processes are gone."""
+        if not self._running:
+            return
+        client, job_id, self._running = self._cluster.client, self._running, ""
+        if str(client.get(job_id).state) not in _ENDED:
+            client.cancel(job_id)
+            client.wait(job_id, _END_S)
+        until = time.monotonic() + _END_S
+        while _processes_of(job_id) and time.monotonic() < until:
+            time.sleep(0.1)
+
+    def _until_all_train(self, meter: TraceMeter) -> None:
+        until = time.monotonic() + _FIRST_S
+        asked = 0.0
+        while meter.owners() < self._workers:
+            meter.watch(0.2)
+            if time.monotonic() - asked < 2:
+                continue
+            asked = time.monotonic()
+            job = self._cluster.client.get(self._running)
+            if str(job.state) in _ENDED or asked > until:
+                raise RuntimeError(
+                    f"job {job.id} is {job.state} with {meter.owners()} of {self._workers} workers training: "
+                    f"{job.reason} {job.error or ''}"
+                )
+
+
+class TraceMeter:
+    """Counts records by the traces that workers write as their tasks' last pushes are accepted.
+
+    The speed of a worker is that between the arrival of its first and of its last line, so that tasks half done at
+    either end of the time do not matter.
+
+    Args:
+        folder: of the job's traces.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._offsets: dict[Path, int] = {}
+        self._arrivals: dict[str, list[tuple[float, int]]] = {}
+
+    def owners(self) -> int:
+        """Number of workers that have processed a task."""
+        return len(self._arrivals)
+
+    def forget(self) -> None:
+        """Counts anew from now."""
+        for arrivals in self._arrivals.values():
+            arrivals.clear()
+
+    def watch(self, seconds: float) -> None:
+        """Looks for new lines for so long."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._look()
+            time.sleep(_POLL_S)
+
+    def rate(self) -> float:
+        """Samples a second of all workers.
+
+        Raises:
+            RuntimeError: a worker did too little to tell.
+        """
+        total = 0.0
+        for owner, arrivals in self._arrivals.items():
+            if len(arrivals) < 3:
+                raise RuntimeError(f"{owner} finished {len(arrivals)} tasks only while it was measured")
+            records = sum(count for _, count in arrivals[1:])
+            total += records / (arrivals[-1][0] - arrivals[0][0])
+        return total
+
+    def _look(self) -> None:
+        if not self._folder.is_dir():
+            return
+        for path in self._folder.iterdir():
+            with path.open("rb") as file:
+                file.seek(self._offsets.get(path, 0))
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            if not whole:
+                continue
+            now = time.monotonic()
+            self._offsets[path] = self._offsets.get(path, 0) + len(whole)
+            lines = [json.loads(line) for line in whole.splitlines()]
+            records = sum(line["end"] - line["start"] for line in lines)
+            self._arrivals.setdefault(path.stem, []).append((now, records))
+
+
+def job_fields(clicks: Clicks, data: Path, *, dim: int, batch: int, servers: int, **others: Any) -> dict[str, Any]:
+    """The specification of a job on clicks whose tables live on the parameter servers.
+
+    Args:
+        clicks: what it trains on.
+        data: folder with ``train/``.
+        dim: of the vectors.
+        batch: records in a minibatch.
+        servers: number of parameter servers.
+        **others: further fields, or other values of those set here.
+    """
+    return {
+        "name": "deepfm",
+        "model_def": "deepfm.forward",
+        "model_params": {"ids": clicks.vocabulary, "dim": dim},
+        "optimizer_params": {"kind": "SGD", "lr": 0.1},
+        "training_data": str(data / "train"),
+        "minibatch_size": batch,
+        "num_minibatches_per_task": 16,
+        "num_epochs": MANY_EPOCHS,
+        "num_ps": servers,
+        "embedding_threshold_bytes": 0,
+        "xla": "off",
+        **others,
+    }
+
+
+def _elasticdl(folder: Path, *arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "elasticdl", *arguments],
+        env=os.environ | {"ELASTICDL_DATA_DIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_COMMAND_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"elasticdl {arguments[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}")
+
+
+def _processes_of(job_id: str) -> list[int]:
+    """Processes that still have the job's id in their environment."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("ELASTICDL_JOB_ID") == job_id:
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
