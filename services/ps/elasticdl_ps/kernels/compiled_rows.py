@@ -17,6 +17,7 @@ import numpy as np
 from numba import njit
 
 from elasticdl_ps.kernels.intrinsics import prefetch
+from elasticdl_ps.kernels.lanes import eight, read, write
 
 _AHEAD = 12
 """How many rows ahead memory is asked for: about its latency over the time a row takes."""
@@ -28,6 +29,8 @@ _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _ONE = np.uint64(1)
 _AHEAD_U, _FAR_U = np.uint64(_AHEAD), np.uint64(2 * _AHEAD)
 _EXPONENT = np.uint32(0x7F800000)
+_EIGHT_BYTES = 32
+_ZERO = np.float32(0)
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -166,48 +169,61 @@ def merge_rows(ids, values, out_ids, out_values):
         out_ids: int64 ``[n]``; the first of them are set.
         out_values: float32 ``[n, dim]``; the first of them are set.
     """
-    size = 16
-    while size < 2 * ids.shape[0]:
-        size *= 2
-    seen = np.zeros(size, np.uint32)
-    mask = np.uint64(size - 1)
-    dim = np.uint64(values.shape[1])
+    slots = 16
+    while slots < 2 * ids.shape[0]:
+        slots *= 2
+    seen = np.zeros(slots, np.uint32)
+    mask = np.uint64(slots - 1)
+    size = values.shape[1] * 4
+    wide = size // _EIGHT_BYTES * _EIGHT_BYTES
+    value, first = values.ctypes.data, out_values.ctypes.data
     count = np.uint64(0)
     for i in range(np.uint64(ids.shape[0])):
         key = ids[i]
         at = hash_id(key) & mask
-        while seen[at] != 0 and out_ids[seen[at] - 1] != key:
+        while seen[at] != 0 and out_ids[np.uint64(seen[at]) - _ONE] != key:
             at = (at + _ONE) & mask
         if seen[at] == 0:
             out_ids[count] = key
-            for j in range(dim):
-                out_values[count, j] = values[i, j]
+            _copy(value, first + np.int64(count) * size, wide, size)
             count += _ONE
             seen[at] = count
         else:
-            row = np.uint64(seen[at]) - _ONE
-            for j in range(dim):
-                out_values[row, j] += values[i, j]
+            total = first + np.int64(np.uint64(seen[at]) - _ONE) * size
+            for j in range(0, wide, _EIGHT_BYTES):
+                write(total + j, read(total + j, eight()) + read(value + j, eight()))
+            for j in range(wide, size, 4):
+                write(total + j, read(total + j, _ZERO) + read(value + j, _ZERO))
+        value += size
     return count
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _copy(source, target, wide, size):
+    """Copies ``size`` bytes of float32 numbers, ``wide`` of them eight numbers at a time."""
+    for j in range(0, wide, _EIGHT_BYTES):
+        write(target + j, read(source + j, eight()))
+    for j in range(wide, size, 4):
+        write(target + j, read(source + j, _ZERO))
 
 
 @njit(nogil=True, cache=True)
 def gather(arena, rows, out):
     """Copies the first ``out.shape[1]`` columns of rows; where a row is negative ``out`` stays as it is."""
-    width = out.shape[1]
-    base = arena.ctypes.data
-    stride = arena.strides[0]
-    bytes_ = min(width * 4, _MOST_BYTES)
-    n = np.uint64(rows.shape[0])
+    size = out.shape[1] * 4
+    wide = size // _EIGHT_BYTES * _EIGHT_BYTES
+    base, stride = arena.ctypes.data, arena.strides[0]
+    target, target_stride = out.ctypes.data, out.strides[0]
+    ahead = min(size, _MOST_BYTES)
+    n = rows.shape[0]
     for i in range(n):
-        if i + _AHEAD_U < n and rows[i + _AHEAD_U] >= 0:
-            at = base + rows[i + _AHEAD_U] * stride
-            for line in range(0, bytes_, _LINE):
+        if i + _AHEAD < n and rows[i + _AHEAD] >= 0:
+            at = base + rows[i + _AHEAD] * stride
+            for line in range(0, ahead, _LINE):
                 prefetch(at + line)
         if rows[i] >= 0:
-            row = np.uint64(rows[i])
-            for j in range(np.uint64(width)):
-                out[i, j] = arena[row, j]
+            _copy(base + rows[i] * stride, target, wide, size)
+        target += target_stride
 
 
 @njit(nogil=True, cache=True)

@@ -5,9 +5,14 @@ following ``dim``; ``rows`` int64 ``[k]``, all different; ``grads`` float32 ``[k
 of the gradients, learning rate, weight decay, then the optimizer's own numbers in the order of
 ``elasticdl_ps.optimizers``. The order of operations follows Keras 3, so that rounding does too. A dense parameter is
 a table of one row.
+
+What an optimizer does to a number stands in ``_<optimizer>``, which works on eight columns (see ``lanes``) or on one:
+``at`` is the address of the value, ``size`` the bytes from there to each next slot, ``grad`` the address of the
+gradient, ``kind`` says how many columns. Addresses rather than indexes, because for an index numba asks at each
+access whether it counts from the end.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, call-arg"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, call-arg, var-annotated"
 # (numba infers the types of what it compiles.)
 
 from __future__ import annotations
@@ -18,18 +23,21 @@ import numpy as np
 from numba import njit
 
 from elasticdl_ps.kernels.intrinsics import prefetch
+from elasticdl_ps.kernels.lanes import eight, larger, magnitude, power, read, root, smaller, write
 
-# Offsets are unsigned, because for a signed index numba asks at each access whether it counts from the end, which
-# keeps loops from being vectorised. Dividing by zero gives infinity, as in numpy, because a check would do the same.
+# Dividing by zero gives infinity, as in numpy, because a check for it would keep the processor busy.
 _OPTIONS: Any = {"nogil": True, "cache": True, "error_model": "numpy"}
-_AHEAD = 6
+_INLINE: Any = {**_OPTIONS, "inline": "always"}
+_AHEAD = 8
+"""How many rows ahead memory is asked for: about its latency over the time a row takes."""
 _LINE = 64
 _MOST_BYTES = 4096
 """Of one row asked for ahead; of longer ones the processor's own prefetcher brings the rest."""
-_ZERO = np.float32(0)
+_EIGHT_BYTES, _ONE_BYTES = 32, 4
+_ZERO, _HALF = np.float32(0), np.float32(0.5)
 
 
-@njit(inline="always", **_OPTIONS)
+@njit(**_INLINE)
 def _ask(base, stride, rows, i):
     """Prefetches a row ahead. Its address comes from outside: to ask an array for it costs two atomic operations."""
     if i + _AHEAD < rows.shape[0]:
@@ -38,219 +46,311 @@ def _ask(base, stride, rows, i):
             prefetch(at + line)
 
 
+@njit(**_INLINE)
+def _sgd(at, size, grad, kind, scale, lr, decay):
+    w = read(at, kind)
+    write(at, (w - w * decay * lr) - read(grad, kind) * scale * lr)
+
+
 @njit(**_OPTIONS)
 def sgd(arena, rows, grads, h):
     """Plain gradient descent."""
-    dim = np.uint64(grads.shape[1])
     base, stride = arena.ctypes.data, arena.strides[0]
+    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    size = grads.shape[1] * _ONE_BYTES
+    wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
     for i in range(rows.shape[0]):
         _ask(base, stride, rows, i)
-        r = np.uint64(rows[i])
-        for j in range(dim):
-            w = arena[r, j]
-            arena[r, j] = (w - w * decay * lr) - grads[i, j] * scale * lr
+        at = base + rows[i] * stride
+        for j in range(0, wide, _EIGHT_BYTES):
+            _sgd(at + j, size, grad + j, eight(), scale, lr, decay)
+        for j in range(wide, size, _ONE_BYTES):
+            _sgd(at + j, size, grad + j, _ZERO, scale, lr, decay)
+        grad += grad_stride
+
+
+@njit(**_INLINE)
+def _momentum(at, size, grad, kind, scale, lr, decay, mu):
+    w = read(at, kind)
+    m = read(at + size, kind) * mu - read(grad, kind) * scale * lr
+    write(at + size, m)
+    write(at, (w - w * decay * lr) + m)
 
 
 @njit(**_OPTIONS)
 def momentum(arena, rows, grads, h):
     """Gradient descent with momentum. Own: momentum. Slots: momentum."""
-    dim = np.uint64(grads.shape[1])
     base, stride = arena.ctypes.data, arena.strides[0]
-    scale, lr, decay, mu = h[0], h[1], h[2], h[3]
+    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    size = grads.shape[1] * _ONE_BYTES
+    wide = size // _EIGHT_BYTES * _EIGHT_BYTES
+    scale, lr, decay = h[0], h[1], h[2]
+    mu = h[3]
     for i in range(rows.shape[0]):
         _ask(base, stride, rows, i)
-        r = np.uint64(rows[i])
-        for j in range(dim):
-            w = arena[r, j]
-            m = arena[r, dim + j] * mu - grads[i, j] * scale * lr
-            arena[r, dim + j] = m
-            arena[r, j] = (w - w * decay * lr) + m
+        at = base + rows[i] * stride
+        for j in range(0, wide, _EIGHT_BYTES):
+            _momentum(at + j, size, grad + j, eight(), scale, lr, decay, mu)
+        for j in range(wide, size, _ONE_BYTES):
+            _momentum(at + j, size, grad + j, _ZERO, scale, lr, decay, mu)
+        grad += grad_stride
+
+
+@njit(**_INLINE)
+def _nesterov(at, size, grad, kind, scale, lr, decay, mu):
+    w = read(at, kind)
+    step = read(grad, kind) * scale * lr
+    m = read(at + size, kind) * mu - step
+    write(at + size, m)
+    write(at, (w - w * decay * lr) + (m * mu - step))
 
 
 @njit(**_OPTIONS)
 def nesterov(arena, rows, grads, h):
     """Nesterov's momentum. Own: momentum. Slots: momentum."""
-    dim = np.uint64(grads.shape[1])
     base, stride = arena.ctypes.data, arena.strides[0]
-    scale, lr, decay, mu = h[0], h[1], h[2], h[3]
+    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    size = grads.shape[1] * _ONE_BYTES
+    wide = size // _EIGHT_BYTES * _EIGHT_BYTES
+    scale, lr, decay = h[0], h[1], h[2]
+    mu = h[3]
     for i in range(rows.shape[0]):
         _ask(base, stride, rows, i)
-        r = np.uint64(rows[i])
-        for j in range(dim):
-            w = arena[r, j]
-            step = grads[i, j] * scale * lr
-            m = arena[r, dim + j] * mu - step
-            arena[r, dim + j] = m
-            arena[r, j] = (w - w * decay * lr) + (m * mu - step)
+        at = base + rows[i] * stride
+        for j in range(0, wide, _EIGHT_BYTES):
+            _nesterov(at + j, size, grad + j, eight(), scale, lr, decay, mu)
+        for j in range(wide, size, _ONE_BYTES):
+            _nesterov(at + j, size, grad + j, _ZERO, scale, lr, decay, mu)
+        grad += grad_stride
+
+
+@njit(**_INLINE)
+def _adam(at, size, grad, kind, scale, lr, decay, rest_1, rest_2, epsilon, alpha):
+    w = read(at, kind)
+    g = read(grad, kind) * scale
+    m = read(at + size, kind)
+    v = read(at + 2 * size, kind)
+    m = m + (g - m) * rest_1
+    v = v + (g * g - v) * rest_2
+    write(at + size, m)
+    write(at + 2 * size, v)
+    write(at, (w - w * decay * lr) - m * alpha / (root(v) + epsilon))
 
 
 @njit(**_OPTIONS)
 def adam(arena, rows, grads, h):
     """Adam. Own: 1 - beta_1, 1 - beta_2, epsilon, corrected learning rate. Slots: momentum, velocity."""
-    dim = np.uint64(grads.shape[1])
-    second = dim + dim
     base, stride = arena.ctypes.data, arena.strides[0]
+    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    size = grads.shape[1] * _ONE_BYTES
+    wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
     rest_1, rest_2, epsilon, alpha = h[3], h[4], h[5], h[6]
     for i in range(rows.shape[0]):
         _ask(base, stride, rows, i)
-        r = np.uint64(rows[i])
-        for j in range(dim):
-            w = arena[r, j]
-            g = grads[i, j] * scale
-            m = arena[r, dim + j]
-            v = arena[r, second + j]
-            m += (g - m) * rest_1
-            v += (g * g - v) * rest_2
-            arena[r, dim + j] = m
-            arena[r, second + j] = v
-            arena[r, j] = (w - w * decay * lr) - m * alpha / (np.sqrt(v) + epsilon)
+        at = base + rows[i] * stride
+        for j in range(0, wide, _EIGHT_BYTES):
+            _adam(at + j, size, grad + j, eight(), scale, lr, decay, rest_1, rest_2, epsilon, alpha)
+        for j in range(wide, size, _ONE_BYTES):
+            _adam(at + j, size, grad + j, _ZERO, scale, lr, decay, rest_1, rest_2, epsilon, alpha)
+        grad += grad_stride
+
+
+@njit(**_INLINE)
+def _amsgrad(at, size, grad, kind, scale, lr, decay, rest_1, rest_2, epsilon, alpha):
+    w = read(at, kind)
+    g = read(grad, kind) * scale
+    m = read(at + size, kind)
+    v = read(at + 2 * size, kind)
+    m = m + (g - m) * rest_1
+    v = v + (g * g - v) * rest_2
+    largest = larger(read(at + 3 * size, kind), v)
+    write(at + size, m)
+    write(at + 2 * size, v)
+    write(at + 3 * size, largest)
+    write(at, (w - w * decay * lr) - m * alpha / (root(largest) + epsilon))
 
 
 @njit(**_OPTIONS)
 def amsgrad(arena, rows, grads, h):
     """Adam with the largest velocity so far. Own: as adam. Slots: momentum, velocity, velocity_hat."""
-    dim = np.uint64(grads.shape[1])
-    second = dim + dim
-    third = second + dim
     base, stride = arena.ctypes.data, arena.strides[0]
+    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    size = grads.shape[1] * _ONE_BYTES
+    wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
     rest_1, rest_2, epsilon, alpha = h[3], h[4], h[5], h[6]
     for i in range(rows.shape[0]):
         _ask(base, stride, rows, i)
-        r = np.uint64(rows[i])
-        for j in range(dim):
-            w = arena[r, j]
-            g = grads[i, j] * scale
-            m = arena[r, dim + j]
-            v = arena[r, second + j]
-            m += (g - m) * rest_1
-            v += (g * g - v) * rest_2
-            largest = max(arena[r, third + j], v)
-            arena[r, dim + j] = m
-            arena[r, second + j] = v
-            arena[r, third + j] = largest
-            arena[r, j] = (w - w * decay * lr) - m * alpha / (np.sqrt(largest) + epsilon)
+        at = base + rows[i] * stride
+        for j in range(0, wide, _EIGHT_BYTES):
+            _amsgrad(at + j, size, grad + j, eight(), scale, lr, decay, rest_1, rest_2, epsilon, alpha)
+        for j in range(wide, size, _ONE_BYTES):
+            _amsgrad(at + j, size, grad + j, _ZERO, scale, lr, decay, rest_1, rest_2, epsilon, alpha)
+        grad += grad_stride
+
+
+@njit(**_INLINE)
+def _adagrad(at, size, grad, kind, scale, lr, decay, epsilon):
+    w = read(at, kind)
+    g = read(grad, kind) * scale
+    a = read(at + size, kind) + g * g
+    write(at + size, a)
+    write(at, (w - w * decay * lr) - g * lr / root(a + epsilon))
 
 
 @njit(**_OPTIONS)
 def adagrad(arena, rows, grads, h):
     """Adagrad. Own: epsilon. Slots: accumulator."""
-    dim = np.uint64(grads.shape[1])
     base, stride = arena.ctypes.data, arena.strides[0]
-    scale, lr, decay, epsilon = h[0], h[1], h[2], h[3]
+    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    size = grads.shape[1] * _ONE_BYTES
+    wide = size // _EIGHT_BYTES * _EIGHT_BYTES
+    scale, lr, decay = h[0], h[1], h[2]
+    epsilon = h[3]
     for i in range(rows.shape[0]):
         _ask(base, stride, rows, i)
-        r = np.uint64(rows[i])
-        for j in range(dim):
-            w = arena[r, j]
-            g = grads[i, j] * scale
-            a = arena[r, dim + j] + g * g
-            arena[r, dim + j] = a
-            arena[r, j] = (w - w * decay * lr) - lr * g / np.sqrt(a + epsilon)
+        at = base + rows[i] * stride
+        for j in range(0, wide, _EIGHT_BYTES):
+            _adagrad(at + j, size, grad + j, eight(), scale, lr, decay, epsilon)
+        for j in range(wide, size, _ONE_BYTES):
+            _adagrad(at + j, size, grad + j, _ZERO, scale, lr, decay, epsilon)
+        grad += grad_stride
+
+
+@njit(**_INLINE)
+def _rmsprop(at, size, grad, kind, scale, lr, decay, rho, rest, epsilon, mu, centered):
+    w = read(at, kind)
+    g = read(grad, kind) * scale
+    v = read(at + size, kind) * rho + g * g * rest
+    write(at + size, v)
+    if centered != _ZERO:
+        place = at + 3 * size if mu > _ZERO else at + 2 * size
+        average = read(place, kind) * rho + g * rest
+        write(place, average)
+        v = v - average * average
+    step = g * lr / root(v + epsilon)
+    if mu > _ZERO:
+        step = read(at + 2 * size, kind) * mu + step
+        write(at + 2 * size, step)
+    write(at, (w - w * decay * lr) - step)
 
 
 @njit(**_OPTIONS)
 def rmsprop(arena, rows, grads, h):
     """RMSprop. Own: rho, 1 - rho, epsilon, momentum, centered. Slots: velocity, then momentum and average if used."""
-    dim = np.uint64(grads.shape[1])
-    second = dim + dim
-    third = second + dim
     base, stride = arena.ctypes.data, arena.strides[0]
+    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    size = grads.shape[1] * _ONE_BYTES
+    wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
-    rho, rest, epsilon, mu = h[3], h[4], h[5], h[6]
-    centered = h[7] != _ZERO
-    moving = mu > _ZERO
-    average_at = third if moving else second
+    rho, rest, epsilon, mu, centered = h[3], h[4], h[5], h[6], h[7]
     for i in range(rows.shape[0]):
         _ask(base, stride, rows, i)
-        r = np.uint64(rows[i])
-        for j in range(dim):
-            w = arena[r, j]
-            g = grads[i, j] * scale
-            v = rho * arena[r, dim + j] + rest * (g * g)
-            arena[r, dim + j] = v
-            if centered:
-                average = rho * arena[r, average_at + j] + rest * g
-                arena[r, average_at + j] = average
-                v = v - average * average
-            step = lr * g / np.sqrt(v + epsilon)
-            if moving:
-                step = mu * arena[r, second + j] + step
-                arena[r, second + j] = step
-            arena[r, j] = (w - w * decay * lr) - step
+        at = base + rows[i] * stride
+        for j in range(0, wide, _EIGHT_BYTES):
+            _rmsprop(at + j, size, grad + j, eight(), scale, lr, decay, rho, rest, epsilon, mu, centered)
+        for j in range(wide, size, _ONE_BYTES):
+            _rmsprop(at + j, size, grad + j, _ZERO, scale, lr, decay, rho, rest, epsilon, mu, centered)
+        grad += grad_stride
+
+
+@njit(**_INLINE)
+def _adadelta(at, size, grad, kind, scale, lr, decay, rho, rest, epsilon):
+    w = read(at, kind)
+    g = read(grad, kind) * scale
+    a = read(at + size, kind) * rho + g * g * rest
+    d = read(at + 2 * size, kind)
+    step = root(d + epsilon) * g / root(a + epsilon)
+    write(at + size, a)
+    write(at + 2 * size, d * rho + step * step * rest)
+    write(at, (w - w * decay * lr) - step * lr)
 
 
 @njit(**_OPTIONS)
 def adadelta(arena, rows, grads, h):
     """Adadelta. Own: rho, 1 - rho, epsilon. Slots: accumulated_grad, accumulated_delta_var."""
-    dim = np.uint64(grads.shape[1])
-    second = dim + dim
     base, stride = arena.ctypes.data, arena.strides[0]
+    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    size = grads.shape[1] * _ONE_BYTES
+    wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
     rho, rest, epsilon = h[3], h[4], h[5]
     for i in range(rows.shape[0]):
         _ask(base, stride, rows, i)
-        r = np.uint64(rows[i])
-        for j in range(dim):
-            w = arena[r, j]
-            g = grads[i, j] * scale
-            a = rho * arena[r, dim + j] + rest * (g * g)
-            d = arena[r, second + j]
-            step = -(np.sqrt(d + epsilon) * g / np.sqrt(a + epsilon))
-            arena[r, dim + j] = a
-            arena[r, second + j] = rho * d + rest * (step * step)
-            arena[r, j] = (w - w * decay * lr) + lr * step
+        at = base + rows[i] * stride
+        for j in range(0, wide, _EIGHT_BYTES):
+            _adadelta(at + j, size, grad + j, eight(), scale, lr, decay, rho, rest, epsilon)
+        for j in range(wide, size, _ONE_BYTES):
+            _adadelta(at + j, size, grad + j, _ZERO, scale, lr, decay, rho, rest, epsilon)
+        grad += grad_stride
+
+
+@njit(**_INLINE)
+def _adamax(at, size, grad, kind, scale, lr, decay, rest_1, beta_2, epsilon, correction):
+    w = read(at, kind)
+    g = read(grad, kind) * scale
+    m = read(at + size, kind)
+    m = m + (g - m) * rest_1
+    u = larger(read(at + 2 * size, kind) * beta_2, magnitude(g))
+    write(at + size, m)
+    write(at + 2 * size, u)
+    write(at, (w - w * decay * lr) - m * lr / ((u + epsilon) * correction))
 
 
 @njit(**_OPTIONS)
 def adamax(arena, rows, grads, h):
     """Adamax. Own: 1 - beta_1, beta_2, epsilon, 1 - beta_1^t. Slots: momentum, norm."""
-    dim = np.uint64(grads.shape[1])
-    second = dim + dim
     base, stride = arena.ctypes.data, arena.strides[0]
+    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    size = grads.shape[1] * _ONE_BYTES
+    wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
     rest_1, beta_2, epsilon, correction = h[3], h[4], h[5], h[6]
     for i in range(rows.shape[0]):
         _ask(base, stride, rows, i)
-        r = np.uint64(rows[i])
-        for j in range(dim):
-            w = arena[r, j]
-            g = grads[i, j] * scale
-            m = arena[r, dim + j]
-            m += (g - m) * rest_1
-            u = max(beta_2 * arena[r, second + j], abs(g))
-            arena[r, dim + j] = m
-            arena[r, second + j] = u
-            arena[r, j] = (w - w * decay * lr) - lr * m / (correction * (u + epsilon))
+        at = base + rows[i] * stride
+        for j in range(0, wide, _EIGHT_BYTES):
+            _adamax(at + j, size, grad + j, eight(), scale, lr, decay, rest_1, beta_2, epsilon, correction)
+        for j in range(wide, size, _ONE_BYTES):
+            _adamax(at + j, size, grad + j, _ZERO, scale, lr, decay, rest_1, beta_2, epsilon, correction)
+        grad += grad_stride
+
+
+@njit(**_INLINE)
+def _ftrl(at, size, grad, kind, scale, lr, decay, exponent, l1, l2, shrinkage):
+    w = read(at, kind)
+    w = w - w * decay * lr
+    g = read(grad, kind) * scale
+    a = read(at + size, kind)
+    total = a + g * g
+    if exponent == _HALF:
+        before = root(a)
+        after = root(total)
+    else:
+        before = power(a, exponent)
+        after = power(total, exponent)
+    z = read(at + 2 * size, kind) + ((g + w * shrinkage) - (after - before) / lr * w)
+    write(at + size, total)
+    write(at + 2 * size, z)
+    write(at, (smaller(larger(z, -l1), l1) - z) / (after / lr + l2))
 
 
 @njit(**_OPTIONS)
 def ftrl(arena, rows, grads, h):
     """FTRL. Own: -learning_rate_power, l1, 2 * l2 (with beta), 2 * l2_shrinkage. Slots: accumulator, linear."""
-    dim = np.uint64(grads.shape[1])
-    second = dim + dim
     base, stride = arena.ctypes.data, arena.strides[0]
+    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    size = grads.shape[1] * _ONE_BYTES
+    wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
-    power, l1, l2, shrinkage = h[3], h[4], h[5], h[6]
-    is_root = power == np.float32(0.5)
+    exponent, l1, l2, shrinkage = h[3], h[4], h[5], h[6]
     for i in range(rows.shape[0]):
         _ask(base, stride, rows, i)
-        r = np.uint64(rows[i])
-        for j in range(dim):
-            w = arena[r, j]
-            w = w - w * decay * lr
-            g = grads[i, j] * scale
-            a = arena[r, dim + j]
-            total = a + g * g
-            if is_root:
-                before = np.sqrt(a)
-                after = np.sqrt(total)
-            else:
-                before = a**power
-                after = total**power
-            z = arena[r, second + j] + ((g + shrinkage * w) - (after - before) / lr * w)
-            arena[r, dim + j] = total
-            arena[r, second + j] = z
-            arena[r, j] = (min(max(z, -l1), l1) - z) / (after / lr + l2)
+        at = base + rows[i] * stride
+        for j in range(0, wide, _EIGHT_BYTES):
+            _ftrl(at + j, size, grad + j, eight(), scale, lr, decay, exponent, l1, l2, shrinkage)
+        for j in range(wide, size, _ONE_BYTES):
+            _ftrl(at + j, size, grad + j, _ZERO, scale, lr, decay, exponent, l1, l2, shrinkage)
+        grad += grad_stride
