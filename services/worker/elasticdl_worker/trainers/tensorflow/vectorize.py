@@ -66,15 +66,14 @@ def chain_of(dataset: Any, source: Any) -> Chain | None:
     return Chain(tuple(reversed(maps)), mapped, shuffle) if maps and _plain(source.element_spec) else None
 
 
-def vectorized(chain: Chain, chunks: Any) -> Any:
-    """The elements of a chain, a minibatch at a time, in the records' order.
+def vectorized(chain: Chain) -> Callable[..., Any]:
+    """A function of a minibatch of raw records that gives the chain's elements, in the records' order.
 
     Args:
         chain: what to do with each record.
-        chunks: dataset of minibatches of raw records.
 
-    Raises:
-        Exception: whatever TensorFlow says of a function that it cannot vectorize.
+    Returns:
+        The function, to be traced; tracing raises whatever TensorFlow says of what it cannot vectorize.
     """
     register_converters()
 
@@ -94,7 +93,7 @@ def vectorized(chain: Chain, chunks: Any) -> Any:
         ]
         return tf.nest.pack_sequence_as(chain.mapped.element_spec, shaped)
 
-    return chunks.map(minibatch)
+    return minibatch
 
 
 def same(first: Any, second: Any) -> bool:
