@@ -17,10 +17,13 @@ from elasticdl_runtime.launch.process.agent import Agent
 from elasticdl_runtime.launch.process.client import ProcessLauncher
 from elasticdl_runtime.launch.process.environment import Endpoints
 from elasticdl_runtime.launch.process.layout import Layout
+from elasticdl_runtime.launch.process.zygote_client import wanted
 from tests.fakes.launcher import FakeLauncher
 
 STUB = Path(__file__).with_name("stub_process.py")
 STUB_COMMANDS = {role: (sys.executable, "-S", str(STUB)) for role in Role}
+FORKED_COMMANDS = {role: (sys.executable, "-P", str(STUB)) for role in Role}
+FORKED_PRELOADS = dict.fromkeys(Role, "json")
 NODE_TOKEN = "node-token-of-the-tests"
 ENDPOINTS = Endpoints("cluster-secret-of-the-tests", "http://127.0.0.1:1", "unix:///nowhere/redis.sock")
 SLOTS = 2
@@ -117,7 +120,8 @@ def layout() -> Iterator[Layout]:
 
 
 @pytest.fixture
-async def agent_harness(layout: Layout) -> AsyncIterator[AgentHarness]:
+async def exec_harness(layout: Layout) -> AsyncIterator[AgentHarness]:
+    """Each process has an interpreter of its own."""
     async with (
         Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.0) as agent,
         ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
@@ -126,10 +130,26 @@ async def agent_harness(layout: Layout) -> AsyncIterator[AgentHarness]:
 
 
 @pytest.fixture
+async def zygote_harness(layout: Layout) -> AsyncIterator[AgentHarness]:
+    """Each process is forked from a zygote."""
+    if not wanted("auto"):
+        pytest.skip("no zygotes on this system, or too little memory")
+    agent = Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, FORKED_COMMANDS, stop_grace_s=0.0, preloads=FORKED_PRELOADS)
+    async with agent, ProcessLauncher(agent.address, NODE_TOKEN) as launcher:
+        yield AgentHarness(launcher, layout, agent)
+
+
+@pytest.fixture(params=["exec_harness", "zygote_harness"])
+def agent_harness(request: pytest.FixtureRequest) -> AgentHarness:
+    """The process launcher in both ways."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
 async def fake_harness() -> FakeHarness:
     return FakeHarness()
 
 
-@pytest.fixture(params=["fake_harness", "agent_harness"])
+@pytest.fixture(params=["fake_harness", "exec_harness", "zygote_harness"])
 def harness(request: pytest.FixtureRequest) -> Harness:
     return request.getfixturevalue(request.param)

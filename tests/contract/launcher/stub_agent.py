@@ -1,4 +1,4 @@
-"""An agent in a process of its own whose children are stubs: ``stub_agent.py <data> <run>``."""
+"""An agent in a process of its own whose children are stubs: ``stub_agent.py <data> <run> <exec or zygote>``."""
 
 import asyncio
 import sys
@@ -17,8 +17,10 @@ STUB = Path(__file__).with_name("stub_process.py")
 async def main(stop: asyncio.Event) -> int:
     layout = Layout(Path(sys.argv[1]), Path(sys.argv[2]))
     endpoints = Endpoints("cluster-secret-of-the-tests", "http://127.0.0.1:1", "unix:///nowhere/redis.sock")
-    commands = {role: (sys.executable, "-S", str(STUB)) for role in Role}
-    async with Agent(layout, endpoints, "node-token-of-the-tests", 2, commands, stop_grace_s=0.2):
+    forked = sys.argv[3] == "zygote"
+    commands = {role: (sys.executable, "-P" if forked else "-S", str(STUB)) for role in Role}
+    preloads = {Role.WORKER: "json"} if forked else {}
+    async with Agent(layout, endpoints, "node-token-of-the-tests", 2, commands, stop_grace_s=0.2, preloads=preloads):
         print("serving", flush=True)
         await stop.wait()
     return 0

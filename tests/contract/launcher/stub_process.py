@@ -3,11 +3,15 @@
 The last word printed before waiting is always ``ready``, so that a test knows that signals are handled.
 """
 
+import faulthandler
+import gc
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -23,6 +27,33 @@ def _leave(number: int, _frame: object) -> None:
     sys.exit(0)
 
 
+def _about_myself() -> dict[str, object]:
+    """What a process can tell of how it was started."""
+    with os.scandir("/proc/self/fd") as entries:
+        descriptors = {int(entry.name): str(Path(entry.path).readlink()) for entry in entries}
+    return {
+        # The one that reads the list is gone by the time its link is looked at, or points at the list itself.
+        "descriptors": {fd: where for fd, where in descriptors.items() if not where.endswith("/fd")},
+        "random": random.random(),
+        "temporary": tempfile.gettempdir(),
+        "argv": sys.argv,
+        "original": sys.orig_argv,
+        "main": sys.modules["__main__"].__file__,
+        "path": sys.path,
+        "directory": str(Path.cwd()),
+        "group": os.getpgid(0),
+        "session": os.getsid(0),
+        "parent": os.getppid(),
+        "umask": os.umask(0o022),
+        "signals": {number: str(signal.getsignal(number)) for number in signal.valid_signals()},
+        "buffered": [sys.stdout.write_through, sys.stderr.write_through],
+        "encoding": [sys.stdout.encoding, sys.stdout.errors],
+        "threads": len(list(Path("/proc/self/task").iterdir())),
+        "collects": gc.isenabled(),
+        "faults": faulthandler.is_enabled(),
+    }
+
+
 def main() -> int:
     command, _, argument = os.environ.get("STUB", "wait").partition(":")
     if command == "wait":
@@ -33,6 +64,9 @@ def main() -> int:
         return int(argument)
     elif command == "environment":
         print(json.dumps(dict(os.environ)), flush=True)
+    elif command == "self":
+        print(json.dumps(_about_myself()), flush=True)
+        _wait()
     elif command == "polite":
         signal.signal(signal.SIGTERM, _leave)
         _wait()

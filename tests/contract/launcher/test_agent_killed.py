@@ -15,20 +15,23 @@ from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, 
 from elasticdl_runtime.launch.process.agent import Agent
 from elasticdl_runtime.launch.process.client import ProcessLauncher
 from elasticdl_runtime.launch.process.layout import Layout
+from elasticdl_runtime.launch.process.zygote_client import wanted
 from tests.contract.launcher.conftest import ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, printed, until
 
 pytestmark = pytest.mark.contract
 
 JOB = "digits-x7k2p9"
+WAYS = ["exec", "zygote"] if wanted("auto") else ["exec"]
 IDS = [ProcessId(JOB, Role.MASTER, 0, 1), ProcessId(JOB, Role.PS, 0, 1), ProcessId(JOB, Role.WORKER, 0, 1)]
 
 
-async def start_agent(layout: Layout) -> asyncio.subprocess.Process:
+async def start_agent(layout: Layout, way: str) -> asyncio.subprocess.Process:
     agent = await asyncio.create_subprocess_exec(
         sys.executable,
         str(Path(__file__).with_name("stub_agent.py")),
         str(layout.data),
         str(layout.run),
+        way,
         stdout=asyncio.subprocess.PIPE,
     )
     assert agent.stdout is not None
@@ -36,9 +39,10 @@ async def start_agent(layout: Layout) -> asyncio.subprocess.Process:
     return agent
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-async def test_nothing_outlives_the_agent(layout: Layout, number: signal.Signals) -> None:
-    agent = await start_agent(layout)
+async def test_nothing_outlives_the_agent(layout: Layout, number: signal.Signals, way: str) -> None:
+    agent = await start_agent(layout, way)
     async with ProcessLauncher(f"unix:{layout.run}/agent.sock", NODE_TOKEN) as launcher:
         for process in IDS:
             await launcher.launch(ProcessSpec(process, {"STUB": "family"}))
@@ -47,7 +51,7 @@ async def test_nothing_outlives_the_agent(layout: Layout, number: signal.Signals
             await printed(launcher, process, b"ready\n")
         # Three times a shim, the process, its child, its child in another session, and the grandchild.
         children = psutil.Process(agent.pid).children(recursive=True)
-        assert len(children) == 15
+        assert len(children) == (15 if way == "exec" else 16)  # and the zygote
         agent.send_signal(number)
         code = await asyncio.wait_for(agent.wait(), 60)
         assert code == (-signal.SIGKILL if number is signal.SIGKILL else 0)

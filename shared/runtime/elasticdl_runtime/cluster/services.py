@@ -75,6 +75,7 @@ class Wiring:
             "ELASTICDL_RUN_DIR": str(self.directory.run),
             "ELASTICDL_SLOTS": str(self.slots),
             "ELASTICDL_HEADROOM": os.environ.get("ELASTICDL_HEADROOM", "0"),
+            "ELASTICDL_ZYGOTE": os.environ.get("ELASTICDL_ZYGOTE", "auto"),
             "ELASTICDL_CLUSTER_SECRET": self.cluster_secret,
             "ELASTICDL_NODE_TOKEN": self.node_token,
             "ELASTICDL_API_URL": self.api_url,

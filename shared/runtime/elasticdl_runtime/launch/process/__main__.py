@@ -7,9 +7,10 @@ from pathlib import Path
 
 import structlog
 
-from elasticdl_runtime.launch.process.agent import Agent
+from elasticdl_runtime.launch.process.agent import PRELOADS, Agent
 from elasticdl_runtime.launch.process.environment import Endpoints
 from elasticdl_runtime.launch.process.layout import Layout
+from elasticdl_runtime.launch.process.zygote_client import wanted as zygote_wanted
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs
@@ -33,6 +34,7 @@ async def main(stop: asyncio.Event) -> int:
         settings.text("ELASTICDL_NODE_TOKEN"),
         settings.integer("ELASTICDL_SLOTS"),
         headroom=headroom,
+        preloads=PRELOADS if zygote_wanted(settings.text("ELASTICDL_ZYGOTE", "auto")) else {},
     )
     async with agent:
         _log.info("agent serves", address=agent.address)

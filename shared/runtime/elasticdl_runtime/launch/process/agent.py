@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,12 +13,15 @@ import grpc.aio
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.launch.process.client import SERVICE
-from elasticdl_runtime.launch.process.environment import Endpoints
+from elasticdl_runtime.launch.process.environment import Endpoints, common_environment
 from elasticdl_runtime.launch.process.layout import Layout, agent_address
 from elasticdl_runtime.launch.process.servicer import AgentServicer, authenticator
 from elasticdl_runtime.launch.process.table import COMMANDS, ProcessTable
+from elasticdl_runtime.launch.process.zygote_client import ZygoteClient
 from elasticdl_runtime.rpc.service import listen, make_server
 
+PRELOADS: Mapping[Role, str] = {Role.WORKER: "elasticdl_worker.preload"}
+"""What zygotes import, by role."""
 STOP_GRACE_S = 10.0
 _MIN_SECRET = 16
 
@@ -33,6 +37,7 @@ class Agent:
         commands: what each role runs; other than the default in tests only.
         stop_grace_s: seconds that processes have to leave when the agent stops.
         headroom: slots that are kept free of workers.
+        preloads: by role, the module that a zygote imports before it forks the role's processes.
 
     Raises:
         InvalidInputError: no slots, or a token or secret that is too short to be one.
@@ -48,6 +53,7 @@ class Agent:
         *,
         stop_grace_s: float = STOP_GRACE_S,
         headroom: int = 0,
+        preloads: Mapping[Role, str] | None = None,
     ) -> None:
         if slots < 1:
             raise InvalidInputError(
@@ -65,6 +71,8 @@ class Agent:
         self._commands = commands
         self._stop_grace_s = stop_grace_s
         self._headroom = headroom
+        self._preloads = dict(preloads or {})
+        self._zygotes = contextlib.AsyncExitStack()
         self._table: ProcessTable | None = None
         self._server: grpc.aio.Server | None = None
         self.address = agent_address(layout.run)
@@ -72,8 +80,12 @@ class Agent:
     async def __aenter__(self) -> Agent:
         prepare_run_dir(self._layout.run)
         self._layout.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        zygotes = {
+            role: await self._zygotes.enter_async_context(ZygoteClient(module, common_environment()))
+            for role, module in self._preloads.items()
+        }
         self._table = ProcessTable(
-            self._layout, self._endpoints, self._slots, self._commands, headroom=self._headroom
+            self._layout, self._endpoints, self._slots, self._commands, headroom=self._headroom, zygotes=zygotes
         )
         servicer = AgentServicer(self._table, self._layout)
         self._server = make_server(SERVICE, servicer, authenticator(self._node_token, self._endpoints.cluster_secret))
@@ -86,6 +98,7 @@ class Agent:
     ) -> None:
         if self._table is not None:
             await self._table.close(grace_s=self._stop_grace_s)
+        await self._zygotes.aclose()
         if self._server is not None:
             await self._server.stop(grace=0.5)
 

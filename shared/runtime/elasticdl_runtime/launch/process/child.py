@@ -7,10 +7,11 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
+from typing import Protocol
 
 import structlog
 
@@ -18,7 +19,7 @@ from elasticdl_core.errors import UnavailableError
 
 LOG_BYTES = 32 << 20
 """A log file is rotated at this size; with the file before it, it never takes more than twice as much."""
-_SHIM = Path(__file__).with_name("shim.py")
+SHIM = Path(__file__).with_name("shim.py")
 _START_S = 30.0
 _KILL_S = 15.0
 _log = structlog.get_logger(__name__)
@@ -51,6 +52,29 @@ class Command:
     expendable: bool = False
 
 
+class ShimProcess(Protocol):
+    """A shim that was started, as its owner sees it.
+
+    Attributes:
+        pid: its process id, which is also the id of its session and group.
+    """
+
+    @property
+    def pid(self) -> int: ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for its end; returns its exit code, or minus the signal.
+
+        Raises:
+            subprocess.TimeoutExpired: it took longer.
+        """
+        ...
+
+    def kill(self) -> None:
+        """Kills it."""
+        ...
+
+
 class Child:
     """A running command and everything that it starts; made by ``Child.start``.
 
@@ -61,7 +85,7 @@ class Child:
 
     def __init__(
         self,
-        shim: subprocess.Popen[bytes],
+        shim: ShimProcess,
         pid: int,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -74,26 +98,45 @@ class Child:
         self._ended = asyncio.create_task(self._watch(), name=f"child-{pid}")
 
     @classmethod
-    async def start(cls, command: Command) -> Child:
+    async def start(cls, command: Command, spawn: Spawn | None = None) -> Child:
         """Starts a command in a session of its own.
 
+        Args:
+            command: what to run.
+            spawn: another way to start the shim; should it fail, a new interpreter is started.
+
         Raises:
+            OSError: the interpreter or the directory is not there, or there are too many processes.
             UnavailableError: the shim did not start.
         """
+        if spawn is not None:
+            try:
+                return await cls._start(command, spawn)
+            except (UnavailableError, OSError) as error:
+                _log.warning("starting a new interpreter instead", command=command.argv, error=str(error))
+        return await cls._start(command, spawn_shim)
+
+    @classmethod
+    async def _start(cls, command: Command, spawn: Spawn) -> Child:
         ours, theirs = socket.socketpair()
-        with theirs:
-            shim = _spawn_shim(command, theirs.fileno())
+        try:
+            with theirs:
+                shim = await spawn(command, theirs.fileno())
+        except BaseException:
+            ours.close()  # a shim that was started nevertheless ends what it started
+            raise
         ours.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         try:
             line = await asyncio.wait_for(reader.readline(), _START_S)
-        except TimeoutError:
+        except (TimeoutError, ConnectionError):
             line = b""
         except asyncio.CancelledError:
-            writer.close()  # the shim ends what it may have started
+            writer.close()
             raise
         if not line.startswith(b"pid "):
             writer.close()
+            _kill_group(shim.pid)
             shim.kill()
             shim.wait(_KILL_S)
             raise UnavailableError(
@@ -130,7 +173,7 @@ class Child:
             return await asyncio.wait_for(self.wait(), _KILL_S)
         except TimeoutError:
             _log.warning("shim does not answer; killing its group", pid=self.pid, shim=self.shim_pid)
-            self._kill_group()
+            _kill_group(self.shim_pid)
             return await self.wait()
 
     def _order(self, line: str) -> None:
@@ -145,25 +188,32 @@ class Child:
                     code = int(line[5:])
         except ConnectionError:
             pass
-        self._kill_group()
+        _kill_group(self.shim_pid)
         lost = await asyncio.to_thread(self._shim.wait, _KILL_S)
         self._writer.close()
         return lost if code is None else code
 
-    def _kill_group(self) -> None:
-        try:
-            os.killpg(self.shim_pid, SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
+
+Spawn = Callable[[Command, int], Awaitable[ShimProcess]]
+"""Starts the shim of a command; the number is the descriptor of its end of the socket to the owner."""
 
 
-def _spawn_shim(command: Command, control: int) -> subprocess.Popen[bytes]:
+async def spawn_shim(command: Command, control: int) -> ShimProcess:
+    """Starts a shim in a new interpreter.
+
+    Args:
+        command: what it shall run.
+        control: its end of the socket to the owner.
+
+    Raises:
+        OSError: the interpreter or the directory is not there, or there are too many processes.
+    """
     user = "" if command.user is None else f"{command.user[0]}:{command.user[1]}"
     argv = [
         sys.executable,
         "-I",
         "-S",
-        str(_SHIM),
+        str(SHIM),
         str(control),
         str(command.log or ""),
         str(command.log_bytes),
@@ -173,7 +223,7 @@ def _spawn_shim(command: Command, control: int) -> subprocess.Popen[bytes]:
         "1" if command.expendable else "0",
         *command.argv,
     ]
-    return subprocess.Popen(
+    return subprocess.Popen(  # noqa: ASYNC220 - some milliseconds
         argv,
         stdin=subprocess.DEVNULL,
         env=dict(command.environment),
@@ -181,3 +231,10 @@ def _spawn_shim(command: Command, control: int) -> subprocess.Popen[bytes]:
         pass_fds=(control,),
         start_new_session=True,
     )
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass

@@ -59,6 +59,11 @@ def base_environment(variables: Mapping[str, str] | None = None) -> dict[str, st
     return chosen
 
 
+def common_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What all processes of all jobs have: the base, and tracebacks and output that nothing holds back."""
+    return {**base_environment(variables), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoints:
     """What masters, and only masters, are told of the cluster.
@@ -83,8 +88,7 @@ def process_environment(
     launcher states. A master gets its endpoints, its job's secret and its token; nobody else gets any of these here.
     """
     process = spec.id
-    environment = base_environment(variables)
-    environment.update({"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"})
+    environment = common_environment(variables)
     environment["TMPDIR"] = str(layout.job_run_dir(process.job_id) / "tmp")
     environment.update(spec.environment)
     environment.update(

@@ -16,6 +16,8 @@ or group it hides, and is killed with it. Elsewhere the process group is killed.
 ``eof grace`` seconds later (0: at once). ``user`` is ``<uid>:<gid>`` to become, or empty. With ``expendable`` 1 the
 kernel is offered the command, rather than the services, when memory runs out.
 
+A zygote (see ``zygote``) runs the same loop in a process that it has forked, and the command in a fork of that.
+
 Standard library only, and little of it: each process of a job has one of these, and it starts in some 20 ms.
 """
 
@@ -26,6 +28,10 @@ import select
 import signal
 import sys
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_CHILD_SUBREAPER = 36
@@ -99,9 +105,14 @@ class Shim:
         for number in _IGNORED:
             signal.signal(number, _do_nothing)
 
-    def run(self, command: list[str], user: tuple[int, int] | None) -> None:
-        """Runs the command until it has ended, by itself or with its owner."""
-        self._spawn(command, user)
+    def run(self, become: Callable[[int], None]) -> None:
+        """Runs a command until it has ended, by itself or with its owner.
+
+        Args:
+            become: turns the forked process into the command; gets the descriptor for its output, -1 to leave that
+                alone. It may raise to leave this loop in the forked process.
+        """
+        self._spawn(become)
         self._say(f"pid {self._child}\n")
         poll = select.poll()
         for fd in (self._control, self._wake, self._output):
@@ -118,14 +129,14 @@ class Shim:
                 break
         self._finish()
 
-    def _spawn(self, command: list[str], user: tuple[int, int] | None) -> None:
+    def _spawn(self, become: Callable[[int], None]) -> None:
         writer = -1
         if self._log is not None:
             self._output, writer = os.pipe()
             os.set_blocking(self._output, False)
         self._child = os.fork()
         if self._child == 0:
-            _become(command, writer, user)
+            become(writer)
         if writer >= 0:
             os.close(writer)
         if self._expendable:
@@ -221,17 +232,26 @@ class Shim:
             pass
 
 
+def take_defaults(writer: int) -> None:
+    """In the forked process: default signal handlers, no input, and the output where the shim reads it.
+
+    Args:
+        writer: descriptor for the output, -1 to leave that alone.
+    """
+    signal.set_wakeup_fd(-1)
+    for number in (*_IGNORED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    if writer >= 0:
+        os.dup2(writer, 1)
+        os.dup2(writer, 2)
+
+
 def _become(command: list[str], writer: int, user: tuple[int, int] | None) -> None:
     """Turns the forked process into the command; never returns."""
     try:
-        signal.set_wakeup_fd(-1)
-        for number in (*_IGNORED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        if writer >= 0:
-            os.dup2(writer, 1)
-            os.dup2(writer, 2)
+        take_defaults(writer)
         if user is not None:
             os.setgroups([])
             os.setgid(user[1])
@@ -296,7 +316,8 @@ def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
     return False
 
 
-def _become_subreaper() -> None:
+def become_subreaper() -> None:
+    """Makes this process the parent of descendants that lose theirs; on Linux."""
     if sys.platform == "linux":
         import ctypes
 
@@ -311,11 +332,12 @@ def main() -> None:
     """Runs the command line."""
     control, log, log_bytes, eof_signal, eof_grace, user, expendable, *command = sys.argv[1:]
     os.set_inheritable(int(control), False)
-    _become_subreaper()
+    become_subreaper()
     uid, _, gid = user.partition(":")
     output = RotatingLog(log, int(log_bytes)) if log else None
     shim = Shim(int(control), output, int(eof_signal), float(eof_grace), expendable == "1")
-    shim.run(command, (int(uid), int(gid)) if user else None)
+    identity = (int(uid), int(gid)) if user else None
+    shim.run(lambda writer: _become(command, writer, identity))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from elasticdl_runtime.launch.process.environment import Endpoints, process_envi
 from elasticdl_runtime.launch.process.journal import Journal, Record, recover, shim_record
 from elasticdl_runtime.launch.process.layout import Layout
 from elasticdl_runtime.launch.process.reservations import Reservations
+from elasticdl_runtime.launch.process.zygote_client import ZygoteClient
 
 COMMANDS: Mapping[Role, Sequence[str]] = {role: (sys.executable, "-P", "-m", f"elasticdl_{role}") for role in Role}
 """What each role runs. ``-P`` keeps the working directory off the module path."""
@@ -67,6 +68,7 @@ class ProcessTable:
         slots: worker slots of this machine.
         commands: what each role runs; other than the default in tests only.
         headroom: slots that no worker takes.
+        zygotes: by role, what forks its processes; the others get interpreters of their own.
     """
 
     def __init__(
@@ -77,11 +79,13 @@ class ProcessTable:
         commands: Mapping[Role, Sequence[str]] = COMMANDS,
         *,
         headroom: int = 0,
+        zygotes: Mapping[Role, ZygoteClient] | None = None,
     ) -> None:
         self._layout = layout
         self._endpoints = endpoints
         self._slots = slots
         self._commands = commands
+        self._zygotes = dict(zygotes or {})
         self._entries: dict[ProcessId, _Entry] = {}
         self._runs: set[asyncio.Task[None]] = set()
         self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
@@ -120,6 +124,8 @@ class ProcessTable:
             raise ConflictError(
                 f"a newer incarnation of {spec.id} was launched before", fix="take a higher incarnation"
             )
+        for zygote in self._zygotes.values():
+            zygote.ask()  # a job's workers follow its master
         entry = _Entry(spec, ProcessStatus(spec.id, ProcessState.PENDING))
         self._entries[spec.id] = entry
         self._changed(entry)
@@ -250,7 +256,8 @@ class ProcessTable:
         killed_before = memory.oom_kills()
         try:
             self._layout.prepare(entry.spec.id)
-            entry.child = child = await Child.start(self._command(entry.spec))
+            zygote = self._zygotes.get(entry.spec.id.role)
+            entry.child = child = await Child.start(self._command(entry.spec), zygote.spawn if zygote else None)
         except (OSError, ElasticDLError) as error:
             _log.error("cannot start", process=str(entry.spec.id), error=str(error))
             self._note(entry, f"cannot start: {error}\n")
