@@ -58,6 +58,7 @@ class ParameterServer:
 
     def __init__(self, partition: Partition, index: int, num_ps: int) -> None:
         self._partition = partition
+        partition.num_ps = num_ps
         self._index = index
         self._num_ps = num_ps
         self._incarnations = Incarnations()
@@ -87,7 +88,7 @@ class ParameterServer:
             generation=partition.generation,
             rows=partition.rows,
             bytes=partition.nbytes,
-            tables=[ps_pb2.TableStatus(name=t.spec.name, rows=t.rows, bytes=t.nbytes) for t in tables],
+            tables=[wire.table_status(table) for table in tables],
             updates=self._updates,
             rejected=self._rejected,
             mode=mode_to_json(partition.mode),
@@ -96,8 +97,7 @@ class ParameterServer:
     async def PushModel(self, chunks: AsyncIterator[bytes], caller: Claims) -> bytes:
         """Initialises the partition, or confirms the model after a restore."""
         _require_member(caller)
-        pieces = [piece async for piece in chunks]
-        frame = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        frame = await _joined(chunks)
         return await self._write(lambda: self._push_model(frame))
 
     async def PushEmbeddingTableInfos(self, frame: bytes, caller: Claims) -> bytes:
@@ -130,6 +130,12 @@ class ParameterServer:
     async def PushGradients(self, frame: bytes, caller: Claims) -> bytes:
         """Applies a gradient (asynchronous mode) or prepares it for a round (synchronous mode)."""
         _require_member(caller)
+        return await self._write(lambda: self._push(frame, caller))
+
+    async def PushGradientsInPieces(self, chunks: AsyncIterator[bytes], caller: Claims) -> bytes:
+        """``PushGradients`` of a frame that is too large for one message; nothing is applied before all is there."""
+        _require_member(caller)
+        frame = await _joined(chunks)
         return await self._write(lambda: self._push(frame, caller))
 
     async def CommitGradients(
@@ -347,6 +353,11 @@ def warm_up_updates(partition: Partition) -> None:
     table = EmbeddingTable(TableSpec("warm-up", 4), partition.optimizer, partition.kernels)
     grads = np.frombuffer(bytes(32), np.float32).reshape(2, 4)
     table.update(np.frombuffer(np.arange(2).tobytes(), np.int64), grads, partition.optimizer.numbers(1))
+
+
+async def _joined(chunks: AsyncIterator[bytes]) -> bytes:
+    pieces = [piece async for piece in chunks]
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _require_member(caller: Claims) -> None:

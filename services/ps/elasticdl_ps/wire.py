@@ -169,6 +169,15 @@ def pull_frame(
     return frame
 
 
+def table_status(table: EmbeddingTable) -> ps_pb2.TableStatus:
+    """What a table holds, and how many rows came and went."""
+    status = ps_pb2.TableStatus(name=table.spec.name, rows=table.rows, bytes=table.nbytes)
+    if table.lives is not None:
+        status.admitted, status.evicted = table.lives.admitted, table.lives.evicted
+        status.refused = table.lives.refused
+    return status
+
+
 def answer_message(answer: Answer) -> ps_pb2.PushGradientsResponse:
     """What became of a push."""
     return ps_pb2.PushGradientsResponse(

@@ -112,6 +112,14 @@ class JobSpec:
             and pushes overlap with compute; 0 is strictly in order; -1 chooses 2 for models with embedding tables on
             the PS, 0 for others.
         wire_dtype: how embedding rows and their gradients travel, ``float32`` or ``bfloat16``; PS keep float32.
+        table_admission: an id gets its embedding row at its N-th gradient; before, it reads as its first value and
+            its gradients are dropped. 1 gives every id a row. Counts fade after some million gradients.
+        table_eviction: an embedding row without a gradient for N updates leaves (its id may come back and begins
+            anew); 0 keeps rows for ever.
+        table_max_rows: the rows of an embedding table, over all PS, of which those without a gradient for longest
+            leave; 0 for no limit.
+        hot_rows_staleness: a worker keeps embedding rows that it sees often, and uses them for at most N of its own
+            updates before it pulls them again; 0 pulls every row each time. It saves traffic, not gradients.
         embedding_threshold_bytes: an ``Embedding`` layer larger than this becomes PS-backed.
         eager: run the model eagerly and print every layer's output.
         xla: ``auto`` tries the training step with XLA too and keeps the faster one, ``on`` uses XLA, ``off`` never.
@@ -168,6 +176,10 @@ class JobSpec:
     get_model_steps: int = 1
     max_staleness: int = -1
     wire_dtype: str = "float32"
+    table_admission: int = 1
+    table_eviction: int = 0
+    table_max_rows: int = 0
+    hot_rows_staleness: int = 0
     embedding_threshold_bytes: int = 2 * 1024 * 1024
     eager: bool = False
     xla: str = "auto"
@@ -375,6 +387,25 @@ class JobSpec:
             "set use_async, or leave it at -1",
         )
         need(
+            self.use_async or self.hot_rows_staleness == 0,
+            "hot_rows_staleness",
+            "synchronous training reads every row at its newest version",
+            "set use_async, or leave it at 0",
+        )
+        for name in ("table_admission", "table_eviction", "table_max_rows", "hot_rows_staleness"):
+            need(
+                self.type is JobType.TRAINING or getattr(self, name) == _DEFAULTS[name],
+                name,
+                f"a {self.type} job changes no rows",
+                "leave it out",
+            )
+        need(
+            not self.table_max_rows or self.table_max_rows >= self.minibatch_size,
+            "table_max_rows",
+            f"{self.table_max_rows} rows do not even hold one minibatch",
+            "give several times the ids of a minibatch, or 0 for no limit",
+        )
+        need(
             not self.evaluation_steps or bool(self.validation_data),
             "evaluation_steps",
             "there is nothing to evaluate on",
@@ -395,6 +426,10 @@ _AT_LEAST = {
     "sync_version_tolerance": 0,
     "get_model_steps": 1,
     "max_staleness": -1,
+    "table_admission": 1,
+    "table_eviction": 0,
+    "table_max_rows": 0,
+    "hot_rows_staleness": 0,
     "embedding_threshold_bytes": 0,
     "checkpoint_steps": 0,
     "keep_checkpoint_max": 0,
@@ -408,10 +443,14 @@ _INT32 = 2**31 - 1
 _AT_MOST = {
     "num_ps": 1000,
     "max_staleness": 16,
+    "table_admission": 255,
+    "table_max_rows": 2**40,
+    "hot_rows_staleness": 1000,
     "min_workers": 10_000,
     "max_workers": 10_000,
     "embedding_threshold_bytes": 2**62,
 }
+_DEFAULTS = {f.name: f.default for f in dataclasses.fields(JobSpec)}
 _WHOLE_NUMBERS = tuple(f.name for f in dataclasses.fields(JobSpec) if f.type == "int")
 
 

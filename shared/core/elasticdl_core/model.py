@@ -92,8 +92,30 @@ class OptimizerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RowPolicy:
+    """Which ids have rows in the embedding tables. An id without one reads as its first value.
+
+    A sighting is an update that has a gradient for the id. With any policy only updates make rows, never reads.
+
+    Attributes:
+        admission: an id gets its row at this sighting; its gradients before are dropped. At most 255.
+        eviction_updates: a row that was not sighted for so many updates leaves; 0 for never.
+        max_rows: of each table, over all PS; the rows sighted longest ago leave beyond that. 0 for no limit.
+    """
+
+    admission: int = 1
+    eviction_updates: int = 0
+    max_rows: int = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether this differs from keeping every id that was ever asked for."""
+        return self.admission > 1 or self.eviction_updates > 0 or self.max_rows > 0
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateMode:
-    """When a pushed gradient becomes an update.
+    """When a pushed gradient becomes an update, and of which rows.
 
     Attributes:
         use_async: apply each gradient at once.
@@ -101,9 +123,11 @@ class UpdateMode:
         sync_version_tolerance: synchronous: how many versions old a gradient may be.
         lr_staleness_modulation: asynchronous: divide the learning rate by the gradient's staleness in versions
             (Zhang et al. 2015, "Staleness-aware Async-SGD for Distributed Deep Learning").
+        rows: which ids have rows.
     """
 
     use_async: bool = True
     grads_to_wait: int = 1
     sync_version_tolerance: int = 0
     lr_staleness_modulation: bool = False
+    rows: RowPolicy = field(default_factory=RowPolicy)

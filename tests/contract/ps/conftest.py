@@ -37,7 +37,7 @@ class Door:
 
     async def call(self, method: str, request: Any, *, role: Role = Role.WORKER, token: str | None = None) -> Any:
         client = self.client(self.tokens[role] if token is None else token)
-        if method == "PushModel":
+        if method in ("PushModel", "PushGradientsInPieces"):
             whole = request
 
             async def pieces() -> AsyncIterator[bytes]:
@@ -50,7 +50,7 @@ class Door:
 
     async def frame(self, method: str, message: Any, buffers: Any = (), **options: Any) -> Any:
         answer = await self.call(method, encode_frame(message.SerializeToString(), buffers), **options)
-        response = ps_pb2.PushGradientsResponse() if method == "PushGradients" else ps_pb2.PullResponse()
+        response = ps_pb2.PushGradientsResponse() if method.startswith("PushGradients") else ps_pb2.PullResponse()
         response.ParseFromString(decode_frame(answer)[0])
         return response
 

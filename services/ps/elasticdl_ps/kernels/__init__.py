@@ -26,6 +26,9 @@ class KernelSet:
     all_finite: Kernel
     initialise: Kernel
     initial_values: Kernel
+    enter: Kernel
+    initialise_rows: Kernel
+    count_sightings: Kernel
     sgd: Kernel
     momentum: Kernel
     nesterov: Kernel
@@ -44,8 +47,8 @@ class KernelSet:
 
 
 _MODULES = {
-    "numba": ("compiled_rows", "compiled_initial", "compiled_updates"),
-    "numpy": ("reference",),
+    "numba": ("compiled_rows", "compiled_initial", "compiled_updates", "compiled_policy"),
+    "numpy": ("reference", "reference_policy"),
 }
 
 

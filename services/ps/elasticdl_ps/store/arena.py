@@ -25,11 +25,13 @@ class Arena:
 
     Args:
         width: columns.
-        dtype: float32 or int64.
+        dtype: float32, int64 or uint32.
         max_bytes: the room; the machine's memory by default.
     """
 
-    def __init__(self, width: int, dtype: type[np.float32] | type[np.int64], max_bytes: int | None = None) -> None:
+    def __init__(
+        self, width: int, dtype: type[np.float32 | np.int64 | np.uint32], max_bytes: int | None = None
+    ) -> None:
         self.row_bytes = width * np.dtype(dtype).itemsize
         wanted = psutil.virtual_memory().total if max_bytes is None else max_bytes
         memory = _reserve(max(wanted, self.row_bytes))

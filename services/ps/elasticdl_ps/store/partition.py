@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -63,10 +63,12 @@ class Partition:
         initialised: whether there is a model.
         restored: whether the model came from a checkpoint and no worker has confirmed it yet.
         mode: how updates are made.
+        num_ps: how many share each table, and so its ``max_rows``.
     """
 
-    def __init__(self, kernels: KernelSet) -> None:
+    def __init__(self, kernels: KernelSet, num_ps: int = 1) -> None:
         self.kernels = kernels
+        self.num_ps = num_ps
         self.generation = secrets.token_hex(8)
         self.version = 0
         self.initialised = False
@@ -121,6 +123,7 @@ class Partition:
                 assert part.values is not None
                 self.dense.add(part.spec, part.start, part.stop, part.values, self.version)
             self.tables = {spec.name: EmbeddingTable(spec, made, self.kernels) for spec in tables}
+            self._set_policies(self.tables)
             self.initialised = True
             return True
 
@@ -185,7 +188,7 @@ class Partition:
                 decays = part is not None and part.spec.weight_decay
                 self.dense.apply(name, change, numbers if decays else undecayed, step)
             for name, (ids, grads) in self._sum_rows(members).items():
-                self.tables[name].update(ids, grads, numbers)
+                self.tables[name].update(ids, grads, numbers, step)
             self.version = step
             return step
 
@@ -263,6 +266,7 @@ class Partition:
             self.optimizer, self.mode, self.version = other.optimizer, other.mode, other.version
             self.dense, self.tables = other.dense, other.tables
             self._pins = {}
+            self._set_policies(self.tables)
             self.initialised = self.restored = True
             self.generation = secrets.token_hex(8)
 
@@ -281,16 +285,27 @@ class Partition:
             table = self.tables.get(spec.name)
             if table is not None and table.dim != spec.dim:
                 raise _other_model(f"embedding table {spec.name!r}", spec.dim, table.dim)
+        changed = mode.rows != self.mode.rows
+        self.mode = mode
         if optimizer.spec != self.optimizer.spec:
             self._replace_optimizer(optimizer)
+        elif changed:
+            self._set_policies(self.tables)
         self._add_tables(tables)
-        self.mode = mode
         self.restored = False
 
     def _add_tables(self, specs: Sequence[TableSpec]) -> None:
         fresh = [spec for spec in specs if spec.name not in self.tables]
+        made = {spec.name: EmbeddingTable(spec, self.optimizer, self.kernels) for spec in fresh}
+        self._set_policies(made)
         # A new dict, because pulls look tables up without the lock.
-        self.tables = self.tables | {spec.name: EmbeddingTable(spec, self.optimizer, self.kernels) for spec in fresh}
+        self.tables = self.tables | made
+
+    def _set_policies(self, tables: Mapping[str, EmbeddingTable]) -> None:
+        rows = self.mode.rows
+        share = replace(rows, max_rows=-(-rows.max_rows // self.num_ps))
+        for table in tables.values():
+            table.set_policy(share, self.version)
 
     def _replace_optimizer(self, optimizer: Optimizer) -> None:
         same = list(optimizer.slots) == list(self.optimizer.slots)
@@ -298,6 +313,7 @@ class Partition:
         tables = {}
         for name, table in self.tables.items():
             tables[name] = table.with_optimizer(optimizer, keep_slots=same)
+        self._set_policies(tables)
         self.tables, self.optimizer = tables, optimizer
 
     def _sum_rows(self, members: Sequence[Changes]) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:

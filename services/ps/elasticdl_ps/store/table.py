@@ -9,58 +9,24 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl_core.model import TableSpec
+from elasticdl_core.model import RowPolicy, TableSpec
 from elasticdl_ps.initializers import make_initializer
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.arena import Arena
 from elasticdl_ps.store.id_map import IdMap
+from elasticdl_ps.store.overlay import Overlay
+from elasticdl_ps.store.row_lives import RowLives
 
 _BLOCK = 1 << 15
 """Rows worked on between two releases of the lock, so that a reader waits for a millisecond, not for a batch."""
 
 
-class Overlay:
-    """What a table's rows were at a cut: copies of those that have changed since.
-
-    Args:
-        kernels: the kernels.
-        count: rows that the table had at the cut.
-        width: columns kept of each row.
-    """
-
-    def __init__(self, kernels: KernelSet, count: int, width: int) -> None:
-        self.count = count
-        self.width = width
-        self._kernels = kernels
-        self._saved = IdMap(kernels)
-        self._copies = cast("NDArray[np.float32]", Arena(width, np.float32).array)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the copies."""
-        return self._saved.nbytes + self._saved.count * self.width * 4
-
-    def save(self, arena: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
-        """Keeps rows that are about to change, unless they are kept already or newer than the cut."""
-        rows = rows[rows < self.count]
-        before = self._saved.count
-        self._saved.find_or_insert(rows)
-        fresh = self._saved.keys[before : self._saved.count]
-        self._kernels.gather(arena, fresh, self._copies[before : self._saved.count])
-
-    def read(self, arena: NDArray[np.float32], rows: NDArray[np.int64], out: NDArray[np.float32]) -> None:
-        """Copies rows as they were; ``out`` stays as it is where a row is missing (-1) or newer than the cut."""
-        rows = np.where(rows < self.count, rows, -1)
-        kept = self._saved.find(rows)
-        self._kernels.gather(arena, np.where(kept < 0, rows, -1), out)
-        self._kernels.gather(self._copies, kept, out)
-
-
 class EmbeddingTable:
     """One partition of an embedding table. Methods may be called from any thread.
 
-    A row lies in the arena as its value, then one slot of the optimizer after another.
+    A row lies in the arena as its value, then one slot of the optimizer after another. Every id that is read or
+    updated gets a row, unless a policy says which do.
 
     Args:
         spec: the table.
@@ -83,69 +49,95 @@ class EmbeddingTable:
         self._map = IdMap(kernels)
         self._arena = cast("NDArray[np.float32]", Arena(self.width, np.float32).array)
         self._overlays: dict[int, Overlay] = {}
+        self._lives: RowLives | None = None
 
     @property
     def rows(self) -> int:
         """Number of rows."""
-        return self._map.count
+        return self._map.live
 
     @property
     def nbytes(self) -> int:
-        """Memory of values, slots, ids, map and pins."""
+        """Memory of values, slots, ids, map, pins, and of the book on rows that come and go."""
         pinned = sum(overlay.nbytes for overlay in list(self._overlays.values()))
-        return self._map.nbytes + self._map.count * self.width * 4 + pinned
+        book = self._lives.nbytes if self._lives else 0
+        return self._map.nbytes + self._map.count * self.width * 4 + pinned + book
+
+    @property
+    def lives(self) -> RowLives | None:
+        """The book on rows that come and go, if there is a policy."""
+        return self._lives
+
+    def set_policy(self, policy: RowPolicy, version: int) -> None:
+        """Says which ids have rows from now on; sightings are counted anew, present rows count as just seen.
+
+        Args:
+            policy: ``max_rows`` being this PS's share.
+            version: updates applied so far.
+        """
+        with self._lock:
+            self._lives = RowLives(policy, self._kernels, self._map, version) if policy.active else None
 
     def read(self, ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
-        """Looks vectors up, making rows of ids that have none.
+        """Looks vectors up, making rows of ids that have none; with a policy those read as their first values.
 
         Args:
             ids: int64 ``[n]``.
             out: float32 ``[n, dim]``, set.
         """
         for at in range(0, len(ids), _BLOCK):
+            block, target = ids[at : at + _BLOCK], out[at : at + _BLOCK]
             with self._lock:
-                rows = self._rows_of(ids[at : at + _BLOCK])
-                self._kernels.gather(self._arena, rows, out[at : at + _BLOCK])
+                rows = self._rows_of(block) if self._lives is None else self._map.find(block)
+                self._kernels.gather(self._arena, rows, target)
+            if self._lives is not None:
+                self._set_first_values(block, rows < 0, target)
 
     def read_pinned(self, pin: int, ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
         """Looks vectors up as they were at a pin; ids unknown then get their first values and no row."""
         for at in range(0, len(ids), _BLOCK):
             block, target = ids[at : at + _BLOCK], out[at : at + _BLOCK]
-            init = self._initializer
             with self._lock:
                 overlay = self._overlays.get(pin)
-                rows = self._map.find(block)
                 # A table that was declared after the pin had no rows then.
-                unknown = np.flatnonzero((rows < 0) | (rows >= (overlay.count if overlay else 0)))
-                if len(unknown):
-                    fresh = np.empty((len(unknown), self.dim), np.float32)
-                    self._kernels.initial_values(
-                        fresh, block[unknown], self.dim, init.kind, init.a, init.b, init.seed
-                    )
-                    target[unknown] = fresh
+                known = np.zeros(len(block), np.bool_)
                 if overlay:
-                    overlay.read(self._arena, rows, target)
+                    known = overlay.read(self._arena, block, self._map.find(block), target)
+            self._set_first_values(block, ~known, target)
 
-    def update(self, ids: NDArray[np.int64], grads: NDArray[np.float32], numbers: NDArray[np.float32]) -> None:
-        """Applies the optimizer to rows, making those that are missing.
+    def update(
+        self, ids: NDArray[np.int64], grads: NDArray[np.float32], numbers: NDArray[np.float32], version: int = 0
+    ) -> None:
+        """Applies the optimizer to rows, making those that are missing, or as the policy says.
 
         Args:
             ids: int64 ``[n]``, all different.
             grads: float32 ``[n, dim]``.
             numbers: from ``Optimizer.numbers``.
+            version: the partition's version after this update; the policy counts by it.
         """
         for at in range(0, len(ids), _BLOCK):
+            block, changes = ids[at : at + _BLOCK], grads[at : at + _BLOCK]
             with self._lock:
-                rows = self._rows_of(ids[at : at + _BLOCK])
+                if self._lives is None:
+                    rows = self._rows_of(block)
+                else:
+                    rows = self._admitted_rows_of(self._lives, block)
+                    if rows.min() < 0:
+                        kept = np.flatnonzero(rows >= 0)
+                        block, rows, changes = block[kept], rows[kept], changes[kept]
+                    self._lives.touch(rows, self._map.count, version)
                 for overlay in self._overlays.values():
-                    overlay.save(self._arena, rows)
-                self._update(self._arena, rows, grads[at : at + _BLOCK], numbers)
+                    overlay.save(self._arena, rows, block)
+                self._update(self._arena, rows, changes, numbers)
+        if self._lives is not None:
+            self._evict(self._lives, version)
 
     def pin(self, number: int, *, with_slots: bool = False) -> None:
         """Keeps the present rows readable under a number."""
         with self._lock:
             width = self.width if with_slots else self.dim
-            self._overlays[number] = Overlay(self._kernels, self._map.count, width)
+            self._overlays[number] = Overlay(self._kernels, self._map, width)
 
     def unpin(self, number: int) -> None:
         """Forgets a pin; an unknown one is ignored."""
@@ -154,18 +146,19 @@ class EmbeddingTable:
 
     def pinned_rows(self, number: int) -> int:
         """Number of rows at a pin."""
-        return self._overlays[number].count
+        return self._overlays[number].rows
 
     def pinned_blocks(self, number: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """All rows as they were at a pin with slots, a block at a time: ids ``[n]`` and records ``[n, width]``."""
-        total = self._overlays[number].count
-        for at in range(0, total, _BLOCK):
-            rows = np.arange(at, min(at + _BLOCK, total))
-            records = np.empty((len(rows), self.width), np.float32)
+        overlay = self._overlays[number]
+        for stop in range(_BLOCK, overlay.stop + _BLOCK, _BLOCK):
             with self._lock:
-                ids = self._map.keys[at : at + len(rows)].copy()
-                self._overlays[number].read(self._arena, rows, records)
+                ids, records = overlay.block(self._arena, self._map.keys, min(stop, overlay.stop))
             yield ids, records
+        with self._lock:
+            ids, records = overlay.left(self._arena)
+        for at in range(0, len(ids), _BLOCK):
+            yield ids[at : at + _BLOCK], records[at : at + _BLOCK]
 
     def load(self, ids: NDArray[np.int64], records: NDArray[np.float32]) -> None:
         """Sets whole records (values and slots) of ids, making the rows; columns beyond those given start anew."""
@@ -177,10 +170,12 @@ class EmbeddingTable:
         """The same rows under another optimizer, its slots starting anew unless they are kept."""
         made = EmbeddingTable(self.spec, optimizer, self._kernels)
         width = self.width if keep_slots else self.dim
-        for at in range(0, self.rows, _BLOCK):
-            stop = min(at + _BLOCK, self.rows)
-            records = np.ascontiguousarray(self._arena[at:stop, :width])
-            made.load(self._map.keys[at:stop], records)
+        for at in range(0, self._map.count, _BLOCK):
+            ids = self._map.keys[at : min(at + _BLOCK, self._map.count)]
+            records = self._arena[at : at + len(ids), :width]
+            if self._map.free_count:
+                ids, records = ids[ids >= 0], records[ids >= 0]
+            made.load(ids, np.ascontiguousarray(records))
         return made
 
     def _rows_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -201,3 +196,44 @@ class EmbeddingTable:
                 self._slots,
             )
         return rows
+
+    def _admitted_rows_of(self, lives: RowLives, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of ids, -1 for those that have none and are to have none yet."""
+        rows = self._map.find(ids)
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
+            fresh = missing[lives.admits(ids[missing])]
+            rows[fresh] = self._map.insert(ids[fresh])
+            init = self._initializer
+            self._kernels.initialise_rows(
+                self._arena,
+                ids[fresh],
+                rows[fresh],
+                self.dim,
+                init.kind,
+                init.a,
+                init.b,
+                init.seed,
+                self._slots,
+            )
+        return rows
+
+    def _evict(self, lives: RowLives, version: int) -> None:
+        """Lets the rows go that the policy has no room for, some at a time, so that readers get their turn."""
+        cold = lives.cold(self._map.live, version)
+        for at in range(0, len(cold), _BLOCK):
+            rows = cold[at : at + _BLOCK]
+            with self._lock:
+                ids = self._map.keys[rows]
+                for overlay in self._overlays.values():
+                    overlay.leave(self._arena, rows, ids)
+                self._map.remove(rows)
+                lives.forget(rows)
+
+    def _set_first_values(self, ids: NDArray[np.int64], where: NDArray[np.bool_], out: NDArray[np.float32]) -> None:
+        unknown = np.flatnonzero(where)
+        if len(unknown):
+            init = self._initializer
+            fresh = np.empty((len(unknown), self.dim), np.float32)
+            self._kernels.initial_values(fresh, ids[unknown], self.dim, init.kind, init.a, init.b, init.seed)
+            out[unknown] = fresh

@@ -41,14 +41,20 @@ class StatusResponse(_message.Message):
     def __init__(self, index: _Optional[int] = ..., num_ps: _Optional[int] = ..., initialized: bool = ..., version: _Optional[int] = ..., generation: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., updates: _Optional[int] = ..., rejected: _Optional[int] = ..., mode: _Optional[str] = ...) -> None: ...
 
 class TableStatus(_message.Message):
-    __slots__ = ("name", "rows", "bytes")
+    __slots__ = ("name", "rows", "bytes", "admitted", "evicted", "refused")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: int
     bytes: int
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+    admitted: int
+    evicted: int
+    refused: int
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., admitted: _Optional[int] = ..., evicted: _Optional[int] = ..., refused: _Optional[int] = ...) -> None: ...
 
 class Dense(_message.Message):
     __slots__ = ("name", "dtype", "shape", "kind", "weight_decay", "start", "stop", "buffer", "version")

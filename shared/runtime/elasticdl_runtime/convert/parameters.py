@@ -10,10 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.model import DenseKind, DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_core.model import (
+    DenseKind,
+    DenseSpec,
+    InitializerSpec,
+    OptimizerSpec,
+    RowPolicy,
+    TableSpec,
+    UpdateMode,
+)
 from elasticdl_proto.v1 import ps_pb2
 
 WIRE_DTYPES = ("float32", "bfloat16")
+MAX_ADMISSION = 255
+"""Sightings are counted in bytes."""
 _FIX = "send what ps.proto describes"
 
 
@@ -130,6 +140,11 @@ def mode_to_json(mode: UpdateMode) -> str:
             "grads_to_wait": mode.grads_to_wait,
             "sync_version_tolerance": mode.sync_version_tolerance,
             "lr_staleness_modulation": mode.lr_staleness_modulation,
+            "rows": {
+                "admission": mode.rows.admission,
+                "eviction_updates": mode.rows.eviction_updates,
+                "max_rows": mode.rows.max_rows,
+            },
         }
     )
 
@@ -147,13 +162,19 @@ def mode_from_json(text: str) -> UpdateMode:
             int(data["grads_to_wait"]),
             int(data["sync_version_tolerance"]),
             bool(data["lr_staleness_modulation"]),
+            RowPolicy(**{name: int(number) for name, number in data.get("rows", {}).items()}),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInputError(f"the update mode {text!r} lacks something: {error}", fix=_FIX) from None
     if mode.grads_to_wait < 1 or mode.sync_version_tolerance < 0:
         raise InvalidInputError(
             f"grads_to_wait={mode.grads_to_wait}, sync_version_tolerance={mode.sync_version_tolerance} cannot work",
             fix="choose grads_to_wait >= 1 and sync_version_tolerance >= 0",
+        )
+    rows = mode.rows
+    if not 1 <= rows.admission <= MAX_ADMISSION or rows.eviction_updates < 0 or rows.max_rows < 0:
+        raise InvalidInputError(
+            f"{rows} cannot work", fix=f"choose an admission of 1 to {MAX_ADMISSION}, and no negative numbers"
         )
     return mode
 

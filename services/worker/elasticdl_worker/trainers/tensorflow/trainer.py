@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from elasticdl_core.errors import UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.model import UpdateMode
+from elasticdl_core.model import RowPolicy, UpdateMode
 from elasticdl_worker.losses import LossGuard
 from elasticdl_worker.parameters import Gradients, ParameterClient, Pulled, PushResult
 from elasticdl_worker.progress import Progress
@@ -56,8 +56,11 @@ class _Push:
 
 
 def update_mode(spec: JobSpec) -> UpdateMode:
-    """When a pushed gradient becomes an update, as the job says."""
-    return UpdateMode(spec.use_async, spec.grads_to_wait, spec.sync_version_tolerance, spec.lr_staleness_modulation)
+    """When a pushed gradient becomes an update, and of which rows, as the job says."""
+    rows = RowPolicy(spec.table_admission, spec.table_eviction, spec.table_max_rows)
+    return UpdateMode(
+        spec.use_async, spec.grads_to_wait, spec.sync_version_tolerance, spec.lr_staleness_modulation, rows
+    )
 
 
 class Trainer:
