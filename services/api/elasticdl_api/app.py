@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from elasticdl_api import problems, schemas
+from elasticdl_api import problems, scheduling_schemas, schemas
 from elasticdl_api.auth import OPEN_PATHS, Door, TokenVerifier
-from elasticdl_api.routes import activity, artifacts, bundles, cluster, internal, jobs, reservations
+from elasticdl_api.routes import activity, artifacts, bundles, cluster, internal, jobs, reservations, scheduling
 from elasticdl_api.services import Services
 from elasticdl_api.telemetry import Meter
 
@@ -39,8 +39,8 @@ def create_app(services: Services, background: AbstractAsyncContextManager[None]
     )
     app.state.services = services
     problems.install(app)
-    for router in (jobs.router, activity.router, artifacts.router, bundles.router, cluster.router):
-        app.include_router(router)
+    for one in (jobs, activity, artifacts, bundles, cluster, scheduling):
+        app.include_router(one.router)
     app.include_router(reservations.router)
     app.include_router(cluster.health_router)
     app.include_router(internal.router)
@@ -60,6 +60,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         components = schema.setdefault("components", {})
         components.setdefault("schemas", {})["JobSpec"] = schemas.spec_schema()
         components["schemas"]["JobChanges"] = schemas.JobChanges.model_json_schema()
+        question = scheduling_schemas.WhatIf.model_json_schema(ref_template="#/components/schemas/{model}")
+        components["schemas"] |= question.pop("$defs") | {"WhatIf": question}
         components["securitySchemes"] = {
             "user": {"type": "http", "scheme": "bearer", "description": "The admin token, or one of a namespace."},
             "master": {"type": "http", "scheme": "bearer", "description": "The job token of a master."},

@@ -9,11 +9,13 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from elasticdl_api.auth import Identity, current_master, current_user
+from elasticdl_api.outlook import Lookout
 from elasticdl_api.settings import Settings
 from elasticdl_api.store.database import Database
 from elasticdl_api.store.intents import IntentStore
 from elasticdl_api.store.jobs import JobStore
 from elasticdl_api.store.masters import MasterStore
+from elasticdl_api.store.scheduling import SchedulingStore
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_core.ports.launcher import Launcher
 from elasticdl_runtime.tokens import Claims
@@ -41,6 +43,8 @@ class Services:
         self.jobs = JobStore(self.database)
         self.masters = MasterStore(self.database)
         self.intents = IntentStore(self.database)
+        self.scheduling = SchedulingStore(self.database)
+        self.lookout = Lookout(self.scheduling, self.launcher)
 
 
 def _services(request: Request) -> Services:

@@ -83,17 +83,24 @@ def rates(value: Any) -> dict[int, float]:
     return found
 
 
-def _number(value: Any) -> float:
+def number(value: Any) -> float:
+    """A measured amount; 0 for what makes no sense."""
     good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
     return float(value) if good else 0.0
 
 
-def remaining_records(status: Mapping[str, Any]) -> float | None:
-    """Records that a job has still to process, by what its master said; None while that is not known."""
-    progress = status.get("progress")
+def counted_records(status: Any) -> tuple[float, float]:
+    """Records done and records in all, by what a job's master said; 0 in all while that is not known."""
+    progress = status.get("progress") if isinstance(status, Mapping) else None
     progress = progress if isinstance(progress, Mapping) else {}
-    total = _number(progress.get("records_total"))
-    return max(total - _number(progress.get("records_done")), 0.0) if total else None
+    total = number(progress.get("records_total"))
+    return min(number(progress.get("records_done")), total), total
+
+
+def remaining_records(status: Any) -> float | None:
+    """Records that a job has still to process; None while that is not known."""
+    done, total = counted_records(status)
+    return total - done if total else None
 
 
 def job_view(row: Mapping[str, Any], used: Mapping[str, int], priors: Speeds) -> JobView:
@@ -122,10 +129,10 @@ def job_view(row: Mapping[str, Any], used: Mapping[str, int], priors: Speeds) ->
         throughput=rates(status.get("throughput")),
         prior_throughput=priors.get(row["kind"], {}),
         remaining_records=remaining_records(status),
-        rescale_cost_s=_number(status.get("rescale_cost_s")) or DEFAULT_RESCALE_COST_S,
+        rescale_cost_s=number(status.get("rescale_cost_s")) or DEFAULT_RESCALE_COST_S,
         last_rescale_at=row["last_rescale_at"],
         started_at=row["started_at"],
-        attained_service=_number(status.get("worker_seconds")),
+        attained_service=number(status.get("worker_seconds")),
         kind=row["kind"],
     )
 

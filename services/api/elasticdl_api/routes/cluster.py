@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, generate_latest
 
 from elasticdl_api import telemetry
 from elasticdl_api.problems import declared
@@ -43,7 +43,7 @@ async def cluster(api: Api, user: User) -> Any:
     },
 )
 async def prometheus(api: Api, user: User) -> Response:
-    """Requests by route and status, jobs by state, worker slots."""
+    """Requests by route and status, jobs by state and reason, worker slots, how the scheduler does."""
     gauges = CollectorRegistry()
     jobs = Gauge("elasticdl_jobs", "Jobs by state.", ["state"], registry=gauges)
     counts = await api.jobs.counts(user.namespace)
@@ -53,8 +53,32 @@ async def prometheus(api: Api, user: User) -> Response:
     slots = Gauge("elasticdl_slots", "Worker slots.", ["kind"], registry=gauges)
     slots.labels("total").set(capacity.slots)
     slots.labels("used").set(sum(capacity.used.values()))
+    slots.labels("free").set(max(capacity.for_jobs - sum(capacity.used.values()), 0))
+    await _scheduler_metrics(api, user, gauges)
     content = generate_latest(telemetry.REGISTRY) + generate_latest(gauges)
     return Response(content, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def _scheduler_metrics(api: Api, user: User, registry: CollectorRegistry) -> None:
+    """The scheduler serves nobody; what it leaves word of is told here."""
+    reasons = Gauge("elasticdl_jobs_by_reason", "Jobs by state and reason.", ["state", "reason"], registry=registry)
+    for (state, code), number in (await api.scheduling.by_reason(user.namespace)).items():
+        reasons.labels(state, code or "none").set(number)
+    last = await api.scheduling.last_pass()
+    if last is None:
+        return
+    for name, text, value in (
+        ("alive", "Whether a scheduler leads.", float(last["alive"])),
+        ("plan_age_seconds", "Seconds since it looked last.", last["age_s"]),
+        ("plan_seconds", "Seconds that its last look took.", last["seconds"]),
+        ("epoch", "Its epoch.", last["epoch"]),
+    ):
+        Gauge(f"elasticdl_scheduler_{name}", text, registry=registry).set(value)
+    for name, text, value in (
+        ("passes", "How often it has looked.", last["passes"]),
+        ("changes", "Targets and states of jobs that it has changed.", last["changes"]),
+    ):
+        Counter(f"elasticdl_scheduler_{name}", text, registry=registry).inc(value)
 
 
 @health_router.get("/healthz", response_model=Health, summary="Does the api live?")

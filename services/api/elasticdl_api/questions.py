@@ -1,0 +1,188 @@
+"""What-if: from a question to a change of the snapshot, and from two forecasts to an answer. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from elasticdl_api import scheduling_schemas as s
+from elasticdl_api.explaining import NODE, moment, reason_of
+from elasticdl_api.outlook import Outlook
+from elasticdl_core.errors import InvalidInputError, NotFoundError, Problem, SpecError
+from elasticdl_core.job import JobState
+from elasticdl_core.scheduling import JobView
+from elasticdl_core.scheduling.forecast import Change, Comparison, Forecast, what_if
+from elasticdl_core.scheduling.throughput import LONE_SLOPE
+from elasticdl_runtime.scheduling import DEFAULT_RESCALE_COST_S, kind_of
+
+HYPOTHETICAL = "what-if:"
+"""Before the names of jobs that do not exist, so that they are no job's id."""
+
+
+def change_of(question: s.WhatIf, outlook: Outlook, namespace: str | None, home: str) -> Change:
+    """The question as the policy takes it.
+
+    Args:
+        question: what was asked.
+        outlook: the cluster as it is.
+        namespace: the only one that the caller sees; None for all.
+        home: the namespace that the caller's new jobs belong to.
+
+    Raises:
+        NotFoundError: it names a job that the caller does not see or that is over, or no machine.
+        SpecError: bounds do not fit together.
+        InvalidInputError: it asks for no change.
+    """
+    asked = question.model_dump(exclude_defaults=True)
+    if not asked:
+        raise InvalidInputError(
+            "the question asks for no change", fix="give add, cancel, priorities, sizes, slots, add_slots or nodes"
+        )
+    hidden = outlook.hidden(namespace)
+    likes = [one.like for one in question.add if one.like is not None]
+    for job_id in (*question.cancel, *question.priorities, *question.sizes, *likes):
+        if job_id not in outlook.snapshot.by_id or job_id in hidden:
+            raise NotFoundError(f"there is no active job {job_id}", fix="list the jobs with GET /jobs")
+    _check_bounds(question, outlook)
+    return Change(
+        add=[_hypothetical(one, number, outlook, home) for number, one in enumerate(question.add)],
+        remove=tuple(question.cancel),
+        priorities=dict(question.priorities),
+        sizes={job_id: _bounds(outlook.snapshot.by_id[job_id], one) for job_id, one in question.sizes.items()},
+        slots=_slots(question, outlook),
+    )
+
+
+def _bounds(job: JobView, asked: s.Bounds) -> tuple[int, int]:
+    least = job.min_workers if asked.min_workers is None else asked.min_workers
+    most = job.max_workers if asked.max_workers is None else asked.max_workers
+    return least, most
+
+
+def _check_bounds(question: s.WhatIf, outlook: Outlook) -> None:
+    wanted = [(f"add.{i}", (one.min_workers, one.max_workers)) for i, one in enumerate(question.add)]
+    wanted += [(f"sizes.{name}", _bounds(outlook.snapshot.by_id[name], one)) for name, one in question.sizes.items()]
+    wrong = [
+        Problem(place, f"min_workers {least} is above max_workers {most}", "give both, the smaller first")
+        for place, (least, most) in wanted
+        if least > most
+    ]
+    names = [one.name for one in question.add]
+    wrong += [
+        Problem(f"add.{i}.name", f"{name!r} is taken", "name each job differently")
+        for i, name in enumerate(names)
+        if name in names[:i] and name != "new"
+    ]
+    if wrong:
+        raise SpecError(wrong)
+
+
+def _hypothetical(asked: s.HypotheticalJob, number: int, outlook: Outlook, home: str) -> JobView:
+    like = outlook.snapshot.by_id[asked.like] if asked.like is not None else None
+    spec: dict[str, Any] = {
+        name: getattr(asked, name) for name in ("model_def", "minibatch_size", "num_ps", "use_async")
+    }
+    kind = kind_of(home, spec)
+    prior: Mapping[int, float] = outlook.priors.get(kind, {})
+    remaining = asked.records
+    if like is not None:
+        prior = {**like.prior_throughput, **like.throughput}
+        kind = like.kind
+        remaining = asked.records if asked.records is not None else like.remaining_records
+    if asked.records_per_second is not None:
+        counts = {1, asked.min_workers, asked.max_workers}
+        prior = {n: asked.records_per_second * n / (1 + LONE_SLOPE * (n - 1)) for n in sorted(counts)}
+    return JobView(
+        id=f"{HYPOTHETICAL}{asked.name}" if asked.name != "new" or number == 0 else f"{HYPOTHETICAL}new-{number + 1}",
+        team=home if like is None else like.team,
+        priority=asked.priority,
+        submitted_at=outlook.snapshot.now,
+        state=JobState.QUEUED,
+        min_workers=asked.min_workers,
+        max_workers=asked.max_workers,
+        prior_throughput=prior,
+        remaining_records=remaining,
+        rescale_cost_s=DEFAULT_RESCALE_COST_S if like is None else like.rescale_cost_s,
+        live_workers=0,
+        kind=kind,
+    )
+
+
+def _slots(question: s.WhatIf, outlook: Outlook) -> int | None:
+    present = int(outlook.snapshot.capacity.total.slots)
+    nodes = {node.name: int(node.free.slots) for node in outlook.snapshot.capacity.nodes} or {NODE: present}
+    unknown = [name for name in question.remove_nodes if name not in nodes]
+    if unknown:
+        raise NotFoundError(f"there is no machine {unknown[0]!r}", fix=f"the machines are {', '.join(nodes)}")
+    less = sum(nodes[name] for name in set(question.remove_nodes))
+    changed = question.add_slots + sum(node.slots for node in question.add_nodes) - less
+    if question.slots is None and not changed:
+        return None
+    return max((present if question.slots is None else question.slots) + changed, 0)
+
+
+def answer(outlook: Outlook, change: Change, namespace: str | None) -> s.WhatIfAnswer:
+    """Compares the cluster without and with the change, as far as the caller may see it."""
+    snapshot = outlook.snapshot
+    # Whoever asks for a change of a job does not wait for its cool-down, neither here nor when it is really made.
+    asked = {*change.priorities, *change.sizes}
+    free = tuple(replace(job, last_rescale_at=None) if job.id in asked else job for job in snapshot.jobs)
+    found = what_if(replace(snapshot, jobs=free), outlook.policy, change)
+    hidden = outlook.hidden(namespace)
+    added = {job.id: job for job in change.add}
+    jobs = {job.id: job for job in snapshot.jobs} | added
+    shown = [job for job in (*change.add, *snapshot.jobs) if job.id not in hidden]
+    slots = int(snapshot.capacity.total.slots)
+    return s.WhatIfAnswer(
+        policy=outlook.policy.name,
+        at=datetime.fromtimestamp(snapshot.now, UTC),
+        slots_before=slots,
+        slots_after=slots if change.slots is None else change.slots,
+        jobs=[_effect(job, found, change, hidden, hypothetical=job.id in added) for job in shown],
+        others=_others(found, [job_id for job_id in jobs if job_id in hidden]),
+    )
+
+
+def _effect(
+    job: JobView, found: Comparison, change: Change, hidden: frozenset[str], *, hypothetical: bool
+) -> s.Effect:
+    before, after = _course(job.id, found.before, hidden), _course(job.id, found.after, hidden)
+    return s.Effect(
+        job_id=job.id,
+        hypothetical=hypothetical,
+        priority=change.priorities.get(job.id, job.priority),
+        before=before,
+        after=after,
+        delay_s=_delay(job.id, found),
+    )
+
+
+def _course(job_id: str, forecast: Forecast, hidden: frozenset[str]) -> s.Course | None:
+    allocation = forecast.plan.allocations.get(job_id)
+    if allocation is None:
+        return None
+    return s.Course(
+        workers=allocation.workers,
+        starts_at=moment(forecast.starts.get(job_id)),
+        ends_at=moment(forecast.ends.get(job_id)),
+        reason=reason_of(allocation, hidden),
+    )
+
+
+def _delay(job_id: str, found: Comparison) -> float | None:
+    before, after = found.before.ends.get(job_id), found.after.ends.get(job_id)
+    return None if before is None or after is None else round(after - before, 1)
+
+
+def _others(found: Comparison, job_ids: list[str]) -> s.EffectOnOthers:
+    delays = [delay for job_id in job_ids if (delay := _delay(job_id, found)) is not None]
+    before, after = found.before.plan.targets(), found.after.plan.targets()
+    return s.EffectOnOthers(
+        jobs=len(job_ids),
+        sooner=sum(delay < -1.0 for delay in delays),
+        later=sum(delay > 1.0 for delay in delays),
+        workers_before=sum(before.get(job_id, 0) for job_id in job_ids),
+        workers_after=sum(after.get(job_id, 0) for job_id in job_ids),
+    )

@@ -1,0 +1,154 @@
+"""What the scheduler sees and has decided. Everything here only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import and_, func, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from elasticdl_api.store import tables as t
+from elasticdl_api.store.database import Database
+from elasticdl_runtime import scheduling
+
+_READ_ONLY = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The cluster at one instant, as Postgres has it.
+
+    Attributes:
+        now: seconds since the epoch, by Postgres' clock.
+        rows: the jobs that are not over, as rows of the query ``JOBS``.
+        past: speeds of jobs that succeeded, as rows of the query ``PAST``.
+        last: word of the scheduler's last pass, with ``age_s`` and ``alive``; None if there was none.
+        decision: number, time, epoch and input hash of the last decision; None if there was none.
+    """
+
+    now: float
+    rows: Sequence[Mapping[str, Any]]
+    past: Sequence[Mapping[str, Any]]
+    last: Mapping[str, Any] | None
+    decision: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class DecisionFilters:
+    """Which decisions to list.
+
+    Attributes:
+        namespace: only those that changed a job of that namespace; None for all.
+        job_id: only those that changed that job.
+        since: only from then on.
+        until: only before then.
+        before: only those with a smaller number.
+    """
+
+    namespace: str | None = None
+    job_id: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    before: int | None = None
+
+
+class SchedulingStore:
+    """Reads snapshots, the last pass and the decision log. Every method may raise UnavailableError.
+
+    Args:
+        database: the pool.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(self) -> Seen:
+        """Reads everything that a policy decides on, in one read-only transaction."""
+        async with self._database.transaction() as connection:
+            await connection.execute(_READ_ONLY)
+            now = float((await connection.exec_driver_sql(scheduling.NOW)).scalar_one())
+            rows = await connection.exec_driver_sql(scheduling.JOBS, (list(scheduling.ACTIVE),))
+            past = await connection.exec_driver_sql(scheduling.PAST, (scheduling.PAST_JOBS,))
+            return Seen(
+                now,
+                [dict(row) for row in rows.mappings()],
+                [dict(row) for row in past.mappings()],
+                await _last_pass(connection),
+                await _last_decision(connection),
+            )
+
+    async def last_pass(self) -> Mapping[str, Any] | None:
+        """Word of the scheduler's last pass, with ``age_s`` and ``alive``."""
+        async with self._database.transaction() as connection:
+            return await _last_pass(connection)
+
+    async def decisions(self, filters: DecisionFilters, *, limit: int, full: bool) -> list[dict[str, Any]]:
+        """Decisions that match, the latest first.
+
+        Args:
+            filters: which.
+            limit: at most that many.
+            full: with the snapshot and the plan.
+        """
+        columns = [t.plans.c[name] for name in ("id", "at", "epoch", "policy", "input_hash", "changes")]
+        if full:
+            columns += [t.plans.c.snapshot, t.plans.c.plan]
+        query = select(*columns).order_by(t.plans.c.id.desc()).limit(limit)
+        if filters.job_id is not None:
+            query = query.where(t.plans.c.changes.contains([{"job_id": filters.job_id}]))
+        if filters.since is not None:
+            query = query.where(t.plans.c.at >= filters.since)
+        if filters.until is not None:
+            query = query.where(t.plans.c.at < filters.until)
+        if filters.before is not None:
+            query = query.where(t.plans.c.id < filters.before)
+        if filters.namespace is not None:
+            change = func.jsonb_array_elements(t.plans.c.changes).table_valued("value")
+            mine = and_(
+                t.jobs.c.id == func.jsonb_extract_path_text(change.c.value, "job_id"),
+                t.jobs.c.namespace == filters.namespace,
+            )
+            query = query.where(select(1).select_from(change).join(t.jobs, mine).exists())
+        async with self._database.transaction() as connection:
+            return [dict(row) for row in (await connection.execute(query)).mappings()]
+
+    async def of_namespace(self, job_ids: Sequence[str], namespace: str) -> frozenset[str]:
+        """Those of the jobs that are of that namespace."""
+        query = select(t.jobs.c.id).where(t.jobs.c.id.in_(job_ids), t.jobs.c.namespace == namespace)
+        async with self._database.transaction() as connection:
+            return frozenset((await connection.execute(query)).scalars())
+
+    async def by_reason(self, namespace: str | None) -> dict[tuple[str, str], int]:
+        """How many jobs that are not over stand in each state for each reason."""
+        code = func.coalesce(t.jobs.c.target_detail["code"].astext, "")
+        query = (
+            select(t.jobs.c.state, code.label("code"), func.count().label("number"))
+            .where(t.jobs.c.state.in_(scheduling.ACTIVE))
+            .group_by(t.jobs.c.state, code)
+        )
+        if namespace is not None:
+            query = query.where(t.jobs.c.namespace == namespace)
+        async with self._database.transaction() as connection:
+            return {(row.state, row.code): row.number for row in await connection.execute(query)}
+
+
+async def _last_pass(connection: AsyncConnection) -> Mapping[str, Any] | None:
+    passes = t.scheduler_passes
+    alive = select(t.leadership.c.expires_at > func.now()).where(t.leadership.c.name == passes.c.name)
+    query = select(
+        passes,
+        func.extract("epoch", func.now() - passes.c.at).label("age_s"),
+        func.coalesce(alive.scalar_subquery(), False).label("alive"),
+    ).where(passes.c.name == "scheduler")
+    row = (await connection.execute(query)).mappings().one_or_none()
+    return None if row is None else {**row, "age_s": max(float(row["age_s"]), 0.0)}
+
+
+async def _last_decision(connection: AsyncConnection) -> Mapping[str, Any] | None:
+    columns = (t.plans.c[name] for name in ("id", "at", "epoch", "policy", "input_hash"))
+    query = select(*columns).order_by(t.plans.c.id.desc()).limit(1)
+    row = (await connection.execute(query)).mappings().one_or_none()
+    return None if row is None else dict(row)

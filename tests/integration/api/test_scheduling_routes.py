@@ -1,0 +1,340 @@
+"""The routes that explain the scheduler, over a real Postgres and a real scheduler; the launcher is the fake."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, text
+
+from elasticdl_api.auth import token_digest
+from elasticdl_api.store import tables as t
+from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
+from elasticdl_core.scheduling import Plan, Quota, Resources, Snapshot, policy_by_name
+from elasticdl_core.scheduling.pacing import paced
+from elasticdl_scheduler.database import Database
+from elasticdl_scheduler.leadership import Leadership
+from elasticdl_scheduler.loop import Scheduler
+from elasticdl_scheduler.store import SchedulerStore
+from tests.integration.api.conftest import Api
+
+pytestmark = pytest.mark.integration
+
+
+class Cluster:
+    """The api with a scheduler, and users of two namespaces."""
+
+    def __init__(self, api: Api, scheduler: Scheduler, leadership: Leadership) -> None:
+        self.api = api
+        self.scheduler = scheduler
+        self.leadership = leadership
+
+    async def decide(self) -> None:
+        while await self.scheduler.decide_once():
+            pass
+
+    async def start(self, job_id: str, workers: int, **status: Any) -> None:
+        """The job's master comes up, its workers take their slots, and it reports."""
+        master = self.api.master(job_id)
+        await master.lease()
+        for index in range(workers):
+            await self.api.launcher.launch(ProcessSpec(ProcessId(job_id, Role.WORKER, index, 0), slots=1))
+        await master.post("/state", to="RUNNING", reason="up")
+        if status:
+            assert (await master.heartbeat(status)).status_code == 200
+
+    async def get(self, path: str, token: str = "", **query: Any) -> Any:
+        answer = await self.raw("GET", path, token, params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def ask(self, token: str = "", **question: Any) -> Any:
+        answer = await self.raw("POST", "/scheduler/what-if", token, json=question)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def raw(self, method: str, path: str, token: str = "", **options: Any) -> Any:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return await self.api.http.request(method, path, headers=headers, **options)
+
+    async def submit(self, token: str = "", **fields: Any) -> str:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        body = {"name": "digits", "model_def": "m.forward", "model_zoo": "/zoo", "training_data": "/d", **fields}
+        answer = await self.api.http.post("/jobs", json=body, headers=headers)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+
+@pytest.fixture
+async def cluster(api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Any]]:
+    database = Database(database_url)
+    leadership = Leadership(database, 30.0)
+
+    async def make(*, policy: str = "goodput", quotas: dict[str, Quota] | None = None) -> Cluster:
+        async with api.services.database.transaction() as connection:
+            for name in ("ads", "vision"):
+                values = {"id": name, "namespace": name, "scope": "write", "sha256": token_digest(f"{name}-token")}
+                await connection.execute(insert(t.tokens).values(**values))
+        store = SchedulerStore(database, leadership, quotas or {})
+        scheduler = Scheduler(database, leadership, store, api.launcher, policy_by_name(policy), 3600.0)
+        await leadership.attempt()
+        return Cluster(api, scheduler, leadership)
+
+    monkeypatch.setattr("elasticdl_api.outlook.SHARED_S", 0.0)
+    monkeypatch.setattr("elasticdl_api.routes.jobs.check_model", _no_check)
+    yield make
+    await database.close()
+
+
+async def _no_check(*_: Any) -> None:
+    return None
+
+
+def _status(done: int, total: int, **speeds: float) -> dict[str, Any]:
+    return {
+        "progress": {"records_done": done, "records_total": total},
+        "throughput": {count.removeprefix("at"): speed for count, speed in speeds.items()},
+        "samples_per_second": 100.0,
+    }
+
+
+async def test_before_any_scheduler_ran_the_routes_say_so(api: Api) -> None:
+    job_id = await api.submit()
+    explained = (await api.http.get(f"/jobs/{job_id}/explain")).json()
+    assert explained["reason"]["code"] == "not_decided"
+    assert explained["reason"]["text"] == "no scheduler leads: queued jobs wait until one does"
+    assert explained["next"]["code"] == "at_max", "what a scheduler would decide is known all the same"
+    plan = (await api.http.get("/scheduler/plan")).json()
+    assert (plan["alive"], plan["sequence"], plan["policy"]) == (False, None, "goodput")
+    assert (await api.http.get("/scheduler/decisions")).json() == {"decisions": [], "next_cursor": None}
+
+
+async def test_a_waiting_job_is_told_who_holds_what_it_wants_and_what_would_help(cluster: Any) -> None:
+    c = await cluster()
+    first = await c.submit(min_workers=4, max_workers=4)
+    await c.decide()
+    await c.start(first, 4, **_status(1000, 5000, at4=100.0))
+    second = await c.submit(name="late", min_workers=2, max_workers=3)
+    await c.decide()
+    found = await c.get(f"/jobs/{second}/explain")
+    assert found["state"] == "QUEUED"
+    assert found["workers"] == {"present": 0, "target": 0, "min": 2, "max": 3}
+    assert found["reason"]["code"] == "waiting_for_capacity"
+    assert "its minimum of 2 workers needs 2 slots, and 0 are left" in found["reason"]["text"]
+    (blocker,) = found["blockers"]
+    assert (blocker["job_id"], blocker["workers"], blocker["min_workers"]) == (first, 4, 4)
+    assert blocker["ends_at"] is not None
+    assert found["slots"] == {"total": 4, "used": 4, "free": 0, "leaving": 0}
+    remedies = {str(one["change"]): one for one in found["remedies"]}
+    assert remedies[str({"priorities": {second: 1}})]["workers"] == 3
+    assert remedies[str({"priorities": {second: 1}})]["command"] == f"elasticdl jobs scale {second} --priority 1"
+    assert remedies[str({"add_slots": 2})]["workers"] == 2
+    # It starts when the other ends: 4000 records at 100 a second from the snapshot on.
+    assert found["expected"]["starts_at"][:16] == blocker["ends_at"][:16]
+    assert found["expected"]["ends_at"] is None
+    assert found["expected"]["why_unknown"] == "its master has not counted its records yet"
+    running = await c.get(f"/jobs/{first}/explain")
+    assert running["reason"]["code"] == "at_max"
+    assert running["blockers"] == []
+    assert running["remaining_records"] == 4000
+    assert running["expected"]["seconds"] == pytest.approx(40.0, abs=3.0)
+    assert running["expected"]["seconds_low"] < running["expected"]["seconds"] < running["expected"]["seconds_high"]
+    assert running["speed"] == [{"workers": 4, "records_per_second": 100.0, "relative": 1.0, "basis": "measured"}]
+    assert [one["after"] for one in running["decisions"]] == [4]
+
+
+async def test_an_undersized_job_is_told_why_and_its_curve(cluster: Any) -> None:
+    c = await cluster(quotas={"default": Quota(limit=Resources(slots=3.0))})
+    job_id = await c.submit(max_workers=4)
+    await c.decide()
+    await c.start(job_id, 3, **_status(0, 9000, at1=40.0, at2=78.0, at3=110.0))
+    found = await c.get(f"/jobs/{job_id}/explain")
+    assert found["workers"] == {"present": 3, "target": 3, "min": 1, "max": 4}
+    assert found["reason"]["code"] == "team_share"
+    assert found["quota"] == {"team": "default", "used": 3.0, "weight": 1.0, "guaranteed": None, "limit": 3.0}
+    assert [one["basis"] for one in found["speed"]] == ["measured", "measured", "measured", "estimated"]
+    assert found["speed"][3]["records_per_second"] > 110.0
+
+
+async def test_jobs_that_are_not_to_run_say_so(cluster: Any) -> None:
+    c = await cluster()
+    job_id = await c.submit()
+    await c.raw("POST", f"/jobs/{job_id}/suspend")
+    await c.decide()
+    assert (await c.get(f"/jobs/{job_id}/explain"))["reason"]["code"] == "not_wanted"
+    await c.raw("POST", f"/jobs/{job_id}/cancel")
+    over = await c.get(f"/jobs/{job_id}/explain")
+    assert over["reason"]["code"] == "ended"
+    assert "CANCELLED" in over["reason"]["text"]
+    assert (await c.raw("GET", "/jobs/nobody/explain")).status_code == 404
+
+
+async def test_the_plan_shows_every_job_with_target_and_reason(cluster: Any) -> None:
+    c = await cluster(policy="fair")
+    jobs = [await c.submit(name=f"job-{i}", max_workers=4) for i in range(3)]
+    await c.decide()
+    plan = await c.get("/scheduler/plan")
+    assert (plan["alive"], plan["policy"], plan["epoch"]) == (True, "fair", c.leadership.epoch)
+    assert plan["nodes"] == [{"name": "local", "slots": 4.0}]
+    assert {job["job_id"]: job["workers"]["target"] for job in plan["jobs"]} == dict(
+        zip(jobs, (2, 1, 1), strict=True)
+    )
+    assert {job["reason"]["code"] for job in plan["jobs"]} == {"cluster_full"}
+    (decision,) = (await c.get("/scheduler/decisions", limit=1))["decisions"]
+    assert (plan["sequence"], plan["input_hash"]) == (decision["sequence"], decision["input_hash"])
+    assert plan["passes"] > 0
+    assert plan["age_s"] >= 0
+
+
+async def test_what_if_tells_starts_ends_and_workers_before_and_after(cluster: Any) -> None:
+    c = await cluster(policy="fair")
+    job_id = await c.submit(max_workers=4)
+    await c.decide()
+    await c.start(job_id, 4, **_status(0, 4000, at1=25.0, at2=50.0, at4=100.0))
+    answer = await c.ask(add=[{"name": "mine", "max_workers": 4, "records": 2000, "like": job_id}])
+    mine, other = answer["jobs"]
+    assert (mine["job_id"], mine["hypothetical"], mine["before"]) == ("what-if:mine", True, None)
+    assert (mine["after"]["workers"], other["before"]["workers"], other["after"]["workers"]) == (2, 4, 2)
+    assert mine["after"]["ends_at"] is not None
+    assert other["delay_s"] > 10
+    answer = await c.ask(add_slots=-2)
+    assert (answer["slots_before"], answer["slots_after"]) == (4, 2)
+    assert answer["jobs"][0]["after"]["workers"] == 2
+    assert (await c.ask(sizes={job_id: {"max_workers": 1}}))["jobs"][0]["after"]["workers"] == 1
+    answer = await c.ask(cancel=[job_id], add_nodes=[{"slots": 3}])
+    assert (answer["jobs"][0]["after"], answer["slots_after"]) == (None, 7)
+    assert (await c.ask(remove_nodes=["local"]))["slots_after"] == 0
+    hasty = await c.ask(priorities={job_id: 7}, add=[{"min_workers": 4, "max_workers": 4, "priority": 3}])
+    assert [one["after"]["workers"] for one in hasty["jobs"]] == [3, 1] or hasty["jobs"][0]["after"]["workers"] == 0
+    assert hasty["jobs"][1]["priority"] == 7
+
+
+@pytest.mark.parametrize(
+    ("question", "status", "said"),
+    [
+        ({}, 422, "no change"),
+        ({"cancel": ["nobody"]}, 404, "no active job nobody"),
+        ({"add": [{"like": "nobody"}]}, 404, "no active job nobody"),
+        ({"remove_nodes": ["elsewhere"]}, 404, "no machine"),
+        ({"add": [{"min_workers": 3, "max_workers": 2}]}, 422, "min_workers 3 is above max_workers 2"),
+        ({"slots": "many"}, 422, "slots"),
+        ({"slotz": 3}, 422, "slotz"),
+    ],
+)
+async def test_what_if_refuses_what_makes_no_sense(
+    cluster: Any, question: dict[str, Any], status: int, said: str
+) -> None:
+    c = await cluster()
+    answer = await c.raw("POST", "/scheduler/what-if", json=question)
+    assert answer.status_code == status
+    assert said in answer.text
+    assert answer.json()["fix"] or answer.json()["problems"]
+
+
+async def _fingerprint(api: Api) -> dict[str, str]:
+    found = {}
+    async with api.services.database.transaction() as connection:
+        for table in t.metadata.sorted_tables:
+            rows = await connection.execute(text(f"SELECT t::text FROM {table.name} t ORDER BY 1"))
+            found[table.name] = hashlib.sha256("\n".join(rows.scalars()).encode()).hexdigest()
+    return found
+
+
+async def test_explaining_and_asking_write_nothing(cluster: Any) -> None:
+    c = await cluster()
+    jobs = [await c.submit(min_workers=3, max_workers=4) for _ in range(2)]
+    await c.decide()
+    await c.start(jobs[0], 4, **_status(0, 4000, at4=100.0))
+    before = await _fingerprint(c.api)
+    launched = list(c.api.launcher.launched)
+    await c.ask(
+        add=[{"max_workers": 2, "priority": 9, "records_per_second": 10.0, "records": 100.0}],
+        cancel=[jobs[0]],
+        priorities={jobs[1]: 5},
+        sizes={jobs[1]: {"min_workers": 1}},
+        slots=9,
+    )
+    for path in (*(f"/jobs/{job_id}/explain" for job_id in jobs), "/scheduler/plan", "/scheduler/decisions"):
+        await c.get(path)
+    assert await _fingerprint(c.api) == before
+    assert c.api.launcher.launched == launched
+
+
+async def test_decisions_are_paged_filtered_and_can_be_replayed(cluster: Any) -> None:
+    c = await cluster()
+    jobs = []
+    for i in range(4):
+        jobs.append(await c.submit(name=f"job-{i}", max_workers=1))
+        await c.decide()
+    everything = (await c.get("/scheduler/decisions"))["decisions"]
+    assert [one["changes"][0]["job_id"] for one in everything] == jobs[::-1]
+    seen, cursor = [], None
+    while True:
+        page = await c.get("/scheduler/decisions", limit=3, **({"cursor": cursor} if cursor else {}))
+        seen += page["decisions"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert seen == everything
+    assert [one["sequence"] for one in (await c.get("/scheduler/decisions", job=jobs[2]))["decisions"]] == [
+        everything[1]["sequence"]
+    ]
+    assert (await c.get("/scheduler/decisions", until=everything[-1]["at"]))["decisions"] == []
+    assert len((await c.get("/scheduler/decisions", since=everything[1]["at"]))["decisions"]) == 2
+    assert (await c.raw("GET", "/scheduler/decisions", params={"cursor": "x"})).status_code == 422
+    assert (await c.raw("GET", "/scheduler/decisions", params={"since": "2026-01-01T00:00:00"})).status_code == 422
+    (full,) = (await c.get("/scheduler/decisions", job=jobs[3], full="true"))["decisions"]
+    snapshot = Snapshot.from_mapping(full["snapshot"])
+    assert snapshot.digest() == full["input_hash"]
+    assert paced(snapshot, policy_by_name(full["policy"]).plan(snapshot)) == Plan.from_mapping(full["plan"])
+
+
+async def test_a_namespace_sees_its_own_jobs_and_only_numbers_of_others(cluster: Any) -> None:
+    c = await cluster()
+    theirs = await c.submit("vision-token", name="theirs", min_workers=3, max_workers=4)
+    await c.decide()
+    await c.start(theirs, 4, **_status(0, 4000, at4=100.0))
+    mine = await c.submit("ads-token", name="mine", min_workers=2, max_workers=2)
+    await c.decide()
+    await c.submit("ads-token", name="after", max_workers=2)
+    await c.decide()
+    for path in (f"/jobs/{mine}/explain", "/scheduler/plan", "/scheduler/decisions"):
+        answer = await c.raw("GET", path, "ads-token")
+        assert answer.status_code == 200
+        assert theirs not in answer.text, path
+        assert theirs in (await c.raw("GET", path)).text or path == "/scheduler/decisions"
+    found = await c.get(f"/jobs/{mine}/explain", "ads-token")
+    assert found["blockers"] == []
+    assert found["hidden_blockers"] == {"jobs": 1, "workers": 4}
+    plan = await c.get("/scheduler/plan", "ads-token")
+    assert plan["others"] == {"jobs": 1, "workers": 4}
+    assert {job["namespace"] for job in plan["jobs"]} == {"ads"}
+    answer = await c.raw("POST", "/scheduler/what-if", "ads-token", json={"add_slots": 4})
+    assert theirs not in answer.text
+    assert answer.json()["others"]["jobs"] == 1
+    assert answer.json()["others"]["workers_before"] >= 3
+    assert (await c.raw("GET", f"/jobs/{theirs}/explain", "ads-token")).status_code == 404
+    refused = await c.raw("POST", "/scheduler/what-if", "ads-token", json={"cancel": [theirs]})
+    assert refused.status_code == 404
+    assert (await c.raw("GET", "/scheduler/decisions", "ads-token", params={"full": "true"})).status_code == 403
+    assert (await c.get("/scheduler/decisions", "ads-token", job=theirs))["decisions"] == []
+
+
+async def test_prometheus_hears_of_the_scheduler(cluster: Any) -> None:
+    c = await cluster()
+    await c.submit(min_workers=4, max_workers=4)
+    await c.submit(min_workers=4, max_workers=4)
+    await c.decide()
+    lines = (await c.raw("GET", "/metrics")).text.splitlines()
+    values = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+    assert values['elasticdl_jobs_by_reason{reason="waiting_for_capacity",state="QUEUED"}'] == 1
+    assert values['elasticdl_jobs_by_reason{reason="at_max",state="STARTING"}'] == 1
+    assert values["elasticdl_scheduler_alive"] == 1
+    assert values["elasticdl_scheduler_changes_total"] == 1
+    assert values["elasticdl_scheduler_passes_total"] >= 2
+    assert values["elasticdl_scheduler_plan_age_seconds"] < 60
+    assert values['elasticdl_slots{kind="free"}'] == 4
+    assert json.dumps(values)
