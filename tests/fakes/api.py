@@ -128,6 +128,10 @@ class FakeApi:
         self.seen: list[Seen] = []
         self.faults: list[Fault] = []
         self.cut_downloads = 0
+        self.explanations: dict[str, dict[str, Any]] = {}
+        self.plans: list[dict[str, Any]] = []
+        self.comparison: dict[str, Any] = {}
+        self.decisions: list[dict[str, Any]] = []
         self.refusal: dict[str, Any] | None = None
         self._keys: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -217,6 +221,10 @@ class FakeApi:
             ("GET", r"/jobs/([^/]+)/artifacts", self._artifacts),
             ("GET", r"/jobs/([^/]+)/artifacts/(.+)", self._artifact),
             ("GET", r"/cluster", self._cluster),
+            ("GET", r"/jobs/([^/]+)/explain", self._explain),
+            ("GET", r"/scheduler/plan", self._plan),
+            ("POST", r"/scheduler/what-if", self._what_if),
+            ("GET", r"/scheduler/decisions", self._decisions),
         ]
         for methods, pattern, route in routes:
             match = re.fullmatch(pattern, seen.path)
@@ -317,6 +325,21 @@ class FakeApi:
 
     def _cluster(self, http: Any, seen: Seen) -> None:
         send_json(http, {"slots": {"total": 4, "used": 1}, "jobs": {"RUNNING": 1}, "components": []})
+
+    def _explain(self, http: Any, seen: Seen, job_id: str) -> None:
+        send_json(http, self.explanations[job_id])
+
+    def _plan(self, http: Any, seen: Seen) -> None:
+        """The plans in turn; the last one for ever."""
+        send_json(http, self.plans.pop(0) if len(self.plans) > 1 else self.plans[0])
+
+    def _what_if(self, http: Any, seen: Seen) -> None:
+        send_json(http, self.comparison)
+
+    def _decisions(self, http: Any, seen: Seen) -> None:
+        start, limit = int(seen.query.get("cursor", "0")), int(seen.query.get("limit", "50"))
+        more = str(start + limit) if start + limit < len(self.decisions) else None
+        send_json(http, {"decisions": self.decisions[start : start + limit], "next_cursor": more})
 
 
 class _Nowhere:

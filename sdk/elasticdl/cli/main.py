@@ -7,7 +7,7 @@ from importlib.metadata import version as distribution_version
 
 import typer
 
-from elasticdl.cli import cluster, data, job_commands, jobs, reserve, simulate, zoo
+from elasticdl.cli import cluster, data, job_commands, jobs, reserve, scheduler, simulate, zoo
 from elasticdl_core.errors import ElasticDLError
 
 _EPILOG = """Start here:
@@ -41,6 +41,7 @@ def build_app() -> typer.Typer:
     app.add_typer(jobs.app, name="jobs", rich_help_panel="Jobs")
     cluster.register(app)
     reserve.register(app)
+    scheduler.register(app)
     simulate.register(app)
     app.add_typer(zoo.app, name="zoo", rich_help_panel="Models and data")
     app.add_typer(data.app, name="data", rich_help_panel="Models and data")

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -35,6 +36,7 @@ from elasticdl.client.transport import (
     default_headers,
     failure_of,
     httpx_request,
+    moment_text,
     texts,
     trusts_environment,
 )
@@ -224,6 +226,80 @@ class AsyncClient:
     async def cluster(self) -> Mapping[str, Any]:
         """Slots, jobs and components of the cluster."""
         return await self._run(self._operations.cluster())
+
+    async def explain(self, job_id: str) -> Mapping[str, Any]:
+        """Why a job has the workers that it has, who holds what it lacks, what would help, and when it will end."""
+        return await self._run(self._operations.explain(job_id))
+
+    async def plan(self) -> Mapping[str, Any]:
+        """The scheduler's plan in force: targets, reasons and expected ends of all jobs that are not over."""
+        return await self._run(self._operations.plan())
+
+    async def what_if(
+        self,
+        *,
+        add: Sequence[Mapping[str, Any]] | None = None,
+        cancel: Sequence[str] | None = None,
+        priorities: Mapping[str, int] | None = None,
+        sizes: Mapping[str, Mapping[str, int]] | None = None,
+        slots: int | None = None,
+        add_slots: int | None = None,
+        add_nodes: Sequence[Mapping[str, int]] | None = None,
+        remove_nodes: Sequence[str] | None = None,
+    ) -> Mapping[str, Any]:
+        """Start, end and workers of every job without and with some changes. Nothing is changed.
+
+        Args:
+            add: jobs that do not exist: ``name``, ``min_workers``, ``max_workers``, ``priority``, ``records``, and
+                how fast they are: ``like`` (a job's id), ``model_def`` and so on, or ``records_per_second``.
+            cancel: jobs to leave out.
+            priorities: other priorities, by job.
+            sizes: other ``min_workers`` and ``max_workers``, by job.
+            slots: slots of the whole cluster.
+            add_slots: slots more, or fewer if negative.
+            add_nodes: machines more, each with its ``slots``.
+            remove_nodes: names of machines fewer.
+        """
+        question = {
+            "add": add,
+            "cancel": cancel,
+            "priorities": priorities,
+            "sizes": sizes,
+            "slots": slots,
+            "add_slots": add_slots,
+            "add_nodes": add_nodes,
+            "remove_nodes": remove_nodes,
+        }
+        return await self._run(self._operations.what_if(question))
+
+    async def decisions(
+        self,
+        *,
+        job: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        full: bool = False,
+        limit: int = 50,
+        cursor: str = "",
+    ) -> Mapping[str, Any]:
+        """One page of the scheduler's decisions, the latest first.
+
+        Args:
+            job: only what changed that job.
+            since: only from then on.
+            until: only before then.
+            full: with all that is needed to replay them; for administrators.
+            limit: decisions on a page.
+            cursor: ``next_cursor`` of the page before; empty for the first page.
+        """
+        given = {
+            "job": job,
+            "since": moment_text(since),
+            "until": moment_text(until),
+            "full": "true" if full else None,
+        }
+        filters = {name: value for name, value in given.items() if value is not None}
+        return await self._run(self._operations.decisions(filters, limit, cursor))
 
     async def reservations(self) -> Mapping[str, Any]:
         """Slots that processes which are not the cluster's take from jobs; for administrators."""

@@ -227,6 +227,24 @@ class Operations:
         """Slots, jobs and components of the cluster."""
         return dict((yield from self.fetch(Request("GET", "/cluster"))))
 
+    def explain(self, job_id: str) -> Operation[dict[str, Any]]:
+        """Why a job has what it has."""
+        return dict((yield from self.fetch(Request("GET", job_path(job_id, "explain")))))
+
+    def plan(self) -> Operation[dict[str, Any]]:
+        """The scheduler's plan in force."""
+        return dict((yield from self.fetch(Request("GET", "/scheduler/plan"))))
+
+    def what_if(self, question: Mapping[str, Any]) -> Operation[dict[str, Any]]:
+        """What would happen with some changes."""
+        asked = {name: value for name, value in question.items() if value is not None}
+        return dict((yield from self.fetch(Request("POST", "/scheduler/what-if", json=asked))))
+
+    def decisions(self, filters: Mapping[str, str], limit: int, cursor: str) -> Operation[dict[str, Any]]:
+        """One page of the decision log."""
+        params = {**filters, "limit": str(limit), **({"cursor": cursor} if cursor else {})}
+        return dict((yield from self.fetch(Request("GET", "/scheduler/decisions", params=params))))
+
     def reservations(self) -> Operation[dict[str, Any]]:
         """Slots that others take from jobs."""
         return dict((yield from self.fetch(Request("GET", "/cluster/reservations"))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import httpx
 
@@ -59,3 +60,8 @@ def texts(filters: Mapping[str, Filter]) -> dict[str, Sequence[str]]:
     return {
         key: [str(value)] if isinstance(value, str) else [str(one) for one in value] for key, value in filters.items()
     }
+
+
+def moment_text(at: datetime | None) -> str | None:
+    """A time as the API reads it; one without a zone is taken as local time."""
+    return None if at is None else at.astimezone().isoformat()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,25 @@ async def test_a_job_is_submitted_changed_and_deleted(api: FakeApi, aio: AsyncCl
     await aio.delete(job.id)
     with pytest.raises(NotFoundError):
         await aio.get(job.id)
+
+
+async def test_the_scheduler_is_asked(api: FakeApi, aio: AsyncClient) -> None:
+    api.jobs["a-1"] = make_job("a-1")
+    api.explanations["a-1"] = {"reason": {"code": "at_max"}}
+    api.plans, api.comparison = [{"policy": "fair"}], {"jobs": []}
+    api.decisions = [{"sequence": 3}, {"sequence": 2}, {"sequence": 1}]
+    assert (await aio.explain("a-1"))["reason"]["code"] == "at_max"
+    assert (await aio.plan())["policy"] == "fair"
+    assert (await aio.what_if(cancel=["a-1"], slots=3)) == {"jobs": []}
+    assert api.requests("POST", "/scheduler/what-if")[0].json() == {"cancel": ["a-1"], "slots": 3}
+    page = await aio.decisions(job="a-1", since=datetime(2026, 1, 2, tzinfo=UTC), full=True, limit=2)
+    assert [one["sequence"] for one in page["decisions"]] == [3, 2]
+    asked = api.requests("GET", "/scheduler/decisions")[0].query
+    assert {name: asked[name] for name in ("job", "full", "limit")} == {"job": "a-1", "full": "true", "limit": "2"}
+    assert datetime.fromisoformat(asked["since"]) == datetime(2026, 1, 2, tzinfo=UTC)
+    assert (await aio.decisions(limit=2, cursor=page["next_cursor"]))["decisions"] == [{"sequence": 1}]
+    with pytest.raises(NotFoundError):
+        await aio.explain("nobody")
 
 
 async def test_a_broken_stream_is_resumed(api: FakeApi, aio: AsyncClient) -> None:
