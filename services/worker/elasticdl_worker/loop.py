@@ -83,15 +83,23 @@ class TaskLoop:
         engine: trains.
         session: the standing with the master.
         traces: what was processed.
+        on_first_step: called when the first minibatch was trained.
     """
 
-    def __init__(self, engine: Engine, session: Session, traces: TraceWriter) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        session: Session,
+        traces: TraceWriter,
+        on_first_step: Callable[[], None] = lambda: None,
+    ) -> None:
         self._engine = engine
         self._session = session
         self._traces = traces
         self._current: LeasedTask | None = None
         self._done = 0
         self._failures = 0
+        self._on_first_step: Callable[[], None] | None = on_first_step
 
     def run(self) -> Ending:
         """Works until there are no more tasks or the worker is told to leave.
@@ -144,6 +152,9 @@ class TaskLoop:
         self._begin(lease)
         self._session.progress.phase("draining" if self._session.drain.is_set() else "training")
         self._engine.train(what)
+        if self._on_first_step is not None:
+            self._on_first_step()
+            self._on_first_step = None
         self._done += self._engine.records(what)
         self._failures = 0
         if self._engine.ordered:

@@ -26,6 +26,7 @@ from elasticdl_worker.loop import Ending, TaskLoop
 from elasticdl_worker.master_client import MasterClient, Welcome
 from elasticdl_worker.parameters import ParameterClient
 from elasticdl_worker.session import Session, classify
+from elasticdl_worker.startup import StartUp
 from elasticdl_worker.traces import TraceWriter
 from elasticdl_worker.user_code import guarded, load_model_module
 
@@ -40,6 +41,7 @@ _log = structlog.get_logger(__name__)
 def main() -> int:
     """Runs a worker; returns the exit code."""
     faulthandler.enable()
+    start_up = StartUp()
     # The event loop must not wait the usual 5 ms for the training thread to let go of the interpreter.
     sys.setswitchinterval(_SWITCH_S)
     environment = Environment()
@@ -48,14 +50,14 @@ def main() -> int:
         job=environment.text("ELASTICDL_JOB_ID", ""),
         index=environment.text("ELASTICDL_INDEX", ""),
     )
-    code = run_service(lambda stop: _serve(environment, stop))
+    code = run_service(lambda stop: _serve(environment, stop, start_up))
     # The user's threads, and TensorFlow's, must not keep a worker that is done.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-async def _serve(environment: Environment, stop: asyncio.Event) -> int:
+async def _serve(environment: Environment, stop: asyncio.Event, start_up: StartUp) -> int:
     index = environment.integer("ELASTICDL_INDEX")
     incarnation = environment.integer("ELASTICDL_INCARNATION", 0)
     owner = f"worker-{index}.{incarnation}"
@@ -75,6 +77,7 @@ async def _serve(environment: Environment, stop: asyncio.Event) -> int:
             return EXIT_UNREACHABLE
         if welcome is None:
             return 0
+        start_up.done("register")
         session = Session(master, heartbeat_s=welcome.heartbeat_s, ps_generation=welcome.ps_generation)
         holder.append(session)
         parameters = ParameterClient(list(welcome.ps_addresses), token, owner, welcome.spec.wire_dtype)
@@ -84,7 +87,7 @@ async def _serve(environment: Environment, stop: asyncio.Event) -> int:
         )
         traces = TraceWriter(Path(welcome.job_dir), owner)
         stack.callback(traces.close)
-        return await _work(welcome, session, parameters, traces, index, stop)
+        return await _work(welcome, session, parameters, traces, index, stop, start_up)
 
 
 async def _work(
@@ -94,12 +97,13 @@ async def _work(
     traces: TraceWriter,
     index: int,
     stop: asyncio.Event,
+    start_up: StartUp,
 ) -> int:
     """Runs the training thread beside the heartbeat, until either ends."""
     outcome: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
     thread = threading.Thread(
         target=_train,
-        args=(welcome, session, parameters, traces, index, asyncio.get_running_loop(), outcome),
+        args=(welcome, session, parameters, traces, index, start_up, asyncio.get_running_loop(), outcome),
         name="training",
         daemon=True,
     )
@@ -136,6 +140,7 @@ def _train(
     parameters: ParameterClient,
     traces: TraceWriter,
     index: int,
+    start_up: StartUp,
     loop: asyncio.AbstractEventLoop,
     outcome: asyncio.Future[Ending],
 ) -> None:
@@ -147,7 +152,7 @@ def _train(
     zoo = Path(welcome.model_zoo or welcome.spec.model_zoo)
     try:
         with guarded("the worker", (zoo,)):
-            ending = _run(welcome, zoo, session, parameters, traces, index)
+            ending = _run(welcome, zoo, session, parameters, traces, index, start_up)
         settle(lambda: outcome.set_result(ending))
     except BaseException as raised:
         error = raised if isinstance(raised, ElasticDLError) else classify(raised)[1]
@@ -164,19 +169,23 @@ def _run(
     parameters: ParameterClient,
     traces: TraceWriter,
     index: int,
+    start_up: StartUp,
 ) -> Ending:
     spec = welcome.spec
     module = load_model_module(spec, zoo)
+    start_up.done("model module")
     from elasticdl_worker.trainers.tensorflow import framework
     from elasticdl_worker.trainers.tensorflow.engine import TensorFlowEngine
     from elasticdl_worker.trainers.tensorflow.layer_prints import printing_layers
 
+    start_up.done("framework")
     framework.keep_freed_memory()
     framework.configure(max(1, len(os.sched_getaffinity(0)) // max(1, spec.max_workers)))
     engine = TensorFlowEngine(spec, module, session, parameters, index, Path(welcome.job_dir))
     with printing_layers() if spec.eager else contextlib.nullcontext():
         engine.prepare()
-        return TaskLoop(engine, session, traces).run()
+        start_up.done("prepare")
+        return TaskLoop(engine, session, traces, start_up.first_step).run()
 
 
 async def _drain_on(stop: asyncio.Event, session: Session) -> None:

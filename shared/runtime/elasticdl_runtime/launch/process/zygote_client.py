@@ -25,7 +25,7 @@ from elasticdl_runtime.launch.process.zygote import EXIT_NO_IMPORT, MAX_ORDER, R
 START_DELAY_S = 15.0
 """A zygote is started with the first launch, or so long after its owner: it must not slow the owner's start."""
 AUTO_MEMORY = 2 << 30
-_WARM_UP_S = 60.0
+_WARM_UP_S = 120.0
 _ANSWER_S = 10.0
 _END_S = 10.0
 _PAUSES_S = (0.5, 60.0)

@@ -1,0 +1,48 @@
+"""How long the parts of a worker's start took: one line of its log, at its first step."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import structlog
+
+_START_FIELD = 19
+"""Where ``/proc/self/stat`` has the start of the process, counted from its state; in ticks since the boot."""
+_log = structlog.get_logger(__name__)
+
+
+class StartUp:
+    """Notes when parts of the start were done; used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, float] = {}
+        self._total = 0.0
+        self._reached = time.perf_counter()
+        self._add("process", age_s())
+
+    def done(self, part: str) -> None:
+        """Notes that a part is done, which began when the part before it was."""
+        now = time.perf_counter()
+        self._add(part, now - self._reached)
+        self._reached = now
+
+    def first_step(self) -> None:
+        """Notes that the first minibatch was trained, and logs it all."""
+        self.done("first step")
+        _log.info("first step", seconds=round(self._total, 3), parts=self._parts)
+
+    def _add(self, part: str, seconds: float) -> None:
+        self._total += seconds
+        self._parts[part] = round(seconds, 3)
+
+
+def age_s() -> float:
+    """Seconds since this process was started, or forked, in steps of a clock tick; 0 where nobody knows."""
+    try:
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        started = int(fields[_START_FIELD]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+    except (OSError, AttributeError):
+        return 0.0
