@@ -28,6 +28,11 @@ _new_bytes.argtypes = [ctypes.c_char_p, ctypes.c_ssize_t]
 _address = ctypes.pythonapi.PyBytes_AsString
 _address.restype = ctypes.c_void_p
 _address.argtypes = [ctypes.py_object]
+# An array type of ctypes would do as well, but making one for each length costs more than a frame.
+_view = ctypes.pythonapi.PyMemoryView_FromMemory
+_view.restype = ctypes.py_object
+_view.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
+_WRITABLE = 0x200
 
 
 def encode_frame(header: bytes, buffers: Sequence[NDArray[Any]] = ()) -> bytes:
@@ -58,21 +63,23 @@ def allocate_frame(header: bytes, lengths: Sequence[int]) -> tuple[bytes, list[N
         The message, and a writable uint8 array over each of its buffers. Fill them all before the message is used,
         and do not use them after that: they are valid while the message is alive.
     """
-    head = _FIXED.size + 8 * len(lengths) + len(header)
-    total = _padded(head) + sum(map(_padded, lengths))
+    count = len(lengths)
+    head = _FIXED.size + 8 * count + len(header)
+    padded = [length + _ALIGN - 1 & -_ALIGN for length in lengths]
+    position = _padded(head)
+    total = position + sum(padded)
     message: bytes = _new_bytes(None, total)
-    whole = np.frombuffer(memoryview((ctypes.c_ubyte * total).from_address(_address(message))), np.uint8)
-    front = bytearray(_padded(head))
-    _FIXED.pack_into(front, 0, _MAGIC, len(header), len(lengths), 0)
-    struct.pack_into(f"<{len(lengths)}Q", front, _FIXED.size, *lengths)
-    front[head - len(header) : head] = header
-    whole[: len(front)] = np.frombuffer(front, np.uint8)
+    memory: memoryview = _view(_address(message), total, _WRITABLE)
+    struct.pack_into(f"<4sIII{count}Q", memory, 0, _MAGIC, len(header), count, 0, *lengths)
+    memory[head - len(header) : head] = header
+    memory[head:position] = bytes(position - head)
+    whole = np.frombuffer(memory, np.uint8)
     places = []
-    position = len(front)
-    for length in lengths:
+    for length, room in zip(lengths, padded, strict=True):
         places.append(whole[position : position + length])
-        whole[position + length : position + _padded(length)] = 0
-        position += _padded(length)
+        if room != length:
+            whole[position + length : position + room] = 0
+        position += room
     return message, places
 
 
