@@ -66,7 +66,7 @@ def test_the_readmes_python(cluster: Cluster, digits: Path, tmp_path: Path) -> N
     assert done.stdout.split() == ["SUCCEEDED"], done.stderr
 
 
-@pytest.mark.parametrize("example", ["digits", "iris"])
+@pytest.mark.parametrize("example", ["digits", "iris", "wide_deep", "xdeepfm"])
 def test_an_examples_readme(cluster: Cluster, tmp_path: Path, example: str) -> None:
     """MNIST's and DeepFM's commands are those of test_examples, which also looks at their results."""
     shown = run_document(ROOT / "examples" / example / "README.md", tmp_path, cluster.environment, timeout=600)

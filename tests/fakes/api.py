@@ -132,6 +132,8 @@ class FakeApi:
         self.plans: list[dict[str, Any]] = []
         self.comparison: dict[str, Any] = {}
         self.decisions: list[dict[str, Any]] = []
+        self.reserved: dict[str, dict[str, Any]] = {}
+        self.granting = 1
         self.refusal: dict[str, Any] | None = None
         self._keys: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -221,6 +223,8 @@ class FakeApi:
             ("GET", r"/jobs/([^/]+)/artifacts", self._artifacts),
             ("GET", r"/jobs/([^/]+)/artifacts/(.+)", self._artifact),
             ("GET", r"/cluster", self._cluster),
+            ("GET", r"/cluster/reservations", self._reservations),
+            ("PUT|DELETE", r"/cluster/reservations/([^/]+)", self._reservation),
             ("GET", r"/jobs/([^/]+)/explain", self._explain),
             ("GET", r"/scheduler/plan", self._plan),
             ("POST", r"/scheduler/what-if", self._what_if),
@@ -325,6 +329,26 @@ class FakeApi:
 
     def _cluster(self, http: Any, seen: Seen) -> None:
         send_json(http, {"slots": {"total": 4, "used": 1}, "jobs": {"RUNNING": 1}, "components": []})
+
+    def _reservations(self, http: Any, seen: Seen) -> None:
+        """Each look finds one more slot granted."""
+        taken = sum(one["slots"] for one in self.reserved.values())
+        answer = {"reservations": [dict(one) for one in self.reserved.values()], "slots": 4, "for_jobs": 4 - taken}
+        for one in self.reserved.values():
+            one["granted"] = min(one["slots"], one["granted"] + self.granting)
+        send_json(http, {**answer, "headroom": 0})
+
+    def _reservation(self, http: Any, seen: Seen, name: str) -> None:
+        if seen.method == "DELETE":
+            if self.reserved.pop(name, None) is None:
+                problem(http, 404, "not_found", f"no slots are reserved for {name!r}", fix="list the reservations")
+            else:
+                answer(http, 204, b"")
+            return
+        wanted = seen.json()
+        one = {"name": name, "granted": 0, "grace_s": 30.0, "changed_at": 0.0, "granted_at": None, **wanted}
+        self.reserved[name] = one
+        send_json(http, one)
 
     def _explain(self, http: Any, seen: Seen, job_id: str) -> None:
         send_json(http, self.explanations[job_id])
