@@ -64,13 +64,13 @@ class Progress:
         with self._lock:
             self._positions.pop(token, None)
 
-    def stepped(self, records: int, seconds: float, version: int) -> None:
-        """Notes a training step."""
+    def stepped(self, records: int, seconds: float, version: int, minibatches: int = 1) -> None:
+        """Notes a training step, of one or more minibatches."""
         with self._lock:
             self._records += records
-            self._steps += 1
+            self._steps += minibatches
             self._version = max(self._version, version)
-            self._recent.append((time.monotonic(), records, seconds))
+            self._recent.append((time.monotonic(), records, seconds / minibatches))
 
     def loss(self, version: int, loss: float) -> None:
         """Notes a loss to be reported."""
@@ -78,7 +78,7 @@ class Progress:
             self._losses.append((version, loss))
 
     def step_s(self) -> float:
-        """Mean duration of the recent steps in seconds; 0 before the first."""
+        """Mean duration of the recent minibatches in seconds; 0 before the first."""
         with self._lock:
             return sum(s for _, _, s in self._recent) / len(self._recent) if self._recent else 0.0
 

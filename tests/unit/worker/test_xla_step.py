@@ -11,9 +11,10 @@ import tensorflow as tf
 from structlog.testing import capture_logs
 
 from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.tensorflow.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.model import BuildOptions, PreparedModel, build_model
 from elasticdl_worker.trainers.tensorflow.optimizers import Clipping
-from elasticdl_worker.trainers.tensorflow.programs import Lookups, Programs, StepResult
+from elasticdl_worker.trainers.tensorflow.programs import Programs, StepResult
 from elasticdl_worker.trainers.tensorflow.step_choice import (
     TRIAL_STEPS,
     WATCHED_S,

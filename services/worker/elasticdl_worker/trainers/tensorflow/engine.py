@@ -101,6 +101,7 @@ class TensorFlowEngine:
             module.need("loss")
         clipping = translated.clipping if translated else None
         horizon = Horizon(spec.num_epochs, spec.max_steps)
+        local = self._local_updates(translated)
         self._programs = Programs(
             self._model,
             module.loss,
@@ -109,6 +110,8 @@ class TensorFlowEngine:
             eager=spec.eager,
             choice=StepChoice(spec.xla, horizon.remaining),
             minibatch_size=spec.minibatch_size,
+            group=spec.get_model_steps,
+            local=local,
         )
         specs = self._model.dense_specs(optimizer)
         tables = list(self._model.tables.values())
@@ -126,7 +129,7 @@ class TensorFlowEngine:
             self._parameters,
             self._session,
             self._session.progress,
-            self._local_updates(translated),
+            local,
             horizon,
         )
         self._session.describe_model(
@@ -150,11 +153,11 @@ class TensorFlowEngine:
         return kind, item.lease, None
 
     def records(self, item: Work) -> int:
-        """Number of records of a minibatch."""
-        return item.batch.records
+        """Number of records of a step."""
+        return item.records
 
     def train(self, item: Work) -> None:
-        """Trains on a minibatch."""
+        """Trains on one or more minibatches."""
         self._trainer.train(item)
 
     def after_pushes(self, action: Callable[[], None]) -> None:
@@ -198,7 +201,8 @@ class TensorFlowEngine:
     def _local_updates(self, translated: TranslatedOptimizer | None) -> LocalUpdates | None:
         if translated is None or self._spec.get_model_steps == 1:
             return None
-        return LocalUpdates(self._model, self._keras_optimizer(), translated.learning_rate)
+        rate = translated.spec.params["learning_rate"] if translated.learning_rate is not None else None
+        return LocalUpdates(self._model, self._keras_optimizer(), rate)
 
     def _start_reading(self) -> None:
         depth = self._trainer.depth
@@ -211,6 +215,7 @@ class TensorFlowEngine:
             lambda: self._pipeline(Mode.TRAINING),
             self._trainer.prefetch if depth else None,
             depth,
+            self._spec.get_model_steps,
         )
         self._stream.start()
 

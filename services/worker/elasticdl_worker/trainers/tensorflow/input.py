@@ -209,7 +209,8 @@ def _shown(error: Exception) -> Exception:
     found = re.search(r"\n([^\n]+)\n\t \[\[\{\{", str(error))
     if not isinstance(error, tf.errors.OpError) or found is None:
         return error
-    return type(error)(None, None, found[1]).with_traceback(error.__traceback__)
+    shown: Exception = type(error)(None, None, found[1])
+    return shown.with_traceback(error.__traceback__)
 
 
 def _options() -> Any:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw_variable, tf
+from elasticdl_worker.trainers.tensorflow.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel
-from elasticdl_worker.trainers.tensorflow.programs import Lookups
 
 _FIRST_ROWS = 1024
 

@@ -10,9 +10,10 @@ from elasticdl_worker.trainers.tensorflow.embeddings import RowsScope
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.input import Minibatch
 from elasticdl_worker.trainers.tensorflow.local_tables import LocalTables
+from elasticdl_worker.trainers.tensorflow.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel
 from elasticdl_worker.trainers.tensorflow.optimizers import check_optimizer
-from elasticdl_worker.trainers.tensorflow.programs import Lookups, Programs
+from elasticdl_worker.trainers.tensorflow.programs import Programs
 
 
 class LocalTrainer:

@@ -1,47 +1,73 @@
-"""Updates of the dense parameters in the worker itself, between two pulls of them (``get_model_steps`` > 1)."""
+"""Updates in the worker itself, from one minibatch to the next of a group (``get_model_steps`` > 1)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from numpy.typing import NDArray
-
-from elasticdl_worker.trainers.tensorflow.framework import tf
+from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel
-from elasticdl_worker.trainers.tensorflow.optimizers import LearningRate
+
+_OWN_STEP = ("sgd",)
+"""Optimizers whose update of a row is its gradient times the rate, without a memory that the worker lacks."""
 
 
 class LocalUpdates:
-    """Applies the user's Keras optimizer to the worker's own copy of the dense parameters.
+    """Moves the worker's own copy of the parameters between the minibatches of a group.
 
-    The gradients are pushed all the same; the next pull replaces what was computed here.
+    Dense parameters move as the user's Keras optimizer says. Rows move by plain SGD where that is the optimizer
+    (its momentum aside), else they stay as they were pulled: their slots are with the parameter servers. The sum of
+    the gradients is pushed all the same, and the next group begins with what is pulled then.
 
     Args:
         model: the model.
         optimizer: an instance of the user's Keras optimizer for this purpose alone.
-        learning_rate: the rate by model version, or None where it is constant.
+        rate: the first learning rate if it changes with the model version, else None.
     """
 
-    def __init__(self, model: PreparedModel, optimizer: Any, learning_rate: LearningRate | None) -> None:
+    def __init__(self, model: PreparedModel, optimizer: Any, rate: float | None = None) -> None:
         self._model = model
-        self._optimizer = optimizer
-        self._learning_rate = learning_rate
+        self._optimizer = optimizer if rate is None else _with_rate(optimizer, rate)
         # The gradients that come in are clipped already.
         for option in ("clipnorm", "clipvalue", "global_clipnorm"):
-            setattr(optimizer, option, None)
+            setattr(self._optimizer, option, None)
         self._optimizer.build(model.keras_model.trainable_variables)
+        self._moves_rows = type(optimizer).__name__.lower() in _OWN_STEP
         self._names = list(model.trainable)
-        self._apply = tf.function(self._apply_now, autograph=False)
+        variables = self._optimizer.variables
+        self._variables = [raw_variable(v) for v in (variables() if callable(variables) else variables)]
+        self._first = [variable.numpy() for variable in self._variables]
 
-    def apply(self, gradients: Mapping[str, NDArray[Any]], version: int) -> None:
-        """Updates the model by the gradients of one minibatch."""
-        if self._learning_rate is not None and not hasattr(
-            getattr(self._optimizer, "_learning_rate", None), "get_config"
-        ):
-            self._optimizer.learning_rate = self._learning_rate(version)
-        self._apply({name: tf.convert_to_tensor(value) for name, value in gradients.items()})
+    def set_rate(self, rate: float) -> None:
+        """Sets the learning rate for the next group."""
+        self._optimizer.learning_rate = rate
 
-    def _apply_now(self, gradients: Mapping[str, Any]) -> None:
+    def reset(self) -> None:
+        """Forgets what earlier gradients left in the optimizer: one of them was no number."""
+        for variable, value in zip(self._variables, self._first, strict=True):
+            variable.assign(value)
+
+    def apply(self, gradients: Mapping[str, Any]) -> None:
+        """Updates the dense parameters by the gradients of one minibatch; to be called while tracing."""
         variables = dict(zip(self._names, self._model.keras_model.trainable_variables, strict=True))
         self._optimizer.apply_gradients([(gradients[name], variables[name]) for name in sorted(gradients)])
+
+    def moved(self, rows: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Any]:
+        """The rows that gradients change, as they are for the next minibatch; to be called while tracing."""
+        if not self._moves_rows:
+            return {}
+        rate = tf.cast(tf.convert_to_tensor(self._optimizer.learning_rate), tf.float32)
+        return {table: values - rate * gradients[table] for table, values in rows.items() if table in gradients}
+
+
+def _with_rate(optimizer: Any, rate: float) -> Any:
+    """The same optimizer with a rate that can be set, in place of a schedule that counts its own steps."""
+    config = optimizer.get_config()
+    if not isinstance(getattr(optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule):
+        return optimizer
+    config["learning_rate"] = rate
+    fresh = type(optimizer).from_config(config)
+    for name in ("_exclude_from_weight_decay_keys", "_exclude_from_weight_decay"):
+        if hasattr(optimizer, name):
+            setattr(fresh, name, getattr(optimizer, name))
+    return fresh

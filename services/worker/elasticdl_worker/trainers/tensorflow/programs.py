@@ -1,19 +1,21 @@
-"""The compiled functions of a model: which ids, gradients, predictions."""
+"""The compiled functions of a model: which ids, gradients of one or more minibatches, predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.layers import lookup
-from elasticdl_core.errors import DataError, UserCodeError
+from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
-from elasticdl_worker.trainers.tensorflow.embeddings import ROWS_NAME, ZEROS_NAME, CollectScope, RowsScope
+from elasticdl_worker.trainers.tensorflow.embeddings import ROWS_NAME, RowsScope
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, tf
+from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
+from elasticdl_worker.trainers.tensorflow.lookups import Collector, Lookups
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel, call_model
 from elasticdl_worker.trainers.tensorflow.optimizers import Clipping
 from elasticdl_worker.trainers.tensorflow.step_choice import StepChoice
@@ -21,33 +23,25 @@ from elasticdl_worker.trainers.tensorflow.xla import ChosenStep, XlaStep
 
 
 @dataclass(frozen=True)
-class Lookups:
-    """The rows that a minibatch needs.
-
-    Attributes:
-        unique: for each table, its ids without duplicates, int64.
-        inverse: for each table and each of its lookups, an int32 tensor in the ids' shape that indexes ``unique``.
-    """
-
-    unique: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    inverse: dict[str, list[Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class StepResult:
-    """What one minibatch gave.
+    """What one or more minibatches gave.
 
     Attributes:
-        loss: the loss, with regularisation.
-        dense: gradients of the trainable variables that the loss depends on, by name.
-        rows: gradients of the rows of each table, ``[unique ids, dim]``.
+        losses: the loss of each minibatch, with regularisation.
+        dense: gradients of the trainable variables that the loss depends on, by name, summed over the minibatches.
+        rows: gradients of the rows of each table, ``[unique ids, dim]``, summed over the minibatches.
         state: by how much the other variables changed, by name.
     """
 
-    loss: float
+    losses: tuple[float, ...]
     dense: dict[str, NDArray[Any]]
     rows: dict[str, NDArray[np.float32]]
     state: dict[str, NDArray[Any]]
+
+    @property
+    def loss(self) -> float:
+        """The loss of the last minibatch."""
+        return self.losses[-1]
 
 
 class Programs:
@@ -61,6 +55,8 @@ class Programs:
         eager: run without compilation.
         choice: chooses between the plain step and the one of XLA; None is always plain.
         minibatch_size: number of records in a full-size minibatch; needed for a choice.
+        group: minibatches that are computed in one call; the choice is for calls of so many.
+        local: updates the parameters from one minibatch of a call to the next; needed if ``group`` is over 1.
     """
 
     def __init__(
@@ -73,6 +69,8 @@ class Programs:
         eager: bool = False,
         choice: StepChoice | None = None,
         minibatch_size: int = 0,
+        group: int = 1,
+        local: LocalUpdates | None = None,
     ) -> None:
         self.model = model
         self._clipping = clipping or Clipping()
@@ -82,53 +80,57 @@ class Programs:
         self._minibatch_size = minibatch_size
         # As in Keras: version 2 translates control flow in a loss (AutoGraph), version 3 does not.
         self._loss = tf.function(loss) if loss is not None and is_legacy() and not eager else loss
-        self._collectors: dict[bool, Callable[[Any], list[Any]]] = {}
-        self._tables: dict[bool, dict[str, int]] = {}
-        self._step: Callable[..., Any] | None = None
+        self._group = group
+        self._local = local
+        self._collector = Collector(model, self.call, eager=eager)
+        self._steps: dict[tuple[int, tuple[str, ...]], Callable[..., Any]] = {}
         self._forwards: dict[bool, Callable[..., Any]] = {}
         self._gradient_names: list[str] = []
         self._row_names: list[str] = []
 
-    def collect(self, features: Any, *, training: bool) -> Lookups:
-        """Finds the rows that a minibatch needs.
+    def collect(self, *batches: Any, training: bool) -> Lookups:
+        """Finds the rows that minibatches need together, from the features of each.
 
         Raises:
             DataError: an id outside the range of a closed table.
             UserCodeError: ids that depend on rows.
         """
-        if not self.model.tables:
-            return Lookups()
-        if training not in self._collectors:
-            self._collectors[training] = self._make_collector(training)
-        outputs = iter(self._collectors[training](features))
-        found = Lookups()
-        for table, calls in self._tables[training].items():
-            found.unique[table] = np.asarray(next(outputs))
-            found.inverse[table] = [next(outputs) for _ in range(calls)]
-            self._check_range(table, found.unique[table])
-        return found
+        return self._collector.collect(batches, training=training) if self.model.tables else Lookups()
 
     def prepare_collect(self, *, training: bool) -> None:
         """Traces the program of ``collect``, so that another thread can run it."""
-        if not self._eager and training not in self._collectors:
-            self._collectors[training] = self._make_collector(training)
+        if self.model.tables:
+            self._collector.prepare(training=training)
 
     def gradients(self, features: Any, labels: Any, rows: Mapping[str, Any], lookups: Lookups) -> StepResult:
-        """Runs the model forward and backward.
+        """Runs the model forward and backward on one minibatch, with the parameters that it has."""
+        return self.steps([(features, labels)], {}, rows, lookups)
+
+    def steps(
+        self,
+        batches: Sequence[tuple[Any, Any]],
+        dense: Mapping[str, NDArray[Any]],
+        rows: Mapping[str, Any],
+        lookups: Lookups,
+    ) -> StepResult:
+        """Runs the model forward and backward on minibatches, one after the other, in one compiled call.
+
+        Each minibatch finds the parameters that the local updates of those before it made.
 
         Args:
-            features: a minibatch of features.
-            labels: its labels.
+            batches: features and labels of each minibatch.
+            dense: the trainable parameters to begin with, by name; empty begins with those that the model has.
             rows: for each table float32 ``[unique ids, dim]``.
             lookups: what ``collect`` gave for the same features.
         """
-        if self._step is None:
-            self._step = self._make_step(lookups)
-        loss, dense, row_gradients, state = self._step(features, labels, rows, lookups.inverse)
+        kind = len(batches), tuple(dense)
+        if kind not in self._steps:
+            self._steps[kind] = self._make_step(kind[0], kind[1], lookups)
+        losses, found, row_gradients, state = self._steps[kind](list(batches), dict(dense), rows, lookups.inverse)
         changes = {name: _view(change) for name, change in zip(self.model.state, state, strict=True)}
         return StepResult(
-            loss=float(loss),
-            dense={name: _view(g) for name, g in zip(self._gradient_names, dense, strict=True)},
+            losses=tuple(_view(losses).tolist()),
+            dense={name: _view(g) for name, g in zip(self._gradient_names, found, strict=True)},
             # What comes after the rows is padding.
             rows={name: _view(g)[: len(rows[name])] for name, g in zip(self._row_names, row_gradients, strict=True)},
             state={name: change for name, change in changes.items() if change.any()},
@@ -165,57 +167,6 @@ class Programs:
             loss += tf.add_n([tf.cast(value, tf.float32) for value in extra])
         return loss
 
-    def _check_range(self, table: str, ids: NDArray[np.int64]) -> None:
-        limit = self.model.tables[table].input_dim
-        if limit is None or not ids.size:
-            return
-        low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= limit:
-            raise DataError(
-                f"embedding {table}: the id {low if low < 0 else high} is outside [0, {limit})",
-                fix="raise the layer's input_dim, or map the ids in feed; elasticdl.layers.Embedding takes any id",
-            )
-
-    def _make_collector(self, training: bool) -> Callable[[Any], list[Any]]:
-        if self._eager:
-            return lambda features: self._collect_now(features, training)
-        flat = tf.nest.flatten(self.model.features_spec, expand_composites=True)
-
-        def trace(*tensors: Any) -> list[Any]:
-            features = tf.nest.pack_sequence_as(self.model.features_spec, list(tensors), expand_composites=True)
-            return self._collect_now(features, training)
-
-        whole = tf.compat.v1.wrap_function(trace, [tf.TensorSpec(s.shape, s.dtype) for s in flat])
-        feeds = whole.inputs[: len(flat)]
-        # Only what the ids depend on is kept: no layer runs, no moving average is touched.
-        pruned = whole.prune(feeds, whole.outputs)
-        if any(ZEROS_NAME in operation.name for operation in pruned.graph.get_operations()):
-            raise UserCodeError(
-                "the ids of an embedding depend on the rows of another one",
-                fix="compute ids from the features alone, or raise --embedding_threshold_bytes",
-            )
-
-        def run(features: Any) -> list[Any]:
-            return list(pruned(*tf.nest.flatten(features, expand_composites=True)))
-
-        return run
-
-    def _collect_now(self, features: Any, training: bool) -> list[Any]:
-        scope = CollectScope()
-        self.call(features, scope, training=training and not self._eager)
-        self._tables[training] = {table: len(calls) for table, calls in scope.ids.items()}
-        outputs: list[Any] = []
-        for calls in scope.ids.values():
-            flat = tf.concat([tf.reshape(ids, [-1]) for ids in calls], 0)
-            unique, index = tf.unique(flat, out_idx=tf.int32)
-            parts = tf.split(index, [tf.size(ids) for ids in calls], num=len(calls))
-            outputs.append(unique)
-            outputs += [
-                tf.ensure_shape(tf.reshape(part, tf.shape(ids)), ids.shape)
-                for part, ids in zip(parts, calls, strict=True)
-            ]
-        return outputs
-
     def _lookup_signature(self, lookups: Lookups) -> tuple[Any, Any]:
         rows = {table: tf.TensorSpec([None, self.model.tables[table].dim], tf.float32) for table in lookups.unique}
         inverse = {
@@ -224,18 +175,47 @@ class Programs:
         }
         return rows, inverse
 
-    def _make_step(self, lookups: Lookups) -> Callable[..., Any]:
+    def _make_step(self, count: int, dense: tuple[str, ...], lookups: Lookups) -> Callable[..., Any]:
         if self._eager:
-            return lambda features, labels, rows, inverse: self._step_now(features, labels, _tensors(rows), inverse)
+            return lambda batches, dense, rows, inverse: self._steps_now(
+                batches, _tensors(dense), _tensors(rows), inverse
+            )
         rows, inverse = self._lookup_signature(lookups)
-        batch = (self.model.features_spec, self._labels_spec)
-        plain = Compiled(self._step_now, (*batch, rows, inverse))
-        if self._choice is None or self._choice.mode == "off":
-            return lambda features, labels, rows, inverse: plain(features, labels, _tensors(rows), inverse)
-        return ChosenStep(plain, XlaStep(self._step_now, batch, self._minibatch_size), self._choice)
+        batches = [(self.model.features_spec, self._labels_spec)] * count
+        values = {name: tf.TensorSpec(self.model.trainable[name].shape, tf.float32) for name in dense}
+        plain = Compiled(self._steps_now, (batches, values, rows, inverse))
+        if self._choice is None or self._choice.mode == "off" or count != self._group:
+            return lambda batches, dense, rows, inverse: plain(batches, _tensors(dense), _tensors(rows), inverse)
+        return ChosenStep(plain, XlaStep(self._steps_now, (batches, values), self._minibatch_size), self._choice)
 
-    def _step_now(self, features: Any, labels: Any, rows: dict[str, Any], inverse: dict[str, Any]) -> Any:
+    def _steps_now(self, batches: list[Any], dense: dict[str, Any], rows: dict[str, Any], inverse: Any) -> Any:
+        for name, value in dense.items():
+            self.model.trainable[name].assign(value)
         before = [tf.identity(variable) for variable in self.model.state.values()]
+        losses: list[Any] = []
+        total: dict[str, Any] = {}
+        moved = dict(rows)
+        for number, (features, labels) in enumerate(batches):
+            calls = {table: len(found) // len(batches) for table, found in inverse.items()}
+            mine = {table: inverse[table][number * n : (number + 1) * n] for table, n in calls.items()}
+            loss, found = self._step_now(features, labels, moved, mine)
+            losses.append(loss)
+            total = {name: total[name] + g if total else g for name, g in found.items()}
+            if number + 1 < len(batches) and self._local is not None:
+                self._local.apply({name: found[name] for name in self._gradient_names})
+                moved = moved | self._local.moved(moved, found)
+        after = [variable - old for variable, old in zip(self.model.state.values(), before, strict=True)]
+        return (
+            tf.stack(losses),
+            [total[name] for name in self._gradient_names],
+            [total[name] for name in self._row_names],
+            after,
+        )
+
+    def _step_now(
+        self, features: Any, labels: Any, rows: dict[str, Any], inverse: dict[str, list[Any]]
+    ) -> tuple[Any, dict[str, Any]]:
+        """Loss and clipped gradients of one minibatch."""
         with tf.GradientTape() as tape:
             tape.watch(rows)
             loss, _ = self.compute(features, labels, RowsScope(rows, inverse) if rows else None)
@@ -253,13 +233,7 @@ class Programs:
         by_name = dict(zip([name for name, _ in used], clipped, strict=True))
         self._gradient_names = [name for name in dense if name in by_name]
         self._row_names = [name for name in tables if name in by_name]
-        after = [variable - old for variable, old in zip(self.model.state.values(), before, strict=True)]
-        return (
-            loss,
-            [by_name[name] for name in self._gradient_names],
-            [by_name[name] for name in self._row_names],
-            after,
-        )
+        return loss, by_name
 
     def _make_forward(self, lookups: Lookups) -> Callable[..., Any]:
         def forward(features: Any, rows: dict[str, Any], inverse: dict[str, Any]) -> Any:
@@ -279,8 +253,8 @@ def _merged(gradient: Any, source: Any) -> Any:
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, count, name=ROWS_NAME)
 
 
-def _tensors(rows: Mapping[str, Any]) -> dict[str, Any]:
-    return {table: tf.convert_to_tensor(values) for table, values in rows.items()}
+def _tensors(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tf.convert_to_tensor(values) for name, values in arrays.items()}
 
 
 def _view(tensor: Any) -> NDArray[Any]:

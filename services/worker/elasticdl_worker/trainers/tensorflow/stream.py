@@ -6,6 +6,7 @@ with it how old the parameters of a minibatch can be.
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections.abc import Callable
@@ -16,28 +17,31 @@ from typing import Any
 from elasticdl_core.task import TaskType
 from elasticdl_worker.master_client import LeasedTask
 from elasticdl_worker.trainers.tensorflow.input import InputPipeline, Minibatch
-from elasticdl_worker.trainers.tensorflow.programs import Lookups
+from elasticdl_worker.trainers.tensorflow.lookups import Lookups
 
 _POLL_S = 0.1
 
 
 @dataclass
 class Work:
-    """One training minibatch.
+    """One or more training minibatches of a task, with one pull and one push for all of them.
 
     Attributes:
-        lease: the task that it belongs to.
-        batch: the records.
-        lookups: the rows that it needs; None if the trainer is to find out.
-        pulled: its parameters on their way; None if the trainer is to pull.
-        dense: whether the pull includes the dense parameters.
+        lease: the task that they belong to.
+        batches: the records of each minibatch.
+        lookups: the rows that they need; None if the trainer is to find out.
+        pulled: their parameters on their way; None if the trainer is to pull.
     """
 
     lease: LeasedTask
-    batch: Minibatch
+    batches: tuple[Minibatch, ...]
     lookups: Lookups | None = None
     pulled: Future[Any] | None = None
-    dense: bool = True
+
+    @property
+    def records(self) -> int:
+        """Number of records of all minibatches."""
+        return sum(batch.records for batch in self.batches)
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,10 @@ class Stream:
         next_task: leases a task, or returns None when there are no more.
         is_lost: whether a lease is no longer ours.
         pipeline: gives the training pipeline when the first training task comes.
-        prefetch: fills ``lookups`` and ``pulled`` of a minibatch; None leaves both to the trainer. It is called with
+        prefetch: fills ``lookups`` and ``pulled`` of the work; None leaves both to the trainer. It is called with
             the work and a function that waits until the pull may start and returns False if the stream was stopped.
-        depth: minibatches whose pull may run ahead of the trainer.
+        depth: pulls that may run ahead of the trainer.
+        group: minibatches that are trained with one pull and one push; the last group of a task may have fewer.
     """
 
     def __init__(
@@ -91,7 +96,9 @@ class Stream:
         pipeline: Callable[[], InputPipeline],
         prefetch: Callable[[Work, Callable[[], bool]], bool] | None,
         depth: int,
+        group: int = 1,
     ) -> None:
+        self._group = group
         self._next_task = next_task
         self._is_lost = is_lost
         self._pipeline = pipeline
@@ -151,10 +158,11 @@ class Stream:
 
     def _read(self, lease: LeasedTask) -> None:
         try:
-            for batch in self._pipeline().minibatches(lease.task.shard):
+            minibatches = self._pipeline().minibatches(lease.task.shard)
+            while batches := tuple(itertools.islice(minibatches, self._group)):
                 if self._stop.is_set() or self._is_lost(lease):
                     break
-                work = Work(lease, batch)
+                work = Work(lease, batches)
                 if self._prefetch is not None and not self._prefetch(work, self._permit):
                     break
                 self._queue.put(work)

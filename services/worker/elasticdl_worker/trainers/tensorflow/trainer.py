@@ -1,12 +1,15 @@
-"""Trains on parameter servers: pull, compute, push; the push of one minibatch overlaps with the next one.
+"""Trains on parameter servers: pull, compute, push; the push of one step overlaps with the next one.
 
-With asynchronous SGD the parameters of a minibatch miss at most the updates of the ``staleness`` minibatches of this
-worker before it: one for the push on its way, the others for pulls that run ahead. With synchronous SGD nothing runs
-ahead, and a refused gradient is computed anew on fresh parameters.
+A step is a minibatch, or a group of ``get_model_steps`` minibatches: their rows are pulled together, they are
+computed one after the other in one compiled call that moves the parameters locally in between, and the sum of their
+gradients is pushed as one update. With asynchronous SGD the parameters of a step miss at most the last ``staleness``
+updates of this worker: one for the push on its way, the others for pulls that run ahead. With synchronous SGD nothing
+runs ahead, and a refused gradient is computed anew on fresh parameters.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
@@ -24,10 +27,11 @@ from elasticdl_worker.losses import LossGuard
 from elasticdl_worker.parameters import Gradients, ParameterClient, Pulled, PushResult
 from elasticdl_worker.progress import Progress
 from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
+from elasticdl_worker.trainers.tensorflow.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.metrics import Metrics, to_numpy
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel
 from elasticdl_worker.trainers.tensorflow.optimizers import TranslatedOptimizer
-from elasticdl_worker.trainers.tensorflow.programs import Lookups, Programs, StepResult
+from elasticdl_worker.trainers.tensorflow.programs import Programs, StepResult
 from elasticdl_worker.trainers.tensorflow.step_choice import Horizon
 from elasticdl_worker.trainers.tensorflow.stream import Work
 from elasticdl_worker.user_code import ModelModule
@@ -75,7 +79,7 @@ class Trainer:
         parameters: the parameter servers.
         runner: runs the client's coroutines.
         progress: hears of steps and losses.
-        local_updates: applies gradients to the model between pulls of the dense parameters; None pulls each time.
+        local_updates: what moves the parameters between the minibatches of a group; None without groups.
         horizon: hears of each step.
 
     Attributes:
@@ -110,16 +114,15 @@ class Trainer:
         self._pushes: deque[_Push | Callable[[], None]] = deque()
         self._guard = LossGuard()
         self._steps = 0
-        self._prefetched = 0
 
     @property
     def depth(self) -> int:
-        """Minibatches whose pull may run ahead; 0 pulls when the minibatch is due."""
+        """Steps whose pull may run ahead; 0 pulls when the step is due."""
         return max(self.staleness - 1, 0)
 
     @property
     def staleness(self) -> int:
-        """How many of this worker's own last updates a minibatch may miss."""
+        """How many of this worker's own last updates a step may miss."""
         if not self._spec.use_async or self._spec.eager:
             return 0
         if self._spec.max_staleness >= 0:
@@ -129,30 +132,24 @@ class Trainer:
         return TABLES_STALENESS if self._model.tables else 0
 
     def prefetch(self, work: Work, permit: Callable[[], bool]) -> bool:
-        """Starts the pull of a minibatch, on the reading thread; False if the stream was stopped meanwhile."""
-        work.lookups = self._programs.collect(work.batch.features, training=True)
-        work.dense = self._prefetched % self._spec.get_model_steps == 0
-        self._prefetched += 1
+        """Starts the pull of a step, on the reading thread; False if the stream was stopped meanwhile."""
+        unique = self._lookups(work).unique
         if not permit():
             return False
-        work.pulled = self._runner.start(self._parameters.pull(work.lookups.unique, dense=work.dense))
+        work.pulled = self._runner.start(self._parameters.pull(unique))
         return True
 
     def train(self, work: Work) -> None:
-        """Trains on one minibatch; its push may still be on its way when this returns.
+        """Trains on the minibatches of a step; its push may still be on its way when this returns.
 
         Raises:
             UserCodeError: the user's code raised, or the loss is no number for too long.
             UnavailableError: the parameter servers are away.
         """
         started = time.monotonic()
-        if work.lookups is None:
-            with self._module.guard("the model"):
-                work.lookups = self._programs.collect(work.batch.features, training=True)
-            work.dense = self._steps % self._spec.get_model_steps == 0
         pulled = work.pulled.result() if work.pulled is not None else self._pull(work)
         work.pulled = None
-        self._steps += 1
+        self._steps += len(work.batches)
         if self._horizon is not None:
             self._horizon.stepped(work.lease.task.id.round, pulled.version)
         if self._spec.use_async:
@@ -161,7 +158,7 @@ class Trainer:
                 self._settle_first()
         else:
             self._train_in_step(work, pulled)
-        self._progress.stepped(work.batch.records, time.monotonic() - started, self.version)
+        self._progress.stepped(work.records, time.monotonic() - started, self.version, len(work.batches))
 
     def after_pushes(self, action: Callable[[], None]) -> None:
         """Calls ``action`` when every push so far was accepted; at once if none is on its way."""
@@ -215,62 +212,88 @@ class Trainer:
         finally:
             self._model.assign(self._latest)
 
-    def _pull(self, work: Work, *, dense: bool | None = None) -> Pulled:
-        assert work.lookups is not None
-        wanted = work.dense if dense is None else dense
-        pulled: Pulled = self._runner.call(self._parameters.pull(work.lookups.unique, dense=wanted))
+    def _lookups(self, work: Work) -> Lookups:
+        if work.lookups is None:
+            with self._module.guard("the model"):
+                work.lookups = self._programs.collect(*(batch.features for batch in work.batches), training=True)
+        return work.lookups
+
+    def _pull(self, work: Work) -> Pulled:
+        pulled: Pulled = self._runner.call(self._parameters.pull(self._lookups(work).unique))
         return pulled
 
     def _gradients(self, work: Work, pulled: Pulled) -> StepResult:
         self.version = max(self.version, pulled.version)
         self._latest.update(pulled.dense)
-        self._model.assign(pulled.dense)
-        assert work.lookups is not None
+        model = self._model
+        # All of them, whether or not the PS had news: a group begins with what the PS hold.
+        dense = {name: self._latest[name] for name in model.trainable}
+        model.assign({name: value for name, value in pulled.dense.items() if name not in dense})
+        if self._local is not None and (rate := self._rate(pulled.version)):
+            self._local.set_rate(rate)
+        batches = [(batch.features, batch.labels) for batch in work.batches]
         with self._module.guard("a training step", "check the shapes of features, labels and predictions"):
-            result = self._programs.gradients(work.batch.features, work.batch.labels, pulled.rows, work.lookups)
-        if self._steps % self._spec.log_loss_steps == 0 or self._steps == 1:
-            self._progress.loss(pulled.version, result.loss)
+            result = self._programs.steps(batches, dense, pulled.rows, self._lookups(work))
+        for number, loss in enumerate(result.losses, self._steps - len(batches) + 1):
+            if number % self._spec.log_loss_steps == 0 or number == 1:
+                self._progress.loss(pulled.version, loss)
         return result
 
     def _compute_and_push(self, work: Work, pulled: Pulled) -> None:
         result = self._gradients(work, pulled)
-        if not self._guard.check(result.loss, pulled.version):
-            return
+        if self._is_sound(work, result, pulled.version):
+            self._pushes.append(_Push(work, self._runner.start(self._push(work, result, pulled.version))))
+
+    def _is_sound(self, work: Work, result: StepResult, version: int) -> bool:
+        """Whether all losses are numbers. If not, the good minibatches of a group are trained one by one instead."""
+        if all(map(math.isfinite, result.losses)):
+            return self._guard.check(result.loss, version)
+        # Nothing of this may stay: neither in moving averages nor in the memory of the local optimizer.
+        self._model.assign({name: self._latest[name] for name in self._model.state if name in self._latest})
         if self._local is not None:
-            self._local.apply(result.dense, pulled.version)
-        self._pushes.append(_Push(work, self._runner.start(self._push(work.lookups, result, pulled.version))))
+            self._local.reset()
+        if len(work.batches) == 1:
+            return self._guard.check(result.loss, version)
+        for batch in work.batches:
+            single = Work(work.lease, (batch,))
+            self._train_in_step(single, self._pull(single))
+        return False
 
     def _train_in_step(self, work: Work, pulled: Pulled) -> None:
-        """One synchronous minibatch: computed until all parameter servers took it."""
+        """One step, computed until the parameter servers took it."""
         for _ in range(_MAX_REFUSALS):
             result = self._gradients(work, pulled)
-            if not self._guard.check(result.loss, pulled.version):
+            if not self._is_sound(work, result, pulled.version):
                 return
-            outcome: PushResult = self._runner.call(self._push(work.lookups, result, pulled.version))
+            outcome: PushResult = self._runner.call(self._push(work, result, pulled.version))
             self.version = max(self.version, outcome.version)
             if outcome.accepted:
                 return
-            pulled = self._pull(work, dense=True)
+            pulled = self._pull(work)
         raise UnavailableError(
             f"the parameter servers refused a gradient {_MAX_REFUSALS} times",
-            fix="raise --sync_version_tolerance, or use fewer workers than --grads_to_wait allows",
+            fix="look at their logs; in synchronous mode, raise --sync_version_tolerance, or use fewer workers than "
+            "--grads_to_wait allows",
         )
 
-    def _push(self, lookups: Lookups | None, result: StepResult, version: int) -> Coroutine[Any, Any, PushResult]:
-        assert lookups is not None
-        rows = {table: (lookups.unique[table], gradient) for table, gradient in result.rows.items()}
+    def _rate(self, version: int) -> float:
+        """The learning rate at a model version; 0 where it is constant."""
         schedule = self._optimizer.learning_rate if self._optimizer else None
-        rate = 0.0
-        if schedule is not None:
-            with self._module.guard("the learning rate schedule"):
-                rate = schedule(version)
-            if not np.isfinite(rate) or rate < 0:
-                raise UserCodeError(
-                    f"the learning rate schedule gave {rate} at model version {version}",
-                    fix="return a number over 0",
-                )
+        if schedule is None:
+            return 0.0
+        with self._module.guard("the learning rate schedule"):
+            rate = schedule(version)
+        if not np.isfinite(rate) or rate < 0:
+            raise UserCodeError(
+                f"the learning rate schedule gave {rate} at model version {version}", fix="return a number over 0"
+            )
+        return rate
+
+    def _push(self, work: Work, result: StepResult, version: int) -> Coroutine[Any, Any, PushResult]:
+        unique = self._lookups(work).unique
+        rows = {table: (unique[table], gradient) for table, gradient in result.rows.items()}
         dense: Mapping[str, NDArray[Any]] = {**result.dense, **result.state}
-        return self._parameters.push(Gradients(dense, rows), version=version, learning_rate=rate)
+        return self._parameters.push(Gradients(dense, rows), version=version, learning_rate=self._rate(version))
 
     def _settle_first(self) -> None:
         entry = self._pushes.popleft()
@@ -279,15 +302,8 @@ class Trainer:
             return
         outcome = entry.outcome.result()
         self.version = max(self.version, outcome.version)
-        for _ in range(_MAX_REFUSALS):
-            if outcome.accepted:
-                return
-            pulled = self._pull(entry.work, dense=True)
-            result = self._gradients(entry.work, pulled)
-            if not self._guard.check(result.loss, pulled.version):
-                return
-            outcome = self._runner.call(self._push(entry.work.lookups, result, pulled.version))
-        raise UnavailableError("the parameter servers keep refusing a gradient", fix="look at their logs")
+        if not outcome.accepted:
+            self._train_in_step(entry.work, self._pull(entry.work))
 
 
 def loss_metric(programs: Programs) -> Callable[[Any, Any], Any]:

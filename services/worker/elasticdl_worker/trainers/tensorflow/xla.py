@@ -66,17 +66,17 @@ class XlaStep:
     the step is compiled anew for more rows.
 
     Args:
-        function: takes features, labels, rows and inverse.
-        signature: nested ``tf.TypeSpec`` of features and labels, with open first dimensions.
+        function: takes minibatches, dense parameters, rows and inverse.
+        signature: nested ``tf.TypeSpec`` of minibatches, with open first dimensions, and of dense parameters.
         minibatch_size: number of records in a full-size minibatch.
     """
 
     def __init__(self, function: Callable[..., Any], signature: tuple[Any, Any], minibatch_size: int) -> None:
         self._function = function
-        self._signature = signature
         self._shapes: list[Any] = []
         self._obstacle = ""
-        for spec in tf.nest.flatten(signature):
+        self._batches, self._dense = signature
+        for spec in tf.nest.flatten(self._batches):
             shape = tf.TensorShape([minibatch_size]).concatenate(spec.shape[1:]) if _is_batch(spec) else None
             if shape is None or not shape.is_fully_defined():
                 self._obstacle = f"features and labels must have fixed shapes, and there is {spec}"
@@ -90,10 +90,10 @@ class XlaStep:
         self._overflows = 0
         self._compilations = 0
 
-    def fits(self, features: Any, labels: Any, rows: Mapping[str, NDArray[np.float32]]) -> bool:
-        """Whether a minibatch is of full size."""
+    def fits(self, batches: Any, rows: Mapping[str, NDArray[np.float32]]) -> bool:
+        """Whether all minibatches are of full size."""
         if not self._obstacle:
-            tensors = tf.nest.flatten((features, labels))
+            tensors = tf.nest.flatten(batches)
             if any(tensor.shape != shape for tensor, shape in zip(tensors, self._shapes, strict=True)):
                 return False
         for table, values in rows.items():
@@ -101,12 +101,16 @@ class XlaStep:
         return True
 
     def run(
-        self, features: Any, labels: Any, rows: Mapping[str, NDArray[np.float32]], inverse: dict[str, list[Any]]
+        self,
+        batches: Any,
+        dense: Mapping[str, NDArray[Any]],
+        rows: Mapping[str, NDArray[np.float32]],
+        inverse: dict[str, list[Any]],
     ) -> tuple[Any, bool]:
-        """Computes a full-size minibatch.
+        """Computes full-size minibatches.
 
         Returns:
-            The function's outputs, None if the minibatch has more rows than the step was compiled for; and whether
+            The function's outputs, None if there are more rows than the step was compiled for; and whether
             something was compiled.
 
         Raises:
@@ -125,7 +129,8 @@ class XlaStep:
                 self._compile(rows, inverse, shapes)
             assert self._compiled is not None
             tensors = {t: tf.convert_to_tensor(padded(values, self._capacity[t])) for t, values in rows.items()}
-            return self._compiled(features, labels, tensors, inverse), fresh
+            values = {name: tf.convert_to_tensor(value) for name, value in dense.items()}
+            return self._compiled(batches, values, tensors, inverse), fresh
         except XlaUnusableError:
             raise
         except Exception as error:  # whatever XLA or the tracing says; the plain step raises what is the user's fault
@@ -147,19 +152,19 @@ class XlaStep:
             self._capacity[table] = max(min(bucket(largest + largest // 8), ids), len(rows[table]))
         flat = [
             tf.TensorSpec(shape, spec.dtype)
-            for spec, shape in zip(tf.nest.flatten(self._signature), self._shapes, strict=True)
+            for spec, shape in zip(tf.nest.flatten(self._batches), self._shapes, strict=True)
         ]
-        features, labels = tf.nest.pack_sequence_as(self._signature, flat)
+        batches = tf.nest.pack_sequence_as(self._batches, flat)
         row_specs = {t: tf.TensorSpec([self._capacity[t], values.shape[1]]) for t, values in rows.items()}
         inverse_specs = {t: [tf.TensorSpec(i.shape, tf.int32) for i in calls] for t, calls in inverse.items()}
         self._compilations += 1
         self._overflows = 0
         self._inverse_shapes = shapes
-        self._compiled = Compiled(self._function, (features, labels, row_specs, inverse_specs), xla=True)
+        self._compiled = Compiled(self._function, (batches, self._dense, row_specs, inverse_specs), xla=True)
 
 
 class ChosenStep:
-    """Runs each minibatch by the step that is chosen for it.
+    """Runs each call by the step that is chosen for it.
 
     Args:
         plain: the step for any shape.
@@ -174,29 +179,36 @@ class ChosenStep:
         self._examined = False
 
     def __call__(
-        self, features: Any, labels: Any, rows: Mapping[str, NDArray[np.float32]], inverse: dict[str, list[Any]]
+        self,
+        batches: Any,
+        dense: Mapping[str, NDArray[Any]],
+        rows: Mapping[str, NDArray[np.float32]],
+        inverse: dict[str, list[Any]],
     ) -> Any:
-        """Computes a minibatch; rows' gradients may have padding at their end."""
-        if self._choice.settled is StepKind.PLAIN or not self._xla.fits(features, labels, rows):
-            return self._run_plain(features, labels, rows, inverse)
+        """Computes minibatches; rows' gradients may have padding at their end."""
+        if self._choice.settled is StepKind.PLAIN or not self._xla.fits(batches, rows):
+            return self._run_plain(batches, dense, rows, inverse)
         outputs, started, kind, compiled = None, time.perf_counter(), self._choice.next(), False
         if kind is StepKind.XLA:
             try:
                 self._examine()
-                outputs, compiled = self._xla.run(features, labels, rows, inverse)
+                outputs, compiled = self._xla.run(batches, dense, rows, inverse)
             except XlaUnusableError as error:
                 self._choice.fail(str(error))
         if outputs is None:
             started, kind = time.perf_counter(), StepKind.PLAIN
-            outputs = self._run_plain(features, labels, rows, inverse)
+            outputs = self._run_plain(batches, dense, rows, inverse)
         outputs[0].numpy()  # waits until the accelerator is done
         if not compiled:
             self._choice.record(kind, time.perf_counter() - started)
         return outputs
 
-    def _run_plain(self, features: Any, labels: Any, rows: Mapping[str, Any], inverse: dict[str, list[Any]]) -> Any:
+    def _run_plain(
+        self, batches: Any, dense: Mapping[str, Any], rows: Mapping[str, Any], inverse: dict[str, list[Any]]
+    ) -> Any:
         tensors = {table: tf.convert_to_tensor(values) for table, values in rows.items()}
-        return self._plain(features, labels, tensors, inverse)
+        parameters = {name: tf.convert_to_tensor(value) for name, value in dense.items()}
+        return self._plain(batches, parameters, tensors, inverse)
 
     def _examine(self) -> None:
         """Before the first use of XLA: would mistakes in the data pass unnoticed?"""

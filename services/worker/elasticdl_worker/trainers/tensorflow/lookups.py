@@ -1,0 +1,201 @@
+"""Finds the rows that minibatches need: which ids the model asks for, each of them once, and where it goes.
+
+The ids come from the model itself: its traced forward pass, pruned to what the ids depend on. Ids that are a feature
+as it stands need no program at all, and lookups of the same ids in several tables are counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl_core.errors import DataError, UserCodeError
+from elasticdl_worker.trainers.tensorflow.compiled import Compiled
+from elasticdl_worker.trainers.tensorflow.embeddings import ZEROS_NAME, CollectScope
+from elasticdl_worker.trainers.tensorflow.framework import tf
+from elasticdl_worker.trainers.tensorflow.model import PreparedModel
+
+
+@dataclass(frozen=True)
+class Lookups:
+    """The rows that one or more minibatches need.
+
+    Attributes:
+        unique: for each table, its ids without duplicates, int64. Tables with the same ids share one array.
+        inverse: for each table, an int32 tensor in the ids' shape that indexes ``unique`` for each of its lookups,
+            minibatch by minibatch.
+    """
+
+    unique: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    inverse: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """What the inspection of a model has found.
+
+    Attributes:
+        ids: gives the distinct tensors of ids of a minibatch.
+        groups: tables that look up the same ids, and the places of these in ``ids``, one for each lookup.
+        shapes: shape of each tensor of ids, with open dimensions.
+    """
+
+    ids: Callable[[Any], list[Any]]
+    groups: list[tuple[list[str], list[int]]]
+    shapes: list[Any]
+
+
+class Collector:
+    """Finds the rows that minibatches of a model need.
+
+    Args:
+        model: the model.
+        call: calls it with features and a scope.
+        eager: run without compilation.
+    """
+
+    def __init__(self, model: PreparedModel, call: Callable[..., Any], *, eager: bool = False) -> None:
+        self._model = model
+        self._call = call
+        self._eager = eager
+        self._traced: dict[bool, _Traced] = {}
+        self._uniques: dict[tuple[bool, int], Callable[..., Any]] = {}
+
+    def prepare(self, *, training: bool) -> None:
+        """Traces what ``collect`` needs, so that another thread can run it."""
+        if not self._eager and training not in self._traced:
+            self._traced[training] = self._trace(training)
+
+    def collect(self, batches: Sequence[Any], *, training: bool) -> Lookups:
+        """Finds the rows of minibatches together, from their features.
+
+        Raises:
+            DataError: an id outside the range of a closed table.
+            UserCodeError: ids that depend on rows.
+        """
+        self.prepare(training=training)
+        traced = self._inspect_now(batches) if self._eager else self._traced[training]
+        ids = [traced.ids(features) for features in batches]
+        wanted = [[tensors[place] for tensors in ids for place in places] for _, places in traced.groups]
+        found = Lookups()
+        results = self._unique(training, len(batches), traced)(wanted)
+        for (tables, _), (unique, inverse) in zip(traced.groups, results, strict=True):
+            array = np.asarray(memoryview(unique))
+            for table in tables:
+                self._check_range(table, array)
+                found.unique[table], found.inverse[table] = array, inverse
+        return found
+
+    def _unique(self, training: bool, count: int, traced: _Traced) -> Callable[..., Any]:
+        if self._eager:
+            return _merge
+        if (training, count) not in self._uniques:
+            specs = [
+                [tf.TensorSpec(traced.shapes[place], tf.int64) for place in places] * count
+                for _, places in traced.groups
+            ]
+            self._uniques[training, count] = Compiled(_merge, (specs,))
+        return self._uniques[training, count]
+
+    def _inspect_now(self, batches: Sequence[Any]) -> _Traced:
+        scopes = [CollectScope() for _ in batches]
+        for scope, features in zip(scopes, batches, strict=True):
+            self._call(features, scope, training=False)
+        flat = [[ids for calls in scope.ids.values() for ids in calls] for scope in scopes]
+        groups, at = [], 0
+        for table, calls in scopes[0].ids.items():
+            groups.append(([table], list(range(at, at + len(calls)))))
+            at += len(calls)
+        waiting = iter(flat)
+        return _Traced(lambda features: next(waiting), groups, [])
+
+    def _trace(self, training: bool) -> _Traced:
+        scope = CollectScope()
+        distinct: list[Any] = []
+        flat = tf.nest.flatten(self._model.features_spec, expand_composites=True)
+
+        def trace(*tensors: Any) -> list[Any]:
+            features = tf.nest.pack_sequence_as(self._model.features_spec, list(tensors), expand_composites=True)
+            self._call(features, scope, training=training)
+            for calls in scope.ids.values():
+                distinct.extend(source for ids in calls if not _holds(distinct, source := _source(ids)))
+            return list(distinct)
+
+        whole = tf.compat.v1.wrap_function(trace, [tf.TensorSpec(s.shape, s.dtype) for s in flat])
+        feeds = whole.inputs[: len(flat)]
+        groups: list[tuple[list[str], list[int]]] = []
+        for table, calls in scope.ids.items():
+            places = [_place(distinct, _source(ids)) for ids in calls]
+            same = next((tables for tables, others in groups if others == places), None)
+            if same is None:
+                groups.append(([table], places))
+            else:
+                same.append(table)
+        return _Traced(_program(whole, feeds, distinct), groups, [_open_shape(ids) for ids in distinct])
+
+    def _check_range(self, table: str, ids: NDArray[np.int64]) -> None:
+        limit = self._model.tables[table].input_dim
+        if limit is None or not ids.size:
+            return
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= limit:
+            raise DataError(
+                f"embedding {table}: the id {low if low < 0 else high} is outside [0, {limit})",
+                fix="raise the layer's input_dim, or map the ids in feed; elasticdl.layers.Embedding takes any id",
+            )
+
+
+def _program(whole: Any, feeds: list[Any], distinct: list[Any]) -> Callable[[Any], list[Any]]:
+    """A function from features to the distinct tensors of ids."""
+    given = [_place(feeds, ids) if _holds(feeds, ids) else None for ids in distinct]
+    places = [place for place in given if place is not None]
+    if len(places) == len(distinct):
+
+        def pick(features: Any) -> list[Any]:
+            flat = tf.nest.flatten(features, expand_composites=True)
+            return [flat[place] for place in places]
+
+        return pick
+    # Only what the ids depend on is kept: no layer runs, no moving average is touched.
+    pruned = whole.prune(feeds, whole.outputs)
+    if any(ZEROS_NAME in operation.name for operation in pruned.graph.get_operations()):
+        raise UserCodeError(
+            "the ids of an embedding depend on the rows of another one",
+            fix="compute ids from the features alone, or raise --embedding_threshold_bytes",
+        )
+    return lambda features: list(pruned(*tf.nest.flatten(features, expand_composites=True)))
+
+
+def _merge(groups: list[list[Any]]) -> list[tuple[Any, list[Any]]]:
+    """For each list of tensors of ids: its distinct ids, and an index tensor for each of them."""
+    merged = []
+    for calls in groups:
+        unique, index = tf.unique(tf.concat([tf.reshape(ids, [-1]) for ids in calls], 0), out_idx=tf.int32)
+        parts = tf.split(index, [tf.size(ids) for ids in calls], num=len(calls))
+        inverse = [tf.reshape(part, tf.shape(ids)) for part, ids in zip(parts, calls, strict=True)]
+        merged.append((unique, inverse))
+    return merged
+
+
+def _open_shape(tensor: Any) -> Any:
+    rank = tensor.shape.rank
+    return tf.TensorShape(None if rank is None else [None] * rank)
+
+
+def _source(tensor: Any) -> Any:
+    """The tensor that a chain of identities passes on."""
+    while tensor.op.type in ("Identity", "StopGradient"):
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _holds(tensors: Sequence[Any], wanted: Any) -> bool:
+    return any(tensor is wanted for tensor in tensors)
+
+
+def _place(tensors: Sequence[Any], wanted: Any) -> int:
+    return next(place for place, tensor in enumerate(tensors) if tensor is wanted)
