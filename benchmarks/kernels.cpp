@@ -4,8 +4,12 @@
 #include <cstring>
 #include <vector>
 
+#ifdef __SSE__
+#include <immintrin.h>
+#endif
+
 static constexpr int kAhead = 12;
-static constexpr int kUpdateAhead = 6;
+static constexpr int kUpdateAhead = 8;
 
 static inline uint64_t hash_id(int64_t key) {
   uint64_t x = static_cast<uint64_t>(key);
@@ -122,22 +126,52 @@ int64_t merge(const int64_t* ids, const float* values, int64_t n, int64_t dim, i
   return count;
 }
 
-// The least that a kernel must do: move whole random rows through the processor.
-float read_rows(const float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t width) {
+// The least that a kernel must do: move whole random rows, in several ways of which the fastest counts as the limit.
+
+float read_rows(const float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t width, int64_t ahead) {
   float total = 0;
   for (int64_t i = 0; i < n; i++) {
-    if (i + kAhead < n) prefetch_row(arena + rows[i + kAhead] * stride, width);
+    if (i + ahead < n) prefetch_row(arena + rows[i + ahead] * stride, width);
     const float* row = arena + rows[i] * stride;
     for (int64_t j = 0; j < width; j += 16) total += row[j];
   }
   return total;
 }
 
-void write_rows(float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t width) {
+void move_rows(const float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t width, int64_t ahead,
+               float* out) {
   for (int64_t i = 0; i < n; i++) {
-    if (i + kUpdateAhead < n) prefetch_row(arena + rows[i + kUpdateAhead] * stride, width);
-    float* row = arena + rows[i] * stride;
-    for (int64_t j = 0; j < width; j++) row[j] += 1.0f;
+    if (i + ahead < n) prefetch_row(arena + rows[i + ahead] * stride, width);
+    std::memcpy(out + i * width, arena + rows[i] * stride, width * sizeof(float));
+  }
+}
+
+#ifdef __SSE__
+// Past the cache: out and width are multiples of 64 bytes.
+void stream_rows(const float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t width, int64_t ahead,
+                 float* out) {
+  for (int64_t i = 0; i < n; i++) {
+    if (i + ahead < n) prefetch_row(arena + rows[i + ahead] * stride, width);
+    const float* row = arena + rows[i] * stride;
+    for (int64_t j = 0; j < width; j += 4) _mm_stream_ps(out + i * width + j, _mm_loadu_ps(row + j));
+  }
+  _mm_sfence();
+}
+#else
+void stream_rows(const float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t width, int64_t ahead,
+                 float* out) {
+  move_rows(arena, stride, rows, n, width, ahead, out);
+}
+#endif
+
+void change_rows(float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t width, int64_t dim,
+                 const float* grads, int64_t ahead) {
+  for (int64_t i = 0; i < n; i++) {
+    if (i + ahead < n) prefetch_row(arena + rows[i + ahead] * stride, width);
+    float* __restrict row = arena + rows[i] * stride;
+    const float* __restrict gradient = grads + i * dim;
+    for (int64_t j = 0; j < dim; j++) row[j] += gradient[j];
+    for (int64_t j = dim; j < width; j++) row[j] += 1.0f;
   }
 }
 }

@@ -1,49 +1,47 @@
 """The PS kernels against the same loops in C++ and against the memory's random-row bandwidth.
 
-    python benchmarks/kernels.py [--rows 1000000] [--batch 100000] [--repeats 9]
-
-Compiled and C++ calls alternate within one run and medians are compared, so that a busy machine slows both. Without a
-C++ compiler only absolute times are reported. Results go to benchmarks/results/kernels.md.
+./dev bench kernels [--quick] [--rows 1000000] [--batch 100000] [--repeats 15]
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import platform
 import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.harness import Report, Sample, interleaved, parse, zipf_ids
+from benchmarks.harness.plots import bars
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.store.arena import Arena
-from elasticdl_ps.store.id_map import IdMap
 
-HERE = Path(__file__).resolve().parent
 KERNELS = load_kernels()
 SLOTS = {"sgd": 0, "adagrad": 1, "adam": 2}
 NUMBERS = np.array([1.0, 0.01, 0.0, 0.1, 0.001, 1e-7, 0.01, 0.0], np.float32)
-Call = Callable[[], Any]
-
-
-@dataclass(frozen=True)
-class Result:
-    name: str
-    dim: int
-    ours_ms: float
-    cpp_ms: float | None
-
-    @property
-    def ratio(self) -> float | None:
-        """C++ time over ours: above one we are faster."""
-        return None if self.cpp_ms is None else self.cpp_ms / self.ours_ms
+NONE = np.zeros(0, np.uint64)
+DIMS = (8, 16, 64)
+FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-std=c++17", "-shared", "-fPIC")
+LIMIT_AHEAD = (4, 8, 16, 32)
+LARGE_DIM, LARGE_WIDTH = 64, 192
+GOAL_CPP, GOAL_LIMIT = 0.95, 0.7
+ABOUT = """\
+One call of each kernel on {batch:,} zipf ids of a table of {rows:,} rows, against the same loop in C++ (`{command}`;
+without `-fno-math-errno` square roots are not vectorised). Both sides work on the same arrays in turns, in one
+thread; times are processor time. A ratio is the median of the quotients of times taken side by side, above one where
+ours is faster. `lookup` is the search of the ids in the table's map."""
+LIMIT_ABOUT = """\
+Uniform ids over records of 768 bytes (value and two slots of dim 64) in huge pages, {size:.1f} GB in all. The limit
+is the fastest of several C++ loops that only move the same bytes, with different distances of prefetching: for gather
+from random rows to consecutive ones, through the cache and past it; for Adam the records to the processor and back
+with the gradients added, without Adam's arithmetic. `read only` has no output at all."""
+Call = Callable[[], object]
 
 
 class Cpp:
@@ -51,11 +49,12 @@ class Cpp:
 
     def __init__(self, scratch: Path) -> None:
         library = scratch / "kernels.so"
-        flags = ["-O3", "-march=native", "-std=c++17", "-shared", "-fPIC"]
-        subprocess.run(["g++", *flags, str(HERE / "kernels.cpp"), "-o", str(library)], check=True, timeout=120)
+        source = Path(__file__).with_suffix(".cpp")
+        subprocess.run(["g++", *FLAGS, str(source), "-o", str(library)], check=True, timeout=120)
         self._library = ctypes.CDLL(str(library))
 
     def bind(self, name: str, *arguments: Any) -> Call:
+        """A call with fixed arguments."""
         function = getattr(self._library, name)
         ready = [
             ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray) else ctypes.c_int64(a) for a in arguments
@@ -63,160 +62,154 @@ class Cpp:
         return lambda: function(*ready)
 
 
-def median_ms(calls: list[Call], repeats: int) -> list[float]:
-    """Median times of calls that take turns."""
-    for call in calls:
-        call()
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(repeats):
-        for call, taken in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            taken.append(time.perf_counter() - start)
-    return [float(np.median(taken)) * 1e3 for taken in times]
+def table_of(rows: int) -> tuple[Any, Any]:
+    """A map of the ids 0 to ``rows``, each in the row of the same number, and its keys."""
+    size = 1 << int(np.ceil(np.log2(rows / 0.6)))
+    entries, keys = np.zeros(size, np.uint64), np.arange(rows)
+    KERNELS.migrate(entries, keys, 0, rows)
+    return entries, keys
 
 
-def zipf_ids(rows: int, count: int, seed: int) -> Any:
-    """Ids as clicks have them: a few very often, most hardly ever."""
-    random = np.random.default_rng(seed)
-    ranks = np.exp(random.uniform(0, np.log(rows), count)).astype(np.int64) % rows
-    return random.permutation(rows)[ranks].astype(np.int64)
-
-
-def compare(dim: int, rows: int, batch: int, repeats: int, cpp: Cpp | None) -> list[Result]:
-    results = []
+def sides_of(dim: int, rows: int, batch: int, cpp: Cpp | None) -> dict[str, tuple[Call, Call | None]]:
+    """By kernel: our call and the same in C++."""
+    sides: dict[str, tuple[Call, Call | None]] = {}
     ids = zipf_ids(rows, batch, 1)
     unique = np.unique(ids)
     np.random.default_rng(2).shuffle(unique)
-    id_map = IdMap(KERNELS)
-    for at in range(0, rows, 100_000):
-        id_map.find_or_insert(np.arange(at, min(at + 100_000, rows)))
-    id_map.find_or_insert(np.arange(0))
-    table, keys, none = id_map._new, id_map.keys[:rows], np.zeros(0, np.uint64)
-    found = np.empty(batch, np.int64)
+    grads = np.random.default_rng(3).normal(size=(batch, dim)).astype(np.float32)
+    if dim == DIMS[0]:
+        entries, keys = table_of(rows)
+        found = np.empty(batch, np.int64)
+        sides["lookup"] = (
+            lambda: KERNELS.find(entries, NONE, keys, ids, found),
+            cpp and cpp.bind("find", entries, len(entries), keys, ids, batch, found),
+        )
     arena: Any = Arena(dim, np.float32, rows * dim * 4).array
     arena[:] = 1
-    out = np.empty((batch, dim), np.float32)
-
-    def look_up() -> None:
-        KERNELS.find(table, none, keys, ids, found)
-        KERNELS.gather(arena, found, out)
-
-    calls = [look_up]
-    if cpp is not None:
-        find = cpp.bind("find", table, len(table), keys, ids, batch, found)
-        gather = cpp.bind("gather", arena, dim, found, batch, dim, out)
-        calls.append(lambda: (find(), gather()))
-    results.append(_result("lookup + gather", dim, median_ms(calls, repeats)))
-
-    grads = np.random.default_rng(3).normal(size=(batch, dim)).astype(np.float32)
+    out = np.ones((batch, dim), np.float32)
+    sides["gather"] = (
+        lambda: KERNELS.gather(arena, ids, out),
+        cpp and cpp.bind("gather", arena, dim, ids, batch, dim, out),
+    )
     for name, slots in SLOTS.items():
         width = dim * (1 + slots)
         records: Any = Arena(width, np.float32, rows * width * 4).array
         records[:] = 0.1
-        touched = id_map.find(unique)
         own = np.ascontiguousarray(grads[: len(unique)])
         update = KERNELS.update(name)
-        calls = [lambda u=update, r=records, t=touched, o=own: u(r, t, o, NUMBERS)]
-        if cpp is not None:
-            calls.append(cpp.bind(name, records, width, touched, len(touched), dim, own, NUMBERS))
-        results.append(_result(f"{name}, unique rows", dim, median_ms(calls, repeats)))
+        sides[name] = (
+            lambda u=update, r=records, o=own: u(r, unique, o, NUMBERS),
+            cpp and cpp.bind(name, records, width, unique, len(unique), dim, own, NUMBERS),
+        )
+    out_ids, out_values = np.empty_like(ids), np.ones_like(grads)
+    sides["merge"] = (
+        lambda: KERNELS.merge_rows(ids, grads, out_ids, out_values),
+        cpp and cpp.bind("merge", ids, grads, batch, dim, out_ids, out_values),
+    )
+    return sides
 
-    out_ids, out_values = np.empty_like(ids), np.empty_like(grads)
-    calls = [lambda: KERNELS.merge_rows(ids, grads, out_ids, out_values)]
-    if cpp is not None:
-        calls.append(cpp.bind("merge", ids, grads, batch, dim, out_ids, out_values))
-    results.append(_result("merge duplicates", dim, median_ms(calls, repeats)))
-    return results
+
+def compare(report: Report, options: argparse.Namespace, cpp: Cpp | None) -> None:
+    """All kernels at all dimensions."""
+    rows, ratios = [], {}
+    for dim in DIMS:
+        for name, (ours, theirs) in sides_of(dim, options.rows, options.batch, cpp).items():
+            report.say(f"{name}, dim {dim}")
+            timed = interleaved(
+                {"ours": ours} | ({"cpp": theirs} if theirs else {}), options.repeats, clock=time.thread_time
+            )
+            other = timed.get("cpp")
+            ratio = other.over(timed["ours"]) if other else None
+            rows.append(
+                [
+                    name,
+                    dim,
+                    timed["ours"].median * 1e3,
+                    other.median * 1e3 if other else "",
+                    ratio or "",
+                    spread(timed),
+                ]
+            )
+            ratios[name, dim] = ratio
+    report.text("## Against C++")
+    report.table(["kernel", "dim", "ms", "C++ ms", "ratio", "spread of the times"], rows)
+    if cpp is None:
+        return
+    for (name, dim), ratio in ratios.items():
+        if name != "lookup":
+            report.target(f"kernel_vs_cpp_{name}_{dim}", ratio, GOAL_CPP)
+    names = ["gather", *SLOTS, "merge"]
+    series = {f"dim {dim}": [ratios[name, dim] for name in names] for dim in DIMS}
+    figure = bars(names, series, "C++ time / our time", goal=GOAL_CPP)
+    report.plot("cpp", figure, "Speed of each kernel against the same loop in C++")
 
 
-def bandwidth(rows: int, batch: int, repeats: int, cpp: Cpp) -> dict[str, float]:
-    """Shares of the random-row bandwidth: uniform ids on a table much larger than the cache, dim 64."""
-    dim, width = 64, 192
-    arena: Any = Arena(width, np.float32, rows * width * 4).array
+def spread(timed: dict[str, Sample]) -> str:
+    """The wider of the sides' spreads."""
+    return f"{max(sample.spread for sample in timed.values()):.0%}"
+
+
+def bandwidth(report: Report, options: argparse.Namespace, cpp: Cpp) -> None:
+    """Gather and Adam at dim 64 on a table that no cache holds."""
+    report.say("bandwidth: filling the table")
+    rows, batch = options.rows, options.batch
+    arena: Any = Arena(LARGE_WIDTH, np.float32, rows * LARGE_WIDTH * 4).array
     arena[:] = 0.1
     picked = np.random.default_rng(4).permutation(rows)[:batch].astype(np.int64)
-    grads = np.ones((batch, dim), np.float32)
-    out = np.empty((batch, dim), np.float32)
-    read = cpp.bind("read_rows", arena, width, picked, batch, dim)
-    write = cpp.bind("write_rows", arena, width, picked, batch, width)
-    calls: list[Call] = [
-        read,
-        lambda: KERNELS.gather(arena, picked, out),
-        write,
-        lambda: KERNELS.adam(arena, picked, grads, NUMBERS),
-    ]
-    least_read, gather, least_write, adam = median_ms(calls, repeats)
-    # A gather also writes what it has read, and Adam also reads gradients; both are counted against them.
-    return {
-        "gather_limit_ms": least_read,
-        "gather_ms": gather,
-        "adam_limit_ms": least_write,
-        "adam_ms": adam,
-        "gather": least_read / gather,
-        "adam": least_write / adam,
+    grads = np.ones((batch, LARGE_DIM), np.float32)
+    out: Any = Arena(LARGE_DIM, np.float32, batch * LARGE_DIM * 4).array
+    out[:] = 0
+    same = (arena, LARGE_WIDTH, picked, batch)
+    sides: dict[str, Call] = {
+        "gather": lambda: KERNELS.gather(arena, picked, out),
+        "adam": lambda: KERNELS.adam(arena, picked, grads, NUMBERS),
     }
+    for ahead in LIMIT_AHEAD:
+        sides[f"move {ahead}"] = cpp.bind("move_rows", *same, LARGE_DIM, ahead, out)
+        sides[f"stream {ahead}"] = cpp.bind("stream_rows", *same, LARGE_DIM, ahead, out)
+        sides[f"change {ahead}"] = cpp.bind("change_rows", *same, LARGE_WIDTH, LARGE_DIM, grads, ahead)
+        sides[f"read only {ahead}"] = cpp.bind("read_rows", *same, LARGE_DIM, ahead)
+    report.say("bandwidth: measuring")
+    timed = interleaved(sides, options.repeats, clock=time.thread_time)
+    moved = {"gather": 2 * LARGE_DIM * 4, "adam": 2 * LARGE_WIDTH * 4 + LARGE_DIM * 4}
+    shown, shares = [], {}
+    for name, kinds in {"gather": ("move", "stream"), "adam": ("change",)}.items():
+        best = fastest(timed, kinds)
+        shares[name] = timed[best].over(timed[name])
+        speed = moved[name] * batch / 1e9
+        shown.append([name, timed[name].median * 1e3, speed / timed[name].median, "", ""])
+        shown.append([f"limit: {best}", timed[best].median * 1e3, speed / timed[best].median, shares[name], ""])
+    best = fastest(timed, ("read only",))
+    sample = timed[best]
+    shown.append([best, sample.median * 1e3, moved["gather"] / 2 * batch / 1e9 / sample.median, "", ""])
+    report.text("## Against the bandwidth of random rows")
+    report.text(LIMIT_ABOUT.format(size=arena.nbytes / 1e9))
+    report.table(["side", "ms", "GB/s moved", "share of the limit"], [row[:4] for row in shown])
+    for name, share in shares.items():
+        report.target(f"kernel_bandwidth_{name}", share, GOAL_LIMIT)
 
 
-def _result(name: str, dim: int, times: list[float]) -> Result:
-    return Result(name, dim, times[0], times[1] if len(times) > 1 else None)
-
-
-def target(name: str, value: float, goal: float) -> str:
-    return f"TARGET {name} {value:.2f} {goal:.2f} {'met' if value >= goal else 'missed'}"
-
-
-def report(results: list[Result], shares: dict[str, float], lines: list[str], options: argparse.Namespace) -> str:
-    text = [
-        "# Kernels",
-        "",
-        f"{options.rows:,} rows, batches of {options.batch:,} zipf ids, medians of {options.repeats};"
-        f" {platform.processor() or platform.machine()}, Python {platform.python_version()}.",
-        "Ratio: time of the C++ loop (`-O3 -march=native`) over ours, in the same run.",
-        "",
-        "| kernel | dim | ms | C++ ms | ratio |",
-        "|---|---|---|---|---|",
-    ]
-    for result in results:
-        cpp = "" if result.cpp_ms is None else f"{result.cpp_ms:.2f}"
-        ratio = "" if result.ratio is None else f"{result.ratio:.2f}"
-        text.append(f"| {result.name} | {result.dim} | {result.ours_ms:.2f} | {cpp} | {ratio} |")
-    if shares:
-        text += ["", "Random rows, dim 64, uniform ids: a pass that only moves the rows, and the kernel.", ""]
-        text += ["| kernel | ms | limit ms | share |", "|---|---|---|---|"]
-        for name in ("gather", "adam"):
-            ms, limit = shares[f"{name}_ms"], shares[f"{name}_limit_ms"]
-            text.append(f"| {name} | {ms:.2f} | {limit:.2f} | {shares[name]:.2f} |")
-    return "\n".join([*text, "", "```", *lines, "```", ""])
+def fastest(timed: dict[str, Sample], kinds: tuple[str, ...]) -> str:
+    """The side with the least median among those of some kinds."""
+    names = [name for name in timed if name.rpartition(" ")[0] in kinds]
+    return min(names, key=lambda name: timed[name].median)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--batch", type=int, default=100_000)
-    parser.add_argument("--repeats", type=int, default=9)
-    options = parser.parse_args()
+    """Runs the benchmark."""
+    options = parse(__doc__, rows=1_000_000, batch=100_000, repeats=15)
+    if options.quick:
+        options.repeats = min(options.repeats, 5)
+    about = ABOUT.format(batch=options.batch, rows=options.rows, command=" ".join(["g++", *FLAGS[:3]]))
+    report = Report("kernels", "Kernels", about)
     with tempfile.TemporaryDirectory() as scratch:
         cpp = Cpp(Path(scratch)) if shutil.which("g++") else None
-        if cpp is None:
-            print("no g++ here: absolute times only")
-        results: list[Result] = []
-        for dim in (8, 16, 64):
-            print(f"dim {dim} ...", flush=True)
-            results += compare(dim, options.rows, options.batch, options.repeats, cpp)
-        shares = bandwidth(options.rows, options.batch, options.repeats, cpp) if cpp is not None else {}
-    lines = []
-    if cpp is not None:
-        for result in results:
-            assert result.ratio is not None
-            label = result.name.split(",")[0].replace(" + ", "_").replace(" ", "_")
-            lines.append(target(f"kernel_vs_cpp:{label}:{result.dim}", result.ratio, 0.95))
-        lines += [target(f"kernel_bandwidth:{name}:64", shares[name], 0.7) for name in ("gather", "adam")]
-    text = report(results, shares, lines, options)
-    results_folder = HERE / "results"
-    results_folder.mkdir(exist_ok=True)
-    (results_folder / "kernels.md").write_text(text)
-    print(text)
+        compare(report, options, cpp)
+        if cpp is not None:
+            bandwidth(report, options, cpp)
+        else:
+            report.text("There is no C++ compiler (`g++`) on this machine: only our own times are shown.")
+    report.write()
     return 0
 
 

@@ -1,6 +1,7 @@
-"""What all benchmarks share: fair timing of several sides, reports with targets, plots."""
+"""What all benchmarks share: fair timing of several sides, reports with targets, plots, inputs, real PS processes."""
 
+from benchmarks.harness.inputs import parse, zipf_ids
 from benchmarks.harness.report import Report
 from benchmarks.harness.timing import Sample, interleaved, measure
 
-__all__ = ["Report", "Sample", "interleaved", "measure"]
+__all__ = ["Report", "Sample", "interleaved", "measure", "parse", "zipf_ids"]

@@ -30,22 +30,36 @@ class Sample:
         low, _, high = statistics.quantiles(self.values, n=4)
         return (high - low) / 2 / self.median
 
+    def over(self, other: Sample) -> float:
+        """The median of the quotients of measurements taken side by side.
 
-def measure(function: Callable[[], object], *, least_s: float = 0.02) -> float:
+        What slowed the machine for a while slowed both sides of a quotient, so this is steadier than the quotient of
+        the medians.
+        """
+        return statistics.median(mine / theirs for mine, theirs in zip(self.values, other.values, strict=True))
+
+
+def measure(
+    function: Callable[[], object], *, least_s: float = 0.02, clock: Callable[[], float] = time.perf_counter
+) -> float:
     """Seconds of one call, over as many calls as make a measurable time."""
     calls = 1
     while True:
-        started = time.perf_counter()
+        started = clock()
         for _ in range(calls):
             function()
-        taken = time.perf_counter() - started
+        taken = clock() - started
         if taken >= least_s:
             return taken / calls
         calls = max(calls * 2, int(calls * least_s / max(taken, 1e-9)) + 1)
 
 
 def interleaved(
-    sides: Mapping[str, Callable[[], object]], repeats: int = 7, *, least_s: float = 0.02
+    sides: Mapping[str, Callable[[], object]],
+    repeats: int = 7,
+    *,
+    least_s: float = 0.02,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Sample]:
     """Times the sides in turns, so that what else the machine does falls on all of them alike.
 
@@ -53,6 +67,8 @@ def interleaved(
         sides: what to call, by name; each is called once before it is timed.
         repeats: measurements of each.
         least_s: seconds that one measurement takes at least, by repeated calls.
+        clock: seconds; ``time.thread_time`` for work of one thread that does not wait, whose time on the processor
+            does not depend on who else wants it.
 
     Returns:
         Seconds of a call of each side.
@@ -62,5 +78,5 @@ def interleaved(
     values: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(repeats):
         for name, function in sides.items():
-            values[name].append(measure(function, least_s=least_s))
+            values[name].append(measure(function, least_s=least_s, clock=clock))
     return {name: Sample(tuple(one)) for name, one in values.items()}

@@ -30,6 +30,7 @@ _ONE = np.uint64(1)
 _AHEAD_U, _FAR_U = np.uint64(_AHEAD), np.uint64(2 * _AHEAD)
 _EXPONENT = np.uint32(0x7F800000)
 _EIGHT_BYTES = 32
+_LONG_ROW = 128
 _ZERO = np.float32(0)
 
 
@@ -178,7 +179,15 @@ def merge_rows(ids, values, out_ids, out_values):
     wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     value, first = values.ctypes.data, out_values.ctypes.data
     count = np.uint64(0)
-    for i in range(np.uint64(ids.shape[0])):
+    n = np.uint64(ids.shape[0])
+    for i in range(n):
+        if size >= _LONG_ROW and i + _AHEAD_U < n:
+            # Sums of short rows stay in the cache.
+            row = seen[hash_id(ids[i + _AHEAD_U]) & mask]
+            if row != 0:
+                total = first + np.int64(np.uint64(row) - _ONE) * size
+                for line in range(0, min(size, _MOST_BYTES), _LINE):
+                    prefetch(total + line)
         key = ids[i]
         at = hash_id(key) & mask
         while seen[at] != 0 and out_ids[np.uint64(seen[at]) - _ONE] != key:
