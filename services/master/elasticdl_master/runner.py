@@ -182,6 +182,7 @@ class JobRunner:
             processes=processes,
             lists_by_worker=has_own_reader(spec, zoo),
             output=spec.output or str(self._settings.job_dir / "artifacts" / "model"),
+            measured=leased.get("measured") or {},
         )
 
     async def _serve(

@@ -48,6 +48,15 @@ async def test_the_same_holder_may_lease_again(api: Api) -> None:
     assert (await master.lease())["epoch"] == 2
 
 
+async def test_the_next_master_hears_what_the_last_one_measured(api: Api) -> None:
+    job_id, first = await api.running()
+    assert (await api.master(job_id, 1).lease())["measured"] == {}
+    first.epoch = 2
+    measured = {"throughput": {"1": 10.0}, "rescale_cost_s": 2.0, "worker_seconds": 30.0}
+    assert (await first.heartbeat({**measured, "model_version": 4})).status_code == 200
+    assert (await api.master(job_id, 2).lease())["measured"] == measured
+
+
 async def test_ledger_survives_and_is_idempotent(api: Api) -> None:
     job_id, master = await api.running()
     put = {"epoch": master.epoch, "plan": PLAN}

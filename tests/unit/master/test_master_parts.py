@@ -345,6 +345,19 @@ class TestWorkers:
         worker = pool.heartbeat(Heartbeat(2, 0, records=1, steps=1, phase="training"), 36.0)
         throughput.tick(pool, 36.0)
         assert throughput.rescale_cost_s == pytest.approx(6.0)
+        assert throughput.worker_seconds == pytest.approx(29 * 2 + 7 * 3)
+
+    def test_the_next_master_goes_on_from_what_was_measured(self) -> None:
+        first = Throughput({"throughput": {"2": 200.0, "x": 3, "4": -1, "8": None}, "rescale_cost_s": "?"})
+        assert first.to_mapping() == {"throughput": {"2": 200.0}, "rescale_cost_s": 0.0, "worker_seconds": 0.0}
+        pool = running_pool(2)
+        first.tick(pool, 1000.0)
+        first.tick(pool, 1010.0)
+        second = Throughput(first.to_mapping())
+        second.tick(pool, 5.0)
+        second.tick(pool, 6.0)
+        assert second.worker_seconds == pytest.approx(22.0)
+        assert second.by_workers == {2: 200.0}
 
 
 class TestFailures:

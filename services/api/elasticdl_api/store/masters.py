@@ -28,6 +28,8 @@ from elasticdl_core.task import TaskId, TaskType
 LEASE_S = 10
 _EXPIRY = text(f"now() + interval '{LEASE_S} seconds'")
 _AFTER_THE_END = {"SUSPENDED": "suspend", "QUEUED": "evict"}
+_MEASURED = ("throughput", "rescale_cost_s", "worker_seconds")
+"""What a new master goes on measuring from."""
 _STOPPED = frozenset({"SUSPENDED", "QUEUED", "SUCCEEDED", "FAILED", "CANCELLED"})
 """States that a master reports as its last word."""
 
@@ -89,6 +91,7 @@ class MasterStore:
                 "desired": _desired(job.state, job.desired),
                 "target_workers": job.target_workers,
                 "bundle": job.spec.get("model_bundle", ""),
+                "measured": {name: job.status[name] for name in _MEASURED if name in job.status},
                 **await _durable(connection, job_id),
             }
 

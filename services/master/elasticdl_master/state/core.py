@@ -51,7 +51,7 @@ class MachineCore:
             setup.initial,
         )
         self.failures = FailureBook(self.limits)
-        self.throughput = Throughput()
+        self.throughput = Throughput(setup.measured)
         self.ending: Ending | None = None
         self.state = setup.state
         self.target_workers = setup.target_workers

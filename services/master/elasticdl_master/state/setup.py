@@ -32,6 +32,7 @@ class Setup:
         processes: the job's processes that the launcher knows.
         lists_by_worker: whether a worker must list the shards, because the reader is the user's.
         output: where the export, or predictions, go.
+        measured: speeds, cost of a change and service received that earlier masters reported.
     """
 
     spec: JobSpec
@@ -49,3 +50,4 @@ class Setup:
     processes: Sequence[ProcessStatus] = field(default_factory=list)
     lists_by_worker: bool = False
     output: str = ""
+    measured: Mapping[str, Any] = field(default_factory=dict)

@@ -58,8 +58,7 @@ def status_of(machine: JobMachine, trouble: str = "") -> dict[str, Any]:
         },
         "degraded": _degraded(machine, trouble),
         "duplicates": machine.duplicates + work.round.duplicates,
-        "throughput": {str(count): round(rate, 3) for count, rate in sorted(machine.throughput.by_workers.items())},
-        "rescale_cost_s": round(machine.throughput.rescale_cost_s, 3),
+        **machine.throughput.to_mapping(),
     }
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 from elasticdl_master.state.workers import Worker, WorkerPool
 
 _WINDOW_S = 5.0
@@ -9,11 +13,23 @@ _WEIGHT = 0.5
 
 
 class Throughput:
-    """Measures speed by number of workers, and the time from a larger target to all workers at work."""
+    """Measures speed by number of workers, the time a larger target takes to all workers at work, service received.
 
-    def __init__(self) -> None:
-        self.by_workers: dict[int, float] = {}
-        self.rescale_cost_s = 0.0
+    Args:
+        before: what earlier masters of the job measured, as ``to_mapping`` gave it; what makes no sense is left out.
+    """
+
+    def __init__(self, before: Mapping[str, Any] | None = None) -> None:
+        told = before or {}
+        speeds = told.get("throughput")
+        self.by_workers: dict[int, float] = {
+            int(count): _amount(rate)
+            for count, rate in (speeds.items() if isinstance(speeds, Mapping) else ())
+            if str(count).isdecimal() and _amount(rate) > 0
+        }
+        self.rescale_cost_s = _amount(told.get("rescale_cost_s"))
+        self.worker_seconds = _amount(told.get("worker_seconds"))
+        self._counted_at: float | None = None
         self._seen: dict[str, int] = {}
         self._total = 0
         self._window: tuple[int, float, int] | None = None
@@ -31,7 +47,10 @@ class Throughput:
             self._rescale = (after, now)
 
     def tick(self, workers: WorkerPool, now: float) -> None:
-        """Closes a window of measurement if the set of working workers was stable."""
+        """Counts the service received; closes a window of measurement if the set of working workers was stable."""
+        if self._counted_at is not None:
+            self.worker_seconds += len(workers.running) * max(now - self._counted_at, 0.0)
+        self._counted_at = now
         working = [worker for worker in workers.running if worker.steps > 0 and worker.phase == "training"]
         count = len(working)
         if self._rescale is not None and count >= self._rescale[0]:
@@ -46,6 +65,19 @@ class Throughput:
                 speed = (self._total - records) / (now - since)
                 self.by_workers[count] = _blend(self.by_workers.get(count, 0.0), speed)
             self._window = (count, now, self._total)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """What was measured, as JSON data: records/s by number of workers, seconds a change, worker-seconds."""
+        return {
+            "throughput": {str(count): round(rate, 3) for count, rate in sorted(self.by_workers.items())},
+            "rescale_cost_s": round(self.rescale_cost_s, 3),
+            "worker_seconds": round(self.worker_seconds, 1),
+        }
+
+
+def _amount(value: Any) -> float:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    return float(value) if good else 0.0
 
 
 def _blend(old: float, new: float) -> float:
