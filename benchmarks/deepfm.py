@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.harness import Report, Sample
 from benchmarks.training.cluster import Cluster, JobSide, job_fields
 from benchmarks.training.data import Clicks, frappe, generated
-from benchmarks.training.processes import Member, Team
+from benchmarks.training.processes import Member, Team, free_addresses
 from benchmarks.training.sides import Side, take_turns
 
 WORKERS, SERVERS = 4, 2
@@ -31,6 +31,10 @@ OURS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "local4": ("ours, 4 local steps", {"get_model_steps": 4}),
     "local4_bf16": ("ours, 4 local steps, bf16", {"get_model_steps": 4, "wire_dtype": "bfloat16"}),
 }
+TF_SIDES = (
+    ("tf_step", "TensorFlow ParameterServerStrategy, 1 step a call", 1),
+    ("tf_10_steps", "TensorFlow ParameterServerStrategy, 10 steps a call", 10),
+)
 AUC_OF = {"step": "each_step", "local4": "local4"}
 ABOUT = """DeepFM (ten fields) by asynchronous SGD with {batch} records in a minibatch and vectors of {dim},
 on {data}: {workers} workers and {servers} parameter servers as processes on one machine, samples a second of all
@@ -38,8 +42,8 @@ workers. Each side is measured {rounds} times, in turns, for {seconds:g} s after
 
 Ours are real jobs on a local cluster: tasks leased from the master, records read and parsed from RecordIO, tables on
 the parameter servers (`--embedding_threshold_bytes 0`), no XLA. All other sides have their minibatches in memory
-already. *No communication* are processes that each train a model of their own: what would be left if parameter servers
-cost nothing. *The original's design* and *Redis, 2019* are re-implementations of those designs made for this
+already. *No communication* are processes that each train a model of their own: what would be left if parameter
+servers cost nothing. *The original's design* and *Redis, 2019* are re-implementations of those designs made for this
 comparison (`benchmarks/peers`), not the programs of their time."""
 
 
@@ -63,8 +67,47 @@ def peers(data: Path, dim: int, batch: int, logs: Path) -> list[Side]:
             [{**one, "xla": True} for one in each],
             logs,
         ),
+        Team(
+            "redis_2019",
+            "Redis, 2019 design",
+            "benchmarks.peers.redis_store",
+            [{**one, "pipelined": False} for one in each],
+            logs,
+            ("benchmarks.peers.redis_server", [{"folder": str(logs / "redis-2019")}]),
+        ),
+        Team(
+            "redis_pipelined",
+            "Redis, one MGET and one MSET a step",
+            "benchmarks.peers.redis_store",
+            [{**one, "pipelined": True} for one in each],
+            logs,
+            ("benchmarks.peers.redis_server", [{"folder": str(logs / "redis-pipelined")}]),
+        ),
+        Team(
+            "original",
+            "the original's design",
+            "benchmarks.peers.original",
+            each,
+            logs,
+            (
+                "benchmarks.peers.original_server",
+                [{"dim": dim, "index": index, "count": SERVERS} for index in range(SERVERS)],
+            ),
+        ),
+        *(tf_strategy(name, label, steps, common, logs) for name, label, steps in TF_SIDES),
         Team("keras", "Keras fit, 1 process", "benchmarks.peers.keras_fit", [{**common, "optimizer": sgd}], logs),
     ]
+
+
+def tf_strategy(name: str, label: str, steps: int, common: Mapping[str, Any], logs: Path) -> Side:
+    """TensorFlow's own parameter servers: a coordinator besides."""
+    cluster = free_addresses({"worker": WORKERS, "ps": SERVERS})
+    tasks = [
+        {"cluster": cluster, "role": role, "index": index} for role in cluster for index in range(len(cluster[role]))
+    ]
+    coordinator = {**common, "cluster": cluster, "steps": steps}
+    servers = ("benchmarks.peers.tf_server", tasks)
+    return Team(name, label, "benchmarks.peers.tf_strategy", [coordinator], logs, servers)
 
 
 def plot(report: Report, found: Mapping[str, Sample], labels: Mapping[str, str]) -> None:

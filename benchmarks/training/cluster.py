@@ -9,10 +9,12 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from benchmarks.training.data import ZOO, Clicks
-from elasticdl import Client
+
+if TYPE_CHECKING:
+    from elasticdl import Client
 
 _COMMAND_S = 120.0
 _FIRST_S = 180.0
@@ -23,30 +25,36 @@ MANY_EPOCHS = 1_000_000
 
 
 class Cluster:
-    """``elasticdl up`` in a folder of its own, from ``with`` to its end.
+    """``elasticdl up`` in a folder of its own, from its first use to the end of ``with``.
 
     Args:
         folder: where it keeps everything; made.
         slots: workers that may run at once.
-
-    Attributes:
-        client: talks to it.
     """
-
-    client: Client
 
     def __init__(self, folder: Path, slots: int) -> None:
         self.folder, self._slots = folder, slots
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        """Talks to it."""
+        if self._client is None:
+            slots = str(self._slots)
+            _elasticdl(self.folder, "up", "--port", "0", "--slots", slots, "--policy", "fair", "--detach")
+            os.environ["ELASTICDL_DATA_DIR"] = str(self.folder)
+            from elasticdl import Client
+
+            self._client = Client()
+        return self._client
 
     def __enter__(self) -> Self:
-        _elasticdl(self.folder, "up", "--port", "0", "--slots", str(self._slots), "--policy", "fair", "--detach")
-        os.environ["ELASTICDL_DATA_DIR"] = str(self.folder)
-        self.client = Client()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.client.close()
-        _elasticdl(self.folder, "down")
+        if self._client is not None:
+            self._client.close()
+            _elasticdl(self.folder, "down")
 
     def run(self, say: Any, **fields: Any) -> Mapping[str, Any]:
         """Runs a job to its end; returns the API's view of it.

@@ -18,6 +18,11 @@ HIDDEN = (64, 32)
 LEARNING_RATE = 0.1
 
 
+def load_keras() -> None:
+    """Imports the Keras that TensorFlow loads late."""
+    assert tf.keras.Model is not None
+
+
 def one_thread() -> None:
     """Sizes TensorFlow's pools for a process that shares its cores with others, as our workers do."""
     tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
+import functools
 import importlib
 import json
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]
 _START_S = 240.0
@@ -23,39 +27,69 @@ _PR_SET_PDEATHSIG = 1
 Train = Callable[[float], int]
 
 
+class Nursery:
+    """A process that has imported TensorFlow, but not run it, and forks members: imports are paid for once."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "OPENBLAS_NUM_THREADS": "1"}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.training.processes", str(theirs.fileno())],
+                cwd=ROOT,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._socket.settimeout(_START_S)
+
+    def fork(self, module: str, arguments: dict[str, Any], log: Path, cpus: Sequence[int] | None) -> Any:
+        """A new member: its process id, and files for requests and answers."""
+        requests, our_requests = os.pipe()
+        our_answers, answers = os.pipe()
+        order = {"module": module, "arguments": arguments, "cpus": list(cpus) if cpus is not None else None}
+        with log.open("ab") as errors:
+            socket.send_fds(self._socket, [json.dumps(order).encode()], [requests, answers, errors.fileno()])
+            pid = int(self._socket.recv(64))
+        os.close(requests)
+        os.close(answers)
+        return pid, os.fdopen(our_requests, "wb"), os.fdopen(our_answers, "rb", buffering=0)
+
+    def close(self) -> None:
+        """Ends it, and with it all its children."""
+        self._process.kill()
+        self._process.wait(10)
+        self._socket.close()
+
+
+@functools.cache
+def nursery() -> Nursery:
+    """The one of this process; ends with it."""
+    made = Nursery()
+    atexit.register(made.close)
+    return made
+
+
 class Member:
     """A child process that answers requests, one line of JSON each.
 
     Args:
-        module: what it runs; ``module.start(arguments)`` gives the function that answers.
+        module: what it runs; ``module.start(arguments)`` gives the function that trains, and perhaps a first answer.
         arguments: JSON data for it.
-        log: file for its errors.
+        log: file for its output.
         cpus: cores that it may use; all by default.
     """
 
     def __init__(self, module: str, arguments: dict[str, Any], log: Path, cpus: Sequence[int] | None = None) -> None:
         self.module, self._log = module, log
-        command = [sys.executable, "-m", "benchmarks.training.processes", module, json.dumps(arguments)]
-        if cpus is not None:
-            command = ["taskset", "-c", ",".join(map(str, cpus)), *command]
-        environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-            )
+        self._pid, self._requests, self._answers = nursery().fork(module, arguments, log, cpus)
 
     def ask(self, request: Any) -> None:
         """Sends a request; ``answer`` gives what comes back."""
-        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
+            self._requests.write(json.dumps(request).encode() + b"\n")
+            self._requests.flush()
 
     def answer(self, timeout: float = _START_S) -> Any:
         """The next answer.
@@ -63,25 +97,22 @@ class Member:
         Raises:
             RuntimeError: the process ended, or did not answer in time.
         """
-        assert self._process.stdout is not None
         with selectors.DefaultSelector() as waiting:
-            waiting.register(self._process.stdout, selectors.EVENT_READ)
+            waiting.register(self._answers, selectors.EVENT_READ)
             if not waiting.select(timeout):
-                raise RuntimeError(f"{self.module} did not answer within {timeout:.0f} s; see {self._log}")
-        line = self._process.stdout.readline()
+                raise RuntimeError(f"{self.module} did not answer within {timeout:.0f} s")
+        line = self._answers.readline()
         if not line:
-            end = self._log.read_text(errors="replace")[-1500:] if self._log.exists() else ""
-            raise RuntimeError(f"{self.module} ended with {self._process.wait(10)}:\n{end}")
+            raise RuntimeError(f"{self.module} ended:\n{self._log.read_text(errors='replace')[-1500:]}")
         return json.loads(line)
 
     def close(self) -> None:
         """Ends it and all that it started."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(10)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+            os.killpg(self._pid, signal.SIGKILL)
+        with contextlib.suppress(BrokenPipeError):
+            self._requests.close()
+        self._answers.close()
 
 
 class Team:
@@ -149,6 +180,18 @@ class Team:
         self._servers.clear()
 
 
+def free_addresses(counts: Mapping[str, int]) -> dict[str, list[str]]:
+    """Addresses on this machine that nobody listens on now, as many as wanted for each role."""
+    with contextlib.ExitStack() as stack:
+
+        def free() -> str:
+            probe = stack.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            return f"127.0.0.1:{probe.getsockname()[1]}"
+
+        return {role: [free() for _ in range(count)] for role, count in counts.items()}
+
+
 def for_a_while(step: Callable[[int], int]) -> Train:
     """Calls ``step(i)``, which returns its samples, with i = 0, 1, ... until the seconds are over."""
     count = 0
@@ -165,21 +208,52 @@ def for_a_while(step: Callable[[int], int]) -> Train:
 
 
 def main() -> None:
-    """Runs a member: module and JSON arguments on the command line, requests on stdin, answers on stdout."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    """Runs the nursery: orders come over the socket whose number is the argument."""
+    _die_with_parent()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
+    orders = socket.socket(fileno=int(sys.argv[1]))
+    while True:
+        order, descriptors, _, _ = socket.recv_fds(orders, 1 << 16, 3)
+        if not order:
+            return
+        pid = os.fork()
+        if pid == 0:
+            orders.close()
+            _be_member(json.loads(order), *descriptors)
+        orders.send(str(pid).encode())
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _be_member(order: dict[str, Any], requests: int, answers: int, log: int) -> None:
+    """A member's life in its forked process; never returns."""
+    try:
+        os.setsid()
+        _die_with_parent()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        if order["cpus"] is not None:
+            os.sched_setaffinity(0, order["cpus"])
+        _live(order, os.fdopen(requests, "rb"), os.fdopen(answers, "w"))
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+def _live(order: dict[str, Any], requests: IO[bytes], answers: IO[str]) -> None:
     def answer(value: Any) -> None:
         answers.write(json.dumps(value) + "\n")
         answers.flush()
 
-    module = importlib.import_module(sys.argv[1])
-    started = module.start(json.loads(sys.argv[2]))
+    module = importlib.import_module(order["module"])
+    started = module.start(order["arguments"])
     train, first = started if isinstance(started, tuple) else (started, "ready")
     answer(first)
-    for line in sys.stdin:
+    for line in requests:
         request = json.loads(line)
         if "train" in request:
             begun = time.monotonic()
@@ -187,7 +261,11 @@ def main() -> None:
             answer({"samples": samples, "seconds": time.monotonic() - begun})
         else:
             answer(module.answer(request))
-    os._exit(0)
+
+
+def _die_with_parent() -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":
