@@ -19,10 +19,13 @@ from elasticdl_core.scheduling.throughput import fit
 Basis = Literal["measured", "similar", "estimated", "assumed"]
 """How a speed is known: from the job itself, from similar jobs, by the curve through these, or not at all."""
 
-UNCERTAINTY: Mapping[str, float] = {"measured": 0.2, "similar": 0.35, "estimated": 0.6, "assumed": 1.0}
-"""Relative error that four of five ends stay within, by how the job's speed at its present size is known."""
+UNCERTAINTY: Mapping[str, float] = {"measured": 0.5, "similar": 0.55, "estimated": 0.75, "assumed": 1.0}
+"""Relative error that four of five ends stay within, by how the job's speed at its present size is known.
 
-WAITING_UNCERTAINTY = 0.3
+Measured by ``benchmarks/eta.py``. Most of it is not the speed's: jobs that are submitted later take workers away.
+"""
+
+WAITING_UNCERTAINTY = 0.1
 """Added for a job that does not run yet: its start depends on the others' ends."""
 
 MOST_POINTS = 24
