@@ -8,23 +8,19 @@ turns. Ours are jobs on a local cluster, measured by the records that the worker
 
 from __future__ import annotations
 
-import argparse
-import shutil
-import signal
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Report, Sample
-from benchmarks.training.cluster import Cluster, JobSide, job_fields
-from benchmarks.training.data import Clicks, frappe, generated
+from benchmarks.training.cluster import job_fields
+from benchmarks.training.data import LEARNING_RATE, Clicks
 from benchmarks.training.processes import Member, Team, free_addresses
-from benchmarks.training.sides import Side, take_turns
+from benchmarks.training.setting import Setting, parser, setting
+from benchmarks.training.sides import Side
 
 WORKERS, SERVERS = 4, 2
-LEARNING_RATE = 0.1
 OURS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "step": ("ours, each step", {}),
     "step_bf16": ("ours, each step, bf16", {"wire_dtype": "bfloat16"}),
@@ -36,15 +32,15 @@ TF_SIDES = (
     ("tf_10_steps", "TensorFlow ParameterServerStrategy, 10 steps a call", 10),
 )
 AUC_OF = {"step": "each_step", "local4": "local4"}
-ABOUT = """DeepFM (ten fields) by asynchronous SGD with {batch} records in a minibatch and vectors of {dim},
-on {data}: {workers} workers and {servers} parameter servers as processes on one machine, samples a second of all
+ABOUT = """DeepFM (ten fields) by asynchronous SGD with {batch} records in a minibatch and vectors of {dim}, on
+{data}: {workers} workers and {servers} parameter servers as processes on one machine, samples a second of all
 workers. Each side is measured {rounds} times, in turns, for {seconds:g} s after a warm-up; medians count.
 
-Ours are real jobs on a local cluster: tasks leased from the master, records read and parsed from RecordIO, tables on
-the parameter servers (`--embedding_threshold_bytes 0`), no XLA. All other sides have their minibatches in memory
-already. *No communication* are processes that each train a model of their own: what would be left if parameter
-servers cost nothing. *The original's design* and *Redis, 2019* are re-implementations of those designs made for this
-comparison (`benchmarks/peers`), not the programs of their time."""
+Ours are real jobs on a local cluster: tasks leased from the master, records read and parsed from RecordIO,
+tables on the parameter servers (`--embedding_threshold_bytes 0`), no XLA. All other sides have their
+minibatches in memory already. *No communication* are processes that each train a model of their own: what would
+be left if parameter servers cost nothing. *The original's design* and *Redis, 2019* are re-implementations of
+those designs made for this comparison (`benchmarks/peers`), not the programs of their time."""
 
 
 def peers(data: Path, dim: int, batch: int, logs: Path) -> list[Side]:
@@ -142,114 +138,71 @@ def targets(report: Report, found: Mapping[str, Sample]) -> None:
     ratio("deepfm_limit_local4", "local4", ("alone",), 0.92)
 
 
-def accuracy(report: Report, clicks: Clicks, folder: Path, cluster: Cluster, options: argparse.Namespace) -> None:
+def accuracy(report: Report, clicks: Clicks, here: Setting) -> None:
     """AUC on what was held out after some epochs: ours against single-process Keras."""
-    epochs = options.epochs
-    arguments = {
-        "data": str(folder / "clicks.npz"),
-        "dim": options.dim,
-        "batch": options.batch,
-        "optimizer": {"kind": "SGD", "lr": LEARNING_RATE},
-    }
-    clicks.write_records(folder / "once")
-    keras = Member("benchmarks.peers.keras_fit", arguments, folder / "keras-auc.log")
+    options, records = here.options, here.records(clicks, 1)
+    sgd = {"kind": "SGD", "lr": LEARNING_RATE}
+    arguments = {"data": str(here.arrays(clicks)), "dim": options.dim, "batch": options.batch, "optimizer": sgd}
+    keras = Member("benchmarks.peers.keras_fit", arguments, here.folder / "keras-auc.log")
     try:
         keras.answer()
-        keras.ask({"epochs": epochs})
+        keras.ask({"epochs": options.epochs})
         expected = keras.answer(600)["auc"]
     finally:
         keras.close()
-    report.say(f"AUC of single-process Keras after {epochs} epochs: {expected:.4f}")
+    report.say(f"AUC of single-process Keras after {options.epochs} epochs: {expected:.4f}")
+    report.text(f"## Accuracy\n\nAUC on {len(clicks.held_out_ids):,} held-out records after {options.epochs} epochs.")
     rows: list[tuple[str, float, float]] = [("Keras fit, 1 process", expected, 0.0)]
     for name, target in AUC_OF.items():
         if options.sides and name not in options.sides:
             continue
         label, fields = OURS[name]
-        found = cluster.run(
-            report.say,
-            **job_fields(
-                clicks,
-                folder / "once",
-                dim=options.dim,
-                batch=options.batch,
-                servers=SERVERS,
-                **{
-                    **fields,
-                    "num_epochs": epochs,
-                    "num_minibatches_per_task": 4,
-                    "validation_data": str(folder / "once" / "validation"),
-                    "min_workers": WORKERS,
-                    "max_workers": WORKERS,
-                },
-            ),
+        whole = {
+            "num_epochs": options.epochs,
+            "num_minibatches_per_task": 4,
+            "validation_data": str(records / "validation"),
+            "optimizer_params": sgd,
+            "min_workers": WORKERS,
+            "max_workers": WORKERS,
+        }
+        spec = job_fields(
+            clicks, records, dim=options.dim, batch=options.batch, servers=SERVERS, **{**fields, **whole}
         )
-        auc = float(found["status"]["metrics"]["auc"])
+        auc = float(here.cluster.run(report.say, **spec)["status"]["metrics"]["auc"])
         rows.append((label, auc, auc - expected))
         report.target(f"deepfm_auc_{target}", auc - expected, -0.003)
-    report.text(f"## Accuracy\n\nAUC on {len(clicks.held_out_ids):,} held-out records after {epochs} epochs.")
     report.table(["side", "AUC", "against Keras"], [(a, f"{b:.4f}", f"{c:+.4f}") for a, b, c in rows])
 
 
 def main() -> int:
     """Runs the command line; returns the exit code."""
-    options = _options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
-    clicks = frappe(options.data) if options.data else generated()
-    rounds, seconds = (1, 4.0) if options.quick else (3, 6.0)
-    about = ABOUT.format(
-        batch=options.batch,
-        dim=options.dim,
-        data=f"{clicks.name}, {len(clicks.ids):,} records of {clicks.vocabulary:,} ids",
-        workers=WORKERS,
-        servers=SERVERS,
-        rounds=rounds,
-        seconds=seconds,
-    )
-    report = Report("deepfm", "DeepFM against other ways to train it", about)
-    folder = Path(tempfile.mkdtemp(prefix="elasticdl-bench-"))
-    try:
-        clicks.save(folder / "clicks.npz")
-        clicks.write_records(folder / "data", least=1_000_000)
-        report.say(f"data: {clicks.name}, {len(clicks.ids):,} records")
-        with Cluster(folder / "cluster", WORKERS) as cluster:
-            fields = {"dim": options.dim, "batch": options.batch, "servers": SERVERS}
-            sides: list[Side] = [
-                JobSide(name, label, cluster, WORKERS, job_fields(clicks, folder / "data", **fields, **extra))
-                for name, (label, extra) in OURS.items()
-            ]
-            sides += peers(folder / "clicks.npz", options.dim, options.batch, folder)
-            known = {side.name: side for side in sides}
-            _refuse_unknown(options.sides, known)
-            chosen = [side for side in sides if not options.sides or side.name in options.sides]
-            found = take_turns(chosen, rounds, seconds, report.say)
-            rows = [(known[n].label, s.median, f"{s.spread:.0%}") for n, s in found.items()]
-            report.text("## Speed")
-            report.table(["side", "samples/s", "spread"], sorted(rows, key=lambda row: -float(row[1])))
-            plot(report, found, {name: side.label for name, side in known.items()})
-            targets(report, found)
-            if options.epochs and (not options.sides or set(options.sides) & set(AUC_OF)):
-                accuracy(report, clicks, folder, cluster, options)
+    made = parser(__doc__)
+    made.add_argument("--epochs", type=int, default=10, help="epochs before the AUC is compared; 0 skips that")
+    options = made.parse_args()
+    with setting(options, WORKERS) as here:
+        clicks = here.clicks()
+        about = ABOUT.format(
+            batch=options.batch,
+            dim=options.dim,
+            data=f"{clicks.name}, {len(clicks.ids):,} records of {clicks.vocabulary:,} ids",
+            workers=WORKERS,
+            servers=SERVERS,
+            rounds=here.rounds,
+            seconds=here.seconds,
+        )
+        report = Report("deepfm", "DeepFM against other ways to train it", about)
+        sides: list[Side] = [
+            here.job(name, label, clicks, WORKERS, SERVERS, **fields) for name, (label, fields) in OURS.items()
+        ]
+        sides += peers(here.arrays(clicks), options.dim, options.batch, here.folder)
+        report.text("## Speed")
+        found = here.compare(report, sides)
+        plot(report, found, {side.name: side.label for side in sides})
+        targets(report, found)
+        if options.epochs and (not options.sides or set(options.sides) & set(AUC_OF)):
+            accuracy(report, clicks, here)
         report.write()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return 0
-
-
-def _refuse_unknown(names: list[str], known: Mapping[str, Side]) -> None:
-    wrong = sorted(set(names) - set(known))
-    if wrong:
-        raise SystemExit(f"there are no sides {wrong}; there are: {', '.join(known)}")
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of frappe in libfm format (default: generated clicks)")
-    parser.add_argument("--quick", action="store_true", help="measure once, briefly")
-    parser.add_argument("--sides", type=lambda text: text.split(","), default=[], help="measure these only")
-    parser.add_argument("--dim", type=int, default=64, help="numbers in a vector (default: 64)")
-    parser.add_argument("--batch", type=int, default=512, help="records in a minibatch (default: 512)")
-    parser.add_argument("--epochs", type=int, default=10, help="epochs before the AUC is compared; 0 skips that")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

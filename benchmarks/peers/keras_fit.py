@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.training.data import ZOO, Clicks
+from benchmarks.training.models import use_threads
 from benchmarks.training.processes import Train
 
 _HELD: dict[str, Any] = {}
@@ -19,11 +20,10 @@ def start(arguments: dict[str, Any]) -> Train:
 
     Args:
         arguments: ``data``, ``dim``, ``batch``, ``optimizer`` (arguments of the zoo's ``optimizer``), and ``threads``
-            of TensorFlow, if not all.
+            of TensorFlow, if not all; ``xla`` false keeps Keras from choosing XLA.
     """
     if arguments.get("threads"):
-        tf.config.threading.set_intra_op_parallelism_threads(arguments["threads"])
-        tf.config.threading.set_inter_op_parallelism_threads(arguments["threads"])
+        use_threads(arguments["threads"])
     clicks = Clicks.load(arguments["data"])
     zoo = _zoo()
     _HELD.update(arguments=arguments, clicks=clicks, zoo=zoo)
@@ -78,7 +78,8 @@ def _zoo() -> Any:
 def _compiled() -> Any:
     arguments, zoo = _HELD["arguments"], _HELD["zoo"]
     model = zoo.forward(_HELD["clicks"].vocabulary, arguments["dim"])
-    model.compile(optimizer=zoo.optimizer(**arguments["optimizer"]), loss=zoo.loss)
+    jit = "auto" if arguments.get("xla", True) else False
+    model.compile(optimizer=zoo.optimizer(**arguments["optimizer"]), loss=zoo.loss, jit_compile=jit)
     return model
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.training.data import Clicks
-from benchmarks.training.models import InGraph, one_thread
+from benchmarks.training.models import InGraph, use_threads
 from benchmarks.training.processes import Train, for_a_while
 
 
@@ -15,9 +15,9 @@ def start(arguments: dict[str, Any]) -> Train:
     """Builds the model and gets the data into memory.
 
     Args:
-        arguments: ``data``, ``dim``, ``batch``, ``seed``, ``xla``.
+        arguments: ``data``, ``dim``, ``batch``, ``seed``, ``xla``, and ``threads``, 1 by default.
     """
-    one_thread()
+    use_threads(arguments.get("threads", 1))
     clicks = Clicks.load(arguments["data"])
     model = InGraph(clicks.vocabulary, arguments["dim"])
     minibatches = [

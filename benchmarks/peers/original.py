@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.peers.original_messages import METHODS, SERVICE, Model, PullRows, array, tensor
 from benchmarks.training.data import Clicks
-from benchmarks.training.models import RowsIn, dense_values, one_thread
+from benchmarks.training.models import RowsIn, dense_values, use_threads
 from benchmarks.training.processes import Train, for_a_while
 
 _TIMEOUT_S = 60.0
@@ -25,7 +25,7 @@ def start(arguments: dict[str, Any]) -> Train:
     Args:
         arguments: ``data``, ``dim``, ``batch``, ``seed``, and the addresses of the ``servers``.
     """
-    one_thread()
+    use_threads()
     clicks, batch = Clicks.load(arguments["data"]), int(arguments["batch"])
     minibatches = clicks.minibatches(batch, arguments["seed"])
     servers = Servers(arguments["servers"], len(dense_values(arguments["dim"])))

@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.peers.original_messages import METHODS, SERVICE, Model, array, tensor
-from benchmarks.training.models import LEARNING_RATE, dense_values, one_thread
+from benchmarks.training.data import LEARNING_RATE
+from benchmarks.training.models import dense_values, use_threads
 from benchmarks.training.processes import Train
 
 _KEPT: list[Any] = []
@@ -29,7 +30,7 @@ def start(arguments: dict[str, Any]) -> tuple[Train, str]:
     Args:
         arguments: ``dim``, and ``index`` of this server of ``count``.
     """
-    one_thread()
+    use_threads()
     servicer = ParameterServer(arguments["dim"], arguments["index"], arguments["count"])
     server = grpc.server(futures.ThreadPoolExecutor(_THREADS))
     handlers = {

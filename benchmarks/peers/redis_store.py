@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import redis
 
-from benchmarks.training.data import Clicks
-from benchmarks.training.models import LEARNING_RATE, RowsIn, dense_values, first_vectors, one_thread
+from benchmarks.training.data import LEARNING_RATE, Clicks
+from benchmarks.training.models import RowsIn, dense_values, first_vectors, use_threads
 from benchmarks.training.processes import Train, for_a_while
 
 
@@ -24,7 +24,7 @@ def start(arguments: dict[str, Any]) -> Train:
     Args:
         arguments: ``data``, ``dim``, ``batch``, ``seed``, ``pipelined``, and ``servers`` with Redis' socket.
     """
-    one_thread()
+    use_threads()
     clicks, dim, batch = Clicks.load(arguments["data"]), int(arguments["dim"]), int(arguments["batch"])
     minibatches = clicks.minibatches(batch, arguments["seed"])
     kind = Pipelined if arguments["pipelined"] else OneByOne

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.training.models import one_thread
+from benchmarks.training.models import use_threads
 from benchmarks.training.processes import Train
 
 _KEPT: list[Any] = []
@@ -18,7 +18,7 @@ def start(arguments: dict[str, Any]) -> tuple[Train, str]:
     Args:
         arguments: ``cluster``, ``role`` and ``index``.
     """
-    one_thread()
+    use_threads()
     _KEPT.append(
         tf.distribute.Server(
             tf.train.ClusterSpec(arguments["cluster"]),

@@ -14,8 +14,8 @@ os.environ["GRPC_FAIL_FAST"] = "use_caller"
 
 import tensorflow as tf
 
-from benchmarks.training.data import Clicks
-from benchmarks.training.models import LEARNING_RATE, dense_values, first_vectors, logit, loss_of
+from benchmarks.training.data import LEARNING_RATE, Clicks
+from benchmarks.training.models import dense_values, first_vectors, logit, loss_of
 from benchmarks.training.processes import Train
 
 

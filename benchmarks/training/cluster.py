@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _COMMAND_S = 120.0
 _FIRST_S = 180.0
 _END_S = 120.0
+_LATE_S = 30.0
+_LEAST_TASKS = 5
 _POLL_S = 0.004
 _ENDED = {"SUCCEEDED", "FAILED", "CANCELLED"}
 MANY_EPOCHS = 1_000_000
@@ -30,10 +32,11 @@ class Cluster:
     Args:
         folder: where it keeps everything; made.
         slots: workers that may run at once.
+        cpus: cores that it and its jobs may use; all by default.
     """
 
-    def __init__(self, folder: Path, slots: int) -> None:
-        self.folder, self._slots = folder, slots
+    def __init__(self, folder: Path, slots: int, cpus: Sequence[int] | None = None) -> None:
+        self.folder, self._slots, self._cpus = folder, slots, cpus
         self._client: Client | None = None
 
     @property
@@ -41,7 +44,8 @@ class Cluster:
         """Talks to it."""
         if self._client is None:
             slots = str(self._slots)
-            _elasticdl(self.folder, "up", "--port", "0", "--slots", slots, "--policy", "fair", "--detach")
+            up = ("up", "--port", "0", "--slots", slots, "--policy", "fair", "--detach")
+            _elasticdl(self.folder, *up, cpus=self._cpus)
             os.environ["ELASTICDL_DATA_DIR"] = str(self.folder)
             from elasticdl import Client
 
@@ -113,6 +117,9 @@ class JobSide:
             meter.watch(self._warm_up)
             meter.forget()
             meter.watch(seconds)
+            late = time.monotonic() + _LATE_S
+            while meter.fewest() < _LEAST_TASKS and time.monotonic() < late:
+                meter.watch(0.2)
             return meter.rate()
         finally:
             self.close()
@@ -164,6 +171,10 @@ class TraceMeter:
         """Number of workers that have processed a task."""
         return len(self._arrivals)
 
+    def fewest(self) -> int:
+        """Tasks of the worker that has finished the fewest since counting began."""
+        return min(map(len, self._arrivals.values()), default=0)
+
     def forget(self) -> None:
         """Counts anew from now."""
         for arrivals in self._arrivals.values():
@@ -184,7 +195,7 @@ class TraceMeter:
         """
         total = 0.0
         for owner, arrivals in self._arrivals.items():
-            if len(arrivals) < 3:
+            if len(arrivals) < _LEAST_TASKS:
                 raise RuntimeError(f"{owner} finished {len(arrivals)} tasks only while it was measured")
             records = sum(count for _, count in arrivals[1:])
             total += records / (arrivals[-1][0] - arrivals[0][0])
@@ -222,7 +233,6 @@ def job_fields(clicks: Clicks, data: Path, *, dim: int, batch: int, servers: int
         "name": "deepfm",
         "model_def": "deepfm.forward",
         "model_params": {"ids": clicks.vocabulary, "dim": dim},
-        "optimizer_params": {"kind": "SGD", "lr": 0.1},
         "training_data": str(data / "train"),
         "minibatch_size": batch,
         "num_minibatches_per_task": 16,
@@ -234,9 +244,10 @@ def job_fields(clicks: Clicks, data: Path, *, dim: int, batch: int, servers: int
     }
 
 
-def _elasticdl(folder: Path, *arguments: str) -> None:
+def _elasticdl(folder: Path, *arguments: str, cpus: Sequence[int] | None = None) -> None:
+    prefix = ["taskset", "-c", ",".join(map(str, cpus))] if cpus is not None else []
     done = subprocess.run(
-        [sys.executable, "-m", "elasticdl", *arguments],
+        [*prefix, sys.executable, "-m", "elasticdl", *arguments],
         env=os.environ | {"ELASTICDL_DATA_DIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -12,10 +12,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.training.data import FIELDS
+from benchmarks.training.data import FIELDS, LEARNING_RATE
 
 HIDDEN = (64, 32)
-LEARNING_RATE = 0.1
 
 
 def load_keras() -> None:
@@ -23,10 +22,10 @@ def load_keras() -> None:
     assert tf.keras.Model is not None
 
 
-def one_thread() -> None:
+def use_threads(threads: int = 1) -> None:
     """Sizes TensorFlow's pools for a process that shares its cores with others, as our workers do."""
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(2)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
 
 
 def dense_values(dim: int, seed: int = 0) -> list[np.ndarray[Any, Any]]:
