@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.harness.report import Report
 from elasticdl import Client
 from elasticdl.client import Job
-from experiments.harness.cluster import simulated_job, temporary_cluster
+from experiments.harness.cluster import results_of, simulated_job, temporary_cluster
 from experiments.harness.recording import Array, Level, count, read_journal, read_steps, workers_of
 from experiments.harness.service import Demand, Service
 
@@ -29,7 +29,6 @@ DAY_S = 24 * 3600.0
 MEASURED_S = 15.0
 JOBS = ("blue", "green")
 COLORS = ["#b279a2", "#4c78a8", "#54a24b", "#e45756"]
-RESULTS = Path(__file__).resolve().parents[1] / "docs" / "experiments"
 DATA = Path(__file__).resolve().parent / "data" / "service_demand.csv"
 ABOUT = f"""Training jobs fill what a service leaves: the second experiment of the published design, which ran NGINX
 under a varying load beside elastic training, and claims a utilisation above 90 %.
@@ -87,7 +86,9 @@ def main() -> None:
     scale = (options.minutes or 8.0) * 60.0 / DAY_S
     if options.quick:
         demand, scale = demand.part(14.0 * 3600.0, 21.5 * 3600.0), 0.01 / 3.6
-    report = Report("colocation", "Training beside a service", ABOUT, "./dev experiment colocation", RESULTS)
+    report = Report(
+        "colocation", "Training beside a service", ABOUT, "./dev experiment colocation", results_of(options.quick)
+    )
     day = run(report, demand, scale, options.keep)
     describe(report, day, scale)
     report.write()

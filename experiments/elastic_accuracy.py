@@ -16,7 +16,7 @@ from elasticdl import Client
 from elasticdl.client import Job
 from elasticdl.data.clicks import encode_clicks
 from elasticdl.data.recordio import Writer
-from experiments.harness.cluster import EXAMPLES, LocalCluster, finished, temporary_cluster
+from experiments.harness.cluster import EXAMPLES, LocalCluster, finished, results_of, temporary_cluster
 from experiments.harness.recording import count, read_journal, workers_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ MODELS = {"wide_deep": "Wide & Deep", "xdeepfm": "xDeepFM"}
 WAYS = {"fixed 4": "#4c78a8", "fixed 8": "#54a24b", "elastic 4-8": "#e45756"}
 SWITCHES = (0.15, 0.3, 0.45, 0.6, 0.75, 0.9)
 RUN_S = 600.0
-RESULTS = Path(__file__).resolve().parents[1] / "docs" / "experiments"
 ABOUT = f"""Does it hurt the model that the number of workers changes while it is trained? The third experiment of the
 published design: Wide & Deep and xDeepFM, trained with {FEW} workers throughout, with {MANY} throughout,
 and with a number that changes between the two.
@@ -88,7 +87,7 @@ def main() -> None:
     else:
         records = 40_000 if options.quick else options.records
         clicks = generated(records + 20_000, held_out=20_000)
-    report = Report("elastic_accuracy", "Elastic training and accuracy", ABOUT, _command(), RESULTS)
+    report = Report("elastic_accuracy", "Elastic training and accuracy", ABOUT, _command(), results_of(options.quick))
     report.text(
         f"Data: {clicks.name}, {len(clicks.ids):,} records to train on in {options.epochs} epochs, "
         f"{len(clicks.held_out_ids):,} held out; minibatches of {MINIBATCH}; {seeds} seeds."

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.harness.report import Report
 from elasticdl import Client
-from experiments.harness.cluster import LocalCluster, finished, simulated_job, temporary_cluster
+from experiments.harness.cluster import LocalCluster, finished, results_of, simulated_job, temporary_cluster
 from experiments.harness.recording import Level, Stay, Steps, count, mean_over, read_journal, read_steps, workers_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ STEP_S = 0.25
 MEASURED_S = 15.0
 """A job that runs this long has told the scheduler its speed."""
 COLORS = ["#4c78a8", "#f58518"]
-RESULTS = Path(__file__).resolve().parents[1] / "docs" / "experiments"
 GANG_S, ORIGINAL_S, IDEAL_S = 1300.0, 1100.0, 1010.0
 ABOUT = f"""Two jobs on a cluster that cannot hold both: the first experiment of the published design. There, two jobs
 of 175 CPUs each ran on 320 CPUs, each for about 650 s alone; the second was submitted at 300 s. One after
@@ -84,7 +83,9 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave the cluster's directory for a look into it")
     options = parser.parse_args()
     scale = options.scale or (0.05 if options.quick else 0.25)
-    report = Report("two_jobs", "Two jobs on one cluster", ABOUT, "./dev experiment two_jobs", RESULTS)
+    report = Report(
+        "two_jobs", "Two jobs on one cluster", ABOUT, "./dev experiment two_jobs", results_of(options.quick)
+    )
     report.text(f"One second of the paper's takes {scale:g} s here.")
     outcomes = []
     with temporary_cluster(options.keep) as cluster:

@@ -19,6 +19,7 @@ from elasticdl.client import Job
 
 ZOO = Path(__file__).with_name("zoo")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "experiments"
 _UP_S = 300.0
 _DOWN_S = 180.0
 
@@ -141,3 +142,10 @@ def finished(job: Job) -> Job:
     if job.state != "SUCCEEDED":
         raise ExperimentError(f"{job.id} ended as {job.state}: {job.error.message if job.error else job.reason}")
     return job
+
+
+def results_of(quick: bool) -> Path:
+    """Where a report goes: with the others, or, of a quick look, into the temporary directory."""
+    if not quick:
+        return RESULTS
+    return Path(tempfile.gettempdir()) / "elasticdl-experiments"
