@@ -15,10 +15,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import psutil
 import structlog
 
 from elasticdl_core.errors import InvalidInputError, UnavailableError
+from elasticdl_runtime.launch.process import memory
 from elasticdl_runtime.launch.process.child import Command, ShimProcess, spawn_shim
 from elasticdl_runtime.launch.process.zygote import EXIT_NO_IMPORT, MAX_ORDER, ROOM, Order
 
@@ -70,7 +70,7 @@ def wanted(setting: str) -> bool:
     if setting == "on" and not able:
         raise InvalidInputError("ELASTICDL_ZYGOTE=on needs Linux", fix="set it to auto or off")
     if setting == "auto":
-        return able and int(psutil.virtual_memory().available) >= AUTO_MEMORY
+        return able and memory.available_bytes() >= AUTO_MEMORY
     return setting == "on"
 
 
