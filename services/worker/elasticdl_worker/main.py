@@ -80,7 +80,13 @@ async def _serve(environment: Environment, stop: asyncio.Event, start_up: StartU
         start_up.done("register")
         session = Session(master, heartbeat_s=welcome.heartbeat_s, ps_generation=welcome.ps_generation)
         holder.append(session)
-        parameters = ParameterClient(list(welcome.ps_addresses), token, owner, welcome.spec.wire_dtype)
+        parameters = ParameterClient(
+            list(welcome.ps_addresses),
+            token,
+            owner,
+            welcome.spec.wire_dtype,
+            hot_rows_staleness=welcome.spec.hot_rows_staleness,
+        )
         stack.push_async_callback(parameters.close)
         session.on_servers_changed(
             lambda addresses, generation: parameters.update_servers(list(addresses), str(generation))

@@ -12,14 +12,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl_core.errors import ConflictError, UnavailableError
+from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.checkpoint_files import CheckpointFile
 from elasticdl_runtime.convert.parameters import check_wire_dtype, mode_to_json, optimizer_to_json, table_to_message
-from elasticdl_runtime.rpc.framing import encode_frame
+from elasticdl_runtime.rpc.framing import allocate_frame, encode_frame
 from elasticdl_runtime.rpc.service import CHUNK_BYTES
 from elasticdl_worker.parameters.connection import ServerConnection, read_header
+from elasticdl_worker.parameters.hot_rows import HotRows
 from elasticdl_worker.parameters.layout import Layout, PartialPull
 from elasticdl_worker.parameters.types import Gradients, Pulled, PushResult
 
@@ -29,6 +30,9 @@ _REMEMBERED_PULLS = 256
 _OTHERS_TURN_S = 5.0
 """How long the worker that initialised the first PS may take to initialise another one."""
 _POLL_S = 0.1
+MESSAGE_BYTES = 256 << 20
+"""Pulls and pushes of more rows are cut: gRPC takes messages of 1 GiB at most, and each is in memory twice."""
+HOT_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,9 @@ class ParameterClient:
         worker: the worker's incarnation as its token says it, e.g. ``worker-3.1``.
         wire_dtype: ``float32`` or ``bfloat16`` for rows and their gradients on the wire.
         patience_s: for how long an unreachable PS is tried again.
+        hot_rows_staleness: for how many own updates rows that are seen often are kept here; 0 keeps none.
+        hot_rows: how many are kept of each table.
+        message_bytes: what is larger travels in several messages, or pieces of one; at most 1 GiB.
 
     Raises:
         InvalidInputError: the wire dtype is unknown.
@@ -63,6 +70,9 @@ class ParameterClient:
         wire_dtype: str = "float32",
         *,
         patience_s: float = 120.0,
+        hot_rows_staleness: int = 0,
+        hot_rows: int = HOT_ROWS,
+        message_bytes: int = MESSAGE_BYTES,
     ) -> None:
         self._worker = worker
         self._token = token
@@ -73,7 +83,11 @@ class ParameterClient:
         self._mode = UpdateMode()
         self._seen: OrderedDict[int, _Seen] = OrderedDict()
         self._dense: dict[str, NDArray[Any]] = {}
+        self._hot = HotRows(hot_rows_staleness, hot_rows) if hot_rows_staleness else None
+        self._message_bytes = message_bytes
+        self._row_headers: dict[tuple[str, ...], bytes] = {}
         self._sequence = 0
+        self._answered = 0
         self._pushing = asyncio.Lock()
 
     async def ensure_model(
@@ -99,9 +113,15 @@ class ParameterClient:
             Whether this call initialised the model. If not, pull it.
 
         Raises:
-            InvalidInputError: the PS cannot hold the model, or know the optimizer.
+            InvalidInputError: the PS cannot hold the model, or know the optimizer, or rows would be kept in
+                synchronous mode.
             ConflictError: the PS hold a checkpoint of another model.
         """
+        if self._hot is not None and not mode.use_async:
+            raise InvalidInputError(
+                "synchronous training reads every row at its newest version",
+                fix="set --hot_rows_staleness 0, or --use_async true",
+            )
         self._layout = Layout(specs, tables, len(self._servers))
         self._mode = mode
         for server in self._servers:
@@ -141,18 +161,9 @@ class ParameterClient:
             InvalidInputError: a table or an id is unknown to the PS.
             NotFoundError: there is no such pin.
         """
-        asked = self._layout.split_ids(ids)
-        parts = list(
-            await _together([self._pull_one(server, asked[server.index], dense, pin) for server in self._servers])
-        )
-        if not self._mode.use_async and not pin:
-            await self._align(parts, lambda index: self._pull_one(self._servers[index], asked[index], dense, pin))
-        versions = tuple(part.version for part in parts)
-        if not pin:
-            self._remember(parts, dense)
-        kept = {} if pin else self._dense
-        arrays = self._layout.assemble(parts, kept) if dense else {}
-        return Pulled(max(versions), arrays, self._layout.merge_rows(ids, asked, parts))
+        if self._hot is None or pin or not ids:
+            return await self._pull(ids, dense, pin)
+        return await self._pull_cold(self._hot, ids, dense)
 
     async def push(self, gradients: Gradients, *, version: int, learning_rate: float = 0.0) -> PushResult:
         """Applies gradients exactly once, whatever the network does.
@@ -176,6 +187,7 @@ class ParameterClient:
             answers = await _together(
                 [self._push_one(server, frame) for server, frame in zip(self._servers, frames, strict=True)]
             )
+            self._answered = self._sequence
             refused = next((answer for answer in answers if not answer.accepted), None)
             latest = max(answer.version for answer in answers)
             if self._mode.use_async:
@@ -194,6 +206,7 @@ class ParameterClient:
             addresses: of PS 0, 1, ...; another number of them places parameters anew.
             generation: what the master calls this set of PS; for logs only, each PS tells its own.
         """
+        self._forget_rows()
         present, wanted = len(self._servers), len(addresses)
         for server, address in zip(self._servers, addresses, strict=False):
             await server.move(address)
@@ -265,6 +278,47 @@ class ParameterClient:
             await server.pause(_POLL_S)
         return True
 
+    async def _pull(self, ids: Mapping[str, NDArray[np.int64]], dense: bool, pin: int) -> Pulled:
+        layout = self._layout
+        splits = {table: layout.split(table, wanted) for table, wanted in ids.items()}
+        asked = [{table: split.parts[i] for table, split in splits.items()} for i in range(len(self._servers))]
+        parts = list(
+            await _together([self._pull_one(server, asked[server.index], dense, pin) for server in self._servers])
+        )
+        if not self._mode.use_async and not pin:
+            await self._align(parts, lambda index: self._pull_one(self._servers[index], asked[index], dense, pin))
+        versions = tuple(part.version for part in parts)
+        if not pin:
+            self._remember(parts, dense)
+        arrays = layout.assemble(parts, {} if pin else self._dense) if dense else {}
+        return Pulled(max(versions), arrays, layout.merge_rows(splits, parts))
+
+    async def _pull_cold(self, hot: HotRows, ids: Mapping[str, NDArray[np.int64]], dense: bool) -> Pulled:
+        """Pulls the rows that are not kept here, or too old."""
+        epoch, surely = hot.epoch, self._answered
+        generations = [server.generation for server in self._servers]
+        found = {
+            table: hot.find(table, wanted, self._layout.dim(table), self._sequence) for table, wanted in ids.items()
+        }
+        cold = {table: ids[table][known.missing] for table, known in found.items()}
+        pulled = await self._pull(cold, dense, 0)
+        replaced = [server.generation for server in self._servers] != generations or hot.epoch != epoch
+        if replaced:
+            # What is kept may be of a PS that was replaced meanwhile.
+            self._forget_rows()
+            if any(len(known.missing) < len(known.rows) for known in found.values()):
+                whole = await self._pull(ids, False, 0)
+                return Pulled(pulled.version, pulled.dense, whole.rows)
+        for table, known in found.items():
+            known.rows[known.missing] = pulled.rows[table]
+            if not replaced:
+                hot.keep(table, cold[table], pulled.rows[table], surely)
+        return Pulled(pulled.version, pulled.dense, {table: known.rows for table, known in found.items()})
+
+    def _forget_rows(self) -> None:
+        if self._hot is not None:
+            self._hot.forget()
+
     async def _pull_one(
         self, server: ServerConnection, asked: Mapping[str, NDArray[np.int64]], dense: bool, pin: int
     ) -> PartialPull:
@@ -272,12 +326,15 @@ class ParameterClient:
         give_up = time.monotonic() + self._patience_s
         while True:
             part = await self._pull_once(server, asked, dense, pin)
-            if part.initialised:
+            if part.initialised and not part.torn:
                 return part
             if time.monotonic() > give_up:
+                trouble = "is updated all the time" if part.torn else "has no model"
                 raise UnavailableError(
-                    f"PS {server.index} at {server.address} has no model after {self._patience_s:.0f} s",
-                    fix="see the job's events for why it was not restored",
+                    f"PS {server.index} at {server.address} {trouble} after {self._patience_s:.0f} s",
+                    fix="pull fewer rows at once"
+                    if part.torn
+                    else "see the job's events for why it was not restored",
                 )
             await server.pause(_POLL_S)
 
@@ -296,14 +353,23 @@ class ParameterClient:
             for frame in await server.pull_dense(encode_frame(request.SerializeToString())):
                 part.take(frame, asked)
             request.dense_version = _NO_DENSE
-        tables = list(asked)
-        for index, table in enumerate(tables):
-            request.rows.append(ps_pb2.Rows(table=table, ids=index))
-        frame = encode_frame(request.SerializeToString(), [asked[table] for table in tables])
-        expected = sum(len(asked[table]) * self._layout.dim(table) * 4 for table in tables)
-        if dense and not streamed:
-            expected += server.dense_bytes
-        part.take(await server.call("Pull", frame, answer_bytes=expected), asked)
+        groups = self._layout.groups(asked, self._message_bytes)
+        for group in groups:
+            rows = self._row_headers.get(tuple(group))
+            if rows is None:
+                rows = self._row_headers[tuple(group)] = _rows_header(group)
+            # Encoded messages may be joined: the fields of both count.
+            frame = encode_frame(request.SerializeToString() + rows, list(group.values()))
+            expected = sum(len(ids) * self._layout.dim(table) * 4 for table, ids in group.items())
+            if request.dense_version != _NO_DENSE:
+                expected += server.dense_bytes
+            version = part.take(await server.call("Pull", frame, answer_bytes=expected), group)
+            part.torn |= version != part.version and not self._mode.use_async and not pin
+            if not part.initialised:
+                break
+            request.dense_version = _NO_DENSE
+        if len(groups) > 1:
+            part.join()
         return part
 
     async def _align(self, parts: list[PartialPull], again: Callable[[int], Awaitable[PartialPull]]) -> None:
@@ -344,23 +410,29 @@ class ParameterClient:
     def _push_frames(self, gradients: Gradients, version: int, learning_rate: float) -> list[bytes]:
         seen = self._seen.get(version)
         frames = []
-        for index, (dense, rows, buffers) in enumerate(self._layout.changes(gradients, self._wire_dtype)):
+        for index, (names, pieces) in enumerate(self._layout.changes(gradients, self._wire_dtype)):
             request = ps_pb2.PushGradientsRequest(
                 worker=self._worker,
                 sequence=self._sequence,
                 version=seen.versions[index] if seen else version,
                 generation=seen.generations[index] if seen else self._servers[index].generation,
                 learning_rate=learning_rate,
-                dense=dense,
-                rows=rows,
                 commit=not self._mode.use_async and len(self._servers) == 1,
             )
-            frames.append(encode_frame(request.SerializeToString(), buffers))
+            header = request.SerializeToString() + names
+            frame, places = allocate_frame(header, [piece.nbytes for piece in pieces])
+            for piece, place in zip(pieces, places, strict=True):
+                piece.write(place)
+            frames.append(frame)
         return frames
 
     async def _push_one(self, server: ServerConnection, frame: bytes) -> ps_pb2.PushGradientsResponse:
         response = ps_pb2.PushGradientsResponse()
-        read_header(await server.call("PushGradients", frame), response)
+        if len(frame) > self._message_bytes:
+            answer = await server.push_pieces("PushGradientsInPieces", frame)
+        else:
+            answer = await server.call("PushGradients", frame)
+        read_header(answer, response)
         return response
 
     async def _commit(self, version: int) -> PushResult:
@@ -382,6 +454,11 @@ class ParameterClient:
         except ConflictError:
             # It is several rounds behind (the next pull brings it along), or was replaced (the master restores it).
             return
+
+
+def _rows_header(tables: Mapping[str, Any]) -> bytes:
+    request = ps_pb2.PullRequest(rows=[ps_pb2.Rows(table=table, ids=i) for i, table in enumerate(tables)])
+    return request.SerializeToString()
 
 
 async def _together(calls: Sequence[Awaitable[T]]) -> Sequence[T]:

@@ -21,6 +21,7 @@ _DESCRIPTOR = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
 _DEADLINE_S = 5.0
 _LARGE_DEADLINE_S = 30.0
 _LARGE_BYTES = 4 << 20
+_SLOWEST_BYTES_S = 50e6
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 
@@ -84,19 +85,24 @@ class ServerConnection:
 
         return await self._patiently(once)
 
-    async def push_model(self, frame: bytes) -> ps_pb2.PushModelResponse:
-        """Sends a model, in pieces if it is large."""
+    async def push_pieces(self, method: str, frame: bytes) -> bytes:
+        """Sends a frame of any size, in pieces, to a method that takes a stream of them; returns its answer."""
+        deadline_s = _LARGE_DEADLINE_S + len(frame) / _SLOWEST_BYTES_S
 
         async def pieces() -> AsyncIterator[bytes]:
             for at in range(0, len(frame), CHUNK_BYTES):
                 yield frame[at : at + CHUNK_BYTES]
 
         async def once() -> bytes:
-            answer: bytes = await self._client.call("PushModel", pieces(), deadline_s=_LARGE_DEADLINE_S)
+            answer: bytes = await self._client.call(method, pieces(), deadline_s=deadline_s)
             return answer
 
+        return await self._patiently(once)
+
+    async def push_model(self, frame: bytes) -> ps_pb2.PushModelResponse:
+        """Sends a model."""
         response = ps_pb2.PushModelResponse()
-        read_header(await self._patiently(once), response)
+        read_header(await self.push_pieces("PushModel", frame), response)
         return response
 
     async def pull_dense(self, frame: bytes) -> list[bytes]:

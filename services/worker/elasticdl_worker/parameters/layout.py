@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,57 @@ from elasticdl_runtime.partition import DenseSlice, place_dense, ps_of_ids
 from elasticdl_worker.parameters.connection import read_header
 from elasticdl_worker.parameters.types import Gradients
 
-Changes = tuple[list[ps_pb2.Dense], list[ps_pb2.Rows], list[NDArray[Any]]]
+_REMEMBERED_SPLITS = 4
+_REMEMBERED_HEADERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Ids cut over the PS.
+
+    Attributes:
+        ids: the ids, int64 ``[n]``.
+        chosen: for each PS the positions of its ids; None means all of them.
+        parts: for each PS its ids.
+    """
+
+    ids: NDArray[np.int64]
+    chosen: list[NDArray[np.intp] | None]
+    parts: list[NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A buffer of a push: a whole array, or the chosen rows of one, which are copied straight into the frame."""
+
+    values: NDArray[Any]
+    chosen: NDArray[np.intp] | None = None
+    as_bfloat16: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the buffer."""
+        rows = len(self.values) if self.chosen is None else len(self.chosen)
+        size = rows * self.values[0].size * self.values.itemsize if rows else 0
+        return size // 2 if self.as_bfloat16 else size
+
+    def write(self, place: NDArray[np.uint8]) -> None:
+        """Fills the buffer."""
+        if not len(place):
+            return
+        if self.chosen is None and not self.as_bfloat16:
+            place[:] = self.values.reshape(-1).view(np.uint8)
+        elif self.as_bfloat16 or self.chosen is None:
+            rows = self.values if self.chosen is None else self.values[self.chosen]
+            to_bfloat16(rows, place.view(np.uint16).reshape(rows.shape))
+        else:
+            out = place.view(self.values.dtype).reshape(len(place) // self.values[0].nbytes, -1)
+            # Positions are right by construction; any other mode copies once more.
+            np.take(self.values, self.chosen, axis=0, out=out, mode="clip")
+
+
+Changes = tuple[bytes, list[Piece]]
+"""The encoded ``dense`` and ``rows`` of a push, and its buffers."""
 
 
 @dataclass(slots=True)
@@ -30,16 +81,19 @@ class PartialPull:
         initialised: whether it has a model.
         dense: received runs of dense parameters: name, first element, values.
         rows: by table, float32 ``[n, dim]``.
+        torn: whether frames are of different versions where they must not be (synchronous mode).
     """
 
+    torn: bool = False
     version: int = -1
     generation: str = ""
     initialised: bool = False
     dense: list[tuple[str, int, NDArray[Any]]] = field(default_factory=list)
     rows: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    _earlier: dict[str, list[NDArray[np.float32]]] = field(default_factory=dict)
 
-    def take(self, frame: bytes, asked: Mapping[str, NDArray[np.int64]]) -> None:
-        """Adds a frame of the answer."""
+    def take(self, frame: bytes, asked: Mapping[str, NDArray[np.int64]]) -> int:
+        """Adds a frame of the answer, which has rows for the ids ``asked``; returns its version."""
         response = ps_pb2.PullResponse()
         buffers = read_header(frame, response)
         if self.version < 0:
@@ -54,7 +108,17 @@ class PartialPull:
                 rows = from_bfloat16(np.frombuffer(buffers[entry.values], np.uint16))
             else:
                 rows = np.frombuffer(buffers[entry.values], np.float32)
+            if entry.table in self.rows:
+                self._earlier.setdefault(entry.table, []).append(self.rows[entry.table])
             self.rows[entry.table] = rows.reshape(count, -1) if count else rows.reshape(0, 0)
+        version: int = response.version
+        return version
+
+    def join(self) -> None:
+        """Puts rows that came in several frames together."""
+        for table, earlier in self._earlier.items():
+            self.rows[table] = np.concatenate([*earlier, self.rows[table]])
+        self._earlier.clear()
 
 
 class Layout:
@@ -75,6 +139,8 @@ class Layout:
         self._slices: dict[str, list[DenseSlice]] = {spec.name: [] for spec in specs}
         for place in place_dense(self.specs, num_ps):
             self._slices[place.name].append(place)
+        self._splits: deque[Split] = deque(maxlen=_REMEMBERED_SPLITS)
+        self._headers: dict[tuple[Any, ...], list[bytes]] = {}
 
     def dim(self, table: str) -> int:
         """Length of a table's vectors.
@@ -116,31 +182,52 @@ class Layout:
                 messages.append(dense_to_message(self._spec[name], place.start, place.stop, buffer))
         return messages, buffers
 
-    def split_ids(self, ids: Mapping[str, NDArray[np.int64]]) -> list[dict[str, NDArray[np.int64]]]:
-        """The ids that each PS holds, in their order."""
-        asked: list[dict[str, NDArray[np.int64]]] = [{} for _ in range(self._num_ps)]
-        for table, given in ids.items():
-            wanted = np.ascontiguousarray(given, np.int64)
-            for index, chosen in enumerate(self._owners(table, wanted)):
-                asked[index][table] = wanted if chosen is None else wanted[chosen]
-        return asked
+    def split(self, table: str, ids: NDArray[np.int64]) -> Split:
+        """Cuts a table's ids over the PS; for ids that were cut lately, as those of another table, it is known."""
+        self.dim(table)
+        wanted = np.ascontiguousarray(ids, np.int64)
+        if self._num_ps == 1:
+            return Split(wanted, [None], [wanted])
+        for split in self._splits:
+            if split.ids is wanted or np.array_equal(split.ids, wanted):
+                return split
+        owner = ps_of_ids(wanted, self._num_ps)
+        chosen: list[NDArray[np.intp] | None] = [np.flatnonzero(owner == index) for index in range(self._num_ps)]
+        # A copy: the caller's array may be another one tomorrow.
+        split = Split(wanted.copy(), chosen, [wanted[part] for part in chosen])
+        self._splits.appendleft(split)
+        return split
 
-    def merge_rows(
-        self,
-        ids: Mapping[str, NDArray[np.int64]],
-        asked: Sequence[Mapping[str, NDArray[np.int64]]],
-        parts: Sequence[PartialPull],
-    ) -> dict[str, NDArray[np.float32]]:
+    def groups(self, asked: Mapping[str, NDArray[np.int64]], limit: int) -> list[dict[str, NDArray[np.int64]]]:
+        """Cuts what one PS is asked for into requests of at most ``limit`` bytes (or one row) with their answers."""
+        if sum(len(ids) * (8 + 4 * self.dim(table)) for table, ids in asked.items()) <= limit:
+            return [dict(asked)]
+        groups: list[dict[str, NDArray[np.int64]]] = [{}]
+        room = limit
+        for table, ids in asked.items():
+            size = 8 + 4 * self.dim(table)
+            at = 0
+            while at < len(ids):
+                if room < size and groups[-1]:
+                    groups.append({})
+                    room = limit
+                stop = min(len(ids), at + max(1, room // size))
+                groups[-1][table] = ids[at:stop]
+                room -= (stop - at) * size
+                at = stop
+        return groups
+
+    def merge_rows(self, splits: Mapping[str, Split], parts: Sequence[PartialPull]) -> dict[str, NDArray[np.float32]]:
         """Rows of all PS in the order of the ids."""
         merged: dict[str, NDArray[np.float32]] = {}
-        for table, wanted in ids.items():
-            if self._num_ps == 1 and len(wanted):
+        for table, split in splits.items():
+            if self._num_ps == 1 and len(split.ids):
                 merged[table] = parts[0].rows[table]
                 continue
-            out = np.empty((len(wanted), self.dim(table)), np.float32)
-            for index, chosen in enumerate(self._owners(table, wanted)):
-                if len(asked[index][table]):
-                    out[slice(None) if chosen is None else chosen] = parts[index].rows[table]
+            out = np.empty((len(split.ids), self.dim(table)), np.float32)
+            for chosen, ids, part in zip(split.chosen, split.parts, parts, strict=True):
+                if chosen is not None and len(ids):
+                    out[chosen] = part.rows[table]
             merged[table] = out
         return merged
 
@@ -176,35 +263,41 @@ class Layout:
         Raises:
             InvalidInputError: a name is unknown or a size disagrees.
         """
-        result: list[Changes] = [([], [], []) for _ in range(self._num_ps)]
+        pieces: list[list[Piece]] = [[] for _ in range(self._num_ps)]
         for name in gradients.dense:
             flat = self._flat(name, gradients.dense)
             for place in self._slices[name]:
-                dense, _, buffers = result[place.ps]
-                dense.append(ps_pb2.Dense(name=name, start=place.start, stop=place.stop, buffer=len(buffers)))
-                buffers.append(flat[place.start : place.stop])
+                pieces[place.ps].append(Piece(flat[place.start : place.stop]))
         for table, (ids, values) in gradients.rows.items():
             if values.shape != (len(ids), self.dim(table)):
                 raise InvalidInputError(
                     f"gradients of {table!r} have the shape {values.shape} for {len(ids)} ids",
                     fix=f"give one row of {self.dim(table)} numbers for each id",
                 )
-            for index, chosen in enumerate(self._owners(table, ids)):
-                _, rows, buffers = result[index]
-                rows.append(ps_pb2.Rows(table=table, ids=len(buffers), values=len(buffers) + 1, dtype=wire_dtype))
-                mine = values if chosen is None else values[chosen]
-                buffers.append(np.ascontiguousarray(ids if chosen is None else ids[chosen], np.int64))
-                single = np.ascontiguousarray(mine, np.float32)
-                buffers.append(to_bfloat16(single) if wire_dtype == "bfloat16" else single)
-        return result
+            single = np.ascontiguousarray(values, np.float32)
+            split = self.split(table, ids)
+            for mine, chosen, part in zip(pieces, split.chosen, split.parts, strict=True):
+                mine += [Piece(part), Piece(single, chosen, wire_dtype == "bfloat16")]
+        key = (wire_dtype, *gradients.dense, None, *gradients.rows)
+        if key not in self._headers:
+            if len(self._headers) > _REMEMBERED_HEADERS:
+                self._headers.clear()
+            self._headers[key] = [self._header(index, gradients, wire_dtype) for index in range(self._num_ps)]
+        return list(zip(self._headers[key], pieces, strict=True))
 
-    def _owners(self, table: str, ids: NDArray[np.int64]) -> list[NDArray[np.int64] | None]:
-        """Positions of the ids that each PS holds; None means all of them."""
-        self.dim(table)
-        if self._num_ps == 1:
-            return [None]
-        owner = ps_of_ids(ids, self._num_ps)
-        return [np.flatnonzero(owner == index) for index in range(self._num_ps)]
+    def _header(self, index: int, gradients: Gradients, wire_dtype: str) -> bytes:
+        """The names and places of what ``changes`` sends to one PS, encoded: the same at every step."""
+        request = ps_pb2.PushGradientsRequest()
+        buffers = 0
+        for name in gradients.dense:
+            for place in self._slices[name]:
+                if place.ps == index:
+                    request.dense.add(name=name, start=place.start, stop=place.stop, buffer=buffers)
+                    buffers += 1
+        for table in gradients.rows:
+            request.rows.add(table=table, ids=buffers, values=buffers + 1, dtype=wire_dtype)
+            buffers += 2
+        return request.SerializeToString()
 
     def _flat(self, name: str, values: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         spec = self._spec.get(name)
