@@ -1,0 +1,202 @@
+"""Tasks that one master leases and takes reports of per second, over its real door and a real Redis.
+
+./dev bench dispatch [--quick] [--clients 8] [--seconds 3] [--windows 7]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness import Report, Sample, parse
+from benchmarks.harness.master import JOB, SECRET
+from benchmarks.harness.plots import bars
+from benchmarks.transport import echo
+from elasticdl_core.ports.launcher import Role
+from elasticdl_core.task import TaskId, TaskType
+from elasticdl_master.queue.port import Contents
+from elasticdl_master.queue.redis import RedisQueue
+from elasticdl_proto.v1 import master_pb2, ps_pb2
+from elasticdl_runtime.rpc.client import RpcClient
+from elasticdl_runtime.rpc.framing import encode_frame
+from elasticdl_runtime.tokens import issue
+
+GOAL = 1000.0
+DEADLINE_S = 20.0
+ABOUT = """\
+One master in a process of its own (state machine, desk, queue in a real `redis-server` with an append-only file
+synced every second, gRPC door on a unix socket) and {clients} asynchronous clients in another, each with its own
+channel and token. A cycle is one `Lease` of one task and one `Report` of it. For comparison, in turns with it: the
+same cycles on the queue in Redis alone, without door and master, from one client; and pairs of empty calls through
+the RPC layer alone, with as many clients. Rates are medians over windows of {seconds} s."""
+
+
+@dataclass(frozen=True)
+class Master:
+    """A master that runs: its folder, its Redis."""
+
+    folder: Path
+    redis_url: str
+
+
+@contextlib.contextmanager
+def master(tasks: int, workers: int) -> Iterator[Master]:
+    """Starts ``benchmarks.harness.master``."""
+    with tempfile.TemporaryDirectory(prefix="edl-bench-", dir="/tmp") as name:
+        command = [sys.executable, "-m", "benchmarks.harness.master", name, str(tasks), str(workers)]
+        log = Path(name) / "master.log"
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                cwd=Path(__file__).resolve().parents[1],
+            )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            url = ""
+            while not url.startswith("unix:"):
+                line = process.stdout.readline()
+                if not line:
+                    raise RuntimeError(f"the master ended early:\n{log.read_text()[-3000:]}")
+                url = line.split(" ")[0]
+            yield Master(Path(name), url)
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+
+
+class Clients:
+    """Clients of the master's door that lease and report in turns."""
+
+    def __init__(self, address: str, count: int) -> None:
+        service = master_pb2.DESCRIPTOR.services_by_name["Master"]
+        self._clients = [
+            RpcClient(address, service, issue(SECRET, JOB, Role.WORKER, index, 0)) for index in range(count)
+        ]
+
+    async def cycles(self, seconds: float) -> float:
+        """Cycles per second over a time."""
+        stop = time.perf_counter() + seconds
+        counts = await asyncio.gather(*(self._work(client, stop) for client in self._clients))
+        return sum(counts) / seconds
+
+    async def _work(self, client: RpcClient, stop: float) -> int:
+        done = 0
+        while time.perf_counter() < stop:
+            leased = await client.call("Lease", master_pb2.LeaseRequest(max_tasks=1), deadline_s=DEADLINE_S)
+            if not leased.tasks:
+                raise RuntimeError("the master has no more tasks: give it more, or shorter windows")
+            for task in leased.tasks:
+                report = master_pb2.ReportRequest(task_id=task.id, token=task.token, records=1)
+                answer = await client.call("Report", report, deadline_s=DEADLINE_S)
+                done += answer.accepted and not answer.replay
+        return done
+
+    async def close(self) -> None:
+        """Closes the channels."""
+        await asyncio.gather(*(client.close() for client in self._clients))
+
+
+async def queue_cycles(queue: RedisQueue, seconds: float) -> float:
+    """Cycles per second on the queue alone."""
+    stop, done = time.perf_counter() + seconds, 0
+    while time.perf_counter() < stop:
+        for lease in await queue.lease("worker-0.0", 1, 60.0):
+            await queue.report(lease.task, lease.token)
+            done += 1
+    return done / seconds
+
+
+async def call_pairs(clients: list[RpcClient], seconds: float) -> float:
+    """Pairs of empty calls per second through the RPC layer alone."""
+    stop, frame = time.perf_counter() + seconds, encode_frame(b"")
+
+    async def work(client: RpcClient) -> int:
+        done = 0
+        while time.perf_counter() < stop:
+            for _ in range(2):
+                await client.call("PushGradients", frame, deadline_s=DEADLINE_S)
+            done += 1
+        return done
+
+    return sum(await asyncio.gather(*(work(client) for client in clients))) / seconds
+
+
+@contextlib.asynccontextmanager
+async def queue_alone(url: str, tasks: int) -> AsyncIterator[RedisQueue]:
+    """A queue of another job in the same Redis."""
+    queue = RedisQueue(url, "queue-alone", 1)
+    todo = tuple(TaskId(TaskType.TRAINING, 0, index, 0, 1) for index in range(tasks))
+    await queue.rebuild(Contents(todo, (), {}, frozenset(), {}, ""))
+    yield queue
+    await queue.close()
+
+
+async def run(report: Report, clients: int, seconds: float, windows: int) -> None:
+    """Measures in turns."""
+    tasks = int((windows + 1) * seconds * 6000)
+    async with contextlib.AsyncExitStack() as stack:
+        report.say(f"starting a master with {tasks:,} tasks")
+        running = stack.enter_context(master(tasks, clients))
+        door = Clients(f"unix:{running.folder}/master.sock", clients)
+        stack.push_async_callback(door.close)
+        queue = await stack.enter_async_context(queue_alone(running.redis_url, tasks))
+        address = stack.enter_context(echo("rpc", f"unix:{running.folder}/echo.sock"))
+        service = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
+        callers = [RpcClient(address, service, "token") for _ in range(clients)]
+        for caller in callers:
+            stack.push_async_callback(caller.close)
+        sides = {
+            "master": lambda span: door.cycles(span),
+            "queue in Redis alone": lambda span: queue_cycles(queue, span),
+            "RPC layer alone": lambda span: call_pairs(callers, span),
+        }
+        rates: dict[str, list[float]] = {name: [] for name in sides}
+        for side in sides.values():
+            await side(seconds / 3)
+        for window in range(windows):
+            report.say(f"window {window + 1} of {windows}")
+            for name, side in sides.items():
+                rates[name].append(await side(seconds))
+    samples = {name: Sample(tuple(values)) for name, values in rates.items()}
+    report.table(
+        ["side", "cycles/s", "master's share", "spread"],
+        [
+            [name, sample.median, samples["master"].over(sample), f"{sample.spread:.0%}"]
+            for name, sample in samples.items()
+        ],
+    )
+    report.target("dispatch", samples["master"].median, GOAL)
+    figure = bars(list(samples), {"cycles/s": [sample.median for sample in samples.values()]}, "cycles/s", goal=GOAL)
+    report.plot("rates", figure, "Lease and report cycles per second")
+
+
+def main() -> int:
+    """Runs the benchmark."""
+    options = parse(__doc__, clients=8, seconds=3, windows=7)
+    if options.quick:
+        options.seconds, options.windows = 1, 3
+    report = Report("dispatch", "Dispatch", ABOUT.format(clients=options.clients, seconds=options.seconds))
+    asyncio.run(run(report, options.clients, float(options.seconds), options.windows))
+    report.write()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
