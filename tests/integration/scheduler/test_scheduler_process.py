@@ -14,7 +14,10 @@ from typing import Any
 import asyncpg
 import pytest
 
+from elasticdl_core.ports.launcher import CapacityInfo
+from elasticdl_core.scheduling import policy_by_name
 from elasticdl_runtime.launch.process.agent import Agent
+from elasticdl_runtime.launch.process.client import ProcessLauncher
 from elasticdl_runtime.launch.process.environment import Endpoints
 from elasticdl_runtime.launch.process.layout import Layout
 
@@ -87,6 +90,53 @@ async def test_killed_and_replaced_it_goes_on_and_stops_cleanly(world: Any, agen
     assert code == 0, log
     assert '"stopped"' in log
     assert await world.sql.fetchval("SELECT expires_at < now() FROM leadership")
+
+
+async def _is_writing(connection: Any) -> None:
+    """Waits until a scheduler stands before the locked decision log, its other writes of the pass done."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT INTO plans%'"
+    async with asyncio.timeout(60):
+        while not await connection.fetchval(query):  # noqa: ASYNC110 - Postgres notifies nobody of its locks
+            await asyncio.sleep(0.02)
+
+
+async def test_killed_in_the_middle_of_a_decision_the_next_one_makes_the_same(world: Any, agent: Agent) -> None:
+    """The decision log is locked, so that the pass cannot be committed when the process is killed."""
+    for i in range(5):
+        await world.submit(f"job-{i}", min_workers=1 + i % 2, max_workers=3, priority=i % 3)
+    _, _, store = world.scheduler()
+    snapshot = (await store.read(await agent_capacity(agent))).snapshot
+    wanted = policy_by_name("goodput").plan(snapshot).targets()
+    listener, locker = await asyncpg.connect(world.url), await asyncpg.connect(world.url)
+    changed = asyncio.Event()
+    await listener.add_listener("elasticdl_jobs", lambda *_: changed.set())
+    try:
+        for _ in range(2):
+            async with locker.transaction():
+                await locker.execute("LOCK TABLE plans IN ACCESS EXCLUSIVE MODE")
+                victim = await start(world.url, agent)
+                try:
+                    await _is_writing(world.sql)
+                finally:
+                    await end(victim, signal.SIGKILL)
+            assert await world.targets() == dict.fromkeys(wanted, 0), "half a decision is in force"
+        last = await start(world.url, agent)
+        try:
+            await until_targets(world.sql, changed, dict(sorted(wanted.items())))
+            assert await world.sql.fetchval("SELECT count(*) FROM plans") == 1
+            assert await world.sql.fetchval("SELECT count(*) FROM launch_intents") == sum(
+                n > 0 for n in wanted.values()
+            )
+        finally:
+            await end(last, signal.SIGTERM)
+    finally:
+        await listener.close()
+        await locker.close()
+
+
+async def agent_capacity(agent: Agent) -> CapacityInfo:
+    async with ProcessLauncher(agent.address, TOKEN) as launcher:
+        return await launcher.capacity()
 
 
 async def test_without_settings_it_says_which_is_missing() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, func, select, text
+from sqlalchemy import and_, case, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_api.store import tables as t
@@ -123,7 +123,8 @@ class SchedulingStore:
 
     async def by_reason(self, namespace: str | None) -> dict[tuple[str, str], int]:
         """How many jobs that are not over stand in each state for each reason."""
-        code = func.coalesce(t.jobs.c.target_detail["code"].astext, "")
+        decided = t.jobs.c.state.in_(("QUEUED", "STARTING", "RUNNING"))
+        code = case((decided, func.coalesce(t.jobs.c.target_detail["code"].astext, "")), else_="")
         query = (
             select(t.jobs.c.state, code.label("code"), func.count().label("number"))
             .where(t.jobs.c.state.in_(scheduling.ACTIVE))
