@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from elasticdl_core.scheduling.ledger import Ledger, Obstacle
@@ -41,11 +41,13 @@ class Admission:
         admitted: the jobs that get their minimum, in the order in which they go first.
         refused: the others' allocations (of no workers), with their reasons, by job id.
         reservation: the first job that does not fit.
+        evicted: ids of the refused ones that ran.
     """
 
     admitted: list[JobView] = field(default_factory=list)
     refused: dict[str, Allocation] = field(default_factory=dict)
     reservation: Reservation | None = None
+    evicted: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,40 @@ def split_unwanted(snapshot: Snapshot) -> tuple[list[JobView], dict[str, Allocat
     return runnable, unwanted
 
 
-def admit(snapshot: Snapshot, jobs: Sequence[JobView], rules: AdmissionRules) -> tuple[Admission, Ledger]:
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """The jobs of one priority.
+
+    Attributes:
+        priority: theirs.
+        running: those that have workers, the longest running first.
+        waiting: those that have none, in the order of the queue.
+        taken: slots that the running jobs' minimums take, by team, where that is known already.
+    """
+
+    priority: int
+    running: Sequence[JobView]
+    waiting: Sequence[JobView]
+    taken: Mapping[str, float] | None = None
+
+
+def by_start(job: JobView) -> tuple[float, str]:
+    """Orders running jobs by the time of their start."""
+    return (job.started_at or 0.0, job.id)
+
+
+def tiers_of(jobs: Iterable[JobView], rules: AdmissionRules) -> list[Tier]:
+    """Parts jobs into tiers, the most important first."""
+    parts: dict[int, tuple[list[JobView], list[JobView]]] = {}
+    for job in jobs:
+        parts.setdefault(job.priority, ([], []))[job.current_workers <= 0].append(job)
+    return [
+        Tier(priority, sorted(parts[priority][0], key=by_start), sorted(parts[priority][1], key=rules.queue_key))
+        for priority in sorted(parts, reverse=True)
+    ]
+
+
+def admit(snapshot: Snapshot, tiers: Sequence[Tier], rules: AdmissionRules) -> tuple[Admission, Ledger]:
     """Decides who runs.
 
     Whoever is evicted joins the waiting jobs, which can change who goes first among them; so the decision is made
@@ -101,21 +136,30 @@ def admit(snapshot: Snapshot, jobs: Sequence[JobView], rules: AdmissionRules) ->
     Returns:
         Who runs, and a ledger in which their minimums are booked.
     """
-    waiting = frozenset(job.id for job in jobs if job.current_workers <= 0)
+    demoted: set[str] = set()
     while True:
-        admitter = _Admitter(snapshot, Ledger(snapshot), rules, waiting)
-        result = admitter.run(jobs)
-        evicted = frozenset(job.id for job in jobs if job.id in result.refused) - waiting
-        if not evicted:
+        admitter = _Admitter(snapshot, Ledger(snapshot), rules)
+        result = admitter.run(tiers)
+        if not result.evicted:
+            result.evicted = {job_id for job_id in demoted if job_id in result.refused}
             return result, admitter.ledger
-        waiting |= evicted
+        demoted |= result.evicted
+        tiers = [_without(tier, demoted, rules) for tier in tiers]
+
+
+def _without(tier: Tier, demoted: Set[str], rules: AdmissionRules) -> Tier:
+    """The tier with those that ran waiting."""
+    stay = [job for job in tier.running if job.id not in demoted]
+    if len(stay) == len(tier.running):
+        return tier
+    fallen = [job for job in tier.running if job.id in demoted]
+    return Tier(tier.priority, stay, sorted([*tier.waiting, *fallen], key=rules.queue_key))
 
 
 class _Admitter:
-    def __init__(self, snapshot: Snapshot, ledger: Ledger, rules: AdmissionRules, waiting: frozenset[str]) -> None:
+    def __init__(self, snapshot: Snapshot, ledger: Ledger, rules: AdmissionRules) -> None:
         self._snapshot = snapshot
         self.ledger = self._ledger = ledger
-        self._waiting = waiting
         self._rules = rules
         self._result = Admission()
         self._reserved: JobView | None = None
@@ -123,38 +167,48 @@ class _Admitter:
         self._extra: list[float] = []
         self._guarantees = any(q.guaranteed is not None for q in snapshot.quotas.values())
         self._blockers: dict[int, tuple[str, ...]] = {}
+        self._no_rooms: dict[tuple[object, ...], Reason] = {}
 
-    def run(self, jobs: Iterable[JobView]) -> Admission:
-        tiers: dict[int, list[JobView]] = {}
-        for job in jobs:
-            tiers.setdefault(job.priority, []).append(job)
-        for priority in sorted(tiers, reverse=True):
-            running = sorted(
-                (job for job in tiers[priority] if job.id not in self._waiting),
-                key=lambda job: (job.started_at or 0.0, job.id),
-            )
-            waiting = sorted((job for job in tiers[priority] if job.id in self._waiting), key=self._rules.queue_key)
+    def run(self, tiers: Iterable[Tier]) -> Admission:
+        for tier in tiers:
+            running, waiting = tier.running, tier.waiting
             owed = self._owed(running, waiting) if self._guarantees else frozenset()
-            for group in (
-                [job for job in running if job.id in owed],
-                self._fairly([job for job in waiting if job.id in owed]),
-                [job for job in running if job.id not in owed],
-                self._fairly([job for job in waiting if job.id not in owed]),
-            ):
-                for job in group:
-                    self._consider(job)
+            taken = tier.taken
+            if owed:
+                taken = None
+                for job in [job for job in running if job.id in owed]:
+                    self._consider(job, waits=False)
+                for job in self._fairly([job for job in waiting if job.id in owed]):
+                    self._consider(job, waits=True)
+                running = [job for job in running if job.id not in owed]
+                waiting = [job for job in waiting if job.id not in owed]
+            if self._ledger.take_all(self._taken(running) if taken is None else taken):
+                self._result.admitted.extend(running)
+            else:
+                for job in running:
+                    self._consider(job, waits=False)
+            for job in self._fairly(waiting):
+                self._consider(job, waits=True)
             self._blockers.clear()
         return self._result
+
+    def _taken(self, jobs: Sequence[JobView]) -> dict[str, float]:
+        """Slots that the minimums take, by team."""
+        amounts: dict[str, list[float]] = {}
+        for job in jobs:
+            amounts.setdefault(job.team, []).append(job.fixed.slots + self._rules.size(job) * job.worker.slots)
+        return {team: math.fsum(team_amounts) for team, team_amounts in amounts.items()}
 
     def _owed(self, running: Sequence[JobView], waiting: Sequence[JobView]) -> frozenset[str]:
         """The jobs whose minimums lie within what their teams are guaranteed."""
         used: dict[str, list[float]] = {}
         owed = set()
+        runs = {job.id for job in running}
         now = self._snapshot.now
         for job in itertools.chain(running, waiting):
             guaranteed = self._ledger.quota(job.team).guaranteed
             young = job.started_at is not None and now - job.started_at < self._rules.min_runtime_s
-            if young and job.id not in self._waiting:
+            if young and job.id in runs:
                 owed.add(job.id)
             if guaranteed is None:
                 continue
@@ -184,10 +238,10 @@ class _Admitter:
             if places[team] < len(queues[team]):
                 heapq.heappush(heap, (self._ledger.team_share(team), team))
 
-    def _consider(self, job: JobView) -> None:
+    def _consider(self, job: JobView, *, waits: bool) -> None:
         size = self._rules.size(job)
         obstacle = self._ledger.obstacle(job, 0, size)
-        if obstacle is None and job.id in self._waiting:
+        if obstacle is None and waits:
             reason = self._held_back(job, size)
             if reason is not None:
                 self._refuse(job, reason)
@@ -195,7 +249,10 @@ class _Admitter:
         if obstacle is None:
             self._ledger.take(job, 0, size)
             self._result.admitted.append(job)
-        elif self._ledger.possible(job, size) is not None:
+            return
+        if not waits:
+            self._result.evicted.add(job.id)
+        if self._ledger.possible(job, size) is not None:
             self._refuse(job, self._impossible(job, size))
         elif obstacle is Obstacle.LIMIT:
             self._refuse(job, self._over_limit(job, size))
@@ -260,6 +317,16 @@ class _Admitter:
         self._result.refused[job.id] = Allocation(0, False, reason)
 
     def _no_room(self, job: JobView, size: int) -> Reason:
+        """Why its minimum does not fit; shared by all for whom the same numbers hold."""
+        reserved = self._reserved is job
+        state = (self._ledger.free[0], len(self._result.admitted), reserved, job.current_workers > 0)
+        key = (size, job.worker, job.fixed, job.priority, state)
+        reason = self._no_rooms.get(key)
+        if reason is None:
+            reason = self._no_rooms[key] = self._no_room_now(job, size)
+        return reason
+
+    def _no_room_now(self, job: JobView, size: int) -> Reason:
         free = max(self._ledger.free[0], 0.0)
         need = job.demand(size).slots
         blockers = self._holders(job.priority)

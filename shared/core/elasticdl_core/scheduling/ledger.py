@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from elasticdl_core.scheduling.snapshot import JobView, Quota, Resources, Snapshot
 
@@ -22,6 +23,12 @@ class Obstacle(enum.Enum):
 class Ledger:
     """Free amounts of the cluster and used amounts of each team.
 
+    Attributes:
+        total: the limited resources' amounts.
+        free: what is left of them.
+        slots_only: whether nothing but slots is counted, for the whole cluster.
+        cost_basis: what the cost of a worker depends on.
+
     Args:
         snapshot: whose capacity and quotas are counted against. Nothing is taken at first.
     """
@@ -35,7 +42,8 @@ class Ledger:
         self._limits = {
             team: self._pick(quota.limit) for team, quota in snapshot.quotas.items() if quota.limit is not None
         }
-        self._slots_only = self._dims == (0,) and not self._limits
+        self.slots_only = self._dims == (0,) and not self._limits
+        self.cost_basis = () if self._dims == (0,) else self.total
 
     def _pick(self, resources: Resources) -> tuple[float, ...]:
         vector = resources.vector()
@@ -54,7 +62,7 @@ class Ledger:
 
     def obstacle(self, job: JobView, have: int, want: int) -> Obstacle | None:
         """What forbids the change, or None if it fits."""
-        if self._slots_only:
+        if self.slots_only:
             heads = (want > 0) - (have > 0)
             need = (want - have) * job.worker.slots + heads * job.fixed.slots
             return None if need <= self.free[0] + _ROUNDING else Obstacle.CAPACITY
@@ -74,7 +82,7 @@ class Ledger:
 
     def take(self, job: JobView, have: int, want: int) -> None:
         """Books the change."""
-        if self._slots_only:
+        if self.slots_only:
             heads = (want > 0) - (have > 0)
             amount = (want - have) * job.worker.slots + heads * job.fixed.slots
             self.free[0] -= amount
@@ -85,6 +93,34 @@ class Ledger:
         for i, amount in enumerate(change):
             self.free[i] -= amount
             used[i] += amount
+
+    def take_all(self, amounts: Mapping[str, float]) -> bool:
+        """Books slots by team, if slots alone are counted and all of it fits.
+
+        Returns:
+            Whether it was booked; if not, nothing was.
+        """
+        if not self.slots_only:
+            return False
+        total = math.fsum(amounts.values())
+        if total > self.free[0] + _ROUNDING:
+            return False
+        self.free[0] -= total
+        for team, amount in amounts.items():
+            self._used.setdefault(team, [0.0])[0] += amount
+        return True
+
+    def take_surplus(self, team: str, slots: float) -> bool:
+        """Books slots above the minimums for jobs of a team, if slots alone are counted.
+
+        Returns:
+            Whether it was booked; if not, each job has to be booked on its own.
+        """
+        if not self.slots_only or slots > self.free[0] + _ROUNDING:
+            return False
+        self.free[0] -= slots
+        self._used.setdefault(team, [0.0])[0] += slots
+        return True
 
     def possible(self, job: JobView, workers: int) -> Obstacle | None:
         """What forbids that size even on an empty cluster, or None."""

@@ -7,8 +7,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from elasticdl_core.scheduling.admission import by_start
+from elasticdl_core.scheduling.plan import Allocation
 from elasticdl_core.scheduling.snapshot import JobView
 from elasticdl_core.scheduling.throughput import Curve, fit
+
+_ALIKE = math.log(1.001)
+"""Logarithm of the ratio up to which remaining times are about equal."""
 
 _MEASURING_COOLDOWNS = 5
 """A size at which the job was not measured yet is kept for this many cool-downs at most."""
@@ -19,8 +24,9 @@ class GoodputSettings:
     """The numbers of the goodput policy.
 
     Attributes:
-        urgency: exponent of the remaining time by which a job's relative speed is divided. 1 weighs a job by the
-            fraction of its remaining work done per second; 0 ignores remaining work.
+        urgency: exponent of a job's rank by remaining time (1 for the longest) in its weight. 0 weighs all
+            jobs alike; with one half, work in the longest of ``n`` jobs counts ``1 / sqrt(n)`` of that in the
+            shortest.
         horizon_s: a change must pay for itself within this time, or the job's remaining time if less.
         caution: how many times its cost a change must bring.
         cooldown_s: for this long after a change a job keeps its size, unless another's minimum needs its workers.
@@ -28,13 +34,13 @@ class GoodputSettings:
         least_gain: a worker that adds less than this fraction of a single worker's speed is not taken.
         first_size: a job of which nothing is known starts with at most this many workers (or its minimum).
         explore: a job grows to at most this many times the largest count at which its kind was measured.
-        critical: how much more a job counts whose remaining time, however many workers it had, is a large part of the
-            time that the cluster needs for all work present.
+        critical: exponent of the ratio by which a job's own shortest remaining time is longer than the time in which
+            the cluster could do all work present; it counts that much more. 0 ignores it.
         shortest_s: remaining times are not told apart below this.
         unknown_s: single-worker remaining time that is assumed for a job that reports none.
     """
 
-    urgency: float = 0.56
+    urgency: float = 0.6
     horizon_s: float = 600.0
     caution: float = 1.5
     cooldown_s: float = 60.0
@@ -42,41 +48,60 @@ class GoodputSettings:
     least_gain: float = 0.02
     first_size: int = 4
     explore: float = 3.0
-    critical: float = 4.4
+    critical: float = 1.0
     shortest_s: float = 60.0
     unknown_s: float = 3600.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Candidate:
-    """A job with its curve, in units that can be compared between jobs.
+    """A job with its curve, in units that can be compared between the jobs of a team and tier.
 
-    The value of a size is the job's speed relative to one worker, divided by its single-worker remaining time to the
-    power of ``urgency``.
+    The value of a size is the job's speed relative to one worker, times its weight.
 
     Attributes:
         job: the job.
         curve: its speed by size.
-        unit: value of one record/s.
         cost: what one worker takes, in slot equivalents.
+        minimum: slots of its smallest size, with what master and PS take.
         remaining_s: seconds that a single worker would still need.
+        fastest_s: seconds that it would still need, however many workers it had.
+        alone_s: seconds that its smallest size would still need.
         current: the allowed size in force, 0 if it waits.
         top: index among the curve's corners of the largest size that it may be given.
         capped: why ``top`` is not the last size: ``useful``, ``measuring`` or empty.
+        burden: records/s that a change must gain.
+        thaws_at: until then the job keeps its size by choice, as it changed lately; 0 if it need not.
+        frozen: whether that is still to come.
+        curious: whether it runs and has measurements, so that it may try sizes that it never had.
+        magnitude: the remaining time on a coarse logarithmic scale.
+        group: its priority and team: the jobs with which it shares slots.
+        order: its place among running jobs.
+        unit: value of one record/s.
         penalty: value that a change must gain, per second.
-        frozen: whether it changed so lately that it keeps its size by choice.
+        told: the allocation last explained, and what it was explained by.
     """
 
     job: JobView
     curve: Curve
-    unit: float
     cost: float
+    minimum: float
     remaining_s: float
+    fastest_s: float
+    alone_s: float
     current: int
     top: int
     capped: str
-    penalty: float
+    burden: float
+    thaws_at: float
     frozen: bool
+    curious: bool
+    magnitude: int
+    group: tuple[int, str]
+    order: tuple[float, str]
+    unit: float = 1.0
+    penalty: float = 0.0
+    told: tuple[object, Allocation] | None = None
 
     def value(self, workers: int) -> float:
         """Value per second of that size."""
@@ -101,7 +126,7 @@ class Candidate:
         return (workers - self.curve.corners[0]) * self.cost
 
 
-def remaining_alone(job: JobView, curve: Curve, settings: GoodputSettings, now: float) -> float:
+def remaining_alone(job: JobView, curve: Curve, settings: GoodputSettings) -> float:
     """Seconds that one worker would still need; for a job that does not say, as long again as it has worked."""
     if job.remaining_records is not None and curve.measured_up_to and curve.base > 0:
         return max(job.remaining_records / curve.base, settings.shortest_s)
@@ -109,45 +134,68 @@ def remaining_alone(job: JobView, curve: Curve, settings: GoodputSettings, now: 
 
 
 def weigh(job: JobView, cost: float, settings: GoodputSettings, now: float) -> Candidate:
-    """Builds the candidate of a job."""
+    """Builds the candidate of a job; ``rank`` gives it its weight among others."""
     curve = fit(job.sizes, job.throughput, job.prior_throughput)
-    remaining = remaining_alone(job, curve, settings, now)
-    unit = 1.0 / (max(curve.base, 1e-12) * remaining**settings.urgency)
-    current = 0
-    if job.current_workers > 0:
-        index = bisect_right(curve.sizes, job.current_workers) - 1
-        current = curve.sizes[max(index, 0)]
+    remaining = remaining_alone(job, curve, settings)
+    fastest = curve.rate(curve.corners[-1])
+    alone = remaining / max(curve.rates[0] / max(curve.base, 1e-12), 1e-9)
+    minimum = job.fixed.slots + curve.corners[0] * job.worker.slots
     top, capped = _top(job, curve, settings)
-    penalty = 0.0
-    frozen = False
-    if current:
+    current, burden, thaws_at = 0, 0.0, 0.0
+    if job.current_workers > 0:
+        current = curve.sizes[max(bisect_right(curve.sizes, job.current_workers) - 1, 0)]
         rate = curve.rate(current)
         left = remaining * curve.base / rate if rate > 0 else remaining
-        horizon = max(min(left, settings.horizon_s), 1.0)
-        penalty = settings.caution * unit * rate * job.rescale_cost_s / horizon
-        since = now - job.last_rescale_at if job.last_rescale_at is not None else math.inf
-        unmeasured = bool(job.throughput) and current not in job.throughput
-        frozen = since < settings.cooldown_s * (_MEASURING_COOLDOWNS if unmeasured else 1)
-    return Candidate(job, curve, unit, max(cost, 1e-9), remaining, current, top, capped, penalty, frozen)
+        burden = settings.caution * rate * job.rescale_cost_s / max(min(left, settings.horizon_s), 1.0)
+        if job.last_rescale_at is not None:
+            unmeasured = bool(job.throughput) and current not in job.throughput
+            thaws_at = job.last_rescale_at + settings.cooldown_s * (_MEASURING_COOLDOWNS if unmeasured else 1)
+    return Candidate(
+        job,
+        curve,
+        max(cost, 1e-9),
+        minimum,
+        remaining,
+        remaining * curve.base / fastest if fastest > 0 else 0.0,
+        alone,
+        current,
+        top,
+        capped,
+        burden,
+        thaws_at,
+        now < thaws_at,
+        current > 0 and bool(job.throughput),
+        round(math.log(max(remaining, 1e-9)) / _ALIKE),
+        (job.priority, job.team),
+        by_start(job),
+    )
 
 
-def weigh_critical(candidates: Iterable[Candidate], slots: float, settings: GoodputSettings) -> None:
-    """Raises the weight of jobs on the critical path.
+def rank(candidates: Iterable[Candidate], settings: GoodputSettings, drain_s: float = math.inf) -> None:
+    """Gives the jobs that share slots their weights, by their rank in remaining time.
 
-    Dividing by remaining time favours short jobs, which is what keeps waiting low on average, but the longest job
-    then ends last and alone, on workers that it can hardly use. It counts more, the larger its shortest possible
-    time is compared with the time in which the cluster could do all the work that is there.
+    For jobs with the speed-up ``n ** p`` that all are there already, average completion is least when the i-th
+    longest counts ``(i ** a - (i - 1) ** a) ** (1 / a)`` with ``a = 1 / (1 - p)``, whatever the remaining times
+    themselves (heSRPT: Berg, Vesilo and Harchol-Balter, PERFORMANCE 2020); for p = 1/2 that is ``sqrt(2 i - 1)``. An
+    error in a remaining time therefore matters only as far as it changes the order, and the longest job, which
+    decides when all are done, is not starved as it is where its time divides its value. Remaining times that are
+    about equal share their ranks, so that equal jobs get equal shares.
+
+    A job on the critical path counts more: one that needs longer than ``drain_s``, in which the cluster could do all
+    work present. Otherwise it would end last, alone, on workers that it can hardly use.
     """
-    candidates = list(candidates)
-    drain = sum(c.remaining_s * c.cost for c in candidates) / max(slots, 1.0)
-    if drain <= 0 or settings.critical <= 0:
-        return
+    buckets: dict[int, list[Candidate]] = {}
     for c in candidates:
-        fastest = c.curve.rate(c.curve.corners[-1])
-        shortest = c.remaining_s * c.curve.base / fastest if fastest > 0 else 0.0
-        factor = 1.0 + settings.critical * shortest / drain
-        c.unit *= factor
-        c.penalty *= factor
+        buckets.setdefault(c.magnitude, []).append(c)
+    longer = 0
+    for magnitude in sorted(buckets, reverse=True):
+        members = buckets[magnitude]
+        weight = (longer + (len(members) + 1) / 2) ** settings.urgency
+        longer += len(members)
+        for c in members:
+            factor = max(1.0, c.fastest_s / drain_s) ** settings.critical
+            c.unit = weight * factor / max(c.curve.base, 1e-12)
+            c.penalty = c.unit * c.burden
 
 
 def _top(job: JobView, curve: Curve, settings: GoodputSettings) -> tuple[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from elasticdl_core.scheduling.admission import AdmissionRules, admit, by_arrival, split_unwanted
+from elasticdl_core.scheduling.admission import AdmissionRules, admit, by_arrival, split_unwanted, tiers_of
 from elasticdl_core.scheduling.ledger import Ledger
 from elasticdl_core.scheduling.plan import Plan
 from elasticdl_core.scheduling.policies.gang import eta_from_measurements
@@ -25,7 +25,7 @@ class FairPolicy:
         """Admits with minimums, then levels what is left, tier by tier."""
         runnable, unwanted = split_unwanted(snapshot)
         rules = AdmissionRules(size=lambda job: job.smallest, queue_key=by_arrival, eta=eta_from_measurements)
-        admission, ledger = admit(snapshot, runnable, rules)
+        admission, ledger = admit(snapshot, tiers_of(runnable, rules), rules)
         sizes = {job.id: job.smallest for job in admission.admitted}
         tiers: dict[int, list[JobView]] = {}
         for job in admission.admitted:

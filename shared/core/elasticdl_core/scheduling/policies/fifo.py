@@ -7,6 +7,7 @@ from elasticdl_core.scheduling.admission import (
     admit,
     by_arrival,
     split_unwanted,
+    tiers_of,
     unknown_eta,
 )
 from elasticdl_core.scheduling.plan import Plan
@@ -23,7 +24,7 @@ class FifoPolicy:
         """Admits by arrival, then tops up by arrival, each within its priority tier."""
         runnable, unwanted = split_unwanted(snapshot)
         rules = AdmissionRules(size=lambda job: job.smallest, queue_key=by_arrival, eta=unknown_eta, reserve=False)
-        admission, ledger = admit(snapshot, runnable, rules)
+        admission, ledger = admit(snapshot, tiers_of(runnable, rules), rules)
         sizes = {job.id: job.smallest for job in admission.admitted}
         for job in sorted(admission.admitted, key=lambda job: (-job.priority, *by_arrival(job))):
             grow_as_far_as_possible(job, sizes, ledger)

@@ -7,6 +7,7 @@ from elasticdl_core.scheduling.admission import (
     admit,
     by_arrival,
     split_unwanted,
+    tiers_of,
     unknown_eta,
 )
 from elasticdl_core.scheduling.plan import Allocation, Plan, Reason, ReasonCode
@@ -46,7 +47,7 @@ class GangPolicy:
             eta=eta_from_measurements if self._backfill else unknown_eta,
             backfill=self._backfill,
         )
-        admission, _ = admit(snapshot, runnable, rules)
+        admission, _ = admit(snapshot, tiers_of(runnable, rules), rules)
         order: dict[str, Allocation] = {}
         for job in admission.admitted:
             text = f"it has all {job.largest} workers that it asked for"

@@ -1,4 +1,4 @@
-"""Divides surplus slots among jobs by marginal value, against the cost of changing.
+"""Divides surplus slots among the jobs of one team and tier by marginal value, against the cost of changing.
 
 Each job's value is concave in its workers, so the ideal division has one price per slot: every job takes workers
 as long as the next is worth more than the price. A job keeps the size that it has unless the ideal one, at that
@@ -9,214 +9,216 @@ the outcome replaces the present division only if it is worth its changes as a w
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, bisect_right
+import itertools
+import math
+from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from elasticdl_core.scheduling.policies.candidate import Candidate
+from elasticdl_core.scheduling.policies.candidate import Candidate, GoodputSettings, rank
 
-_SEARCH_STEPS = 24
+_ROUNDING = 1e-9
 
 
-def divide(candidates: Sequence[Candidate], budget: float) -> tuple[dict[str, int], dict[str, int], float]:
-    """Divides ``budget`` slots above the minimums.
+@dataclass(frozen=True, slots=True)
+class Division:
+    """An outcome.
+
+    Attributes:
+        sizes: of the market's members, in their order.
+        ideal: what they would be if changes were free.
+        surplus: slots above the minimums that the sizes take.
+    """
+
+    sizes: list[int]
+    ideal: list[int]
+    surplus: float
+
+
+class Market:
+    """Jobs that share a number of slots. What depends on the jobs alone is worked out once, when it is needed.
 
     Args:
-        candidates: the jobs that share the budget; each has its minimum already.
-        budget: slots to give out; negative amounts count as none.
-
-    Returns:
-        Sizes by job id; the ideal sizes, costs of change ignored; and the price of a slot (0 if none is scarce).
+        members: the jobs, each with its minimum already. Ranks and weights are given to them here.
+        settings: the policy's numbers.
+        drain_s: in which the whole cluster could do all work present.
     """
-    budget = max(budget, 0.0)
-    ideal, price = water_fill(candidates, budget)
-    moved = _with_moves(candidates, ideal, price, budget)
-    kept = _with_no_moves(candidates, ideal, budget)
-    sizes = moved if _worth(candidates, moved) > _worth(candidates, kept) + 1e-15 else kept
-    return sizes, ideal, price
 
+    def __init__(self, members: Sequence[Candidate], settings: GoodputSettings, drain_s: float = math.inf) -> None:
+        self.members = members
+        rank(members, settings, drain_s)
+        # Down to this time no member is on the critical path.
+        self._calm_s = max(c.fastest_s for c in members) if settings.critical else 0.0
+        self._drain_s = drain_s
+        self.demand = sum(c.cost * (c.curve.corners[c.top] - c.curve.corners[0]) for c in members)
+        self._steps: list[tuple[float, int, int]] | None = None
+        self._spent: list[float] = []
+        self._budget: float | None = None
+        self._division = Division([], [], 0.0)
 
-def water_fill(candidates: Sequence[Candidate], budget: float) -> tuple[dict[str, int], float]:
-    """The best division if changes were free, and its price per slot."""
-    price, indices = _find_price(candidates, budget)
-    sizes = {c.job.id: c.curve.corners[i] for c, i in zip(candidates, indices, strict=True)}
-    left = budget - sum(c.surplus(sizes[c.job.id]) for c in candidates)
-    _fill(candidates, sizes, set(sizes), left, grow_others=False)
-    return sizes, price
+    def holds(self, members: Sequence[Candidate], drain_s: float) -> bool:
+        """Whether a new market of these members would be like this one."""
+        if self.members is not members and self.members != members:
+            return False
+        return drain_s == self._drain_s or min(drain_s, self._drain_s) >= self._calm_s
 
+    def divide(self, budget: float) -> Division:
+        """Divides ``budget`` slots above the minimums; negative amounts count as none."""
+        budget = max(budget, 0.0)
+        if budget != self._budget:
+            ideal, price = self._ideal(budget)
+            sizes = ideal
+            if any(c.current for c in self.members):
+                moved = self._with_moves(ideal, price, budget)
+                kept = self._with_no_moves(budget)
+                sizes = moved if self._gain(kept, moved) > 1e-15 else kept
+            self._division = Division(sizes, ideal, self._surplus(sizes))
+            self._budget = budget
+        return self._division
 
-def _find_price(candidates: Sequence[Candidate], budget: float) -> tuple[float, list[int]]:
-    """The lowest price at which demand stays within the budget, by interpolation over its logarithm."""
-    rows = [(c.curve.falls, c.cost / c.unit, c.top, c.curve.corners, c.cost) for c in candidates]
+    def _prepare(self) -> list[tuple[float, int, int]]:
+        """All steps from one corner of a job's curve to the next, the most valuable slot first."""
+        if self._steps is None:
+            steps = []
+            for position, c in enumerate(self.members):
+                scale = -c.unit / c.cost
+                gains = c.curve.gains
+                steps += [(scale * gains[i], position, i + 1) for i in range(c.top)]
+            steps.sort()
+            corners = [c.curve.corners for c in self.members]
+            costs = [c.cost for c in self.members]
+            widths = (costs[p] * (corners[p][i] - corners[p][i - 1]) for _, p, i in steps)
+            self._steps = steps
+            self._spent = list(itertools.accumulate(widths))
+        return self._steps
 
-    def demand(price: float) -> tuple[list[int], float]:
-        indices = []
-        spent = 0.0
-        for falls, scale, top, corners, cost in rows:
-            index = bisect_left(falls, -price * scale)
-            index = index if index < top else top
-            indices.append(index)
-            spent += cost * (corners[index] - corners[0])
-        return indices, spent
+    def _ideal(self, budget: float) -> tuple[list[int], float]:
+        """The best division if changes were free, and the price per slot: 0 if none is scarce."""
+        if self.demand <= budget + _ROUNDING:
+            return [c.curve.corners[c.top] for c in self.members], 0.0
+        steps = self._prepare()
+        taken = bisect_right(self._spent, budget + _ROUNDING)
+        index = [0] * len(self.members)
+        for _, position, corner in steps[:taken]:
+            index[position] = corner
+        sizes = [c.curve.corners[i] for c, i in zip(self.members, index, strict=True)]
+        left = budget - (self._spent[taken - 1] if taken else 0.0)
+        self._fill(sizes, None, left, start=taken, grow_others=False)
+        return sizes, -steps[min(taken, len(steps) - 1)][0]
 
-    indices, most = demand(0.0)
-    if most <= budget:
-        return 0.0, indices
-    high = max(c.unit * c.curve.gains[0] / c.cost for c in candidates if c.top > 0) * 1.0000001
-    low, least = high * 1e-9, 0.0
-    best = [0] * len(candidates)
-    for step in range(_SEARCH_STEPS):
-        share = (most - budget) / (most - least) if most > least and step % 3 else 0.5
-        middle = low * (high / low) ** min(max(share, 0.1), 0.9)
-        indices, spent = demand(middle)
-        if spent <= budget:
-            high, least, best = middle, spent, indices
-            if budget - spent <= 0.001 * budget:
-                break
-        else:
-            low, most = middle, spent
-    return high, best
+    def _with_moves(self, ideal: list[int], price: float, budget: float) -> list[int]:
+        """Moves the jobs for which it pays at that price, then makes the sum fit."""
+        sizes = list(ideal)
+        touched: set[int] = set()
+        for position, c in enumerate(self.members):
+            best, current = ideal[position], c.current
+            if best == current:
+                continue
+            if current:
+                gain = 0.0 if c.frozen else c.value(best) - c.value(current) - price * c.cost * (best - current)
+                if gain <= c.penalty:
+                    sizes[position] = current
+                    continue
+            touched.add(position)
+        return self._settle(sizes, touched, budget, grow_others=price > 0)
 
+    def _with_no_moves(self, budget: float) -> list[int]:
+        """Leaves the running jobs alone as far as the budget allows; the new ones share what is left."""
+        sizes = [c.current or c.curve.corners[0] for c in self.members]
+        touched = {position for position, c in enumerate(self.members) if not c.current}
+        return self._settle(sizes, touched, budget, grow_others=False)
 
-def _with_moves(
-    candidates: Sequence[Candidate], ideal: dict[str, int], price: float, budget: float
-) -> dict[str, int]:
-    """Moves the jobs for which it pays at that price, then makes the sum fit."""
-    sizes: dict[str, int] = {}
-    touched: set[str] = set()
-    for c in candidates:
-        best = ideal[c.job.id]
-        sizes[c.job.id] = best
-        if c.current == 0:
-            touched.add(c.job.id)
-        elif best != c.current:
-            gain = c.value(best) - c.value(c.current) - price * c.cost * (best - c.current)
-            if gain > c.penalty and not c.frozen:
-                touched.add(c.job.id)
-            else:
-                sizes[c.job.id] = c.current
-    return _settle(candidates, sizes, touched, budget, grow_others=True)
+    def _surplus(self, sizes: list[int]) -> float:
+        return sum([c.cost * (size - c.curve.corners[0]) for c, size in zip(self.members, sizes, strict=True)])
 
+    def _settle(self, sizes: list[int], touched: set[int], budget: float, *, grow_others: bool) -> list[int]:
+        left = budget - self._surplus(sizes)
+        if left < -_ROUNDING:
+            left = self._shed(sizes, touched, left)
+        if left > _ROUNDING and (touched or grow_others):
+            self._fill(sizes, touched, left, grow_others=grow_others)
+        return sizes
 
-def _with_no_moves(candidates: Sequence[Candidate], ideal: dict[str, int], budget: float) -> dict[str, int]:
-    """Leaves the running jobs alone as far as the budget allows; the new ones share what is left."""
-    sizes = {c.job.id: c.current or c.curve.corners[0] for c in candidates}
-    touched = {c.job.id for c in candidates if c.current == 0}
-    return _settle(candidates, sizes, touched, budget, grow_others=False)
+    def _shed(self, sizes: list[int], touched: set[int], left: float) -> float:
+        """Takes slots where they are worth least until nothing is missing; the first change of a job costs extra."""
+        members = self.members
 
+        def entry(position: int, missing: float) -> tuple[float, float, str, int] | None:
+            c, have = members[position], sizes[position]
+            smaller = c.smaller(have)
+            if smaller is None:
+                return None
+            loss = c.density(smaller, have)
+            if position not in touched:
+                loss += c.penalty / max(min(missing, c.surplus(have)), 1e-9)
+            return (loss, -c.job.submitted_at, c.job.id, position)
 
-def _settle(
-    candidates: Sequence[Candidate],
-    sizes: dict[str, int],
-    touched: set[str],
-    budget: float,
-    *,
-    grow_others: bool,
-) -> dict[str, int]:
-    left = budget - sum(c.surplus(sizes[c.job.id]) for c in candidates)
-    if left < -1e-9:
-        left = _shed(candidates, sizes, touched, left)
-    if left > 1e-9:
-        _fill(candidates, sizes, touched, left, grow_others=grow_others)
-    return sizes
+        heap = [e for position in range(len(members)) if (e := entry(position, -left)) is not None]
+        heapq.heapify(heap)
+        while heap and left < -_ROUNDING:
+            *_, position = heapq.heappop(heap)
+            c, have = members[position], sizes[position]
+            smaller = c.smaller(have)
+            if smaller is None:
+                continue
+            left += c.surplus(have) - c.surplus(smaller)
+            sizes[position] = smaller
+            touched.add(position)
+            again = entry(position, -left)
+            if again is not None:
+                heapq.heappush(heap, again)
+        return left
 
+    def _fill(
+        self, sizes: list[int], touched: set[int] | None, left: float, *, start: int = 0, grow_others: bool
+    ) -> None:
+        """Gives slots to the most valuable steps that fit; an untouched job must gain more than its change costs.
 
-def _shed(candidates: Sequence[Candidate], sizes: dict[str, int], touched: set[str], left: float) -> float:
-    """Takes slots where they are worth least until nothing is missing; the first change of a job costs extra."""
+        Args:
+            sizes: to be raised.
+            touched: positions of those that change anyway; None for all.
+            left: slots to give.
+            start: the first step to look at.
+            grow_others: whether the untouched ones may grow too.
+        """
+        least = min(c.cost for c in self.members)
+        for _, position, corner in itertools.islice(self._prepare(), start, None):
+            if left < least - _ROUNDING:
+                return
+            c, have = self.members[position], sizes[position]
+            if c.curve.corners[corner] <= have:
+                continue
+            free_to_grow = touched is None or position in touched
+            if not free_to_grow and (not grow_others or c.frozen):
+                continue
+            want: int | None = c.curve.corners[corner]
+            if not free_to_grow or c.cost * (c.curve.corners[corner] - have) > left + _ROUNDING:
+                want = _most(c, have, left)
+            if want is None or (not free_to_grow and c.value(want) - c.value(have) <= c.penalty):
+                continue
+            left -= c.cost * (want - have)
+            sizes[position] = want
+            if touched is not None:
+                touched.add(position)
 
-    def entry(position: int, missing: float) -> tuple[float, float, str, int] | None:
-        c = candidates[position]
-        have = sizes[c.job.id]
-        smaller = c.smaller(have)
-        if smaller is None:
-            return None
-        loss = c.density(smaller, have)
-        if c.job.id not in touched:
-            loss += c.penalty / max(min(missing, c.surplus(have)), 1e-9)
-        return (loss, -c.job.submitted_at, c.job.id, position)
-
-    heap = [e for position in range(len(candidates)) if (e := entry(position, -left)) is not None]
-    heapq.heapify(heap)
-    while heap and left < -1e-9:
-        *_, position = heapq.heappop(heap)
-        c = candidates[position]
-        have = sizes[c.job.id]
-        smaller = c.smaller(have)
-        if smaller is None:
-            continue
-        left += c.surplus(have) - c.surplus(smaller)
-        sizes[c.job.id] = smaller
-        touched.add(c.job.id)
-        again = entry(position, -left)
-        if again is not None:
-            heapq.heappush(heap, again)
-    return left
-
-
-def _fill(
-    candidates: Sequence[Candidate],
-    sizes: dict[str, int],
-    touched: set[str],
-    left: float,
-    *,
-    grow_others: bool,
-) -> None:
-    """Gives slots where they are worth most; an untouched job must gain more than its change costs."""
-
-    def entry(position: int, room: float) -> tuple[float, float, str, int, int] | None:
-        c = candidates[position]
-        have = sizes[c.job.id]
-        is_touched = c.job.id in touched
-        if not is_touched and (not grow_others or c.frozen):
-            return None
-        want = _step_up(c, have, room) if is_touched else _most(c, have, room)
-        if want is None:
-            return None
-        worth = c.density(have, want)
-        if not is_touched:
-            worth -= c.penalty / (c.cost * (want - have))
-        return (-worth, c.job.submitted_at, c.job.id, position, want) if worth > 0 else None
-
-    heap = [e for position in range(len(candidates)) if (e := entry(position, left)) is not None]
-    heapq.heapify(heap)
-    while heap and left > 1e-9:
-        *_, position, want = heapq.heappop(heap)
-        c = candidates[position]
-        need = c.surplus(want) - c.surplus(sizes[c.job.id])
-        if need <= left + 1e-9:
-            left -= need
-            sizes[c.job.id] = want
-            touched.add(c.job.id)
-        again = entry(position, left)
-        if again is not None and (need <= left + 1e-9 or again[-1] < want):
-            heapq.heappush(heap, again)
-
-
-def _step_up(candidate: Candidate, have: int, room: float) -> int | None:
-    """The next corner if it fits, else the best size that does."""
-    larger = candidate.larger(have)
-    if larger is None or candidate.cost * (larger - have) <= room + 1e-9:
-        return larger
-    return _most(candidate, have, room)
+    def _gain(self, before: list[int], after: list[int]) -> float:
+        """Value per second that one division has over another, the cost of the changes that they take included."""
+        total = 0.0
+        for c, old, new in zip(self.members, before, after, strict=True):
+            if old != new:
+                total += c.value(new) - c.value(old)
+                if c.current:
+                    total += c.penalty * ((old != c.current) - (new != c.current))
+        return total
 
 
 def _most(candidate: Candidate, have: int, room: float) -> int | None:
     """The most valuable size up to the top that fits the room, if it is worth more than ``have``."""
     curve = candidate.curve
-    bound = min(have + room / candidate.cost + 1e-9, curve.corners[candidate.top])
+    bound = min(have + room / candidate.cost + _ROUNDING, curve.corners[candidate.top])
     corner = curve.corners[bisect_right(curve.corners, bound) - 1]
     best = max(corner, have)
     for size in curve.sizes[bisect_right(curve.sizes, best) : bisect_right(curve.sizes, bound)]:
         if curve.worth(size) > curve.worth(best):
             best = size
     return best if best > have and curve.worth(best) > curve.worth(have) else None
-
-
-def _worth(candidates: Sequence[Candidate], sizes: dict[str, int]) -> float:
-    """Value per second of a division, less the cost of the changes that it takes."""
-    total = 0.0
-    for c in candidates:
-        size = sizes[c.job.id]
-        total += c.value(size)
-        if c.current and size != c.current:
-            total -= c.penalty
-    return total

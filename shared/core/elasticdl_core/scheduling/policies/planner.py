@@ -1,0 +1,359 @@
+"""Plans by the policy ``goodput``, keeping between snapshots what did not change.
+
+A plan depends on its snapshot alone: a planner that was told a hundred snapshots before gives the plan that a new one
+gives. What is kept is keyed by all that it depends on: a job's candidate by its view (until time thaws it), a
+market's division by its members and its budget, a reason by its numbers. So one event costs a walk over the jobs and
+the work of the markets that it touches.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from operator import attrgetter
+
+from elasticdl_core.scheduling.admission import Admission, AdmissionRules, Tier, admit
+from elasticdl_core.scheduling.ledger import Ledger, Obstacle
+from elasticdl_core.scheduling.plan import Allocation, Plan, Reason, ReasonCode
+from elasticdl_core.scheduling.policies.candidate import Candidate, GoodputSettings, weigh
+from elasticdl_core.scheduling.policies.marginal import Division, Market
+from elasticdl_core.scheduling.policies.reasons import allocation_of
+from elasticdl_core.scheduling.policies.surplus import (
+    MAX_BLOCKERS,
+    allowed_at_most,
+    grow_as_far_as_possible,
+    next_size,
+)
+from elasticdl_core.scheduling.quota import team_budgets
+from elasticdl_core.scheduling.snapshot import JobView, Snapshot
+
+_MarketKey = tuple[int, str]
+_COARSE = 1.5
+"""Steps of the scale on which the work present is told."""
+
+_ORDER = attrgetter("order")
+_ID = attrgetter("job.id")
+
+
+class _Stand:
+    """A market's outcome in the plan that is being made.
+
+    Attributes:
+        market: the jobs.
+        sizes: their workers, as booked.
+        division: what the market gave.
+        short: its budget, if that is less than its jobs could use beside other teams.
+        holders: the jobs with most workers above their minimum, with how many less than that, the most first.
+        allocations: the members', by id.
+        told: what the allocations were explained by.
+    """
+
+    __slots__ = ("allocations", "division", "holders", "market", "short", "sizes", "told")
+
+    def __init__(self, market: Market) -> None:
+        self.market = market
+        self.sizes: list[int] = []
+        self.division: Division | None = None
+        self.short: float | None = None
+        self.holders: list[tuple[int, str]] = []
+        self.allocations: dict[str, Allocation] = {}
+        self.told: object = None
+
+    def settle(self, division: Division, sizes: list[int]) -> None:
+        """Takes over the sizes as booked."""
+        if self.division is division and self.sizes == sizes:
+            return
+        self.division, self.sizes, self.told = division, sizes, None
+        self.rank_holders()
+
+    def rank_holders(self) -> None:
+        """Finds who holds most."""
+        rows = (
+            (c.curve.sizes[0] - size, c.job.id)
+            for c, size in zip(self.market.members, self.sizes, strict=True)
+            if size > c.curve.sizes[0]
+        )
+        self.holders = heapq.nsmallest(MAX_BLOCKERS + 1, rows)
+
+
+class _Pool:
+    """The jobs of one team and priority.
+
+    Attributes:
+        running: those with workers, the longest running first.
+        jobs: their views.
+        minimum: slots that their minimums take.
+        waiting: those without.
+        work: slot-seconds that all of them still need, one worker at a time.
+    """
+
+    __slots__ = ("jobs", "minimum", "running", "waiting", "work")
+
+    def __init__(self) -> None:
+        self.running: list[Candidate] = []
+        self.jobs: list[JobView] = []
+        self.minimum = 0.0
+        self.waiting: list[Candidate] = []
+        self.work = 0.0
+
+    def replace(self, gone: set[Candidate], come: list[Candidate]) -> None:
+        """Takes some out and others in."""
+        self.waiting = [c for c in self.waiting if c not in gone]
+        self.waiting += [c for c in come if not c.current]
+        self.running = [c for c in self.running if c not in gone]
+        self.running += [c for c in come if c.current]
+        self.running.sort(key=_ORDER)
+        self.jobs = [c.job for c in self.running]
+        self.minimum = math.fsum([c.minimum for c in self.running])
+        self.work = math.fsum([c.remaining_s * c.cost for c in (*self.running, *self.waiting)])
+
+
+class GoodputPlanner:
+    """Makes plans of successive snapshots; for unchanged jobs give it the same ``JobView`` objects again.
+
+    Args:
+        settings: the policy's numbers.
+    """
+
+    name = "goodput"
+
+    def __init__(self, settings: GoodputSettings) -> None:
+        self._settings = settings
+        self._forget()
+
+    def _forget(self) -> None:
+        self._now = float("-inf")
+        self._costs: tuple[float, ...] = ()
+        self._seen: dict[int, JobView] = {}
+        self._candidates: dict[str, Candidate] = {}
+        self._thaws: list[tuple[float, str]] = []
+        self._unwanted: dict[str, Allocation] = {}
+        self._pools: dict[_MarketKey, _Pool] = {}
+        self._stands: dict[_MarketKey, _Stand] = {}
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Decides on a target for every job of the snapshot."""
+        basis = Ledger(snapshot)
+        if snapshot.now < self._now or basis.cost_basis != self._costs:
+            self._forget()
+        self._now, self._costs = snapshot.now, basis.cost_basis
+        self._refresh(snapshot, basis)
+        candidates = self._candidates
+        rules = AdmissionRules(
+            size=lambda job: candidates[job.id].curve.sizes[0],
+            queue_key=lambda job: _response_ratio(candidates[job.id], snapshot.now),
+            eta=lambda job, workers: _eta(candidates[job.id], workers),
+            min_runtime_s=self._settings.min_runtime_s,
+        )
+        tiers = self._tiers(snapshot.now)
+        admission, ledger = admit(snapshot, tiers, rules)
+        self._form_markets(tiers, admission, self._drain_s(snapshot.capacity.total.slots))
+        self._divide(ledger)
+        self._explain(ledger, self._explore(ledger))
+        allocations: dict[str, Allocation] = {}
+        for stand in self._stands.values():
+            allocations |= stand.allocations
+        allocations |= admission.refused
+        allocations |= dict(sorted(self._unwanted.items()))
+        return Plan(self.name, allocations, admission.reservation)
+
+    def _refresh(self, snapshot: Snapshot, ledger: Ledger) -> None:
+        """Brings candidates and pools up to date with the jobs that changed and those whom time thawed."""
+        # Identities tell in a moment which few of many jobs changed; ``_seen`` keeps the old ones from being reused.
+        present = dict(zip(map(id, snapshot.jobs), snapshot.jobs, strict=True))
+        left = [self._seen[ref] for ref in self._seen.keys() - present.keys()]
+        come = {job.id: job for job in map(present.__getitem__, present.keys() - self._seen.keys())}
+        self._seen = present
+        gone: set[Candidate] = set()
+        for job in left:
+            c = self._candidates.get(job.id)
+            if c is not None and c.job == come.get(job.id):
+                del come[job.id]
+                continue
+            self._unwanted.pop(job.id, None)
+            if c is not None:
+                gone.add(self._candidates.pop(job.id))
+        while self._thaws and self._thaws[0][0] <= snapshot.now:
+            _, job_id = heapq.heappop(self._thaws)
+            c = self._candidates.get(job_id)
+            if c is not None and c.frozen and c.thaws_at <= snapshot.now:
+                gone.add(self._candidates.pop(job_id))
+                come[job_id] = c.job
+        groups: dict[_MarketKey, list[Candidate]] = {c.group: [] for c in gone}
+        for job in come.values():
+            if not job.schedulable:
+                text = f"its owner does not want it to run now (state {job.state})"
+                self._unwanted[job.id] = Allocation(0, False, Reason(ReasonCode.NOT_WANTED, text))
+                continue
+            c = weigh(job, ledger.worker_cost(job), self._settings, snapshot.now)
+            self._candidates[job.id] = c
+            groups.setdefault(c.group, []).append(c)
+            if c.frozen:
+                heapq.heappush(self._thaws, (c.thaws_at, job.id))
+        for group, members in groups.items():
+            pool = self._pools.setdefault(group, _Pool())
+            pool.replace(gone, members)
+            if not pool.running and not pool.waiting:
+                del self._pools[group]
+
+    def _tiers(self, now: float) -> list[Tier]:
+        """The jobs by priority; within it team by team, and those that wait in the order of the queue."""
+        keys: dict[int, list[str]] = {}
+        for priority, team in sorted(self._pools):
+            keys.setdefault(priority, []).append(team)
+        tiers = []
+        for priority in sorted(keys, reverse=True):
+            pools = {team: self._pools[priority, team] for team in keys[priority]}
+            queue = sorted([(*_response_ratio(c, now), c.job) for pool in pools.values() for c in pool.waiting])
+            running: list[JobView] = []
+            for pool in pools.values():
+                running += pool.jobs
+            taken = {team: pool.minimum for team, pool in pools.items() if pool.running}
+            tiers.append(Tier(priority, running, [row[-1] for row in queue], taken))
+        return tiers
+
+    def _drain_s(self, slots: float) -> float:
+        """Seconds in which all slots together could do all work present, coarsely, so that it seldom moves."""
+        work = math.fsum([pool.work for pool in self._pools.values()])
+        if work <= 0 or slots <= 0:
+            return math.inf
+        return _COARSE ** round(math.log(work / slots, _COARSE))
+
+    def _form_markets(self, tiers: Sequence[Tier], admission: Admission, drain_s: float) -> None:
+        """Gathers who shares slots; where that is who did before, what was worked out for them stands."""
+        evicted, refused, candidates = admission.evicted, admission.refused, self._candidates
+        started: dict[_MarketKey, list[Candidate]] = {}
+        for tier in tiers:
+            for job in tier.waiting:
+                if job.id not in refused:
+                    c = candidates[job.id]
+                    started.setdefault(c.group, []).append(c)
+        short_of = {candidates[job_id].group for job_id in evicted}
+        stands: dict[_MarketKey, _Stand] = {}
+        for key in sorted(self._pools, key=lambda key: (-key[0], key[1])):
+            members = self._pools[key].running
+            if key in short_of:
+                members = [c for c in members if c.job.id not in evicted]
+            if key in started:
+                members = members + sorted(started[key], key=_ID)
+            if not members:
+                continue
+            stand = self._stands.get(key)
+            if stand is None or not stand.market.holds(members, drain_s):
+                stand = _Stand(Market(members, self._settings, drain_s))
+            stands[key] = stand
+        self._stands = stands
+
+    def _divide(self, ledger: Ledger) -> None:
+        """Gives each team its budget of the surplus, and each team's jobs what serves them best, tier by tier."""
+        tiers: dict[int, list[str]] = {}
+        for priority, team in self._stands:
+            tiers.setdefault(priority, []).append(team)
+        for priority in sorted(tiers, reverse=True):
+            self._divide_tier(priority, tiers[priority], ledger)
+
+    def _divide_tier(self, priority: int, teams: Sequence[str], ledger: Ledger) -> None:
+        demands = {team: self._stands[priority, team].market.demand for team in teams}
+        budgets = team_budgets(ledger, demands)
+        for team in teams:
+            stand = self._stands[priority, team]
+            short = budgets[team] if len(teams) > 1 and budgets[team] < demands[team] else None
+            if short != stand.short:
+                stand.short, stand.told = short, None
+            division = stand.market.divide(budgets[team])
+            if ledger.take_surplus(team, division.surplus):
+                stand.settle(division, division.sizes)
+            else:
+                stand.settle(division, _booked_singly(stand.market.members, division.sizes, ledger))
+
+    def _explore(self, ledger: Ledger) -> set[_MarketKey]:
+        """Lets jobs try more workers on slots that would stand idle, where their speed was never measured.
+
+        An estimate that says that a job gains nothing from growing is never put right while it does not grow. Each
+        size is tried once, and a job at most doubles at a time; the longest job first.
+
+        Returns:
+            The markets in which that changed a size.
+        """
+        if ledger.free_cost() < 1.0:
+            return set()
+        eager = [
+            (-c.remaining_s, c.job.id, position, stand)
+            for stand in self._stands.values()
+            for position, c in enumerate(stand.market.members)
+            if c.curious and not c.frozen and max(c.job.throughput) <= stand.sizes[position]
+        ]
+        changed = set()
+        for _, job_id, position, stand in sorted(eager, key=lambda row: row[:2]):
+            c, have = stand.market.members[position], stand.sizes[position]
+            if have not in c.job.throughput or c.penalty >= c.value(c.current):
+                continue
+            booked = {job_id: have}
+            _book(c, allowed_at_most(c.job, 2 * have), booked, ledger)
+            if booked[job_id] != have:
+                if c.group not in changed:
+                    changed.add(c.group)
+                    stand.sizes = list(stand.sizes)
+                stand.sizes[position] = booked[job_id]
+        for key in changed:
+            self._stands[key].rank_holders()
+        return changed
+
+    def _explain(self, ledger: Ledger, changed: set[_MarketKey]) -> None:
+        """Gives every admitted job its allocation, where anything in it may have changed."""
+        rows = [row for stand in self._stands.values() for row in stand.holders]
+        holders = tuple(job_id for _, job_id in heapq.nsmallest(MAX_BLOCKERS + 1, rows))
+        for key, stand in self._stands.items():
+            basis = None if key in changed or not ledger.slots_only else holders
+            if basis is not None and stand.told == basis:
+                continue
+            ideal = stand.division.ideal if stand.division is not None else stand.sizes
+            allocations = {}
+            for c, workers, best in zip(stand.market.members, stand.sizes, ideal, strict=True):
+                limited = not ledger.slots_only and _limited(c.job, workers, ledger)
+                allocations[c.job.id] = allocation_of(
+                    c, workers, best, short=stand.short, limited=limited, holders=holders
+                )
+            stand.allocations, stand.told = allocations, basis
+            if key in changed:
+                stand.division = None  # Settled anew next time, as exploring is decided anew.
+
+
+def _response_ratio(candidate: Candidate, now: float) -> tuple[float, float, str]:
+    """Waiting jobs go by (waiting + running time) / running time: short ones first, but nobody waits for ever."""
+    job = candidate.job
+    waited = max(now - job.submitted_at, 0.0)
+    return (-(1.0 + waited / candidate.alone_s), job.submitted_at, job.id)
+
+
+def _eta(candidate: Candidate, workers: int) -> float:
+    """Seconds to the end; unknown unless both speed and remaining work are."""
+    if candidate.job.remaining_records is None or not candidate.curve.measured_up_to:
+        return float("inf")
+    rate = candidate.curve.rate(workers)
+    return candidate.job.remaining_records / rate if rate > 0 else float("inf")
+
+
+def _limited(job: JobView, workers: int, ledger: Ledger) -> bool:
+    more = next_size(job, workers)
+    return more is not None and ledger.obstacle(job, workers, more) is Obstacle.LIMIT
+
+
+def _booked_singly(members: Sequence[Candidate], sizes: Sequence[int], ledger: Ledger) -> list[int]:
+    """Books job by job, as another resource than slots, or the team's limit, may end first."""
+    booked = {c.job.id: c.curve.sizes[0] for c in members}
+    for c, wanted in zip(members, sizes, strict=True):
+        _book(c, wanted, booked, ledger)
+    return [booked[c.job.id] for c in members]
+
+
+def _book(candidate: Candidate, wanted: int, sizes: dict[str, int], ledger: Ledger) -> None:
+    job, have = candidate.job, sizes[candidate.job.id]
+    if wanted <= have:
+        return
+    if ledger.obstacle(job, have, wanted) is None:
+        ledger.take(job, have, wanted)
+        sizes[job.id] = wanted
+    else:
+        grow_as_far_as_possible(job, sizes, ledger, wanted)

@@ -1,0 +1,72 @@
+"""The goodput policy's reasons for what a running job gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from elasticdl_core.scheduling.plan import Allocation, Reason, ReasonCode
+from elasticdl_core.scheduling.policies.candidate import Candidate
+from elasticdl_core.scheduling.policies.surplus import MAX_BLOCKERS, next_size
+
+
+def allocation_of(
+    candidate: Candidate,
+    workers: int,
+    ideal: int,
+    *,
+    short: float | None,
+    limited: bool,
+    holders: tuple[str, ...],
+) -> Allocation:
+    """The allocation of an admitted job with its reason; told again as it is while nothing in it changed.
+
+    Args:
+        candidate: the job.
+        workers: what it gets.
+        ideal: what it would get if changes were free.
+        short: the slots above minimums that its team may take, if that is less than the team could use.
+        limited: whether one more size would take its team over its limit.
+        holders: the jobs with the most workers above their minimums.
+    """
+    key = (workers, ideal, short, limited, holders)
+    if candidate.told is None or candidate.told[0] != key:
+        reason = _reason(candidate, workers, ideal, short=short, limited=limited, holders=holders)
+        candidate.told = (key, Allocation(workers, True, reason))
+    return candidate.told[1]
+
+
+def _reason(
+    c: Candidate, workers: int, ideal: int, *, short: float | None, limited: bool, holders: tuple[str, ...]
+) -> Reason:
+    job = c.job
+    more = next_size(job, workers)
+    if more is None:
+        text = f"it has {workers} workers, the most that it can use"
+        return Reason(ReasonCode.AT_MAX, text, (), {"workers": workers, "max_workers": job.largest})
+    rate, next_rate = c.curve.rate(workers), c.curve.rate(more)
+    gain = (next_rate / rate - 1.0) if rate > 0 else 0.0
+    data: Mapping[str, float | str] = {
+        "workers": workers,
+        "max_workers": job.largest,
+        "records_per_second": round(rate, 3),
+        "with_more": round(next_rate, 3),
+    }
+    at_top = c.larger(workers) is None
+    head = f"it has {workers} of at most {job.largest} workers"
+    if at_top and c.capped == "useful":
+        text = f"{head}; {more - workers} more would speed it up by only {gain:.1%}"
+        return Reason(ReasonCode.AT_USEFUL_SIZE, text, (), data)
+    if at_top and c.capped == "measuring":
+        text = f"{head}; its speed is known up to {c.curve.measured_up_to} workers only, so it grows step by step"
+        return Reason(ReasonCode.MEASURING, text, (), data)
+    if limited:  # Named first, whatever another size would be worth.
+        return Reason(ReasonCode.TEAM_SHARE, f"{head}; team {job.team} is at its limit", (), data)
+    if c.current and ideal > workers >= c.current:
+        text = f"{head}; {ideal} would be a little better, but a change costs {job.rescale_cost_s:.0f} s of work"
+        return Reason(ReasonCode.NOT_WORTH_A_CHANGE, text, (), data)
+    if short is not None:
+        text = f"{head}; team {job.team} has its share of {short:.1f} slots above minimums"
+        return Reason(ReasonCode.TEAM_SHARE, text, (), data)
+    others = tuple(holder for holder in holders if holder != job.id)[:MAX_BLOCKERS]
+    text = f"{head}; {more - workers} more would speed it up by {gain:.0%}, and the slots do more for other jobs"
+    return Reason(ReasonCode.CLUSTER_FULL, text, others, data)
