@@ -138,6 +138,11 @@ class ParameterServer:
         frame = await _joined(chunks)
         return await self._write(lambda: self._push(frame, caller))
 
+    async def PushPull(self, frame: bytes, caller: Claims) -> bytes:
+        """A push and a pull, in one message and one thread."""
+        _require_member(caller)
+        return await self._write(lambda: self._push_pull(frame, caller))
+
     async def CommitGradients(
         self, request: ps_pb2.CommitGradientsRequest, caller: Claims
     ) -> ps_pb2.CommitGradientsResponse:
@@ -264,15 +269,32 @@ class ParameterServer:
         return frame
 
     def _push(self, frame: bytes, caller: Claims) -> bytes:
-        partition = self._partition
         request = ps_pb2.PushGradientsRequest()
         buffers = wire.read_frame(frame, request)
+        return wire.header_frame(wire.answer_message(self._take(request, buffers, caller)))
+
+    def _push_pull(self, frame: bytes, caller: Claims) -> bytes:
+        request = ps_pb2.PushPullRequest()
+        buffers = wire.read_frame(frame, request)
+        if not self._partition.mode.use_async or request.pull.pin:
+            raise InvalidInputError(
+                "a push and a pull in one message are for asynchronous mode, without pins",
+                fix="send PushGradients, then Pull",
+            )
+        if not 0 <= request.pull_from <= len(buffers):
+            raise InvalidInputError(f"there is no buffer {request.pull_from}", fix="send what ps.proto describes")
+        answer = self._take(request.push, buffers[: request.pull_from], caller)
+        pushed = wire.answer_message(answer)
+        return wire.pull_frame(self._partition, request.pull, buffers[request.pull_from :], None, pushed)
+
+    def _take(self, request: ps_pb2.PushGradientsRequest, buffers: list[memoryview], caller: Claims) -> Answer:
+        partition = self._partition
         _require_own(request.worker, caller)
         wire.check_learning_rate(request.learning_rate)
         self._note(request.worker)
         if request.generation and request.generation != partition.generation:
             self._rejected += 1
-            return wire.header_frame(wire.answer_message(Answer(False, partition.version, "generation")))
+            return Answer(False, partition.version, "generation")
         partition.require_initialised()
         if partition.mode.use_async:
             answer = self._apply_now(request, buffers)
@@ -283,7 +305,7 @@ class ParameterServer:
             self._rejected += not answer.accepted
             if answer.accepted and request.commit:
                 answer = self._commit(member, request.version)
-        return wire.header_frame(wire.answer_message(answer))
+        return answer
 
     def _apply_now(self, request: ps_pb2.PushGradientsRequest, buffers: list[memoryview]) -> Answer:
         partition = self._partition

@@ -123,9 +123,13 @@ def read_ids(table: EmbeddingTable, buffers: Sequence[memoryview], index: int) -
 
 
 def pull_frame(
-    partition: Partition, request: ps_pb2.PullRequest, buffers: Sequence[memoryview], last_round: Round | None
+    partition: Partition,
+    request: ps_pb2.PullRequest,
+    buffers: Sequence[memoryview],
+    last_round: Round | None,
+    push: ps_pb2.PushGradientsResponse | None = None,
 ) -> bytes:
-    """Reads what a request asks for, straight into the frame that answers it.
+    """Reads what a request asks for, straight into the frame that answers it, and a push before it if there was one.
 
     Raises:
         InvalidInputError: a table or an id is unknown.
@@ -133,12 +137,14 @@ def pull_frame(
     """
     dtype = check_wire_dtype(request.dtype)
     pin = request.pin
-    response = ps_pb2.PullResponse(generation=partition.generation, initialized=partition.initialised)
+    answer = ps_pb2.PullResponse() if push is None else ps_pb2.PushPullResponse(push=push)
+    response = answer if isinstance(answer, ps_pb2.PullResponse) else answer.pull
+    response.generation, response.initialized = partition.generation, partition.initialised
     response.version = partition.pinned_version(pin) if pin else partition.version
     if last_round is not None:
         response.round.CopyFrom(round_to_message(last_round))
     if not partition.initialised:
-        return header_frame(response)
+        return header_frame(answer)
     wanted = [(partition.table(entry.table), entry.ids) for entry in request.rows]
     tables = [(table, read_ids(table, buffers, index)) for table, index in wanted]
     lengths: list[int] = []
@@ -158,7 +164,7 @@ def pull_frame(
     for table, ids in tables:
         response.rows.append(ps_pb2.Rows(table=table.spec.name, values=len(lengths), dtype=dtype))
         lengths.append(len(ids) * table.dim * (2 if dtype == "bfloat16" else 4))
-    frame, places = allocate_frame(response.SerializeToString(), lengths)
+    frame, places = allocate_frame(answer.SerializeToString(), lengths)
     places_left = iter(places)
     for values in pinned:
         next(places_left)[:] = values.view(np.uint8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import cast
 
@@ -17,6 +16,7 @@ from elasticdl_ps.store.arena import Arena
 from elasticdl_ps.store.id_map import IdMap
 from elasticdl_ps.store.overlay import Overlay
 from elasticdl_ps.store.row_lives import RowLives
+from elasticdl_ps.store.turns import Turns
 
 _BLOCK = 1 << 15
 """Rows worked on between two releases of the lock, so that a reader waits for a millisecond, not for a batch."""
@@ -45,7 +45,7 @@ class EmbeddingTable:
         self._update = kernels.update(optimizer.kernel)
         self._initializer = make_initializer(spec)
         self._kernels = kernels
-        self._lock = threading.Lock()
+        self._lock = Turns()
         self._map = IdMap(kernels)
         self._arena = cast("NDArray[np.float32]", Arena(self.width, np.float32).array)
         self._overlays: dict[int, Overlay] = {}

@@ -21,10 +21,11 @@ from elasticdl_runtime.rpc.framing import allocate_frame, encode_frame
 from elasticdl_runtime.rpc.service import CHUNK_BYTES
 from elasticdl_worker.parameters.connection import ServerConnection, read_header
 from elasticdl_worker.parameters.hot_rows import HotRows
-from elasticdl_worker.parameters.layout import Layout, PartialPull
+from elasticdl_worker.parameters.layout import Layout, PartialPull, Piece
 from elasticdl_worker.parameters.types import Gradients, Pulled, PushResult
 
 T = TypeVar("T")
+_Pull = Callable[[Mapping[str, NDArray[np.int64]], bool, int], Awaitable[Pulled]]
 _ALL, _NO_DENSE = -1, -2
 _REMEMBERED_PULLS = 256
 _OTHERS_TURN_S = 5.0
@@ -188,16 +189,59 @@ class ParameterClient:
                 [self._push_one(server, frame) for server, frame in zip(self._servers, frames, strict=True)]
             )
             self._answered = self._sequence
+            if self._mode.use_async:
+                return _async_result(answers)
             refused = next((answer for answer in answers if not answer.accepted), None)
             latest = max(answer.version for answer in answers)
-            if self._mode.use_async:
-                accepted = any(answer.accepted for answer in answers)
-                return PushResult(accepted, latest, "" if accepted or refused is None else refused.reason)
             if refused is not None:
                 return PushResult(False, latest, refused.reason)
             if len(self._servers) == 1:
                 return PushResult(True, latest)
             return await self._commit(version)
+
+    async def push_pull(
+        self,
+        gradients: Gradients,
+        ids: Mapping[str, NDArray[np.int64]],
+        *,
+        version: int,
+        learning_rate: float = 0.0,
+        dense: bool = True,
+    ) -> tuple[PushResult, Pulled]:
+        """A push, and then a pull for another minibatch, in one message a PS.
+
+        It means what ``push`` followed by ``pull`` means, at half the messages: each PS applies its part of the
+        gradients and then reads, so that the pull has them. It is two calls where one will not do: in synchronous
+        mode, and for what is too large for a message. Raises what the two raise; if the pull fails, the push may
+        count all the same.
+
+        Args:
+            gradients: as for ``push``.
+            ids: as for ``pull``.
+            version: of the pull that the gradients were computed from.
+            learning_rate: 0 for the optimizer's own.
+            dense: whether to pull dense parameters as well.
+        """
+        streamed = dense and any(server.dense_bytes > CHUNK_BYTES for server in self._servers)
+        size = sum(grads.nbytes for _, grads in gradients.rows.values())
+        size += sum(4 * len(wanted) * self._layout.dim(table) for table, wanted in ids.items())
+        if not self._mode.use_async or streamed or size > self._message_bytes:
+            result = await self.push(gradients, version=version, learning_rate=learning_rate)
+            return result, await self.pull(ids, dense=dense)
+        results: list[PushResult] = []
+
+        async def both(cold: Mapping[str, NDArray[np.int64]], dense: bool, pin: int) -> Pulled:
+            if results:
+                return await self._pull(cold, dense, pin)
+            result, pulled = await self._push_pull(gradients, cold, version, learning_rate, dense)
+            results.append(result)
+            return pulled
+
+        if self._hot is None or not ids:
+            pulled = await both(ids, dense, 0)
+        else:
+            pulled = await self._pull_cold(self._hot, ids, dense, both)
+        return results[0], pulled
 
     async def update_servers(self, addresses: Sequence[str], generation: str = "") -> None:
         """Takes the addresses of PS that were replaced; the next pull reads everything anew.
@@ -293,21 +337,66 @@ class ParameterClient:
         arrays = layout.assemble(parts, {} if pin else self._dense) if dense else {}
         return Pulled(max(versions), arrays, layout.merge_rows(splits, parts))
 
-    async def _pull_cold(self, hot: HotRows, ids: Mapping[str, NDArray[np.int64]], dense: bool) -> Pulled:
+    async def _push_pull(
+        self,
+        gradients: Gradients,
+        ids: Mapping[str, NDArray[np.int64]],
+        version: int,
+        learning_rate: float,
+        dense: bool,
+    ) -> tuple[PushResult, Pulled]:
+        layout, servers = self._layout, list(self._servers)
+        splits = {table: layout.split(table, wanted) for table, wanted in ids.items()}
+        asked = [{table: split.parts[i] for table, split in splits.items()} for i in range(len(servers))]
+        headers = [
+            self._pull_request(server, dense, 0).SerializeToString() + self._rows_header(asked[server.index])
+            for server in servers
+        ]
+        rows = [list(part.values()) for part in asked]
+        async with self._pushing:
+            self._sequence += 1
+            frames = self._push_frames(gradients, version, learning_rate, list(zip(headers, rows, strict=True)))
+            calls = [
+                self._push_pull_one(server, frames[server.index], asked[server.index], dense) for server in servers
+            ]
+            answers = await _together(calls)
+            self._answered = self._sequence
+        result = _async_result([answer for answer, _ in answers])
+        parts = [part for _, part in answers]
+        self._remember(parts, dense)
+        arrays = layout.assemble(parts, self._dense) if dense else {}
+        return result, Pulled(max(part.version for part in parts), arrays, layout.merge_rows(splits, parts))
+
+    async def _push_pull_one(
+        self, server: ServerConnection, frame: bytes, asked: Mapping[str, NDArray[np.int64]], dense: bool
+    ) -> tuple[ps_pb2.PushGradientsResponse, PartialPull]:
+        response = ps_pb2.PushPullResponse()
+        expected = server.dense_bytes + sum(len(ids) * self._layout.dim(table) * 4 for table, ids in asked.items())
+        buffers = read_header(await server.call("PushPull", frame, answer_bytes=expected), response)
+        part = PartialPull()
+        part.add(response.pull, buffers, asked)
+        if not part.initialised:
+            part = await self._pull_one(server, asked, dense, 0)
+        return response.push, part
+
+    async def _pull_cold(
+        self, hot: HotRows, ids: Mapping[str, NDArray[np.int64]], dense: bool, pull: _Pull | None = None
+    ) -> Pulled:
         """Pulls the rows that are not kept here, or too old."""
+        pull = pull or self._pull
         epoch, surely = hot.epoch, self._answered
         generations = [server.generation for server in self._servers]
         found = {
             table: hot.find(table, wanted, self._layout.dim(table), self._sequence) for table, wanted in ids.items()
         }
         cold = {table: ids[table][known.missing] for table, known in found.items()}
-        pulled = await self._pull(cold, dense, 0)
+        pulled = await pull(cold, dense, 0)
         replaced = [server.generation for server in self._servers] != generations or hot.epoch != epoch
         if replaced:
             # What is kept may be of a PS that was replaced meanwhile.
             self._forget_rows()
             if any(len(known.missing) < len(known.rows) for known in found.values()):
-                whole = await self._pull(ids, False, 0)
+                whole = await pull(ids, False, 0)
                 return Pulled(pulled.version, pulled.dense, whole.rows)
         for table, known in found.items():
             known.rows[known.missing] = pulled.rows[table]
@@ -341,12 +430,7 @@ class ParameterClient:
     async def _pull_once(
         self, server: ServerConnection, asked: Mapping[str, NDArray[np.int64]], dense: bool, pin: int
     ) -> PartialPull:
-        request = ps_pb2.PullRequest(
-            dense_version=(_ALL if pin else server.dense_version) if dense else _NO_DENSE,
-            pin=pin,
-            dtype=self._wire_dtype,
-            generation="" if pin else server.generation,
-        )
+        request = self._pull_request(server, dense, pin)
         part = PartialPull()
         streamed = dense and server.dense_bytes > CHUNK_BYTES
         if streamed:
@@ -355,11 +439,9 @@ class ParameterClient:
             request.dense_version = _NO_DENSE
         groups = self._layout.groups(asked, self._message_bytes)
         for group in groups:
-            rows = self._row_headers.get(tuple(group))
-            if rows is None:
-                rows = self._row_headers[tuple(group)] = _rows_header(group)
             # Encoded messages may be joined: the fields of both count.
-            frame = encode_frame(request.SerializeToString() + rows, list(group.values()))
+            header = request.SerializeToString() + self._rows_header(group)
+            frame = encode_frame(header, list(group.values()))
             expected = sum(len(ids) * self._layout.dim(table) * 4 for table, ids in group.items())
             if request.dense_version != _NO_DENSE:
                 expected += server.dense_bytes
@@ -371,6 +453,22 @@ class ParameterClient:
         if len(groups) > 1:
             part.join()
         return part
+
+    def _pull_request(self, server: ServerConnection, dense: bool, pin: int) -> ps_pb2.PullRequest:
+        return ps_pb2.PullRequest(
+            dense_version=(_ALL if pin else server.dense_version) if dense else _NO_DENSE,
+            pin=pin,
+            dtype=self._wire_dtype,
+            generation="" if pin else server.generation,
+        )
+
+    def _rows_header(self, tables: Mapping[str, Any]) -> bytes:
+        """The encoded ``rows`` of a pull, the same for the same tables."""
+        names = tuple(tables)
+        if names not in self._row_headers:
+            rows = [ps_pb2.Rows(table=table, ids=index) for index, table in enumerate(names)]
+            self._row_headers[names] = ps_pb2.PullRequest(rows=rows).SerializeToString()
+        return self._row_headers[names]
 
     async def _align(self, parts: list[PartialPull], again: Callable[[int], Awaitable[PartialPull]]) -> None:
         """Pulls again, and helps along, until all PS show one version (synchronous mode)."""
@@ -407,7 +505,14 @@ class ParameterClient:
         while len(self._seen) > _REMEMBERED_PULLS:
             self._seen.popitem(last=False)
 
-    def _push_frames(self, gradients: Gradients, version: int, learning_rate: float) -> list[bytes]:
+    def _push_frames(
+        self,
+        gradients: Gradients,
+        version: int,
+        learning_rate: float,
+        pulls: Sequence[tuple[bytes, list[NDArray[np.int64]]]] = (),
+    ) -> list[bytes]:
+        """A push for each PS, or, with the encoded request and the ids of a pull for each, both in one frame."""
         seen = self._seen.get(version)
         frames = []
         for index, (names, pieces) in enumerate(self._layout.changes(gradients, self._wire_dtype)):
@@ -420,6 +525,11 @@ class ParameterClient:
                 commit=not self._mode.use_async and len(self._servers) == 1,
             )
             header = request.SerializeToString() + names
+            if pulls:
+                pull, ids = pulls[index]
+                start = ps_pb2.PushPullRequest(pull_from=len(pieces)).SerializeToString()
+                header = start + _nested(1, header) + _nested(2, pull)
+                pieces = [*pieces, *map(Piece, ids)]
             frame, places = allocate_frame(header, [piece.nbytes for piece in pieces])
             for piece, place in zip(pieces, places, strict=True):
                 piece.write(place)
@@ -456,9 +566,22 @@ class ParameterClient:
             return
 
 
-def _rows_header(tables: Mapping[str, Any]) -> bytes:
-    request = ps_pb2.PullRequest(rows=[ps_pb2.Rows(table=table, ids=i) for i, table in enumerate(tables)])
-    return request.SerializeToString()
+def _nested(number: int, message: bytes) -> bytes:
+    """An encoded message as a field of another one (protobuf's wire type 2)."""
+    prefix, length = bytearray([number << 3 | 2]), len(message)
+    while length > 0x7F:
+        prefix.append(length & 0x7F | 0x80)
+        length >>= 7
+    prefix.append(length)
+    return bytes(prefix) + message
+
+
+def _async_result(answers: Sequence[ps_pb2.PushGradientsResponse]) -> PushResult:
+    """What became of a push in asynchronous mode: it counts if any PS took its part."""
+    latest = max(answer.version for answer in answers)
+    accepted = any(answer.accepted for answer in answers)
+    refused = next((answer for answer in answers if not answer.accepted), None)
+    return PushResult(accepted, latest, "" if accepted or refused is None else refused.reason)
 
 
 async def _together(calls: Sequence[Awaitable[T]]) -> Sequence[T]:

@@ -96,6 +96,12 @@ class PartialPull:
         """Adds a frame of the answer, which has rows for the ids ``asked``; returns its version."""
         response = ps_pb2.PullResponse()
         buffers = read_header(frame, response)
+        return self.add(response, buffers, asked)
+
+    def add(
+        self, response: ps_pb2.PullResponse, buffers: list[memoryview], asked: Mapping[str, NDArray[np.int64]]
+    ) -> int:
+        """Adds a decoded answer; returns its version."""
         if self.version < 0:
             self.version = response.version
         self.generation, self.initialised = response.generation, response.initialized

@@ -194,6 +194,24 @@ class PushGradientsResponse(_message.Message):
     reason: str
     def __init__(self, accepted: bool = ..., version: _Optional[int] = ..., replay: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
+class PushPullRequest(_message.Message):
+    __slots__ = ("push", "pull", "pull_from")
+    PUSH_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
+    PULL_FROM_FIELD_NUMBER: _ClassVar[int]
+    push: PushGradientsRequest
+    pull: PullRequest
+    pull_from: int
+    def __init__(self, push: _Optional[_Union[PushGradientsRequest, _Mapping]] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ..., pull_from: _Optional[int] = ...) -> None: ...
+
+class PushPullResponse(_message.Message):
+    __slots__ = ("push", "pull")
+    PUSH_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
+    push: PushGradientsResponse
+    pull: PullResponse
+    def __init__(self, push: _Optional[_Union[PushGradientsResponse, _Mapping]] = ..., pull: _Optional[_Union[PullResponse, _Mapping]] = ...) -> None: ...
+
 class Member(_message.Message):
     __slots__ = ("worker", "sequence")
     WORKER_FIELD_NUMBER: _ClassVar[int]

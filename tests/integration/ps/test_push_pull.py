@@ -1,0 +1,134 @@
+"""A push and a pull in one message mean what the two mean."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_proto.v1 import ps_pb2
+from elasticdl_runtime.rpc.framing import decode_frame, encode_frame
+from elasticdl_worker.parameters import Gradients
+
+pytestmark = pytest.mark.integration
+
+SPECS = [DenseSpec("kernel", (700, 400)), DenseSpec("bias", (3,))]
+TABLES = [TableSpec("t", 4, InitializerSpec("normal", seed=2)), TableSpec("u", 1)]
+ADAM = OptimizerSpec("adam", {"learning_rate": 0.1})
+RANDOM = np.random.default_rng(0)
+BATCHES = [np.unique(RANDOM.integers(0, 400, 150)) for _ in range(6)]
+
+
+async def ensure(client: Any, mode: UpdateMode | None = None) -> None:
+    values = {spec.name: np.ones(spec.shape, np.float32) for spec in SPECS}
+    await client.ensure_model(values, SPECS, TABLES, ADAM, mode or UpdateMode())
+
+
+def gradients(ids: Any, seed: int) -> Gradients:
+    random = np.random.default_rng(seed)
+    rows = {name: (ids, random.normal(size=(len(ids), dim)).astype(np.float32)) for name, dim in (("t", 4), ("u", 1))}
+    return Gradients({s.name: random.normal(size=s.shape).astype(np.float32) for s in SPECS}, rows)
+
+
+def wanted(ids: Any) -> dict[str, Any]:
+    return {"t": ids, "u": ids[:50]}
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        (UpdateMode(), {}),
+        (UpdateMode(), {"message_bytes": 400}),
+        (UpdateMode(), {"wire_dtype": "bfloat16"}),
+        (UpdateMode(use_async=False), {}),
+    ],
+    ids=["one message", "too large", "bfloat16", "synchronous"],
+)
+@pytest.mark.parametrize("count", [1, 2])
+async def test_both_ways_train_alike(start_servers: Any, count: int, mode: UpdateMode, options: Any) -> None:
+    together = (await start_servers(count)).client(**options)
+    apart = (await start_servers(count)).client(**options)
+    await ensure(together, mode)
+    await ensure(apart, mode)
+    first, second = await together.pull(wanted(BATCHES[0])), await apart.pull(wanted(BATCHES[0]))
+    for step, (ids, following) in enumerate(itertools.pairwise(BATCHES)):
+        dense = step % 2 == 0
+        result, first = await together.push_pull(
+            gradients(ids, step), wanted(following), version=first.version, learning_rate=0.05, dense=dense
+        )
+        expected = await apart.push(gradients(ids, step), version=second.version, learning_rate=0.05)
+        second = await apart.pull(wanted(following), dense=dense)
+        assert result == expected
+        assert first.version == second.version == step + 1
+        assert first.dense.keys() == second.dense.keys() == ({"kernel", "bias"} if dense else set())
+        for a, b in ((first.dense, second.dense), (first.rows, second.rows)):
+            for name, value in a.items():
+                np.testing.assert_array_equal(value, b[name])
+
+
+async def test_pulls_and_pushes_run_beside_it(servers: Any) -> None:
+    client = servers.client()
+    await ensure(client)
+    ids = np.arange(100)
+    calls = [client.push_pull(gradients(ids, i), wanted(ids), version=0) for i in range(5)]
+    calls += [client.push(gradients(ids, i), version=0) for i in range(5)]
+    await asyncio.gather(*calls, *(client.pull(wanted(ids)) for _ in range(5)))
+    assert (await client.pull({})).version == 10
+
+
+async def test_kept_rows_stay_within_their_bound(servers: Any) -> None:
+    client = servers.client(hot_rows_staleness=2)
+    tables = [TableSpec("t", 4, InitializerSpec("zeros"))]
+    await client.ensure_model({}, [], tables, OptimizerSpec("sgd", {"learning_rate": 1.0}), UpdateMode())
+    ids, pulled = np.arange(30), await client.pull({})
+    for done in range(1, 15):
+        step = Gradients(rows={"t": (ids, np.full((30, 4), -1, np.float32))})
+        result, pulled = await client.push_pull(step, {"t": ids}, version=pulled.version)
+        assert result.accepted
+        assert done - 3 <= pulled.rows["t"].min()
+        assert pulled.rows["t"].max() <= done
+    assert client._hot.hits
+
+
+async def test_a_replaced_server_refuses_its_part_and_answers_the_pull(start_servers: Any) -> None:
+    servers = await start_servers(2)
+    client, other = servers.client(patience_s=20.0), servers.client(1)
+    await ensure(client)
+    ids = np.arange(60)
+    pulled = await client.pull(wanted(ids))
+    await servers.stop(1)
+    await servers.start(1)
+    waiting = asyncio.ensure_future(client.push_pull(gradients(ids, 0), wanted(ids), version=pulled.version))
+    await ensure(other)
+    result, fresh = await waiting
+    assert (result.accepted, result.version) == (True, 1)
+    expected = await other.pull(wanted(ids))
+    np.testing.assert_array_equal(fresh.rows["t"], expected.rows["t"])
+    assert (fresh.rows["t"] == pulled.rows["t"]).all(axis=1).any()
+
+
+async def test_a_repeated_message_counts_once_and_odd_ones_are_refused(start_servers: Any) -> None:
+    servers = await start_servers(1)
+    client = servers.client()
+    await ensure(client)
+    raw = servers.raw()[0]
+    message = ps_pb2.PushPullRequest(pull_from=1)
+    message.push.worker, message.push.sequence = "worker-0.0", 7
+    message.push.dense.add(name="bias", stop=3, buffer=0)
+    message.pull.rows.add(table="t", ids=0)
+    frame = encode_frame(message.SerializeToString(), [np.ones(3, np.float32), np.arange(5)])
+    for replay in (False, True):
+        header, buffers = decode_frame(await raw.call("PushPull", frame, deadline_s=5))
+        answer = ps_pb2.PushPullResponse.FromString(header)
+        assert (answer.push.version, answer.push.replay, answer.pull.version) == (1, replay, 1)
+        assert len(buffers[answer.pull.rows[0].values]) == 5 * 4 * 4
+    for change in ({"pull_from": 9}, {"pull_from": -1}, {"pull": ps_pb2.PullRequest(pin=1)}):
+        odd = ps_pb2.PushPullRequest(push=ps_pb2.PushGradientsRequest(worker="worker-0.0", sequence=9), **change)
+        with pytest.raises(InvalidInputError):
+            await raw.call("PushPull", encode_frame(odd.SerializeToString()), deadline_s=5)
+    assert (await client.pull({})).version == 1
