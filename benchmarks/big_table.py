@@ -20,8 +20,8 @@ GOAL = 40
 RECORDS = 400_000
 ABOUT = """DeepFM by Adam on {records:,} generated clicks (zipf), {batch} records in a minibatch, vectors of
 {dim}. Our job has one worker and one parameter server, without XLA; the other sides are Keras' `fit` with the
-embeddings inside, on all cores, with and without XLA, of which the faster one counts. Medians of {rounds} measurements, in turns, of {seconds:g} s (Keras finishes
-the step that it is in)."""
+embeddings inside, on all cores, with and without XLA, of which the faster one counts. Medians of {rounds}
+measurements, in turns, of {seconds:g} s (Keras finishes the step that it is in)."""
 
 
 def main() -> int:
