@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Outlook:
-    """One view.
+    """One view. What takes long is worked out when it is first asked for: ask beside the event loop.
 
     Attributes:
         seen: what Postgres has.
@@ -45,9 +45,6 @@ class Outlook:
         policy: the scheduler's policy.
         capacity: what the launcher says, or said when the scheduler asked it last.
         priors: mean speeds of past jobs by kind.
-        plan: what the policy decides on the snapshot, before growth waits for slots to fall free.
-        granted: the same with growth held back: what the scheduler's next pass puts in force.
-        forecast: the policy played forward.
     """
 
     seen: Seen
@@ -55,9 +52,21 @@ class Outlook:
     policy: Policy
     capacity: CapacityInfo
     priors: scheduling.Speeds
-    plan: Plan
-    granted: Plan
-    forecast: Forecast
+
+    @cached_property
+    def forecast(self) -> Forecast:
+        """The policy played forward."""
+        return forecast(self.snapshot, self.policy)
+
+    @property
+    def plan(self) -> Plan:
+        """What the policy decides on the snapshot, before growth waits for slots to fall free."""
+        return self.forecast.plan
+
+    @cached_property
+    def granted(self) -> Plan:
+        """The same with growth held back: what the scheduler's next pass puts in force."""
+        return paced(self.snapshot, self.plan)
 
     @cached_property
     def rows(self) -> Mapping[str, Mapping[str, Any]]:
@@ -149,8 +158,7 @@ def _outlook(seen: Seen, capacity: CapacityInfo) -> Outlook:
     quotas = scheduling.quotas_from_json(scheduling.json_of(last["quotas"]), "quotas") if last else {}
     priors = scheduling.mean_speeds(seen.past)
     snapshot = scheduling.snapshot_of(seen.now, seen.rows, priors, capacity, quotas)
-    expected = forecast(snapshot, policy)
-    return Outlook(seen, snapshot, policy, capacity, priors, expected.plan, paced(snapshot, expected.plan), expected)
+    return Outlook(seen, snapshot, policy, capacity, priors)
 
 
 def _policy(name: str) -> Policy:
