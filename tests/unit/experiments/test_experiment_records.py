@@ -108,4 +108,4 @@ def test_the_spread_is_that_of_the_seeds_not_of_the_sizes() -> None:
         for way, aucs in finals.items()
         for seed, auc in enumerate(aucs)
     ]
-    assert spread_of(runs, "xdeepfm") == pytest.approx(0.02)
+    assert spread_of(runs, "xdeepfm") == pytest.approx(0.03)
