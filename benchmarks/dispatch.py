@@ -154,7 +154,7 @@ async def run(report: Report, clients: int, seconds: float, windows: int) -> Non
     async with contextlib.AsyncExitStack() as stack:
         report.say(f"starting a master with {tasks:,} tasks")
         running = stack.enter_context(master(tasks, clients))
-        door = Clients(f"unix:{running.folder}/master.sock", clients)
+        door = Clients(f"unix:{running.folder}/master-0.sock", clients)
         stack.push_async_callback(door.close)
         queue = await stack.enter_async_context(queue_alone(running.redis_url, tasks))
         address = stack.enter_context(echo("rpc", f"unix:{running.folder}/echo.sock"))

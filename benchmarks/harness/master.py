@@ -59,7 +59,7 @@ async def main(folder: Path, tasks: int, workers: int) -> None:
             settings = Settings(
                 job_id=JOB,
                 incarnation=0,
-                listen=f"unix:{folder}/master.sock",
+                listen=f"unix:{folder}/master-0.sock",
                 job_dir=folder / "job",
                 api_url=api.url,
                 redis_url=redis.url,
