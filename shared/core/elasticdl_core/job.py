@@ -107,7 +107,8 @@ class JobSpec:
         grads_to_wait: gradients that make one synchronous update.
         sync_version_tolerance: how many versions old a gradient may be in synchronous mode.
         lr_staleness_modulation: divide the learning rate by the staleness of the gradient (asynchronous).
-        get_model_steps: local updates between two pulls of the dense parameters.
+        get_model_steps: minibatches with one pull and one push for all of them, and local updates in between; their
+            summed gradient is one model update (asynchronous).
         max_staleness: how many of its worker's own last updates the parameters of a minibatch may miss, so that pulls
             and pushes overlap with compute; 0 is strictly in order; -1 chooses 2 for models with embedding tables on
             the PS, 0 for others.
