@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,9 @@ class Report:
         self.results = results or RESULTS
         self._started = time.monotonic()
         self._targets: list[tuple[str, str, str, bool]] = []
-        command = command or " ".join(["./dev bench", name, *sys.argv[1:]])
+        # Where data lie on this machine says nothing to others.
+        given = ["DIR" if before == "--data" else argument for before, argument in pairwise(sys.argv)]
+        command = command or " ".join(["./dev bench", name, *given])
         self._head = [f"# {title}", about, f"Repeat it with `{command}`."]
         self._parts: list[str] = []
 
