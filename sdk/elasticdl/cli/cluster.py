@@ -239,7 +239,8 @@ def _show(state: ClusterState, slots: dict[str, Any], disk: dict[str, int]) -> N
     typer.echo(f"Cluster   {state.api_url}  {'up' if state.ready else 'coming up'} for {_duration(age)}")
     typer.echo(f"Version   {state.version}  (supervisor: pid {state.pid})")
     used = "?" if slots["used"] is None else str(slots["used"])
-    typer.echo(f"Slots     {used} of {slots['total']} in use")
+    reserved = f", {slots['reserved']} reserved for others" if slots["reserved"] else ""
+    typer.echo(f"Slots     {used} of {slots['total']} in use{reserved}")
     typer.echo(f"Data      {state.data_dir}")
     parts = ", ".join(f"{name} {size(value)}" for name, value in disk.items() if name != "free")
     typer.echo(f"Disk      {parts}; free {size(disk['free'])}\n")
@@ -268,9 +269,13 @@ def _slots(state: ClusterState, directory: DataDirectory) -> dict[str, Any]:
     try:
         with opener.open(request, timeout=_API_S) as response:
             slots = json.load(response)["slots"]
-        return {"total": int(slots["total"]), "used": int(slots["used"])}
+        return {
+            "total": int(slots["total"]),
+            "used": int(slots["used"]),
+            "reserved": int(slots.get("reserved", 0)),
+        }
     except (OSError, ValueError, KeyError, TypeError):
-        return {"total": state.slots, "used": None}
+        return {"total": state.slots, "used": None, "reserved": 0}
 
 
 def _disk(directory: DataDirectory) -> dict[str, int]:

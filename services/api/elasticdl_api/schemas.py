@@ -151,7 +151,8 @@ class Slots(BaseModel):
     """Worker slots."""
 
     total: int
-    used: int
+    used: int = Field(description="Taken by workers, running or pending.")
+    reserved: int = Field(default=0, description="Taken from jobs by reservations.")
 
 
 class Cluster(BaseModel):

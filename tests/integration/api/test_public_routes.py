@@ -305,7 +305,7 @@ async def test_metrics_hold_losses_and_evaluations(api: Api) -> None:
 async def test_cluster_health_and_prometheus(api: Api) -> None:
     await api.submit()
     cluster = (await api.http.get("/cluster")).json()
-    assert cluster["slots"] == {"total": 4, "used": 0}
+    assert cluster["slots"] == {"total": 4, "used": 0, "reserved": 0}
     assert cluster["jobs"] == {"QUEUED": 1}
     assert cluster["components"]["scheduler"].startswith("no scheduler")
     assert (await api.http.get("/healthz")).json()["status"] == "ok"

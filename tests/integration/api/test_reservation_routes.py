@@ -25,6 +25,7 @@ async def test_slots_are_reserved_changed_listed_and_released(api: Api) -> None:
     assert listed["reservations"] == [changed.json()]
     assert (listed["slots"], listed["for_jobs"], listed["headroom"]) == (4, 1, 0)
     assert (await api.http.get("/cluster/reservations/shop")).json() == changed.json()
+    assert (await api.http.get("/cluster")).json()["slots"] == {"total": 4, "used": 0, "reserved": 3}
     assert (await api.http.delete("/cluster/reservations/shop")).status_code == 204
     assert (await api.http.get("/cluster/reservations")).json()["reservations"] == []
 

@@ -26,7 +26,11 @@ async def cluster(api: Api, user: User) -> Any:
     counts = await api.jobs.counts(user.namespace)
     capacity, agent = await _capacity(api)
     return {
-        "slots": {"total": capacity.slots, "used": sum(capacity.used.values())},
+        "slots": {
+            "total": capacity.slots,
+            "used": sum(capacity.used.values()),
+            "reserved": sum(one.slots for one in capacity.reservations),
+        },
         "jobs": counts,
         "components": {"database": "ok", "agent": agent, "scheduler": await _scheduler(api)},
     }
@@ -53,6 +57,7 @@ async def prometheus(api: Api, user: User) -> Response:
     slots = Gauge("elasticdl_slots", "Worker slots.", ["kind"], registry=gauges)
     slots.labels("total").set(capacity.slots)
     slots.labels("used").set(sum(capacity.used.values()))
+    slots.labels("reserved").set(sum(one.slots for one in capacity.reservations))
     slots.labels("free").set(max(capacity.for_jobs - sum(capacity.used.values()), 0))
     await _scheduler_metrics(api, user, gauges)
     content = generate_latest(telemetry.REGISTRY) + generate_latest(gauges)
