@@ -21,6 +21,7 @@ class MemoryParameters:
         self.rows: dict[str, dict[int, Any]] = {}
         self.pushes: list[tuple[int, Gradients, float]] = []
         self.pulls: list[dict[str, Any]] = []
+        self.together = 0
         self.optimizer: OptimizerSpec | None = None
         self.mode: UpdateMode | None = None
         self._kinds: dict[str, DenseKind] = {}
@@ -64,6 +65,19 @@ class MemoryParameters:
                 self.rows[table][i] = self._row(table, i) - rate * gradient
         self.version += 1
         return PushResult(True, self.version)
+
+    async def push_pull(
+        self,
+        gradients: Gradients,
+        ids: Mapping[str, Any],
+        *,
+        version: int,
+        learning_rate: float = 0.0,
+        dense: bool = True,
+    ) -> tuple[PushResult, Pulled]:
+        self.together += 1
+        result = await self.push(gradients, version=version, learning_rate=learning_rate)
+        return result, await self.pull(ids, dense=dense)
 
     async def update_servers(self, addresses: Sequence[str], generation: str) -> None:
         return None

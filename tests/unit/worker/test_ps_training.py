@@ -145,6 +145,7 @@ async def test_asynchronous_training_with_overlap_processes_every_record_once(ma
     )
     staleness = [at - version for at, (version, _, _) in enumerate(parameters.pushes)]
     assert max(staleness) <= 3
+    assert len(parameters.pulls) == parameters.version
     losses = [point.loss for beat in master.heartbeats for point in beat.losses]
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
     assert master.description["tables"] == [

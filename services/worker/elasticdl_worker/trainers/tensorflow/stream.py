@@ -10,7 +10,6 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,13 +29,13 @@ class Work:
         lease: the task that they belong to.
         batches: the records of each minibatch.
         lookups: the rows that they need; None if the trainer is to find out.
-        pulled: their parameters on their way; None if the trainer is to pull.
+        pulled: their parameters on their way, as a future; None if the trainer is to pull.
     """
 
     lease: LeasedTask
     batches: tuple[Minibatch, ...]
     lookups: Lookups | None = None
-    pulled: Future[Any] | None = None
+    pulled: Any = None
 
     @property
     def records(self) -> int:

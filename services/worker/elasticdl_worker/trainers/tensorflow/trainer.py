@@ -3,16 +3,18 @@
 A step is a minibatch, or a group of ``get_model_steps`` minibatches: their rows are pulled together, they are
 computed one after the other in one compiled call that moves the parameters locally in between, and the sum of their
 gradients is pushed as one update. With asynchronous SGD the parameters of a step miss at most the last ``staleness``
-updates of this worker: one for the push on its way, the others for pulls that run ahead. With synchronous SGD nothing
-runs ahead, and a refused gradient is computed anew on fresh parameters.
+updates of this worker: one for the push on its way, the others for pulls that run ahead. A pull that waits for its
+turn when a push is sent goes along in the same message. With synchronous SGD nothing runs ahead, and a refused
+gradient is computed anew on fresh parameters.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -51,12 +53,31 @@ class Runner(Protocol):
         """Runs one."""
 
 
+class _Outcome(Protocol):
+    """What a future is here for."""
+
+    def result(self) -> Any:
+        """Waits for it."""
+
+
+@dataclass(frozen=True)
+class _Half:
+    """The push's or the pull's part of a message that has both."""
+
+    both: Future[tuple[PushResult, Pulled]]
+    part: int
+
+    def result(self) -> Any:
+        """Waits for it."""
+        return self.both.result()[self.part]
+
+
 @dataclass(frozen=True)
 class _Push:
     """A push on its way."""
 
     work: Work
-    outcome: Future[PushResult]
+    outcome: _Outcome
 
 
 def update_mode(spec: JobSpec) -> UpdateMode:
@@ -114,6 +135,8 @@ class Trainer:
         self._pushes: deque[_Push | Callable[[], None]] = deque()
         self._guard = LossGuard()
         self._steps = 0
+        self._upcoming: Work | None = None
+        self._handover = threading.Lock()
 
     @property
     def depth(self) -> int:
@@ -134,10 +157,14 @@ class Trainer:
     def prefetch(self, work: Work, permit: Callable[[], bool]) -> bool:
         """Starts the pull of a step, on the reading thread; False if the stream was stopped meanwhile."""
         unique = self._lookups(work).unique
-        if not permit():
-            return False
-        work.pulled = self._runner.start(self._parameters.pull(unique))
-        return True
+        with self._handover:
+            self._upcoming = work
+        permitted = permit()
+        with self._handover:
+            self._upcoming = None
+            if permitted and work.pulled is None:
+                work.pulled = self._runner.start(self._parameters.pull(unique))
+        return permitted
 
     def train(self, work: Work) -> None:
         """Trains on the minibatches of a step; its push may still be on its way when this returns.
@@ -242,7 +269,7 @@ class Trainer:
     def _compute_and_push(self, work: Work, pulled: Pulled) -> None:
         result = self._gradients(work, pulled)
         if self._is_sound(work, result, pulled.version):
-            self._pushes.append(_Push(work, self._runner.start(self._push(work, result, pulled.version))))
+            self._pushes.append(_Push(work, self._send(work, result, pulled.version)))
 
     def _is_sound(self, work: Work, result: StepResult, version: int) -> bool:
         """Whether all losses are numbers. If not, the good minibatches of a group are trained one by one instead."""
@@ -289,11 +316,26 @@ class Trainer:
             )
         return rate
 
+    def _send(self, work: Work, result: StepResult, version: int) -> _Outcome:
+        """Starts a push, with the pull of the step that the reading thread has ready, if any."""
+        with self._handover:
+            following, self._upcoming = self._upcoming, None
+            if following is None:
+                return self._runner.start(self._push(work, result, version))
+            gradients, rate = self._changes(work, result), self._rate(version)
+            ids = self._lookups(following).unique
+            both = self._runner.start(self._parameters.push_pull(gradients, ids, version=version, learning_rate=rate))
+            following.pulled = _Half(both, 1)
+            return _Half(both, 0)
+
     def _push(self, work: Work, result: StepResult, version: int) -> Coroutine[Any, Any, PushResult]:
+        changes, rate = self._changes(work, result), self._rate(version)
+        return self._parameters.push(changes, version=version, learning_rate=rate)
+
+    def _changes(self, work: Work, result: StepResult) -> Gradients:
         unique = self._lookups(work).unique
         rows = {table: (unique[table], gradient) for table, gradient in result.rows.items()}
-        dense: Mapping[str, NDArray[Any]] = {**result.dense, **result.state}
-        return self._parameters.push(Gradients(dense, rows), version=version, learning_rate=self._rate(version))
+        return Gradients({**result.dense, **result.state}, rows)
 
     def _settle_first(self) -> None:
         entry = self._pushes.popleft()

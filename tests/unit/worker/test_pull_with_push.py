@@ -1,0 +1,84 @@
+"""The pull that the reading thread has ready goes along with the next push."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticdl_core.model import InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_worker.trainers.tensorflow.lookups import Lookups
+from elasticdl_worker.trainers.tensorflow.programs import StepResult
+from elasticdl_worker.trainers.tensorflow.stream import Work
+from elasticdl_worker.trainers.tensorflow.trainer import Trainer
+from tests.fakes.parameters import MemoryParameters
+
+pytestmark = pytest.mark.unit
+
+
+class AtOnce:
+    """Runs coroutines when they are given."""
+
+    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run(coroutine)
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(asyncio.run(coroutine))
+        return future
+
+
+def make() -> tuple[Any, MemoryParameters, Callable[[], Work], StepResult]:
+    parameters, anything = MemoryParameters(), Any
+    table = TableSpec("t", 2, InitializerSpec("zeros"))
+    optimizer = OptimizerSpec("sgd", {"learning_rate": 1.0})
+    asyncio.run(parameters.ensure_model({"w": np.zeros(1)}, [], [table], optimizer, UpdateMode()))
+    trainer: Any = Trainer(
+        anything,
+        anything,
+        anything,
+        anything,
+        None,
+        parameters,
+        AtOnce(),
+        anything,  # type: ignore[arg-type]
+    )
+    result = StepResult((0.0,), {}, {"t": np.full((2, 2), -1, np.float32)}, {})
+
+    def step() -> Work:
+        return Work(anything, (), Lookups({"t": np.array([3, 4])}, {}))  # type: ignore[arg-type]
+
+    return trainer, parameters, step, result
+
+
+def test_a_pull_that_is_ready_goes_along_and_has_the_push() -> None:
+    trainer, parameters, step, result = make()
+    first, second = step(), step()
+    outcomes: list[Any] = []
+
+    def permit() -> bool:
+        outcomes.append(trainer._send(first, result, 0))
+        return True
+
+    assert trainer.prefetch(second, permit)
+    assert (parameters.together, len(parameters.pulls), len(parameters.pushes)) == (1, 1, 1)
+    assert outcomes[0].result().accepted
+    np.testing.assert_array_equal(second.pulled.result().rows["t"], np.ones((2, 2)))
+    trainer._send(second, result, 1)
+    assert (parameters.together, len(parameters.pushes)) == (1, 2)
+
+
+def test_without_a_push_the_pull_goes_alone() -> None:
+    trainer, parameters, step, result = make()
+    first, second = step(), step()
+    assert trainer.prefetch(first, lambda: True)
+    trainer._send(first, result, 0)
+    assert first.pulled.result().version == 0
+    assert not trainer.prefetch(second, lambda: False)
+    assert second.pulled is None
+    trainer._send(first, result, 0)
+    assert (parameters.together, len(parameters.pulls), len(parameters.pushes)) == (0, 1, 2)
