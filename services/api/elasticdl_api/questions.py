@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,11 +11,14 @@ from elasticdl_api import scheduling_schemas as s
 from elasticdl_api.explaining import NODE, moment, reason_of
 from elasticdl_api.outlook import Outlook
 from elasticdl_core.errors import InvalidInputError, NotFoundError, Problem, SpecError
-from elasticdl_core.job import JobState
+from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.scheduling import JobView
 from elasticdl_core.scheduling.forecast import Change, Comparison, Forecast, what_if
 from elasticdl_core.scheduling.throughput import LONE_SLOPE
 from elasticdl_runtime.scheduling import DEFAULT_RESCALE_COST_S, kind_of
+
+_OF_KIND = ("model_def", "minibatch_size", "num_ps", "use_async")
+_DEFAULTS = {field.name: field.default for field in fields(JobSpec) if field.name in _OF_KIND}
 
 HYPOTHETICAL = "what-if:"
 """Before the names of jobs that do not exist, so that they are no job's id."""
@@ -81,10 +84,7 @@ def _check_bounds(question: s.WhatIf, outlook: Outlook) -> None:
 
 def _hypothetical(asked: s.HypotheticalJob, number: int, outlook: Outlook, home: str) -> JobView:
     like = outlook.snapshot.by_id[asked.like] if asked.like is not None else None
-    spec: dict[str, Any] = {
-        name: getattr(asked, name) for name in ("model_def", "minibatch_size", "num_ps", "use_async")
-    }
-    kind = kind_of(home, spec)
+    kind = kind_of(home, {name: _given(asked, name) for name in _OF_KIND})
     prior: Mapping[int, float] = outlook.priors.get(kind, {})
     remaining = asked.records
     if like is not None:
@@ -108,6 +108,12 @@ def _hypothetical(asked: s.HypotheticalJob, number: int, outlook: Outlook, home:
         live_workers=0,
         kind=kind,
     )
+
+
+def _given(asked: s.HypotheticalJob, name: str) -> Any:
+    """A field of the job's specification; where the question leaves it out, what a submission would get."""
+    value = getattr(asked, name)
+    return _DEFAULTS[name] if value is None else value
 
 
 def _slots(question: s.WhatIf, outlook: Outlook) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -210,6 +211,22 @@ async def test_what_if_tells_starts_ends_and_workers_before_and_after(cluster: A
     hasty = await c.ask(priorities={job_id: 7}, add=[{"min_workers": 4, "max_workers": 4, "priority": 3}])
     assert [one["after"]["workers"] for one in hasty["jobs"]] == [3, 1] or hasty["jobs"][0]["after"]["workers"] == 0
     assert hasty["jobs"][1]["priority"] == 7
+
+
+async def test_a_job_that_does_not_exist_is_as_fast_as_past_jobs_of_its_model(cluster: Any) -> None:
+    c = await cluster(policy="fair")
+    past = await c.submit()
+    await c.decide()
+    await c.start(past, 1, **_status(100, 100, at1=25.0))
+    master = c.api.master(past)
+    await master.lease()
+    assert (await master.post("/state", to="SUCCEEDED", reason="done")).status_code == 200
+    question = {"max_workers": 1, "records": 2500.0}
+    (known,) = (await c.ask(add=[{"model_def": "m.forward", **question}]))["jobs"]
+    took = datetime.fromisoformat(known["after"]["ends_at"]) - datetime.fromisoformat(known["after"]["starts_at"])
+    assert took.total_seconds() == pytest.approx(100.0, rel=0.3)
+    (unknown,) = (await c.ask(add=[{"model_def": "m.other", **question}]))["jobs"]
+    assert unknown["after"]["ends_at"] is None
 
 
 @pytest.mark.parametrize(
