@@ -78,7 +78,8 @@ def master(tasks: int, workers: int) -> Iterator[Master]:
         finally:
             process.stdin.close()
             try:
-                process.wait(20)
+                # It ends its Redis as well; killed it could not.
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
