@@ -15,7 +15,7 @@ from benchmarks.harness.report import Report
 from elasticdl import Client
 from elasticdl.client import Job
 from experiments.harness.cluster import results_of, simulated_job, temporary_cluster
-from experiments.harness.recording import Array, Level, count, read_journal, read_steps, workers_of
+from experiments.harness.recording import Array, Level, count, mean_over, read_journal, read_steps, workers_of
 from experiments.harness.service import Demand, Service
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Day:
         jobs: how the jobs ended.
         records: records of each job, over all epochs.
         trained: records whose minibatches the workers noted.
+        training_s: slot seconds of the run that workers spent in minibatches.
         ended_workers: workers that the agent ended because they stayed longer than the grace.
     """
 
@@ -67,6 +68,7 @@ class Day:
     jobs: list[Job]
     records: int
     trained: list[float]
+    training_s: float
     ended_workers: int
 
     def used(self, moments: Array) -> Array:
@@ -124,6 +126,7 @@ def run(report: Report, demand: Demand, scale: float, keep: bool) -> Day:
         report.say("the jobs have ended")
         stays = read_journal(cluster.journal)
         workers = [workers_of(stays, one.id) for one in jobs]
+        noted = [read_steps(steps, one.id) for one in jobs]
         return Day(
             length_s,
             service.granted(begin),
@@ -132,7 +135,8 @@ def run(report: Report, demand: Demand, scale: float, keep: bool) -> Day:
             service.waits,
             ended,
             records,
-            [float(read_steps(steps, one.id).records.sum()) for one in jobs],
+            [float(one.records.sum()) for one in noted],
+            sum(one.between(begin, begin + length_s) for one in noted) / MINIBATCH * STEP_S,
             sum(stay.reason == "terminated" and stay.to_s < begin + length_s for group in workers for stay in group),
         )
 
@@ -166,6 +170,7 @@ def describe(report: Report, day: Day, scale: float) -> None:
     """Tables, targets and the plot."""
     moments = np.arange(0.0, day.length_s, 0.01)
     used = day.used(moments)
+    held_s = sum(mean_over(level, 0.0, day.length_s) for level in day.workers) * day.length_s
     report.text(f"A day took {DAY_S * scale:.0f} s here; the times below are real seconds.\n\n## What happened")
     changes = len(day.waits)
     rows: list[list[Any]] = [
@@ -173,6 +178,7 @@ def describe(report: Report, day: Day, scale: float) -> None:
         ["utilisation, 5th percentile of time", f"{np.percentile(used, 5):.1%}"],
         ["utilisation, minimum", f"{used.min():.1%}"],
         ["share of time at 90 % or more", f"{(used >= 0.9).mean():.1%}"],
+        ["share of the workers' slot time in minibatches", f"{day.training_s / held_s:.1%}"],
         ["mean demand of the service", f"{day.wanted.at(moments).mean() / SLOTS:.1%}"],
         ["rises of its demand", changes],
         ["wait of the service, median", f"{np.median(day.waits):.2f} s"],

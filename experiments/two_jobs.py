@@ -78,11 +78,11 @@ class Outcome:
 def main() -> None:
     """Runs both policies and writes the report."""
     parser = argparse.ArgumentParser(prog="./dev experiment two_jobs", description=__doc__)
-    parser.add_argument("--scale", type=float, help="real seconds a second of the paper's takes (default 0.25)")
+    parser.add_argument("--scale", type=float, help="real seconds a second of the paper's takes (default 0.3)")
     parser.add_argument("--quick", action="store_true", help="a scale of 0.05: a minute and a half in all")
     parser.add_argument("--keep", action="store_true", help="leave the cluster's directory for a look into it")
     options = parser.parse_args()
-    scale = options.scale or (0.05 if options.quick else 0.25)
+    scale = options.scale or (0.05 if options.quick else 0.3)
     report = Report(
         "two_jobs", "Two jobs on one cluster", ABOUT, "./dev experiment two_jobs", results_of(options.quick)
     )
