@@ -13,8 +13,8 @@ from elasticdl_core.errors import NotFoundError
 from elasticdl_core.job import JobState
 from elasticdl_core.scheduling.plan import Plan
 from elasticdl_core.scheduling.policies.base import Policy
+from elasticdl_core.scheduling.policies.goodput import GoodputPolicy
 from elasticdl_core.scheduling.snapshot import Capacity, JobView, Resources, Snapshot
-from elasticdl_core.scheduling.throughput import fit
 
 LONGEST_STEP_S = 1800.0
 """Time-dependent rules are asked again at least this often."""
@@ -70,7 +70,10 @@ class Comparison:
 
 def forecast(snapshot: Snapshot, policy: Policy) -> Forecast:
     """Plays the policy forward until all jobs whose end can be told have ended."""
-    first: Plan | None = None
+    first = policy.plan(snapshot)
+    # Later steps need no reasons, and what one step does not change need not be worked out again.
+    planner = policy.incremental() if isinstance(policy, GoodputPolicy) else None
+    targets: Mapping[str, int] = first.targets()
     starts: dict[str, float | None] = {}
     ends: dict[str, float | None] = {}
     jobs = {job.id: job for job in snapshot.jobs}
@@ -78,10 +81,11 @@ def forecast(snapshot: Snapshot, policy: Policy) -> Forecast:
     for job in snapshot.jobs:
         starts[job.id] = job.started_at if job.current_workers > 0 else None
         ends[job.id] = None
-    for _ in range(MOST_STEPS):
-        plan = policy.plan(replace(snapshot, now=now, jobs=tuple(jobs.values())))
-        first = first or plan
-        running = _apply(jobs, plan, now, starts)
+    for step_number in range(MOST_STEPS):
+        if step_number:
+            later = replace(snapshot, now=now, jobs=tuple(jobs.values()))
+            targets = planner.targets(later) if planner is not None else policy.plan(later).targets()
+        running = _apply(jobs, targets, now, starts)
         left = {job_id: seconds for job_id in running if (seconds := _seconds_left(jobs[job_id])) is not None}
         if not left:
             break
@@ -94,9 +98,9 @@ def forecast(snapshot: Snapshot, policy: Policy) -> Forecast:
             else:
                 job = jobs[job_id]
                 done = (job.remaining_records or 0.0) * step / seconds
-                jobs[job_id] = replace(job, remaining_records=(job.remaining_records or 0.0) - done)
+                jobs[job_id] = job.advanced(remaining_records=(job.remaining_records or 0.0) - done)
         now += step
-    return Forecast(first or policy.plan(snapshot), starts, ends)
+    return Forecast(first, starts, ends)
 
 
 def what_if(snapshot: Snapshot, policy: Policy, change: Change) -> Comparison:
@@ -128,11 +132,13 @@ def _changed(snapshot: Snapshot, change: Change) -> Snapshot:
     return replace(snapshot, jobs=(*jobs, *change.add), capacity=capacity)
 
 
-def _apply(jobs: dict[str, JobView], plan: Plan, now: float, starts: dict[str, float | None]) -> list[str]:
+def _apply(
+    jobs: dict[str, JobView], targets: Mapping[str, int], now: float, starts: dict[str, float | None]
+) -> list[str]:
     """Carries a plan out; a change costs the job the records that it would have done meanwhile."""
     running = []
-    for job_id, allocation in plan.allocations.items():
-        job, workers = jobs[job_id], allocation.workers
+    for job_id, workers in targets.items():
+        job = jobs[job_id]
         if workers:
             running.append(job_id)
         if workers == job.current_workers or not job.schedulable:
@@ -142,8 +148,7 @@ def _apply(jobs: dict[str, JobView], plan: Plan, now: float, starts: dict[str, f
             remaining += (_rate(job, workers) or 0.0) * job.rescale_cost_s
         if workers and starts.get(job_id) is None:
             starts[job_id] = now
-        jobs[job_id] = replace(
-            job,
+        jobs[job_id] = job.advanced(
             current_workers=workers,
             state=JobState.RUNNING if workers else JobState.QUEUED,
             remaining_records=remaining,
@@ -156,7 +161,7 @@ def _apply(jobs: dict[str, JobView], plan: Plan, now: float, starts: dict[str, f
 def _rate(job: JobView, workers: int) -> float | None:
     if not job.throughput and not job.prior_throughput:
         return None
-    return fit(job.sizes, job.throughput, job.prior_throughput).rate(workers)
+    return job.curve.rate(workers)
 
 
 def _seconds_left(job: JobView) -> float | None:

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from elasticdl_core.job import JobState
+from elasticdl_core.scheduling.throughput import Curve, fit
 
 DIMENSIONS = ("slots", "cpu", "memory", "gpu")
 """The resources that are counted, in the order in which they are named in reasons."""
@@ -115,6 +116,17 @@ class JobView:
         if self.allowed_sizes:
             return self.allowed_sizes
         return range(self.min_workers, self.max_workers + 1, self.step)
+
+    @cached_property
+    def curve(self) -> Curve:
+        """Its speed at each of its sizes, as far as that is known."""
+        return fit(self.sizes, self.throughput, self.prior_throughput)
+
+    def advanced(self, **changes: Any) -> JobView:
+        """The job a while later, by fields on which neither sizes nor speeds depend; cheap, as these are kept."""
+        later = object.__new__(JobView)
+        later.__dict__.update(self.__dict__, **changes)
+        return later
 
     @property
     def smallest(self) -> int:

@@ -30,7 +30,7 @@ LONE_SLOPE = 0.02
 """``b / a`` assumed when nothing similar was seen: nearly linear, so that growing is tried, but not for ever."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Curve:
     """Rates over the allowed sizes.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from elasticdl_core.scheduling.admission import by_start
 from elasticdl_core.scheduling.plan import Allocation
 from elasticdl_core.scheduling.snapshot import JobView
-from elasticdl_core.scheduling.throughput import Curve, fit
+from elasticdl_core.scheduling.throughput import Curve
 
 _ALIKE = math.log(1.001)
 """Logarithm of the ratio up to which remaining times are about equal."""
@@ -41,14 +41,14 @@ class GoodputSettings:
     """
 
     urgency: float = 0.6
-    horizon_s: float = 600.0
+    horizon_s: float = 450.0
     caution: float = 1.5
     cooldown_s: float = 60.0
     min_runtime_s: float = 600.0
     least_gain: float = 0.02
     first_size: int = 4
     explore: float = 3.0
-    critical: float = 1.0
+    critical: float = 2.0
     shortest_s: float = 60.0
     unknown_s: float = 3600.0
 
@@ -135,7 +135,7 @@ def remaining_alone(job: JobView, curve: Curve, settings: GoodputSettings) -> fl
 
 def weigh(job: JobView, cost: float, settings: GoodputSettings, now: float) -> Candidate:
     """Builds the candidate of a job; ``rank`` gives it its weight among others."""
-    curve = fit(job.sizes, job.throughput, job.prior_throughput)
+    curve = job.curve
     remaining = remaining_alone(job, curve, settings)
     fastest = curve.rate(curve.corners[-1])
     alone = remaining / max(curve.rates[0] / max(curve.base, 1e-12), 1e-9)

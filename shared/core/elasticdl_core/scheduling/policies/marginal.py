@@ -103,7 +103,7 @@ class Market:
             index[position] = corner
         sizes = [c.curve.corners[i] for c, i in zip(self.members, index, strict=True)]
         left = budget - (self._spent[taken - 1] if taken else 0.0)
-        self._fill(sizes, None, left, start=taken, grow_others=False)
+        self._fill(sizes, None, left, start=taken)
         return sizes, -steps[min(taken, len(steps) - 1)][0]
 
     def _with_moves(self, ideal: list[int], price: float, budget: float) -> list[int]:
@@ -120,7 +120,7 @@ class Market:
                     sizes[position] = current
                     continue
             touched.add(position)
-        return self._settle(sizes, touched, budget, grow_others=price > 0)
+        return self._settle(sizes, touched, budget, grow_others=True)
 
     def _with_no_moves(self, budget: float) -> list[int]:
         """Leaves the running jobs alone as far as the budget allows; the new ones share what is left."""
@@ -135,8 +135,10 @@ class Market:
         left = budget - self._surplus(sizes)
         if left < -_ROUNDING:
             left = self._shed(sizes, touched, left)
-        if left > _ROUNDING and (touched or grow_others):
-            self._fill(sizes, touched, left, grow_others=grow_others)
+        if left > _ROUNDING and grow_others:
+            self._fill_by_net_worth(sizes, touched, left)
+        elif left > _ROUNDING and touched:
+            self._fill(sizes, touched, left)
         return sizes
 
     def _shed(self, sizes: list[int], touched: set[int], left: float) -> float:
@@ -169,37 +171,62 @@ class Market:
                 heapq.heappush(heap, again)
         return left
 
-    def _fill(
-        self, sizes: list[int], touched: set[int] | None, left: float, *, start: int = 0, grow_others: bool
-    ) -> None:
-        """Gives slots to the most valuable steps that fit; an untouched job must gain more than its change costs.
+    def _fill(self, sizes: list[int], touched: set[int] | None, left: float, *, start: int = 0) -> None:
+        """Gives slots to the most valuable steps that fit, of those that change anyway.
 
         Args:
             sizes: to be raised.
             touched: positions of those that change anyway; None for all.
             left: slots to give.
             start: the first step to look at.
-            grow_others: whether the untouched ones may grow too.
         """
         least = min(c.cost for c in self.members)
         for _, position, corner in itertools.islice(self._prepare(), start, None):
             if left < least - _ROUNDING:
                 return
+            if touched is not None and position not in touched:
+                continue
             c, have = self.members[position], sizes[position]
             if c.curve.corners[corner] <= have:
                 continue
-            free_to_grow = touched is None or position in touched
-            if not free_to_grow and (not grow_others or c.frozen):
-                continue
             want: int | None = c.curve.corners[corner]
-            if not free_to_grow or c.cost * (c.curve.corners[corner] - have) > left + _ROUNDING:
+            if c.cost * (c.curve.corners[corner] - have) > left + _ROUNDING:
                 want = _most(c, have, left)
-            if want is None or (not free_to_grow and c.value(want) - c.value(have) <= c.penalty):
-                continue
-            left -= c.cost * (want - have)
-            sizes[position] = want
-            if touched is not None:
+            if want is not None:
+                left -= c.cost * (want - have)
+                sizes[position] = want
+
+    def _fill_by_net_worth(self, sizes: list[int], touched: set[int], left: float) -> None:
+        """Gives slots where they are worth most; an untouched job must gain more than its change costs."""
+        members = self.members
+
+        def entry(position: int, room: float) -> tuple[float, float, str, int, int] | None:
+            c, have = members[position], sizes[position]
+            if position in touched:
+                want, cost = _step_up(c, have, room), 0.0
+            elif c.frozen or have >= c.curve.corners[c.top]:
+                return None
+            else:
+                want, cost = _most(c, have, room), c.penalty
+            if want is None:
+                return None
+            worth = c.density(have, want) - cost / (c.cost * (want - have))
+            return (-worth, c.job.submitted_at, c.job.id, position, want) if worth > 0 else None
+
+        heap = [e for position in range(len(members)) if (e := entry(position, left)) is not None]
+        heapq.heapify(heap)
+        while heap and left > _ROUNDING:
+            *_, position, want = heapq.heappop(heap)
+            c = members[position]
+            need = c.cost * (want - sizes[position])
+            fits = need <= left + _ROUNDING
+            if fits:
+                left -= need
+                sizes[position] = want
                 touched.add(position)
+            again = entry(position, left)
+            if again is not None and (fits or again[-1] < want):
+                heapq.heappush(heap, again)
 
     def _gain(self, before: list[int], after: list[int]) -> float:
         """Value per second that one division has over another, the cost of the changes that they take included."""
@@ -210,6 +237,14 @@ class Market:
                 if c.current:
                     total += c.penalty * ((old != c.current) - (new != c.current))
         return total
+
+
+def _step_up(candidate: Candidate, have: int, room: float) -> int | None:
+    """The next corner if it fits, else the best size that does."""
+    larger = candidate.larger(have)
+    if larger is None or candidate.cost * (larger - have) <= room + _ROUNDING:
+        return larger
+    return _most(candidate, have, room)
 
 
 def _most(candidate: Candidate, have: int, room: float) -> int | None:

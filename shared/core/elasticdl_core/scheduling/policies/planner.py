@@ -134,6 +134,28 @@ class GoodputPlanner:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decides on a target for every job of the snapshot."""
+        admission, ledger = self._decide(snapshot)
+        self._explain(ledger, self._explore(ledger))
+        allocations: dict[str, Allocation] = {}
+        for stand in self._stands.values():
+            allocations |= stand.allocations
+        allocations |= admission.refused
+        allocations |= dict(sorted(self._unwanted.items()))
+        return Plan(self.name, allocations, admission.reservation)
+
+    def targets(self, snapshot: Snapshot) -> dict[str, int]:
+        """The plan's targets alone, for those who need no reasons."""
+        admission, ledger = self._decide(snapshot)
+        for key in self._explore(ledger):
+            self._stands[key].division = None
+        targets = dict.fromkeys(self._unwanted, 0)
+        for stand in self._stands.values():
+            stand.told = None
+            targets |= zip([c.job.id for c in stand.market.members], stand.sizes, strict=True)
+        return targets | dict.fromkeys(admission.refused, 0)
+
+    def _decide(self, snapshot: Snapshot) -> tuple[Admission, Ledger]:
+        """Admits jobs and divides the surplus."""
         basis = Ledger(snapshot)
         if snapshot.now < self._now or basis.cost_basis != self._costs:
             self._forget()
@@ -150,13 +172,7 @@ class GoodputPlanner:
         admission, ledger = admit(snapshot, tiers, rules)
         self._form_markets(tiers, admission, self._drain_s(snapshot.capacity.total.slots))
         self._divide(ledger)
-        self._explain(ledger, self._explore(ledger))
-        allocations: dict[str, Allocation] = {}
-        for stand in self._stands.values():
-            allocations |= stand.allocations
-        allocations |= admission.refused
-        allocations |= dict(sorted(self._unwanted.items()))
-        return Plan(self.name, allocations, admission.reservation)
+        return admission, ledger
 
     def _refresh(self, snapshot: Snapshot, ledger: Ledger) -> None:
         """Brings candidates and pools up to date with the jobs that changed and those whom time thawed."""

@@ -1,0 +1,154 @@
+"""What the default policy promises, over many random states of a small cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from elasticdl_core.job import JobState
+from elasticdl_core.scheduling import Capacity, JobView, Plan, Quota, Resources, Snapshot, policy_by_name
+
+pytestmark = pytest.mark.unit
+
+NOW = 50_000.0
+TEAMS = ("ads", "search", "vision")
+
+
+def random_job(rng: random.Random, index: int) -> JobView:
+    smallest = rng.randint(1, 5)
+    largest = smallest + rng.randint(0, 12)
+    step = rng.choice([1, 1, 2, 4])
+    allowed: tuple[int, ...] = ()
+    if rng.random() < 0.2:
+        allowed = tuple(sorted({smallest, *(rng.randint(smallest, largest) for _ in range(3))}))
+    sizes = allowed or tuple(range(smallest, largest + 1, step))
+    current = rng.choice([0, rng.choice(sizes)])
+    speed, bend = rng.uniform(1, 100), rng.choice([0.0, 0.02, 0.2, 0.6])
+    seen = rng.sample(range(1, 17), rng.randint(0, 4))
+    return JobView(
+        id=f"job-{index:02d}",
+        team=rng.choice(TEAMS),
+        priority=rng.choice([0, 0, 0, 5, -3]),
+        submitted_at=NOW - rng.uniform(0, 40_000),
+        state=JobState.RUNNING if current else rng.choice([JobState.QUEUED] * 5 + [JobState.SUSPENDED]),
+        wanted=rng.random() < 0.93,
+        min_workers=smallest,
+        max_workers=allowed[-1] if allowed else largest,
+        step=step,
+        allowed_sizes=allowed,
+        current_workers=current,
+        throughput={n: speed * n / (1 + bend * (n - 1)) * rng.uniform(0.8, 1.2) for n in seen},
+        remaining_records=rng.choice([None, rng.lognormvariate(9, 3)]),
+        rescale_cost_s=rng.choice([1.0, 5.0, 30.0, 90.0]),
+        last_rescale_at=NOW - rng.uniform(0, 2000) if current and rng.random() < 0.7 else None,
+        started_at=NOW - rng.uniform(0, 20_000) if current else None,
+        worker=Resources(slots=rng.choice([1.0, 1.0, 2.0]), memory=rng.choice([0.0, 100.0])),
+        fixed=Resources(slots=rng.choice([0.0, 0.0, 1.0])),
+    )
+
+
+def random_state(rng: random.Random) -> Snapshot:
+    quotas = {
+        team: Quota(
+            weight=rng.choice([0.5, 1.0, 3.0]),
+            guaranteed=rng.choice([None, Resources(slots=float(rng.randint(0, 10)))]),
+            limit=rng.choice([None, Resources(slots=float(rng.randint(1, 30)))]),
+        )
+        for team in rng.sample(TEAMS, rng.choice([0, 0, 1, 3]))
+    }
+    total = Resources(slots=float(rng.randint(0, 48)), memory=rng.choice([0.0, 0.0, 1500.0]))
+    jobs = tuple(random_job(rng, i) for i in range(rng.randint(0, 12)))
+    return Snapshot(NOW, jobs, Capacity(total), quotas)
+
+
+def taken(snapshot: Snapshot, targets: dict[str, int], team: str | None = None) -> Resources:
+    total = Resources()
+    for job in snapshot.jobs:
+        if team in (None, job.team):
+            total = total.plus(job.demand(targets[job.id]))
+    return total
+
+
+def check_bounds(snapshot: Snapshot, plan: Plan) -> None:
+    """Nothing exceeds capacity, limits or allowed sizes, and no job keeps less than its minimum."""
+    targets = plan.targets()
+    assert targets.keys() == snapshot.by_id.keys()
+    all_taken, total = taken(snapshot, targets), snapshot.capacity.total
+    assert all_taken.slots <= total.slots + 1e-6
+    assert total.memory == 0 or all_taken.memory <= total.memory + 1e-6
+    for team, quota in snapshot.quotas.items():
+        if quota.limit is not None:
+            assert taken(snapshot, targets, team).slots <= quota.limit.slots + 1e-6
+    for job in snapshot.jobs:
+        workers = targets[job.id]
+        assert workers == 0 or (workers in job.sizes and workers >= job.min_workers and job.schedulable)
+
+
+def check_priorities(snapshot: Snapshot, plan: Plan) -> None:
+    """Nobody waits for what a less important job keeps, except at its team's limit or behind a reservation."""
+    targets = plan.targets()
+    for waiting in snapshot.jobs:
+        if not waiting.schedulable or targets[waiting.id]:
+            continue
+        limit = snapshot.quotas.get(waiting.team, Quota()).limit
+        need = waiting.demand(waiting.smallest)
+        if limit is not None and taken(snapshot, targets, waiting.team).slots + need.slots > limit.slots:
+            continue
+        kept = Resources()
+        for job in snapshot.jobs:
+            if job.priority >= waiting.priority:
+                kept = kept.plus(job.demand(targets[job.id]))
+        room, total = kept.plus(need), snapshot.capacity.total
+        if room.slots <= total.slots + 1e-6 and (total.memory == 0 or room.memory <= total.memory + 1e-6):
+            assert plan.reservation is not None
+            assert snapshot.by_id[plan.reservation.job_id].priority >= waiting.priority
+
+
+def carried_out(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    after = []
+    for job in snapshot.jobs:
+        workers = plan.allocations[job.id].workers
+        if not job.schedulable or workers == job.current_workers:
+            after.append(job)
+            continue
+        after.append(
+            dataclasses.replace(
+                job,
+                current_workers=workers,
+                state=JobState.RUNNING if workers else JobState.QUEUED,
+                started_at=NOW if not job.current_workers else job.started_at,
+                last_rescale_at=NOW if workers else job.last_rescale_at,
+            )
+        )
+    return dataclasses.replace(snapshot, jobs=tuple(after))
+
+
+def check_states(first: int, count: int) -> None:
+    policy = policy_by_name("goodput")
+    for seed in range(first, first + count):
+        snapshot = random_state(random.Random(seed))
+        plan = policy.plan(snapshot)
+        check_bounds(snapshot, plan)
+        check_priorities(snapshot, plan)
+        assert policy_by_name("goodput").plan(Snapshot.from_mapping(snapshot.to_mapping())) == plan, seed
+
+
+@pytest.mark.xfail(reason="a rare state in which the second plan differs; the cause is not known yet", strict=True)
+def test_carrying_out_this_plan_leads_to_the_same_plan() -> None:
+    """A state in which it does not; in nearly all others it does."""
+    policy = policy_by_name("goodput")
+    snapshot = random_state(random.Random(254))
+    plan = policy.plan(snapshot)
+    assert policy.plan(carried_out(snapshot, plan)).targets() == plan.targets()
+
+
+def test_a_thousand_states() -> None:
+    check_states(0, 1_000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ten_thousand_states() -> None:
+    check_states(1_000, 9_000)
