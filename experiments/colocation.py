@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.harness.report import Report
 from elasticdl import Client
 from elasticdl.client import Job
-from experiments.harness.cluster import results_of, simulated_job, temporary_cluster
+from experiments.harness.cluster import command, results_of, simulated_job, temporary_cluster
 from experiments.harness.recording import Array, Level, count, mean_over, read_journal, read_steps, workers_of
 from experiments.harness.service import Demand, Service
 
@@ -89,7 +89,7 @@ def main() -> None:
     if options.quick:
         demand, scale = demand.part(14.0 * 3600.0, 21.5 * 3600.0), 0.01 / 3.6
     report = Report(
-        "colocation", "Training beside a service", ABOUT, "./dev experiment colocation", results_of(options.quick)
+        "colocation", "Training beside a service", ABOUT, command("colocation"), results_of(options.quick)
     )
     day = run(report, demand, scale, options.keep)
     describe(report, day, scale)
@@ -114,7 +114,7 @@ def run(report: Report, demand: Demand, scale: float, keep: bool) -> Day:
         warm_up = client.submit(job("warm-up", steps, round(2 * MEASURED_S / STEP_S) * MINIBATCH, max_workers=2))
         client.wait(warm_up.id, timeout_s=300, poll_s=0.2)
         length_s = demand.length_s * scale
-        # What the service leaves, and a little more, so that no job ends before the day does.
+        # What the service leaves, and a little more, so that there is work all day; one job may well end early.
         free = (SLOTS * demand.length_s - demand.slot_seconds) * scale
         records = round((1.1 * free + 10.0 * SLOTS) / len(JOBS) / STEP_S) * MINIBATCH
         jobs = [client.submit(job(name, steps, records, max_workers=SLOTS)) for name in JOBS]

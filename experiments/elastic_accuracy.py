@@ -16,7 +16,7 @@ from elasticdl import Client
 from elasticdl.client import Job
 from elasticdl.data.clicks import encode_clicks
 from elasticdl.data.recordio import Writer
-from experiments.harness.cluster import EXAMPLES, LocalCluster, finished, results_of, temporary_cluster
+from experiments.harness.cluster import EXAMPLES, LocalCluster, command, finished, results_of, temporary_cluster
 from experiments.harness.recording import count, read_journal, workers_of
 
 if TYPE_CHECKING:
@@ -88,7 +88,13 @@ def main() -> None:
     else:
         records = 40_000 if options.quick else options.records
         clicks = generated(records + HELD_OUT, held_out=HELD_OUT)
-    report = Report("elastic_accuracy", "Elastic training and accuracy", ABOUT, _command(), results_of(options.quick))
+    report = Report(
+        "elastic_accuracy",
+        "Elastic training and accuracy",
+        ABOUT,
+        command("elastic_accuracy"),
+        results_of(options.quick),
+    )
     report.text(
         f"Data: {clicks.name}, {len(clicks.ids):,} records to train on in {options.epochs} epochs, "
         f"{len(clicks.held_out_ids):,} held out; minibatches of {MINIBATCH}; {seeds} seeds."
@@ -96,12 +102,6 @@ def main() -> None:
     runs = run_all(report, clicks, seeds, options.epochs, options.keep)
     describe(report, runs)
     report.write()
-
-
-def _command() -> str:
-    import sys
-
-    return " ".join(["./dev experiment elastic_accuracy", *sys.argv[1:]])
 
 
 def run_all(report: Report, clicks: Clicks, seeds: int, epochs: int, keep: bool) -> list[Run]:

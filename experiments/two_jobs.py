@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.harness.report import Report
 from elasticdl import Client
-from experiments.harness.cluster import LocalCluster, finished, results_of, simulated_job, temporary_cluster
+from experiments.harness.cluster import LocalCluster, command, finished, results_of, simulated_job, temporary_cluster
 from experiments.harness.recording import Level, Stay, Steps, count, mean_over, read_journal, read_steps, workers_of
 
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave the cluster's directory for a look into it")
     options = parser.parse_args()
     scale = options.scale or (0.05 if options.quick else 0.3)
-    report = Report(
-        "two_jobs", "Two jobs on one cluster", ABOUT, "./dev experiment two_jobs", results_of(options.quick)
-    )
+    report = Report("two_jobs", "Two jobs on one cluster", ABOUT, command("two_jobs"), results_of(options.quick))
     report.text(f"One second of the paper's takes {scale:g} s here.")
     outcomes = []
     with temporary_cluster(options.keep) as cluster:

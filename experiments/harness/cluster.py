@@ -149,3 +149,8 @@ def results_of(quick: bool) -> Path:
     if not quick:
         return RESULTS
     return Path(tempfile.gettempdir()) / "elasticdl-experiments"
+
+
+def command(name: str) -> str:
+    """What was typed, for the report."""
+    return " ".join(["./dev experiment", name, *sys.argv[1:]])
