@@ -49,8 +49,10 @@ class SchedulerSettings:
     keep_decisions: int = 10_000
 
     def make_policy(self) -> Policy:
-        """The policy of that name, with its numbers."""
-        return GoodputPolicy(self.goodput) if self.policy == GoodputPolicy.name else policy_by_name(self.policy)
+        """The policy of that name, with its numbers; one that is quick where little changes between two passes."""
+        if self.policy == GoodputPolicy.name:
+            return GoodputPolicy(self.goodput).incremental()
+        return policy_by_name(self.policy)
 
     @classmethod
     def from_environment(cls, environment: Environment) -> SchedulerSettings:

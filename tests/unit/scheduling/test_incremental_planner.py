@@ -138,3 +138,19 @@ def test_what_did_not_change_is_not_worked_out_again() -> None:
     for job_id, allocation in again.allocations.items():
         if allocation.admitted:
             assert allocation is first.allocations[job_id]
+
+
+def test_a_planner_that_failed_starts_anew() -> None:
+    cluster = Cluster(1)
+    planner = GoodputPolicy().incremental()
+    for _ in range(12):
+        cluster.arrive()
+    planner.plan(cluster.snapshot())
+    for _ in range(6):
+        cluster.arrive()
+    cluster.jobs["job-013"] = replace(cluster.jobs["job-013"], worker=None)  # type: ignore[arg-type]
+    with pytest.raises(AttributeError):
+        planner.plan(cluster.snapshot())
+    del cluster.jobs["job-013"]
+    cluster.change_one()
+    assert planner.plan(cluster.snapshot()) == GoodputPolicy().plan(cluster.snapshot())

@@ -134,8 +134,13 @@ class GoodputPlanner:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decides on a target for every job of the snapshot."""
-        admission, ledger = self._decide(snapshot)
-        self._explain(ledger, self._explore(ledger))
+        try:
+            admission, ledger = self._decide(snapshot)
+            self._explain(ledger, self._explore(ledger))
+        except BaseException:
+            # What is kept may be half of this snapshot's and half of the one before.
+            self._forget()
+            raise
         allocations: dict[str, Allocation] = {}
         for stand in self._stands.values():
             allocations |= stand.allocations
