@@ -447,15 +447,25 @@ class World:
         one, records = worker.unsent
         result = self.result_of(one)
         try:
-            outcome = finish(
-                self.desk.report(one.task.id, one.lease.token, worker.owner, records=records, result=result)
+            answer = finish(
+                self.desk.report(
+                    one.task.id,
+                    one.lease.token,
+                    worker.owner,
+                    records=records,
+                    result=result,
+                    limit=self.rng.choice([0, 1]),
+                )
             )
         except UnavailableError:
             return
         worker.unsent = None
-        if outcome is not Outcome.LOST:
+        if answer.outcome is not Outcome.LOST:
             worker.last = (one, result)
-        worker.work = [other for other in worker.work if other is not one]
+        for more in answer.handed:
+            self.leased.append((more.task.id, worker.owner))
+            self.check_lease(more.task.id)
+        worker.work = [*(other for other in worker.work if other is not one), *answer.handed]
         worker.position = worker.work[0].task.id.start if worker.work else 0
 
     def replay(self, worker: SimWorker) -> None:
@@ -463,7 +473,8 @@ class World:
         one, result = worker.last
         before = (copy.deepcopy(self.store.done), tuple(self.store.todo))
         try:
-            outcome = finish(self.desk.report(one.task.id, one.lease.token, worker.owner, records=0, result=result))
+            call = self.desk.report(one.task.id, one.lease.token, worker.owner, records=0, result=result)
+            outcome = finish(call).outcome
         except UnavailableError:
             return
         assert outcome is not Outcome.ACCEPTED or one.task.id in before[1], "a replay was taken for new"

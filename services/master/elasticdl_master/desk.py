@@ -1,5 +1,7 @@
 """The desk: where what workers ask, the queue and the state machine come together, one request at a time.
 
+Requests for tasks and reports of them that come while the desk is busy are taken together, in one move of the queue.
+
 The machine mirrors the queue. While this master lives the mirror is the truth: whenever the store fails to answer,
 or forgot something, the queue is made anew from the mirror (``repair``). For the next master the store is the truth.
 """
@@ -8,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import structlog
 
 from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.task import Lease, LeaseToken, Shard, Task, TaskId, TaskType
-from elasticdl_master.queue.port import Outcome, TaskQueue
+from elasticdl_master.queue.port import Outcome, TaskQueue, Turn
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.ending import Directive
@@ -23,6 +25,8 @@ from elasticdl_master.state.machine import JobMachine
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
+_TOGETHER = 64
+"""Turns in one move of the queue: keeps it, and the wait of whoever comes next, under a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,34 @@ class Handed:
 
     task: Task
     lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a worker gets for its turn.
+
+    Attributes:
+        handed: tasks for it.
+        directive: what it shall do if there are none.
+        outcome: of its report; None if it made none.
+    """
+
+    handed: Sequence[Handed] = ()
+    directive: Directive = Directive.WAIT
+    outcome: Outcome | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Asked:
+    """A turn that waits for its answer."""
+
+    turn: Turn
+    records: int = 0
+    model_version: int = 0
+    result: bytes = b""
+    answer: Answer | None = None
+    error: Exception | None = None
+    future: asyncio.Future[None] | None = None
 
 
 class Desk:
@@ -61,29 +93,19 @@ class Desk:
         self._fenced = fenced
         self._lock = asyncio.Lock()
         self._listed: dict[str, list[Shard]] = {}
+        self._waiting: list[_Asked] = []
+        self._collector: asyncio.Task[None] | None = None
+        self._handed: dict[str, tuple[LeaseToken, Sequence[Handed]]] = {}
 
     async def tell(self, event: ev.Event) -> None:
         """Lets the machine know of an event, and carries out what it decides."""
         async with self._lock:
             await self._handle(event)
 
-    async def lease(self, owner: str, limit: int) -> tuple[list[Handed], Directive]:
+    async def lease(self, owner: str, limit: int) -> tuple[Sequence[Handed], Directive]:
         """Hands out up to ``limit`` tasks, or says why there are none."""
-        async with self._lock:
-            directive = self.machine.directive(owner)
-            if directive is Directive.FINISHED:
-                self.machine.finish_told(owner)
-            if directive is not Directive.CONTINUE or self.broken:
-                return [], Directive.WAIT if directive is Directive.CONTINUE else directive
-            try:
-                leases = await self._queue(self.queue.lease(owner, limit, self.machine.limits.lease_s))
-            except UnavailableError:
-                return [], Directive.WAIT
-            if not leases:
-                return [], Directive.WAIT
-            handed = [Handed(self.machine.task(lease), lease) for lease in leases]
-            await self._handle(ev.TasksLeased(leases))
-            return handed, Directive.CONTINUE
+        answer = await self._turn(_Asked(Turn(owner, limit)))
+        return answer.handed, answer.directive
 
     async def heartbeat(self, beat: ev.Heartbeat, owner: str) -> tuple[Directive, list[str]]:
         """Extends the worker's leases; returns what it shall do and which of its tokens are void."""
@@ -110,20 +132,18 @@ class Desk:
         records: int = 0,
         result: bytes = b"",
         model_version: int = 0,
-    ) -> Outcome:
-        """A task is done.
+        limit: int = 0,
+    ) -> Answer:
+        """A task is done, and up to ``limit`` others are asked for; they are handed out if the report is accepted.
+
+        A replay gets the tasks of the first answer again, which may have been lost on its way. (Those of an answer
+        that an earlier master gave come back to the queue when their leases are over.)
 
         Raises:
             UnavailableError: the queue cannot be reached; the worker tries again.
         """
-        async with self._lock:
-            self._require_queue()
-            outcome = await self._queue(self.queue.report(task, token, self._kept(task, result)))
-            if outcome is Outcome.ACCEPTED:
-                await self._handle(ev.TaskReported(task, owner, str(token), result, model_version))
-            elif outcome is Outcome.LOST:
-                await self._handle(ev.ReportRefused(task, owner, records))
-            return outcome
+        turn = Turn(owner, limit, task, token, self._kept(task, result))
+        return await self._turn(_Asked(turn, records, model_version, result))
 
     async def give_back(self, task: TaskId, token: LeaseToken, owner: str, position: int) -> Outcome:
         """A task comes back from ``position`` on. What a worker knows of half an evaluation is lost with it.
@@ -194,6 +214,112 @@ class Desk:
             _log.info("queue rebuilt")
             await self._handle(ev.StoreChanged(""))
 
+    # -- turns -----------------------------------------------------------------------------------------------------
+
+    async def _turn(self, asked: _Asked) -> Answer:
+        if self._lock.locked() or self._waiting:
+            await self._queue_up(asked)
+        else:
+            async with self._lock:
+                await self._take([asked])
+        if asked.error is not None:
+            raise asked.error
+        assert asked.answer is not None
+        return asked.answer
+
+    async def _queue_up(self, asked: _Asked) -> None:
+        """Waits until others have taken the turn along; they have a task of their own, for a caller may go away."""
+        loop = asyncio.get_running_loop()
+        asked.future = loop.create_future()
+        self._waiting.append(asked)
+        if self._collector is None or self._collector.done():
+            self._collector = loop.create_task(self._collect(), name="turns")
+        await asked.future
+
+    async def _collect(self) -> None:
+        taken: list[_Asked] = []
+        try:
+            while self._waiting:
+                async with self._lock:
+                    taken, self._waiting = self._waiting[:_TOGETHER], self._waiting[_TOGETHER:]
+                    # Whoever is gone would not learn of its tasks.
+                    taken = [asked for asked in taken if asked.future is not None and not asked.future.done()]
+                    await self._take(taken)
+                for asked in taken:
+                    if asked.future is not None and not asked.future.done():
+                        asked.future.set_result(None)
+        except asyncio.CancelledError:
+            # The process ends: nobody is left to take these turns.
+            for asked in (*taken, *self._waiting):
+                if asked.future is not None:
+                    asked.future.cancel()
+            raise
+
+    async def _take(self, asked: Sequence[_Asked]) -> None:
+        """Takes turns; each gets its answer or its error."""
+        try:
+            await self._take_turns([one for one in asked if not self._turned_away(one)])
+        except Exception as error:
+            for one in asked:
+                if one.answer is None and one.error is None:
+                    one.error = error
+
+    def _turned_away(self, asked: _Asked) -> bool:
+        """Answers a turn that does not get to the queue; the others ask it for tasks only if they may have some."""
+        turn = asked.turn
+        directive = self.machine.directive(turn.owner)
+        if turn.task is not None:
+            asked.error = self._unavailable() if self.broken else None
+            if directive is not Directive.CONTINUE:
+                asked.turn = replace(turn, limit=0)
+        elif directive is not Directive.CONTINUE or self.broken:
+            if directive is Directive.FINISHED:
+                self.machine.finish_told(turn.owner)
+            asked.answer = Answer((), Directive.WAIT if directive is Directive.CONTINUE else directive)
+        return asked.answer is not None or asked.error is not None
+
+    async def _take_turns(self, asked: Sequence[_Asked]) -> None:
+        if not asked:
+            return
+        try:
+            taken = await self._queue(self.queue.turns([one.turn for one in asked], self.machine.limits.lease_s))
+        except UnavailableError as error:
+            for one in asked:
+                one.answer, one.error = (Answer(), None) if one.turn.task is None else (None, error)
+            return
+        handed = [[Handed(self.machine.task(lease), lease) for lease in one.leases] for one in taken]
+        leases = [lease for one in taken for lease in one.leases]
+        # First what was handed out: should a report lead to a new queue, these tasks must be known to be in hands.
+        if leases:
+            await self._handle(ev.TasksLeased(leases))
+        for one, came in zip(asked, taken, strict=True):
+            if one.turn.task is not None:
+                await self._reported(one, came.outcome)
+        for one, came, tasks in zip(asked, taken, handed, strict=True):
+            one.answer = self._answer(one.turn, came.outcome, tasks)
+
+    async def _reported(self, asked: _Asked, outcome: Outcome | None) -> None:
+        turn, task = asked.turn, asked.turn.task
+        assert task is not None
+        # A replay of what the mirror has not heard of: the first call was broken off between queue and machine.
+        missed = outcome is Outcome.REPLAY and self.machine.holds(turn.owner, str(turn.token))
+        if outcome is Outcome.ACCEPTED or missed:
+            event = ev.TaskReported(task, turn.owner, str(turn.token), asked.result, asked.model_version)
+            await self._handle(event)
+        elif outcome is Outcome.LOST:
+            await self._handle(ev.ReportRefused(task, turn.owner, asked.records))
+
+    def _answer(self, turn: Turn, outcome: Outcome | None, handed: Sequence[Handed]) -> Answer:
+        if turn.token is not None and turn.limit:
+            last = self._handed.get(turn.owner)
+            if outcome is Outcome.ACCEPTED:
+                self._handed[turn.owner] = (turn.token, handed)
+            elif outcome is Outcome.REPLAY and last is not None and last[0] == turn.token:
+                handed = last[1]
+        # What the worker said may have ended its leases, such as those of training that has reached its last step.
+        kept = [one for one in handed if self.machine.holds(turn.owner, str(one.lease.token))]
+        return Answer(kept, Directive.CONTINUE if kept else Directive.WAIT, outcome)
+
     # -- inside ----------------------------------------------------------------------------------------------------
 
     async def _handle(self, event: ev.Event) -> None:
@@ -227,7 +353,10 @@ class Desk:
 
     def _require_queue(self) -> None:
         if self.broken:
-            raise UnavailableError(f"the queue is not available: {self.broken}", fix="it is tried again")
+            raise self._unavailable()
+
+    def _unavailable(self) -> UnavailableError:
+        return UnavailableError(f"the queue is not available: {self.broken}", fix="it is tried again")
 
     def _kept(self, task: TaskId, result: bytes) -> bytes:
         """Results that the next master would need; metrics and files of finished tasks are published at once."""

@@ -132,16 +132,21 @@ class MasterServicer:
         )
 
     async def Report(self, request: pb.ReportRequest, caller: Claims) -> pb.ReportResponse:
-        """A task is done."""
-        outcome = await self._desk.report(
+        """A task is done; others may be asked for."""
+        answer = await self._desk.report(
             TaskId.parse(request.task_id),
             LeaseToken.parse(request.token),
             caller.owner,
             records=request.records,
             result=request.result,
             model_version=request.model_version,
+            limit=max(0, min(request.max_tasks, _MAX_TASKS)),
         )
-        return pb.ReportResponse(accepted=outcome is not Outcome.LOST, replay=outcome is Outcome.REPLAY)
+        return pb.ReportResponse(
+            accepted=answer.outcome is not Outcome.LOST,
+            replay=answer.outcome is Outcome.REPLAY,
+            tasks=[self._task(one) for one in answer.handed],
+        )
 
     async def Return(self, request: pb.ReturnRequest, caller: Claims) -> pb.ReturnResponse:
         """A task, or the rest of it, comes back."""

@@ -7,7 +7,7 @@ import pytest
 
 from elasticdl_core.errors import FencedError
 from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
-from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, TaskQueue
+from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, TaskQueue, Turn
 from tests.contract.queue.conftest import MakeQueue
 
 pytestmark = pytest.mark.contract
@@ -79,6 +79,52 @@ async def test_a_report_is_accepted_once_and_its_replay_changes_nothing(queue: T
     loaded = await contents(queue)
     assert loaded.done == {task(0): str(lease.token)}
     assert loaded.results == {task(0): b'{"a": 1}'}
+
+
+async def test_turns_report_first_and_are_taken_in_order(queue: TaskQueue) -> None:
+    await queue.add([task(index) for index in range(5)])
+    (mine,) = await queue.lease("worker-0.0", 1, LONG)
+    first, second, third = await queue.turns(
+        [
+            Turn("worker-0.0", 1, mine.task, mine.token, b"{}"),
+            Turn("worker-1.0", 2),
+            Turn("worker-2.0", 7),
+        ],
+        LONG,
+    )
+    assert (first.outcome, [lease.task for lease in first.leases]) == (Outcome.ACCEPTED, [task(1)])
+    assert (second.outcome, [lease.task for lease in second.leases]) == (None, [task(2), task(3)])
+    assert (third.outcome, [lease.task for lease in third.leases]) == (None, [task(4)])
+    leases = [*first.leases, *second.leases, *third.leases]
+    loaded = await contents(queue)
+    assert (loaded.todo, loaded.done, loaded.results) == ((), {task(0): str(mine.token)}, {task(0): b"{}"})
+    assert {lease.task: (lease.owner, lease.token) for lease in loaded.doing} == {
+        lease.task: (lease.owner, lease.token) for lease in leases
+    }
+    assert len({str(lease.token) for lease in (mine, *leases)}) == 5
+    for lease in leases:
+        assert await queue.extend(lease.owner, [lease.token], LONG) == []
+
+
+async def test_only_an_accepted_report_takes_tasks_along(queue: TaskQueue) -> None:
+    await queue.add([task(0), task(1), task(2), task(3)])
+    done, lost = await queue.lease("worker-0.0", 2, OVER)
+    await queue.report(done.task, done.token)
+    await queue.reap()
+    turns = [Turn("worker-0.0", 2, done.task, done.token), Turn("worker-0.0", 2, lost.task, lost.token)]
+    replayed, refused = await queue.turns(turns, LONG)
+    assert (replayed.outcome, refused.outcome) == (Outcome.REPLAY, Outcome.LOST)
+    assert not replayed.leases
+    assert not refused.leases
+    assert await queue.counts() == Counts(todo=3, done=1)
+
+
+async def test_one_of_two_turns_that_report_the_same_lease_is_a_replay(queue: TaskQueue) -> None:
+    await queue.add([task(0), task(1), task(2)])
+    (lease,) = await queue.lease("worker-0.0", 1, LONG)
+    first, second = await queue.turns([Turn("worker-0.0", 1, lease.task, lease.token)] * 2, LONG)
+    assert (first.outcome, len(first.leases)) == (Outcome.ACCEPTED, 1)
+    assert (second.outcome, len(second.leases)) == (Outcome.REPLAY, 0)
 
 
 async def test_a_replay_gets_the_same_answer_from_the_next_master(make_queue: MakeQueue) -> None:
@@ -223,6 +269,7 @@ async def test_a_newer_master_shuts_the_old_one_out_of_every_move(make_queue: Ma
         lambda: old.lease("worker-0.0", 1, LONG),
         lambda: old.extend("worker-0.0", [lease.token], LONG),
         lambda: old.report(lease.task, lease.token),
+        lambda: old.turns([Turn("worker-0.0", 1, lease.task, lease.token)], LONG),
         lambda: old.return_(lease.task, lease.token, 3),
         lambda: old.reap(),
         lambda: old.release_owner("worker-0.0"),

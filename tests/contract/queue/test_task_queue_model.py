@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from elasticdl_core.task import Lease, TaskId, TaskType
-from elasticdl_master.queue.port import Contents, Outcome, TaskQueue
+from elasticdl_master.queue.port import Contents, Outcome, TaskQueue, Turn
 from tests.contract.queue.conftest import makers
 from tests.fakes.redis_server import RedisServer
 
@@ -81,6 +81,27 @@ class QueueMachine(RuleBasedStateMachine):
             assert outcome is Outcome.REPLAY
         else:
             assert outcome is Outcome.LOST
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), limit=st.integers(0, 2))
+    def turns(self, data: st.DataObject, limit: int) -> None:
+        reported = data.draw(st.lists(st.sampled_from(self.leases), max_size=3))
+        turns = [Turn(lease.owner, limit, lease.task, lease.token) for lease in reported]
+        for lease, taken in zip(reported, self.do(self.queue.turns(turns, 1000.0)), strict=True):
+            assert (taken.outcome is Outcome.ACCEPTED) == (self.live.get(lease.task) == lease)
+            if taken.outcome is Outcome.ACCEPTED:
+                del self.live[lease.task]
+                self.accepted[str(lease.token)] = lease.task
+            else:
+                assert not taken.leases
+            assert len(taken.leases) <= limit
+            for new in taken.leases:
+                assert (new.owner, new.token.epoch) == (lease.owner, self.epoch)
+                assert new.task not in self.live
+                assert str(new.token) not in self.tokens
+                self.tokens.add(str(new.token))
+                self.leases.append(new)
+                self.live[new.task] = new
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), position=st.integers(-1, RECORDS + 1))

@@ -296,7 +296,7 @@ class TestWorkers:
         pool = running_pool(1)
         assert pool.charge(Death.CRASHED, 0.0) == ""
         assert pool.charge(Death.CRASHED, 0.0) == ""
-        pool.settled("worker-0.0", "t")
+        pool.settled("worker-0.0", "t", 1.0)
         assert [bool(pool.charge(Death.CRASHED, 0.0)) for _ in range(3)] == [False, False, True]
 
     def test_relaunches_wait_longer_each_time(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from elasticdl_core.errors import FencedError
 from elasticdl_core.task import Lease, LeaseToken, TaskId
-from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, split
+from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, Taken, Turn, split
 
 
 class MemoryStore:
@@ -85,15 +85,21 @@ class MemoryQueue:
 
     async def lease(self, owner: str, limit: int, lease_s: float) -> list[Lease]:
         """See the port."""
-        store = self._enter()
-        leases: list[Lease] = []
-        while len(leases) < limit and store.todo:
-            task, _ = store.todo.popitem(last=False)
-            store.counter += 1
-            token = LeaseToken(self._epoch, store.counter, secrets.token_hex(8))
-            leases.append(Lease(task, owner, token, store.clock() + lease_s))
-            store.doing[task] = leases[-1]
-        return leases
+        self._enter()
+        return self._lease(owner, limit, lease_s)
+
+    async def turns(self, turns: Sequence[Turn], lease_s: float) -> list[Taken]:
+        """See the port."""
+        self._enter()
+        taken = []
+        for turn in turns:
+            outcome = None
+            if turn.task is not None:
+                assert turn.token is not None
+                outcome = self._report(turn.task, turn.token, turn.result)
+            leases = self._lease(turn.owner, turn.limit, lease_s) if outcome in (None, Outcome.ACCEPTED) else []
+            taken.append(Taken(outcome, leases))
+        return taken
 
     async def extend(self, owner: str, tokens: Sequence[LeaseToken], lease_s: float) -> list[LeaseToken]:
         """See the port."""
@@ -107,15 +113,8 @@ class MemoryQueue:
 
     async def report(self, task: TaskId, token: LeaseToken, result: bytes = b"") -> Outcome:
         """See the port."""
-        store = self._enter()
-        lease = store.doing.get(task)
-        if lease is None or lease.token != token:
-            return Outcome.REPLAY if store.done.get(task) in {str(token), ""} else Outcome.LOST
-        del store.doing[task]
-        store.done[task] = str(token)
-        if result:
-            store.results[task] = result
-        return Outcome.ACCEPTED
+        self._enter()
+        return self._report(task, token, result)
 
     async def return_(self, task: TaskId, token: LeaseToken, position: int) -> Outcome:
         """See the port."""
@@ -182,6 +181,28 @@ class MemoryQueue:
         if ready and not self._store.ready:
             raise StoreLostError("the store does not hold the queue")
         return self._store
+
+    def _lease(self, owner: str, limit: int, lease_s: float) -> list[Lease]:
+        store = self._store
+        leases: list[Lease] = []
+        while len(leases) < limit and store.todo:
+            task, _ = store.todo.popitem(last=False)
+            store.counter += 1
+            token = LeaseToken(self._epoch, store.counter, secrets.token_hex(8))
+            leases.append(Lease(task, owner, token, store.clock() + lease_s))
+            store.doing[task] = leases[-1]
+        return leases
+
+    def _report(self, task: TaskId, token: LeaseToken, result: bytes) -> Outcome:
+        store = self._store
+        lease = store.doing.get(task)
+        if lease is None or lease.token != token:
+            return Outcome.REPLAY if store.done.get(task) in {str(token), ""} else Outcome.LOST
+        del store.doing[task]
+        store.done[task] = str(token)
+        if result:
+            store.results[task] = result
+        return Outcome.ACCEPTED
 
     def _knows(self, task: TaskId) -> bool:
         store = self._store

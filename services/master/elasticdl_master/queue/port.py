@@ -67,6 +67,38 @@ class Contents:
     notes: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one owner asks of the queue at once: to report a task, to be handed others, or both, in this order.
+
+    Attributes:
+        owner: who asks.
+        limit: number of tasks to lease, at most.
+        task: what to report, if anything; a turn with a report that is not accepted leases nothing.
+        token: the reported task's.
+        result: what to keep with the reported task, if anything.
+    """
+
+    owner: str
+    limit: int = 0
+    task: TaskId | None = None
+    token: LeaseToken | None = None
+    result: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What came of a turn.
+
+    Attributes:
+        outcome: of the report; None if there was none.
+        leases: what was handed out.
+    """
+
+    outcome: Outcome | None
+    leases: Sequence[Lease]
+
+
 def split(task: TaskId, position: int) -> tuple[TaskId | None, TaskId | None]:
     """The front of a returned task that is done, and the rest that is to do; a task without records is one piece."""
     if position <= task.start or task.start == task.end:
@@ -96,6 +128,10 @@ class TaskQueue(Protocol):
 
     async def lease(self, owner: str, limit: int, lease_s: float) -> list[Lease]:
         """Hands out up to ``limit`` tasks from the head, each under a fresh token."""
+        ...
+
+    async def turns(self, turns: Sequence[Turn], lease_s: float) -> list[Taken]:
+        """Takes the turns of any owners, one after the other in one move; each lease lasts ``lease_s`` seconds."""
         ...
 
     async def extend(self, owner: str, tokens: Sequence[LeaseToken], lease_s: float) -> list[LeaseToken]:

@@ -29,7 +29,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.task import Lease, LeaseToken, TaskId
-from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, split
+from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, Taken, Turn, split
 
 _CHUNK = 2_000
 """Values sent with one script call; keeps each under a few milliseconds."""
@@ -113,12 +113,25 @@ class RedisQueue:
 
     async def lease(self, owner: str, limit: int, lease_s: float) -> list[Lease]:
         """See the port."""
-        nonces = [secrets.token_hex(8) for _ in range(limit)]
-        answer = (await self._run("lease", owner, repr(lease_s), *nonces))[1:]
-        return [
-            Lease(_task(answer[i]), owner, LeaseToken.parse(answer[i + 1].decode()), float(answer[i + 2]))
-            for i in range(0, len(answer), 3)
-        ]
+        (taken,) = await self.turns([Turn(owner, limit)], lease_s)
+        return list(taken.leases)
+
+    async def turns(self, turns: Sequence[Turn], lease_s: float) -> list[Taken]:
+        """See the port."""
+        arguments: list[str | bytes] = [repr(lease_s)]
+        for turn in turns:
+            arguments += (turn.owner, str(turn.task or ""), str(turn.token or ""), turn.result, str(turn.limit))
+            arguments += (secrets.token_hex(8) for _ in range(turn.limit))
+        answer = iter((await self._run("turns", *arguments))[1:])
+        taken = []
+        for turn in turns:
+            outcome, count = next(answer), next(answer)
+            leases = [
+                Lease(_task(next(answer)), turn.owner, LeaseToken.parse(next(answer).decode()), float(next(answer)))
+                for _ in range(count)
+            ]
+            taken.append(Taken(Outcome(outcome.decode()) if outcome else None, leases))
+        return taken
 
     async def extend(self, owner: str, tokens: Sequence[LeaseToken], lease_s: float) -> list[LeaseToken]:
         """See the port."""
@@ -127,7 +140,9 @@ class RedisQueue:
 
     async def report(self, task: TaskId, token: LeaseToken, result: bytes = b"") -> Outcome:
         """See the port."""
-        return Outcome((await self._run("report", str(task), str(token), result))[1].decode())
+        (taken,) = await self.turns([Turn("", 0, task, token, result)], 0.0)
+        assert taken.outcome is not None
+        return taken.outcome
 
     async def return_(self, task: TaskId, token: LeaseToken, position: int) -> Outcome:
         """See the port."""

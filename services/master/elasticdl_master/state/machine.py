@@ -59,6 +59,11 @@ class JobMachine(TakingOver):
         if worker is not None:
             worker.finished = True
 
+    def holds(self, owner: str, token: str) -> bool:
+        """Whether a worker has a lease."""
+        worker = self.workers.by_owner(owner)
+        return worker is not None and token in worker.leases
+
     def task(self, lease: Lease) -> Task:
         """What a leased id stands for."""
         shard = self.work.shard_of(lease.task)
@@ -175,7 +180,7 @@ class JobMachine(TakingOver):
             self._fail(message, fix=fix, crashed=worker.owner)
 
     def _on_reported(self, event: ev.TaskReported, now: float) -> None:
-        self.workers.settled(event.owner, event.token)
+        self.workers.settled(event.owner, event.token, now)
         self.servers.crashes = 0
         self._saw_version(event.model_version, now)
         task = event.task

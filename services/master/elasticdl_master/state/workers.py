@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import signal
 from dataclasses import dataclass, field
 
@@ -64,7 +65,7 @@ class Worker:
     positions: dict[str, int] = field(default_factory=dict)
     leases: dict[str, TaskId] = field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def owner(self) -> str:
         """Name in leases and traces."""
         return f"{Role.WORKER}-{self.index}.{self.incarnation}"
@@ -90,6 +91,7 @@ class WorkerPool:
         self.memory_mib = memory_mib
         self.first_incarnation = first_incarnation
         self.workers: dict[int, Worker] = {}
+        self._by_owner: dict[str, Worker] = {}
         self.next_incarnation: dict[int, int] = {}
         self.duplicates = 0
         self.crashes = 0
@@ -109,10 +111,13 @@ class WorkerPool:
 
     def by_owner(self, owner: str) -> Worker | None:
         """The worker of that name, if it is the present one of its index."""
-        for worker in self.workers.values():
-            if worker.owner == owner:
-                return worker
-        return None
+        return self._by_owner.get(owner)
+
+    def _put(self, worker: Worker) -> None:
+        before = self.workers.get(worker.index)
+        if before is not None:
+            del self._by_owner[before.owner]
+        self.workers[worker.index] = self._by_owner[worker.owner] = worker
 
     # -- what is heard ---------------------------------------------------------------------------------------------
 
@@ -125,7 +130,7 @@ class WorkerPool:
                 return None
         if worker is None or worker.incarnation < incarnation:
             worker = Worker(index, incarnation, since=now, memory_mib=self.memory_mib)
-            self.workers[index] = worker
+            self._put(worker)
             self._remember(index, incarnation)
         if worker.state in (WorkerState.PENDING, WorkerState.STARTING):
             worker.state = WorkerState.RUNNING
@@ -155,12 +160,13 @@ class WorkerPool:
             if worker is not None:
                 worker.leases[str(lease.token)] = lease.task
 
-    def settled(self, owner: str, token: str) -> None:
-        """A lease ended well: budgets of the whole job start anew."""
+    def settled(self, owner: str, token: str, now: float) -> None:
+        """A lease ended well: that is progress, and budgets of the whole job start anew."""
         worker = self.by_owner(owner)
         if worker is not None:
             worker.leases.pop(token, None)
             worker.reports += 1
+            worker.last_progress = now
         self.crashes = self.kills = 0
 
     def dropped(self, owner: str, token: str) -> int:
@@ -182,7 +188,7 @@ class WorkerPool:
             if status.state is ProcessState.EXITED and worker is not None and worker.state is not WorkerState.GONE:
                 return None
             worker = Worker(index, incarnation, since=now, memory_mib=self.memory_mib)
-            self.workers[index] = worker
+            self._put(worker)
             if status.state is ProcessState.EXITED:
                 worker.state = WorkerState.GONE
                 return None
@@ -237,7 +243,7 @@ class WorkerPool:
         taken = {worker.index for worker in self.living}
         index = next(number for number in range(len(taken) + 1) if number not in taken)
         incarnation = self.next_incarnation.get(index, self.first_incarnation)
-        self.workers[index] = Worker(index, incarnation, since=now, memory_mib=self.memory_mib)
+        self._put(Worker(index, incarnation, since=now, memory_mib=self.memory_mib))
         self._remember(index, incarnation)
         return LaunchWorker(index, incarnation, self.memory_mib)
 

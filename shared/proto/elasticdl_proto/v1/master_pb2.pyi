@@ -157,26 +157,30 @@ class HeartbeatResponse(_message.Message):
     def __init__(self, directive: _Optional[_Union[Directive, str]] = ..., lost: _Optional[_Iterable[str]] = ..., parameter_servers: _Optional[_Union[ParameterServers, _Mapping]] = ..., token: _Optional[str] = ...) -> None: ...
 
 class ReportRequest(_message.Message):
-    __slots__ = ("task_id", "token", "records", "result", "model_version")
+    __slots__ = ("task_id", "token", "records", "result", "model_version", "max_tasks")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MAX_TASKS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     token: str
     records: int
     result: bytes
     model_version: int
-    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., records: _Optional[int] = ..., result: _Optional[bytes] = ..., model_version: _Optional[int] = ...) -> None: ...
+    max_tasks: int
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., records: _Optional[int] = ..., result: _Optional[bytes] = ..., model_version: _Optional[int] = ..., max_tasks: _Optional[int] = ...) -> None: ...
 
 class ReportResponse(_message.Message):
-    __slots__ = ("accepted", "replay")
+    __slots__ = ("accepted", "replay", "tasks")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     REPLAY_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
     accepted: bool
     replay: bool
-    def __init__(self, accepted: bool = ..., replay: bool = ...) -> None: ...
+    tasks: _containers.RepeatedCompositeFieldContainer[Task]
+    def __init__(self, accepted: bool = ..., replay: bool = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ...) -> None: ...
 
 class ReturnRequest(_message.Message):
     __slots__ = ("task_id", "token", "position")
