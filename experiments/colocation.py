@@ -36,7 +36,7 @@ under a varying load beside elastic training, and claims a utilisation above 90 
 Here a local cluster has {SLOTS} worker slots. A service takes slots through a reservation (`elasticdl
 reserve`), which goes before all jobs, as its demand says: a day with a quiet night, two humps and five
 bursts, one value each ten minutes (`experiments/data/service_demand.csv`; the published curve was never
-released as numbers, so this one was drawn by hand in its likeness). Two elastic jobs of 1 to {SLOTS}
+released as numbers, so this one is made up in its likeness). Two elastic jobs of 1 to {SLOTS}
 workers take the rest. Everything is real but the computation: a minibatch takes {STEP_S:g} s by the clock
 and next to no core. Utilisation is the share of the slots that the service was granted or that worker
 processes held, by the clock of the agent that owns the processes, not sampled. A worker that starts, or
