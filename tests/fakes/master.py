@@ -125,8 +125,10 @@ class FakeMaster:
         accepted = self.doing.pop(request.token, None) is not None
         if accepted:
             self.reports.append(request)
+        tasks = [self.todo.popleft() for _ in range(min(request.max_tasks if accepted else 0, len(self.todo)))]
+        self.doing.update((task.token, task) for task in tasks)
         await self._note()
-        return pb.ReportResponse(accepted=accepted)
+        return pb.ReportResponse(accepted=accepted, tasks=tasks)
 
     async def Return(self, request: pb.ReturnRequest, caller: str) -> pb.ReturnResponse:
         accepted = self.doing.pop(request.token, None) is not None

@@ -209,7 +209,7 @@ class TaskLoop:
         self._session.progress.phase("draining")
         current = self._current
         self._guarded(current, self._engine.settle)
-        held = self._engine.stop()
+        held = [*self._engine.stop(), *self._session.take_ready()]
         if current is not None and not self._session.is_lost(current):
             shard = current.task.shard
             position = min(shard.start + self._done, shard.end) if self._engine.ordered else shard.start

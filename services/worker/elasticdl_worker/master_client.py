@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,14 +119,7 @@ class MasterClient:
     async def lease(self) -> Answer:
         """Asks for a task."""
         response = await self._call("Lease", pb.LeaseRequest(max_tasks=1))
-        tasks = tuple(
-            LeasedTask(
-                Task(TaskId.parse(t.id), Shard(t.shard.name, t.shard.start, t.shard.end), t.model_version, t.payload),
-                t.token,
-            )
-            for t in response.tasks
-        )
-        return Answer(_directive(response.directive), tasks=tasks, wait_s=response.wait_s)
+        return Answer(_directive(response.directive), tasks=_tasks(response.tasks), wait_s=response.wait_s)
 
     async def heartbeat(self, state: Snapshot) -> Answer:
         """Says how far the worker is; one try, for the next beat says the same.
@@ -154,17 +147,24 @@ class MasterClient:
             token=response.token,
         )
 
-    async def report(self, lease: LeasedTask, records: int, result: dict[str, Any] | None, version: int) -> bool:
-        """Says that a task is done; returns whether the lease was still this worker's."""
+    async def report(
+        self, lease: LeasedTask, records: int, result: dict[str, Any] | None, version: int, limit: int = 0
+    ) -> tuple[bool, tuple[LeasedTask, ...]]:
+        """Says that a task is done, and asks for up to ``limit`` others.
+
+        Returns:
+            Whether the lease was still this worker's, and the tasks.
+        """
         request = pb.ReportRequest(
             task_id=str(lease.task.id),
             token=lease.token,
             records=records,
             result=json.dumps(result).encode() if result is not None else b"",
             model_version=version,
+            max_tasks=limit,
         )
         response = await self._call("Report", request)
-        return bool(response.accepted)
+        return bool(response.accepted), _tasks(response.tasks)
 
     async def give_back(self, lease: LeasedTask, position: int) -> bool:
         """Gives back the records of a task from ``position`` on; those before count as done."""
@@ -215,6 +215,16 @@ class MasterClient:
                 _log.warning("the master is away; trying again", method=method, seconds=round(away, 1))
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _RETRY_LAST_S)
+
+
+def _tasks(messages: Iterable[pb.Task]) -> tuple[LeasedTask, ...]:
+    return tuple(
+        LeasedTask(
+            Task(TaskId.parse(t.id), Shard(t.shard.name, t.shard.start, t.shard.end), t.model_version, t.payload),
+            t.token,
+        )
+        for t in messages
+    )
 
 
 def _directive(value: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -13,11 +14,14 @@ import structlog
 
 from elasticdl_core.errors import DataError, ElasticDLError, UnavailableError, UserCodeError
 from elasticdl_core.task import Shard
-from elasticdl_worker.master_client import SHARDS_PER_CALL, LeasedTask, MasterClient
+from elasticdl_worker.master_client import SHARDS_PER_CALL, Answer, LeasedTask, MasterClient
 from elasticdl_worker.progress import Progress
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
+SHORT_TASK_S = 0.1
+"""A worker whose tasks take no longer has its reports bring the next task; with longer ones it would keep that from
+workers that are free."""
 ServersChanged = Callable[[Sequence[str], int], Awaitable[None]]
 
 
@@ -32,6 +36,7 @@ class Session:
         heartbeat_s: how often to send heartbeats.
         ps_generation: generation of the parameter servers at the start.
         patience_s: for how long the master may be away.
+        short_task_s: reports bring the next task while tasks are begun no longer than that after one another.
 
     Attributes:
         progress: what the heartbeats say.
@@ -41,7 +46,13 @@ class Session:
     """
 
     def __init__(
-        self, master: MasterClient, *, heartbeat_s: float = 1.0, ps_generation: int = 0, patience_s: float = 600.0
+        self,
+        master: MasterClient,
+        *,
+        heartbeat_s: float = 1.0,
+        ps_generation: int = 0,
+        patience_s: float = 600.0,
+        short_task_s: float = SHORT_TASK_S,
     ) -> None:
         self.progress = Progress()
         self.drain = threading.Event()
@@ -51,10 +62,15 @@ class Session:
         self._heartbeat_s = heartbeat_s
         self._generation = ps_generation
         self._patience_s = patience_s
+        self._short_task_s = short_task_s
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._lost: set[str] = set()
         self._reports: set[asyncio.Task[None]] = set()
+        self._ready: deque[LeasedTask] = deque()
+        self._asking = asyncio.Lock()
+        self._took_at = float("-inf")
+        self._short = False
         self._servers_changed: ServersChanged | None = None
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -77,6 +93,16 @@ class Session:
     def next_task(self) -> LeasedTask | None:
         """Leases a task; waits for one. None when the worker shall leave (``drain`` or ``finished`` is set)."""
         return self.call(self._next_task())
+
+    def take_ready(self) -> list[LeasedTask]:
+        """Takes the tasks that came with reports and that nobody began; when the worker leaves."""
+
+        async def take() -> list[LeasedTask]:
+            taken = list(self._ready)
+            self._ready.clear()
+            return taken
+
+        return self.call(take())
 
     def is_lost(self, lease: LeasedTask) -> bool:
         """Whether a lease is no longer this worker's."""
@@ -156,10 +182,16 @@ class Session:
 
     async def _next_task(self) -> LeasedTask | None:
         while not self.drain.is_set():
-            answer = await self._master.lease()
-            if answer.tasks:
+            # One at a time asks, so that tasks are begun in the order in which the master hands them out.
+            async with self._asking:
+                lease = self._take()
+                answer = Answer("continue") if lease is not None else await self._master.lease()
+            if lease is None and answer.tasks:
                 lease = answer.tasks[0]
                 self.progress.hold(lease.token, lease.task.shard.start)
+            if lease is not None:
+                now = time.monotonic()
+                self._short, self._took_at = now - self._took_at <= self._short_task_s, now
                 return lease
             if answer.directive == "drain":
                 self.request_drain()
@@ -174,6 +206,15 @@ class Session:
                 continue
             if self.finished.is_set():
                 return None
+            if not self.drain.is_set():
+                self._wake.clear()
+        return None
+
+    def _take(self) -> LeasedTask | None:
+        while self._ready:
+            lease = self._ready.popleft()
+            if not self.is_lost(lease):
+                return lease
         return None
 
     def _begin_report(self, lease: LeasedTask, records: int, result: dict[str, Any] | None, version: int) -> None:
@@ -183,11 +224,33 @@ class Session:
 
     async def _report(self, lease: LeasedTask, records: int, result: dict[str, Any] | None, version: int) -> None:
         try:
-            if not await self._master.report(lease, records, result, version):
+            if self._short and not self._ready and not self._asking.locked() and not self.drain.is_set():
+                async with self._asking:
+                    accepted, tasks = await self._master.report(lease, records, result, version, 1)
+                    for task in tasks:
+                        self.progress.hold(task.token, task.task.shard.start)
+                    self._ready.extend(tasks)
+                    if tasks:
+                        self._wake.set()
+            else:
+                accepted, _ = await self._master.report(lease, records, result, version)
+            if not accepted:
                 _log.warning("a lease was lost before its report", task=str(lease.task.id))
         except ElasticDLError as error:
             _log.error("a report was refused", task=str(lease.task.id), error=str(error))
         self.progress.drop(lease.token)
+        if self.drain.is_set():
+            await self._give_back_ready()
+
+    async def _give_back_ready(self) -> None:
+        """Returns tasks that came too late for a worker that leaves."""
+        while self._ready:
+            lease = self._ready.popleft()
+            try:
+                await self._master.give_back(lease, lease.task.shard.start)
+            except ElasticDLError as error:
+                _log.error("a return was refused", task=str(lease.task.id), error=str(error))
+            self.forget(lease)
 
 
 def classify(error: BaseException) -> tuple[str, ElasticDLError, str]:
