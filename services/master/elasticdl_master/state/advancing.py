@@ -11,11 +11,12 @@ from elasticdl_master.state.recovering import Recovering
 class Advancing(Recovering):
     """Decides what comes next, whenever anything has happened."""
 
-    def _advance(self, now: float) -> None:
+    def _advance(self, now: float, *, staffed: bool) -> None:
         if self.ending is not None:
             self.finished = self.ending.advance(self, now)
             return
-        self._out += self.workers.reconcile(self.target_workers, now)
+        if not staffed:
+            self._out += self.workers.reconcile(self.target_workers, now)
         self._advance_servers(now)
         if not self.servers.ready or self.ending is not None:
             return

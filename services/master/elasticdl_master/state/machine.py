@@ -36,7 +36,7 @@ class JobMachine(TakingOver):
         """Takes an event in; returns what to do about it, in order."""
         _HANDLERS[type(event)](self, event, now)
         if self._started and not self.finished:
-            self._advance(now)
+            self._advance(now, staffed=type(event) in _STAFFED)
             if type(event) not in _ROUTINE or not all(isinstance(one, _ROUTINE_ANSWERS) for one in self._out):
                 self._note()
         out, self._out = self._out, []
@@ -258,6 +258,8 @@ class JobMachine(TakingOver):
             self._out += self.workers.stop(worker, self.limits.leave_s)
 
 
+_STAFFED = (ev.TasksLeased, ev.TaskReported)
+"""What leaves the number of workers as it was; it comes too often for a look at all workers each time."""
 _ROUTINE = (ev.TasksLeased, ev.TaskReported, ev.Heartbeat, ev.Tick)
 _ROUTINE_ANSWERS = (do.MarkDone, do.PostLosses)
 """What happens a thousand times a second and changes nothing that the next master could not find out itself."""
