@@ -42,13 +42,13 @@ class GoodputSettings:
 
     urgency: float = 0.6
     horizon_s: float = 450.0
-    caution: float = 1.5
+    caution: float = 2.5
     cooldown_s: float = 60.0
     min_runtime_s: float = 600.0
     least_gain: float = 0.02
     first_size: int = 4
     explore: float = 3.0
-    critical: float = 2.0
+    critical: float = 1.5
     shortest_s: float = 60.0
     unknown_s: float = 3600.0
 
