@@ -4,7 +4,7 @@
 
 The api and the processes of the job are played in memory: the master's own work, its queue and its door are measured.
 Workers are registered and hold a task each, so that clients in their names may lease and report. Prints a line once
-all of them wait.
+all of them wait and the data is listed.
 """
 
 from __future__ import annotations
@@ -75,10 +75,13 @@ async def main(folder: Path, tasks: int, workers: int) -> None:
                 quit_at_once=lambda code: None,
             )
             master = asyncio.create_task(runner.run())
-            await processes.pulse.until(
-                lambda: master.done() or sum(bool(worker.held) for worker in processes.workers.values()) >= workers,
-                60.0,
-            )
+
+            def ready() -> bool:
+                # Listing the data is work of the job's beginning, too.
+                listed = runner.machine is not None and runner.machine.work.listed
+                return listed and sum(bool(worker.held) for worker in processes.workers.values()) >= workers
+
+            await processes.pulse.until(lambda: master.done() or ready(), 60.0)
             print(redis.url, [p.owner for p in processes.living(Role.WORKER)], flush=True)
             await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
             master.cancel()
