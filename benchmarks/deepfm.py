@@ -33,8 +33,8 @@ TF_SIDES = (
     ("tf_10_steps", "TensorFlow ParameterServerStrategy, 10 steps a call", 10),
 )
 AUC_OF = {"step": "each_step", "local4": "local4"}
-ACCURACY_OPTIMIZER = {"kind": "Adam", "lr": 0.001}
-"""For the comparison of AUC: near its best after ten epochs, and with steps whose size staleness cannot blow up."""
+ACCURACY_OPTIMIZER = {"kind": "SGD", "lr": LEARNING_RATE}
+"""The one that speed is measured with."""
 ABOUT = """DeepFM (ten fields) by asynchronous SGD with {batch} records in a minibatch and vectors of {dim}, on
 {data}: {workers} workers and {servers} parameter servers as processes on one machine, samples a second of all
 workers. Each side is measured {rounds} times, in turns, for {seconds:g} s after a warm-up; medians count.
