@@ -67,7 +67,7 @@ class Report:
             at_least: whether the goal is a lower bound.
         """
         met = value >= goal if at_least else value <= goal
-        entry = (name, _cell(value), f"{'>=' if at_least else '<='}{_cell(goal)}", met)
+        entry = (name, _plain(value), f"{'>=' if at_least else '<='}{_plain(goal)}", met)
         self._targets.append(entry)
         print(_target_line(*entry), flush=True)
         return met
@@ -118,6 +118,11 @@ def machine() -> str:
 
 def _target_line(name: str, value: str, goal: str, met: bool) -> str:
     return f"TARGET {name} {value} {goal} {'met' if met else 'missed'}"
+
+
+def _plain(value: float) -> str:
+    """A number as programs read it."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _cell(value: Any) -> str:
