@@ -6,6 +6,7 @@ function makes one or several steps; gradients are applied asynchronously, to th
 
 from __future__ import annotations
 
+import collections
 import os
 import time
 from typing import Any
@@ -17,6 +18,9 @@ import tensorflow as tf
 from benchmarks.training.data import LEARNING_RATE, Clicks
 from benchmarks.training.models import dense_values, first_vectors, logit, loss_of
 from benchmarks.training.processes import Train
+
+CALLS_AHEAD = 4
+"""Calls of many steps that are scheduled ahead for each worker."""
 
 
 def start(arguments: dict[str, Any]) -> Train:
@@ -73,8 +77,12 @@ def start(arguments: dict[str, Any]) -> Train:
 
     def train(seconds: float) -> int:
         calls, until = 0, time.monotonic() + seconds
+        running: collections.deque[Any] = collections.deque()
         while time.monotonic() < until:
-            coordinator.schedule(function, args=(iterator,))
+            # The coordinator's own queue holds 256 calls: of many steps each, too long to wait for at the end.
+            if steps > 1 and len(running) == CALLS_AHEAD * len(cluster["worker"]):
+                running.popleft().get()
+            running.append(coordinator.schedule(function, args=(iterator,)))
             calls += 1
         coordinator.join()
         return calls * steps * batch

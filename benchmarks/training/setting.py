@@ -92,7 +92,7 @@ def setting(options: argparse.Namespace, slots: int, cpus: Sequence[int] | None 
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     folder = Path(tempfile.mkdtemp(prefix="elasticdl-bench-"))
-    rounds, seconds = (1, 4.0) if options.quick else (3, 6.0)
+    rounds, seconds = (1, 4.0) if options.quick else (options.rounds, 6.0)
     try:
         with Cluster(folder / "cluster", slots, cpus) as cluster:
             yield Setting(options, folder, cluster, rounds, seconds)
@@ -105,6 +105,7 @@ def parser(description: str | None, *, dim: int = 64, batch: int = 512) -> argpa
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--data", type=Path, help="folder of frappe in libfm format (default: generated clicks)")
     made.add_argument("--quick", action="store_true", help="measure once, briefly")
+    made.add_argument("--rounds", type=int, default=3, help="measurements of each side (default: 3)")
     made.add_argument("--sides", type=lambda text: text.split(","), default=[], help="measure these only")
     made.add_argument("--dim", type=int, default=dim, help=f"numbers in a vector (default: {dim})")
     made.add_argument("--batch", type=int, default=batch, help=f"records in a minibatch (default: {batch})")

@@ -58,6 +58,7 @@ def take_turns(sides: Sequence[Side], rounds: int, seconds: float, say: Say) -> 
         except Exception as error:
             alive.remove(side)
             values.pop(side.name, None)
+            side.close()  # It may still be at it, at the cost of the others.
             say(f"{side.label} cannot be measured: {error}")
             say(traceback.format_exc(limit=-3))
 
