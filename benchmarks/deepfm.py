@@ -24,6 +24,7 @@ from benchmarks.training.sides import Side
 WORKERS, SERVERS = 4, 2
 OURS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "step": ("ours, each step", {}),
+    "step_ahead": ("ours, each step, pulls run ahead", {"max_staleness": 2}),
     "step_bf16": ("ours, each step, bf16", {"wire_dtype": "bfloat16"}),
     "local4": ("ours, 4 local steps", {"get_model_steps": 4}),
     "local4_bf16": ("ours, 4 local steps, bf16", {"get_model_steps": 4, "wire_dtype": "bfloat16"}),

@@ -110,8 +110,7 @@ class JobSpec:
         get_model_steps: minibatches with one pull and one push for all of them, and local updates in between; their
             summed gradient is one model update (asynchronous).
         max_staleness: how many of its worker's own last updates the parameters of a minibatch may miss, so that pulls
-            and pushes overlap with compute; 0 is strictly in order; -1 chooses 2 for models with embedding tables on
-            the PS, 0 for others.
+            and pushes overlap with compute; 0 is strictly in order.
         wire_dtype: how embedding rows and their gradients travel, ``float32`` or ``bfloat16``; PS keep float32.
         table_admission: an id gets its embedding row at its N-th gradient; before, it reads as its first value and
             its gradients are dropped. 1 gives every id a row. Counts fade after some million gradients.
@@ -175,7 +174,7 @@ class JobSpec:
     sync_version_tolerance: int = 0
     lr_staleness_modulation: bool = False
     get_model_steps: int = 1
-    max_staleness: int = -1
+    max_staleness: int = 0
     wire_dtype: str = "float32"
     table_admission: int = 1
     table_eviction: int = 0
@@ -382,10 +381,10 @@ class JobSpec:
             "set use_async, or leave get_model_steps at 1",
         )
         need(
-            self.use_async or self.max_staleness <= 0,
+            self.use_async or self.max_staleness == 0,
             "max_staleness",
             "synchronous training is strictly in order",
-            "set use_async, or leave it at -1",
+            "set use_async, or leave it at 0",
         )
         need(
             self.use_async or self.hot_rows_staleness == 0,
@@ -426,7 +425,7 @@ _AT_LEAST = {
     "grads_to_wait": 1,
     "sync_version_tolerance": 0,
     "get_model_steps": 1,
-    "max_staleness": -1,
+    "max_staleness": 0,
     "table_admission": 1,
     "table_eviction": 0,
     "table_max_rows": 0,

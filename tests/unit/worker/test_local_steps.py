@@ -90,7 +90,8 @@ async def test_a_refused_group_is_computed_anew(make_spec: Any, tmp_path: Path) 
     await work(master, parameters)
     await master.stop()
     assert parameters.version == 5
-    assert len(parameters.pulls) == 5 + 2
+    # One for each group, one for each time that one is computed anew, and perhaps one that went along in vain.
+    assert 5 + 2 <= len(parameters.pulls) <= 5 + 2 + 1
     assert_same(parameters, expected)
 
 
@@ -99,6 +100,7 @@ async def test_groups_overlap_and_learn_with_any_optimizer(make_spec: Any, tmp_p
     spec = make_spec(
         embedding_threshold_bytes=0,
         get_model_steps=2,
+        max_staleness=2,
         optimizer_params={"kind": "Adagrad"},
         model_params={"dim": 8},
         log_loss_steps=1,

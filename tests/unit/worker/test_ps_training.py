@@ -131,7 +131,9 @@ def plain_keras(spec: JobSpec, rows_of: MemoryParameters | None, epochs: int) ->
 
 
 async def test_asynchronous_training_with_overlap_processes_every_record_once(make_spec: Any, tmp_path: Path) -> None:
-    spec = make_spec(embedding_threshold_bytes=0, model_params={"dim": 8}, num_epochs=3, log_loss_steps=1)
+    spec = make_spec(
+        embedding_threshold_bytes=0, model_params={"dim": 8}, num_epochs=3, log_loss_steps=1, max_staleness=2
+    )
     master, parameters = FakeMaster(spec, tmp_path), MemoryParameters()
     await master.start()
     records = add_training(master, spec, epochs=3)

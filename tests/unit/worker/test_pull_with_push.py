@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elasticdl_core.job import JobSpec
 from elasticdl_core.model import InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_worker.trainers.tensorflow.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.programs import StepResult
@@ -18,6 +19,7 @@ from elasticdl_worker.trainers.tensorflow.trainer import Trainer
 from tests.fakes.parameters import MemoryParameters
 
 pytestmark = pytest.mark.unit
+SPEC = {"model_def": "m.forward", "model_zoo": "/zoo", "training_data": "/data"}
 
 
 class AtOnce:
@@ -58,15 +60,15 @@ def make() -> tuple[Any, MemoryParameters, Callable[[], Work], StepResult]:
 def test_a_pull_that_is_ready_goes_along_and_has_the_push() -> None:
     trainer, parameters, step, result = make()
     first, second = step(), step()
-    outcomes: list[Any] = []
+    pushes: list[Any] = []
 
     def permit() -> bool:
-        outcomes.append(trainer._send(first, result, 0))
+        pushes.append(trainer._send(first, result, 0))
         return True
 
     assert trainer.prefetch(second, permit)
     assert (parameters.together, len(parameters.pulls), len(parameters.pushes)) == (1, 1, 1)
-    assert outcomes[0].result().accepted
+    assert pushes[0].outcome.result().accepted
     np.testing.assert_array_equal(second.pulled.result().rows["t"], np.ones((2, 2)))
     trainer._send(second, result, 1)
     assert (parameters.together, len(parameters.pushes)) == (1, 2)
@@ -82,3 +84,31 @@ def test_without_a_push_the_pull_goes_alone() -> None:
     assert second.pulled is None
     trainer._send(first, result, 0)
     assert (parameters.together, len(parameters.pulls), len(parameters.pushes)) == (0, 1, 2)
+
+
+def test_in_order_the_announced_step_goes_along_with_the_push_before_it() -> None:
+    trainer, parameters, step, result = make()
+    first, left_out, second, third = step(), step(), step(), step()
+    for one in (first, left_out, second, third):
+        assert trainer.announce(one, lambda: False), "nothing is pulled, so there is nothing to wait for"
+    trainer._forget_announced(first)
+    trainer._forget_announced(second)
+    assert trainer._send(second, result, 0).following is third
+    assert (parameters.together, len(parameters.pulls), left_out.pulled) == (1, 1, None)
+    np.testing.assert_array_equal(third.pulled.result().rows["t"], np.ones((2, 2)))
+    assert trainer._send(third, result, 1).following is None
+    trainer._forget_announced(first)
+
+
+def test_in_order_a_step_read_before_an_update_that_is_made_anew_is_read_again() -> None:
+    trainer, parameters, step, result = make()
+    first, second = step(), step()
+    trainer._spec = JobSpec.from_mapping({**SPEC, "max_staleness": 0})
+    trainer.announce(second, lambda: True)
+    parameters.refuse = 1
+    trainer._pushes.append(trainer._send(first, result, 0))
+    made_anew: list[Work] = []
+    trainer._train_in_step = lambda work, pulled: made_anew.append(work)
+    trainer.settle()
+    assert [one is first for one in made_anew] == [True]
+    assert second.pulled is None

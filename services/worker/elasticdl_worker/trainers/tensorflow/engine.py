@@ -205,16 +205,16 @@ class TensorFlowEngine:
         return LocalUpdates(self._model, self._keras_optimizer(), rate)
 
     def _start_reading(self) -> None:
-        depth = self._trainer.depth
-        if depth and self._spec.type is JobType.TRAINING and self._model.tables:
+        read_ahead = self._trainer.read_ahead
+        if read_ahead is not None and self._spec.type is JobType.TRAINING and self._model.tables:
             # Traced here: the reading thread must not trace while this one does.
             self._programs.prepare_collect(training=True)
         self._stream = Stream(
             self._session.next_task,
             self._session.is_lost,
             lambda: self._pipeline(Mode.TRAINING),
-            self._trainer.prefetch if depth else None,
-            depth,
+            read_ahead,
+            self._trainer.depth,
             self._spec.get_model_steps,
         )
         self._stream.start()

@@ -3,9 +3,10 @@
 A step is a minibatch, or a group of ``get_model_steps`` minibatches: their rows are pulled together, they are
 computed one after the other in one compiled call that moves the parameters locally in between, and the sum of their
 gradients is pushed as one update. With asynchronous SGD the parameters of a step miss at most the last ``staleness``
-updates of this worker: one for the push on its way, the others for pulls that run ahead. A pull that waits for its
-turn when a push is sent goes along in the same message. With synchronous SGD nothing runs ahead, and a refused
-gradient is computed anew on fresh parameters.
+updates of this worker: one for the push on its way, the others for pulls that run ahead. The pull of the step that is
+read next goes along with a push in the same message, after it, so that strictly in order, too, a step takes one
+message a parameter server. With synchronous SGD nothing runs ahead, and a refused gradient is computed anew on fresh
+parameters.
 """
 
 from __future__ import annotations
@@ -38,8 +39,6 @@ from elasticdl_worker.trainers.tensorflow.step_choice import Horizon
 from elasticdl_worker.trainers.tensorflow.stream import Work
 from elasticdl_worker.user_code import ModelModule
 
-TABLES_STALENESS = 2
-"""For models with embedding tables, unless the job says otherwise: a row is seldom in two minibatches in a row."""
 _MAX_REFUSALS = 1000
 
 
@@ -78,6 +77,8 @@ class _Push:
 
     work: Work
     outcome: _Outcome
+    following: Work | None = None
+    """The step whose pull went along."""
 
 
 def update_mode(spec: JobSpec) -> UpdateMode:
@@ -136,6 +137,7 @@ class Trainer:
         self._guard = LossGuard()
         self._steps = 0
         self._upcoming: Work | None = None
+        self._announced: deque[Work] = deque()
         self._handover = threading.Lock()
 
     @property
@@ -146,13 +148,14 @@ class Trainer:
     @property
     def staleness(self) -> int:
         """How many of this worker's own last updates a step may miss."""
-        if not self._spec.use_async or self._spec.eager:
-            return 0
-        if self._spec.max_staleness >= 0:
-            return self._spec.max_staleness
-        # A dense parameter is changed by every minibatch, and a late gradient at a high rate makes training diverge
-        # that is stable in one process.
-        return TABLES_STALENESS if self._model.tables else 0
+        return self._spec.max_staleness if self._spec.use_async and not self._spec.eager else 0
+
+    @property
+    def read_ahead(self) -> Callable[[Work, Callable[[], bool]], bool] | None:
+        """What the reading thread does for a step before the trainer takes it."""
+        if self.depth:
+            return self.prefetch
+        return self.announce if self._spec.use_async and not self._spec.eager else None
 
     def prefetch(self, work: Work, permit: Callable[[], bool]) -> bool:
         """Starts the pull of a step, on the reading thread; False if the stream was stopped meanwhile."""
@@ -166,6 +169,13 @@ class Trainer:
                 work.pulled = self._runner.start(self._parameters.pull(unique))
         return permitted
 
+    def announce(self, work: Work, permit: Callable[[], bool]) -> bool:
+        """Finds out what a step needs, on the reading thread, so that its pull can go along with a push."""
+        self._lookups(work)
+        with self._handover:
+            self._announced.append(work)
+        return True
+
     def train(self, work: Work) -> None:
         """Trains on the minibatches of a step; its push may still be on its way when this returns.
 
@@ -174,6 +184,7 @@ class Trainer:
             UnavailableError: the parameter servers are away.
         """
         started = time.monotonic()
+        self._forget_announced(work)
         pulled = work.pulled.result() if work.pulled is not None else self._pull(work)
         work.pulled = None
         self._steps += len(work.batches)
@@ -239,6 +250,13 @@ class Trainer:
         finally:
             self._model.assign(self._latest)
 
+    def _forget_announced(self, work: Work) -> None:
+        """Takes a step, and those before it that the loop has left out, off the list of those to come."""
+        with self._handover:
+            if any(one is work for one in self._announced):
+                while self._announced.popleft() is not work:
+                    pass
+
     def _lookups(self, work: Work) -> Lookups:
         if work.lookups is None:
             with self._module.guard("the model"):
@@ -269,7 +287,7 @@ class Trainer:
     def _compute_and_push(self, work: Work, pulled: Pulled) -> None:
         result = self._gradients(work, pulled)
         if self._is_sound(work, result, pulled.version):
-            self._pushes.append(_Push(work, self._send(work, result, pulled.version)))
+            self._pushes.append(self._send(work, result, pulled.version))
 
     def _is_sound(self, work: Work, result: StepResult, version: int) -> bool:
         """Whether all losses are numbers. If not, the good minibatches of a group are trained one by one instead."""
@@ -316,17 +334,19 @@ class Trainer:
             )
         return rate
 
-    def _send(self, work: Work, result: StepResult, version: int) -> _Outcome:
+    def _send(self, work: Work, result: StepResult, version: int) -> _Push:
         """Starts a push, with the pull of the step that the reading thread has ready, if any."""
         with self._handover:
             following, self._upcoming = self._upcoming, None
+            if following is None and self._announced:
+                following = self._announced.popleft()
             if following is None:
-                return self._runner.start(self._push(work, result, version))
+                return _Push(work, self._runner.start(self._push(work, result, version)))
             gradients, rate = self._changes(work, result), self._rate(version)
             ids = self._lookups(following).unique
             both = self._runner.start(self._parameters.push_pull(gradients, ids, version=version, learning_rate=rate))
             following.pulled = _Half(both, 1)
-            return _Half(both, 0)
+            return _Push(work, _Half(both, 0), following)
 
     def _push(self, work: Work, result: StepResult, version: int) -> Coroutine[Any, Any, PushResult]:
         changes, rate = self._changes(work, result), self._rate(version)
@@ -345,6 +365,9 @@ class Trainer:
         outcome = entry.outcome.result()
         self.version = max(self.version, outcome.version)
         if not outcome.accepted:
+            if not self.depth and entry.following is not None:
+                # It was read before the update that is made now.
+                entry.following.pulled = None
             self._train_in_step(entry.work, self._pull(entry.work))
 
 
