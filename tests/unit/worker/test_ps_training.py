@@ -97,7 +97,7 @@ async def test_training_strictly_in_order_equals_plain_keras(
     expected, weights = plain_keras(spec, parameters if threshold == 0 else None, epochs=2)
     losses = [point.loss for beat in master.heartbeats for point in beat.losses]
     np.testing.assert_allclose(losses, expected[: len(losses)], rtol=1e-5)
-    assert len(losses) >= 30
+    assert len(losses) >= 10, "those after the last heartbeat stay with the worker"
     for name, value in parameters.dense.items():
         np.testing.assert_allclose(value, weights[name], atol=1e-5, err_msg=name)
     for table, rows in parameters.rows.items():
