@@ -26,6 +26,7 @@ from elasticdl.data import DataReader, Shard, create_data_reader
 from elasticdl.modes import Mode
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
+from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.early_stopping import Patience
 from elasticdl_worker.losses import LossGuard
 from elasticdl_worker.user_code import ModelModule, load_model_module
@@ -93,9 +94,7 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
 
 class _LocalRun:
     def __init__(self, spec: JobSpec, module: ModelModule, emit: Emit) -> None:
-        from elasticdl_worker.trainers.tensorflow import framework
-
-        framework.keep_freed_memory()
+        keep_large_blocks()
         self._spec = spec
         self._module = module
         self._emit = emit

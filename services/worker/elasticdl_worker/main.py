@@ -20,6 +20,7 @@ import structlog
 
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_runtime.lifecycle import run_service
+from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs
 from elasticdl_worker.loop import Ending, TaskLoop
@@ -185,7 +186,7 @@ def _run(
     from elasticdl_worker.trainers.tensorflow.layer_prints import printing_layers
 
     start_up.done("framework")
-    framework.keep_freed_memory()
+    keep_large_blocks()
     framework.configure(max(1, len(os.sched_getaffinity(0)) // max(1, spec.max_workers)))
     engine = TensorFlowEngine(spec, module, session, parameters, index, Path(welcome.job_dir))
     with printing_layers() if spec.eager else contextlib.nullcontext():

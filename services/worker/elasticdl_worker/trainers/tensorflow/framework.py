@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import os
 from typing import Any
@@ -12,12 +11,9 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import tensorflow as tf
 
-__all__ = ["configure", "is_legacy", "keep_freed_memory", "keras", "keras_version", "raw_variable", "tf"]
+__all__ = ["configure", "is_legacy", "keras", "keras_version", "raw_variable", "tf"]
 
 keras: Any = tf.keras
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_KEEP_BYTES = 1 << 30
 
 
 def is_legacy() -> bool:
@@ -38,16 +34,6 @@ def configure(threads: int) -> None:
     """
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
-
-
-def keep_freed_memory() -> None:
-    """Tells glibc to keep large freed blocks: each message would otherwise fault all its pages in again."""
-    try:
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES)
-    except (OSError, AttributeError):
-        return  # another C library: only slower
 
 
 def raw_variable(variable: Any) -> Any:

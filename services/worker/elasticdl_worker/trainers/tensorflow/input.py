@@ -18,6 +18,7 @@ import structlog
 
 from elasticdl.data import DataReader, Shard
 from elasticdl_core.errors import DataError, ElasticDLError, UserCodeError
+from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.vectorize import Chain, chain_of, same, vectorized
@@ -99,6 +100,7 @@ class InputPipeline:
         self.ordered = _keeps_order(records, source)
         self._chain = chain_of(records, source)
         self._whole: Callable[[Any], Any] | None = None
+        self._first_read = False
         self._shuffle: tuple[int, np.random.Generator] | None = None
         self._dataset = records.batch(minibatch_size).prefetch(_PREFETCH).with_options(_options())
         self.features_spec, self.labels_spec = self._split(self._dataset.element_spec)
@@ -124,8 +126,15 @@ class InputPipeline:
                 return
             except Exception as error:
                 raise self._explain(error, shard) from error
+            self._keep_large_blocks()
             features, labels = self._split(element)
             yield Minibatch(features, labels, _count(features))
+
+    def _keep_large_blocks(self) -> None:
+        """Once, after the first element: TensorFlow undoes it in its first generator on Python 3.11."""
+        if not self._first_read:
+            self._first_read = True
+            keep_large_blocks()
 
     def _whole_elements(self, shard: Shard, whole: Callable[[Any], Any]) -> Iterator[Any]:
         """Minibatches without ``tf.data``."""
