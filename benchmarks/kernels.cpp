@@ -10,6 +10,7 @@
 
 static constexpr int kAhead = 12;
 static constexpr int kUpdateAhead = 8;
+static constexpr int kWords = 16, kSlots = 12;  // of a line of the map
 
 static inline uint64_t hash_id(int64_t key) {
   uint64_t x = static_cast<uint64_t>(key);
@@ -21,6 +22,20 @@ static inline uint64_t hash_id(int64_t key) {
   return x;
 }
 
+// Which of a line's slots have a tag.
+static inline uint32_t equal_tags(const uint32_t* line, uint64_t tag) {
+#ifdef __SSE2__
+  const __m128i tags = _mm_loadu_si128(reinterpret_cast<const __m128i*>(line + kSlots));
+  const __m128i wanted = _mm_set1_epi8(static_cast<char>(tag));
+  return _mm_movemask_epi8(_mm_cmpeq_epi8(tags, wanted)) & ((1 << kSlots) - 1);
+#else
+  const uint8_t* tags = reinterpret_cast<const uint8_t*>(line + kSlots);
+  uint32_t found = 0;
+  for (int slot = 0; slot < kSlots; slot++) found |= (tags[slot] == static_cast<uint8_t>(tag)) << slot;
+  return found;
+#endif
+}
+
 static inline void prefetch_row(const float* row, int64_t width) {
   const char* at = reinterpret_cast<const char*>(row);
   for (int64_t line = 0; line < width * 4; line += 64) __builtin_prefetch(at + line);
@@ -28,27 +43,39 @@ static inline void prefetch_row(const float* row, int64_t width) {
 
 extern "C" {
 
-void find(const uint64_t* map, int64_t size, const int64_t* keys, const int64_t* query, int64_t n, int64_t* out) {
-  const uint64_t mask = size - 1;
+void find(const uint32_t* map, const uint64_t* shape, const int64_t* keys, const int64_t* query, int64_t n,
+          int64_t* out) {
+  const uint64_t before = shape[0], after = shape[1], grown_from = shape[2];
+  const auto line_of = [=](uint64_t code) {
+    const uint64_t low = code & 0xFFFFFFFF;
+    return map + (low * (low >= grown_from ? after : before) >> 32) * kWords;
+  };
   for (int64_t i = 0; i < n; i++) {
-    if (i + 2 * kAhead < n) __builtin_prefetch(map + (hash_id(query[i + 2 * kAhead]) & mask));
+    if (i + 2 * kAhead < n) __builtin_prefetch(line_of(hash_id(query[i + 2 * kAhead])));
     if (i + kAhead < n) {
-      uint64_t entry = map[hash_id(query[i + kAhead]) & mask];
-      if (entry) __builtin_prefetch(keys + (entry & 0xFFFFFFFF) - 1);
+      const uint64_t code = hash_id(query[i + kAhead]);
+      const uint32_t* line = line_of(code);
+      uint32_t found = equal_tags(line, code >> 32);
+      if (!found) {
+        line += kWords;
+        found = equal_tags(line, code >> 32) | 1u << (kSlots - 1);
+      }
+      __builtin_prefetch(keys + line[__builtin_ctz(found)] - 1);
     }
     const int64_t key = query[i];
     const uint64_t code = hash_id(key);
-    uint64_t at = code & mask;
+    const uint32_t* line = line_of(code);
     int64_t row = -1;
-    while (map[at]) {
-      if (map[at] >> 32 == code >> 32) {
-        int64_t candidate = static_cast<int64_t>(map[at] & 0xFFFFFFFF) - 1;
-        if (keys[candidate] == key) {
+    while (true) {
+      for (uint32_t found = equal_tags(line, code >> 32); found; found &= found - 1) {
+        const int64_t candidate = static_cast<int64_t>(line[__builtin_ctz(found)]) - 1;
+        if (candidate >= 0 && keys[candidate] == key) {
           row = candidate;
           break;
         }
       }
-      at = (at + 1) & mask;
+      if (row >= 0 || !line[kSlots - 1]) break;
+      line += kWords;
     }
     out[i] = row;
   }

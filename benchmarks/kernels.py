@@ -20,12 +20,14 @@ import numpy as np
 from benchmarks.harness import Report, Sample, interleaved, parse, zipf_ids
 from benchmarks.harness.plots import bars
 from elasticdl_ps.kernels import load_kernels
+from elasticdl_ps.kernels.lines import SLOTS as SLOTS_OF_LINE
+from elasticdl_ps.kernels.lines import make_map
 from elasticdl_ps.store.arena import Arena
 
 KERNELS = load_kernels()
 SLOTS = {"sgd": 0, "adagrad": 1, "adam": 2}
 NUMBERS = np.array([1.0, 0.01, 0.0, 0.1, 0.001, 1e-7, 0.01, 0.0], np.float32)
-NONE = np.zeros(0, np.uint64)
+LOAD = 0.75
 DIMS = (8, 16, 64)
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-std=c++17", "-shared", "-fPIC")
 LIMIT_AHEAD = (4, 8, 16, 32)
@@ -62,12 +64,11 @@ class Cpp:
         return lambda: function(*ready)
 
 
-def table_of(rows: int) -> tuple[Any, Any]:
-    """A map of the ids 0 to ``rows``, each in the row of the same number, and its keys."""
-    size = 1 << int(np.ceil(np.log2(rows / 0.6)))
-    entries, keys = np.zeros(size, np.uint64), np.arange(rows)
-    KERNELS.migrate(entries, keys, 0, rows)
-    return entries, keys
+def table_of(rows: int) -> tuple[Any, Any, Any]:
+    """A map of the ids 0 to ``rows``, each in the row of the same number, with its shape and keys."""
+    (table, shape), keys = make_map(int(rows / LOAD / SLOTS_OF_LINE)), np.empty(rows, np.int64)
+    KERNELS.find_or_insert(table, shape, keys, np.arange(rows), np.empty(rows, np.int64), 0)
+    return table, shape, keys
 
 
 def sides_of(dim: int, rows: int, batch: int, cpp: Cpp | None) -> dict[str, tuple[Call, Call | None]]:
@@ -78,11 +79,11 @@ def sides_of(dim: int, rows: int, batch: int, cpp: Cpp | None) -> dict[str, tupl
     np.random.default_rng(2).shuffle(unique)
     grads = np.random.default_rng(3).normal(size=(batch, dim)).astype(np.float32)
     if dim == DIMS[0]:
-        entries, keys = table_of(rows)
+        table, shape, keys = table_of(rows)
         found = np.empty(batch, np.int64)
         sides["lookup"] = (
-            lambda: KERNELS.find(entries, NONE, keys, ids, found),
-            cpp and cpp.bind("find", entries, len(entries), keys, ids, batch, found),
+            lambda: KERNELS.find(table, shape, keys, ids, found),
+            cpp and cpp.bind("find", table, shape, keys, ids, batch, found),
         )
     arena: Any = Arena(dim, np.float32, rows * dim * 4).array
     arena[:] = 1

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_ps.kernels import codes, load_kernels
+from elasticdl_ps.kernels.lines import NONE_GROWN, make_map
 
 pytestmark = pytest.mark.unit
 
 COMPILED, REFERENCE = load_kernels("numba"), load_kernels("numpy")
 BOTH = pytest.mark.parametrize("kernels", [COMPILED, REFERENCE], ids=["numba", "numpy"])
-NONE = np.zeros(0, np.uint64)
 IDS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 40), max_size=60)
 
 
@@ -30,16 +30,16 @@ def test_unknown_kernels_are_refused() -> None:
 def test_maps_give_the_same_rows(batches: list[list[int]], asked: list[int]) -> None:
     results = []
     for kernels in (COMPILED, REFERENCE):
-        table, keys, count, rows = np.zeros(1024, np.uint64), np.zeros(400, np.int64), 0, []
+        (table, shape), keys, count, rows = make_map(40), np.zeros(400, np.int64), 0, []
         for batch in batches:
             query = np.array(batch, np.int64)
             out = np.empty(len(query), np.int64)
-            count = kernels.find_or_insert(table, NONE, keys, query, out, count)
+            count = kernels.find_or_insert(table, shape, keys, query, out, count)
             np.testing.assert_array_equal(keys[out], query)
             rows.append(out)
         query = np.array(asked, np.int64)
         found = np.empty(len(query), np.int64)
-        missing = kernels.find(table, NONE, keys, query, found)
+        missing = kernels.find(table, shape, keys, query, found)
         known = {i for batch in batches for i in batch}
         assert [row >= 0 for row in found] == [i in known for i in asked]
         assert missing == sum(i not in known for i in asked)
@@ -51,27 +51,47 @@ def test_maps_give_the_same_rows(batches: list[list[int]], asked: list[int]) -> 
 
 @BOTH
 def test_a_map_that_is_almost_full_still_finds(kernels: Any) -> None:
-    table, keys = np.zeros(1024, np.uint64), np.zeros(1023, np.int64)
-    query, out = np.arange(1023) * 1024, np.empty(1023, np.int64)
-    assert kernels.find_or_insert(table, NONE, keys, query, out, 0) == 1023
-    np.testing.assert_array_equal(out, np.arange(1023))
-    assert kernels.find(table, NONE, keys, np.array([1]), np.empty(1, np.int64)) == 1
+    (table, shape), keys = make_map(86), np.zeros(1031, np.int64)
+    query, out = np.arange(1031) * 1024, np.empty(1031, np.int64)
+    assert kernels.find_or_insert(table, shape, keys, query, out, 0) == 1031
+    np.testing.assert_array_equal(out, np.arange(1031))
+    assert kernels.find(table, shape, keys, query, out) == 0
+    np.testing.assert_array_equal(out, np.arange(1031))
+    assert kernels.find(table, shape, keys, np.array([1]), np.empty(1, np.int64)) == 1
 
 
 @BOTH
-def test_ids_in_the_old_map_keep_their_rows_while_it_moves(kernels: Any) -> None:
-    old, new, keys = np.zeros(64, np.uint64), np.zeros(128, np.uint64), np.zeros(100, np.int64)
-    first, out = np.arange(40) * 7, np.empty(40, np.int64)
-    count = kernels.find_or_insert(old, NONE, keys, first, out, 0)
-    kernels.migrate(new, keys, 0, 15)
-    both = np.concatenate([first, [1, 2]])
-    out = np.empty(42, np.int64)
-    count = kernels.find_or_insert(new, old, keys, both, out, count)
-    assert count == 42
-    np.testing.assert_array_equal(out, np.arange(42))
-    kernels.migrate(new, keys, 15, 40)
-    assert kernels.find(new, NONE, keys, both, out) == 0
-    np.testing.assert_array_equal(out, np.arange(42))
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_a_map_that_grows_in_steps_loses_nothing(kernels: Any, data: st.DataObject) -> None:
+    """Also where lines overflow, because the map is too small, and rows were given to other ids meanwhile."""
+    before, after = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 16))
+    before, after = min(before, after), max(before, after)
+    (table, shape), keys = make_map(40), np.zeros(400, np.int64)
+    shape[:] = before, before, 0
+    numbers = st.integers(0, 10_000)
+    ids = np.array(data.draw(st.lists(numbers, unique=True, min_size=1, max_size=150)), np.int64)
+    count = kernels.find_or_insert(table, shape, keys, ids, np.empty(len(ids), np.int64), 0)
+    model = dict(zip(ids.tolist(), range(count), strict=True))
+    for row in data.draw(st.lists(st.integers(0, count - 1), unique=True, max_size=20)):
+        del model[int(keys[row])]
+        keys[row] = -1 - row
+        if data.draw(st.booleans()):
+            kernels.enter(table, shape, keys, np.array([20_000 + row]), np.array([row]))
+            model[20_000 + row] = row
+    shape[:] = before, after, NONE_GROWN
+    entries = int(np.count_nonzero(table.reshape(-1, 16)[:, :12]))
+    fresh = 30_000
+    while shape[2]:
+        entries -= kernels.grow(table, shape, keys, data.draw(st.integers(1, 5)), True)
+        count = kernels.find_or_insert(table, shape, keys, np.array([fresh]), np.empty(1, np.int64), count)
+        model[fresh] = count - 1
+        fresh, entries = fresh + 1, entries + 1
+        found = np.empty(len(model), np.int64)
+        assert kernels.find(table, shape, keys, np.array(list(model), np.int64), found) == 0
+        assert found.tolist() == list(model.values())
+        assert int(np.count_nonzero(table.reshape(-1, 16)[:, :12])) == entries
+    assert entries == count
 
 
 @settings(max_examples=60, deadline=None)

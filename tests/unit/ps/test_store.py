@@ -64,7 +64,7 @@ def test_an_id_map_grows_a_little_at_a_time_and_loses_nothing() -> None:
     assert id_map.count == len(ids)
     np.testing.assert_array_equal(id_map.find(ids), np.arange(len(ids)))
     assert (id_map.find(ids + 1) == -1).all()
-    assert id_map.nbytes < len(ids) * 32
+    assert id_map.nbytes < len(ids) * 16
 
 
 def test_an_id_map_takes_a_batch_far_beyond_its_size() -> None:
@@ -89,7 +89,7 @@ def test_arenas_take_memory_as_rows_are_written() -> None:
     assert arena.array[1 << 21, 0] == 0
 
 
-@pytest.mark.parametrize(("dim", "optimizer"), [(16, "adam"), (16, "sgd"), (8, "adagrad"), (64, "adam")])
+@pytest.mark.parametrize(("dim", "optimizer"), [(8, "sgd"), (16, "sgd"), (8, "adagrad"), (64, "adam")])
 def test_bytes_per_row_are_near_the_least_possible(dim: int, optimizer: str) -> None:
     made = Optimizer(OptimizerSpec(optimizer))
     table = EmbeddingTable(TableSpec("t", dim), made, KERNELS)
@@ -97,8 +97,8 @@ def test_bytes_per_row_are_near_the_least_possible(dim: int, optimizer: str) -> 
     for at in range(0, 200_000, 1000):
         table.read(np.arange(at, at + 1000), out)
         least = (at + 1000) * (4 * dim * (1 + len(made.slots)) + 8)
-        if at > 50_000 and len(table._map._old) == 0:
-            assert table.nbytes <= 1.3 * least
+        if at > 50_000:
+            assert table.nbytes <= 1.25 * least
 
 
 def test_a_pin_shows_the_past_while_updates_go_on() -> None:

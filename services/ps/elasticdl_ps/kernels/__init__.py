@@ -18,7 +18,7 @@ class KernelSet:
 
     find: Kernel
     find_or_insert: Kernel
-    migrate: Kernel
+    grow: Kernel
     has_duplicates: Kernel
     merge_rows: Kernel
     gather: Kernel

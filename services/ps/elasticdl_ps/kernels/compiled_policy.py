@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from elasticdl_ps.kernels.compiled_initial import _fill
-from elasticdl_ps.kernels.compiled_rows import hash_id
+from elasticdl_ps.kernels.compiled_rows import hash_id, line_of, place, tag_of
 
 _S32 = np.uint64(32)
 _ONE = np.uint64(1)
@@ -23,20 +23,15 @@ _LARGEST = np.uint8(255)
 
 
 @njit(nogil=True, cache=True)
-def enter(new, keys, ids, rows):
-    """Gives ids that the map does not have the rows ``rows``, whose keys and entries it sets.
-
-    An entry may point to a row that has another key by now: no lookup takes it, because keys are compared.
-    """
-    mask = np.uint64(new.shape[0] - 1)
+def enter(table, shape, keys, ids, rows):
+    """Gives ids that the map does not have the rows ``rows``, whose keys and entries it sets."""
+    base = table.ctypes.data
+    before, after, grown_from = shape[0], shape[1], shape[2]
     for i in range(ids.shape[0]):
         row = rows[i]
         keys[row] = ids[i]
         code = hash_id(ids[i])
-        at = code & mask
-        while new[at] != np.uint64(0):
-            at = (at + _ONE) & mask
-        new[at] = ((code >> _S32) << _S32) | np.uint64(row + 1)
+        place(line_of(base, before, after, grown_from, code), tag_of(code), row)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -1,9 +1,8 @@
 """Compiled kernels of embedding tables: the map from id to row, and copies of rows.
 
-A map is an array of 2^k uint64 entries, open addressing with linear probing: ``tag << 32 | row + 1``, 0 where empty.
-The tag is the high half of the id's hash, the bucket comes from the low half; ids themselves lie in ``keys[row]``, so
-that an entry takes 8 bytes whatever the id. While a table grows it has two maps: ``new``, which takes all inserts,
-and ``old`` (empty array: none), whose rows are moved over a few at a time.
+A map is an array of cache lines of twelve entries; ``lines`` says how it lies in memory and how it grows. The tag, a
+byte, comes from the high half of the hash. Ids themselves lie in ``keys[row]``, so that an entry takes little
+whatever the id. An entry whose row has another key by now is stale and does no harm, because keys are compared.
 
 All kernels release the GIL and trust their arguments: bounds, shapes and dtypes are checked where requests come in.
 """
@@ -16,8 +15,19 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from elasticdl_ps.kernels.intrinsics import prefetch
+from elasticdl_ps.kernels.intrinsics import (
+    empty_words,
+    equal_bytes,
+    lowest_bit,
+    prefetch,
+    read_long,
+    read_word,
+    write_byte,
+    write_long,
+    write_word,
+)
 from elasticdl_ps.kernels.lanes import eight, read, write
+from elasticdl_ps.kernels.lines import SLOTS, WORDS
 
 _AHEAD = 12
 """How many rows ahead memory is asked for: about its latency over the time a row takes."""
@@ -26,7 +36,13 @@ _MOST_BYTES = 4096
 _U32 = np.uint64(0xFFFFFFFF)
 _S30, _S27, _S31, _S32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_ONE = np.uint64(1)
+_NONE, _ONE, _TWO, _SIX = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(6)
+_EMPTY = np.uint32(0)
+_LOW_BYTE = np.uint64(0xFF)
+_LAST_SLOT_AT = 4 * (SLOTS - 1)
+_LAST_BIT = np.uint64(1 << (SLOTS - 1))
+_ALL_SLOTS = np.uint64((1 << SLOTS) - 1)
+_TAGS_AT = 4 * SLOTS
 _AHEAD_U, _FAR_U = np.uint64(_AHEAD), np.uint64(2 * _AHEAD)
 _EXPONENT = np.uint32(0x7F800000)
 _EIGHT_BYTES = 32
@@ -47,61 +63,76 @@ def hash_id(key):
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _probe(table, keys, key, code):
-    """Row of a key, or -1."""
-    mask = np.uint64(table.shape[0] - 1)
-    tag = code >> _S32
-    at = code & mask
+def line_of(base, before, after, grown_from, code):
+    """Address of the line that an id with this hash belongs to."""
+    low = code & _U32
+    lines = after if low >= grown_from else before
+    return base + np.int64(((low * lines) >> _S32) << _SIX)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def tag_of(code):
+    """The byte that tells most ids of a line apart."""
+    return np.uint8((code >> _S32) & _LOW_BYTE)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _probe(line, keys_base, key, tag):
+    """Row of a key, or -1, from the address of its line on."""
     while True:
-        entry = table[at]
-        if entry == np.uint64(0):
+        found = equal_bytes(line + _TAGS_AT, tag) & _ALL_SLOTS
+        while found != _NONE:
+            entry = read_word(line + np.int64(lowest_bit(found) << _TWO))
+            # With tag 0 an empty slot is found; its entry names the key before the first, which is never read.
+            if entry != _EMPTY and read_long(keys_base + (np.int64(entry) - 1) * 8) == key:
+                return np.int64(entry) - 1
+            found &= found - _ONE
+        if read_word(line + _LAST_SLOT_AT) == _EMPTY:
             return np.int64(-1)
-        if entry >> _S32 == tag:
-            row = (entry & _U32) - _ONE
-            if keys[row] == key:
-                return np.int64(row)
-        at = (at + _ONE) & mask
+        line += _LINE
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _place(table, code, row):
-    """Enters a row whose key is not in the map."""
-    mask = np.uint64(table.shape[0] - 1)
-    at = code & mask
-    while table[at] != np.uint64(0):
-        at = (at + _ONE) & mask
-    table[at] = ((code >> _S32) << _S32) | np.uint64(row + 1)
+def place(line, tag, row):
+    """Enters a row whose key is not in the map, from the address of its line on."""
+    while read_word(line + _LAST_SLOT_AT) != _EMPTY:
+        line += _LINE
+    slot = np.int64(lowest_bit(empty_words(line)))
+    write_word(line + 4 * slot, np.uint32(row + 1))
+    write_byte(line + _TAGS_AT + slot, tag)
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _ask(table, table_base, keys_base, query, i):
-    """Prefetches the bucket of ``query[i + 2 * _AHEAD]``, and the key that the bucket of ``i + _AHEAD`` names.
+def _ask(base, before, after, grown_from, keys_base, query, i):
+    """Prefetches the line of ``query[i + 2 * _AHEAD]``, and the key that the line of ``i + _AHEAD`` names.
 
     Addresses come from outside the loop: to ask an array for its own costs two atomic operations.
     """
     n = np.uint64(query.shape[0])
-    mask = np.uint64(table.shape[0] - 1)
     if i + _FAR_U < n:
-        at = hash_id(query[i + _FAR_U]) & mask
-        prefetch(table_base + np.int64(at) * 8)
+        prefetch(line_of(base, before, after, grown_from, hash_id(query[i + _FAR_U])))
     if i + _AHEAD_U < n:
-        entry = table[hash_id(query[i + _AHEAD_U]) & mask]
-        if entry != np.uint64(0):
-            prefetch(keys_base + (np.int64(entry & _U32) - 1) * 8)
+        code = hash_id(query[i + _AHEAD_U])
+        line = line_of(base, before, after, grown_from, code)
+        found = equal_bytes(line + _TAGS_AT, tag_of(code)) & _ALL_SLOTS
+        if found == _NONE:
+            # Most likely in the next line, if at all.
+            line += _LINE
+            found = equal_bytes(line + _TAGS_AT, tag_of(code)) | _LAST_BIT
+        prefetch(keys_base + (np.int64(read_word(line + np.int64(lowest_bit(found) << _TWO))) - 1) * 8)
 
 
 @njit(nogil=True, cache=True)
-def find(new, old, keys, query, out):
+def find(table, shape, keys, query, out):
     """Looks ids up; ``out`` gets rows, -1 where missing. Returns the number missing."""
     missing = 0
-    new_base, keys_base = new.ctypes.data, keys.ctypes.data
+    base, keys_base = table.ctypes.data, keys.ctypes.data
+    before, after, grown_from = shape[0], shape[1], shape[2]
     for i in range(np.uint64(query.shape[0])):
-        _ask(new, new_base, keys_base, query, i)
+        _ask(base, before, after, grown_from, keys_base, query, i)
         key = query[i]
         code = hash_id(key)
-        row = _probe(new, keys, key, code)
-        if row < 0 and old.shape[0] > 0:
-            row = _probe(old, keys, key, code)
+        row = _probe(line_of(base, before, after, grown_from, code), keys_base, key, tag_of(code))
         out[i] = row
         if row < 0:
             missing += 1
@@ -109,37 +140,68 @@ def find(new, old, keys, query, out):
 
 
 @njit(nogil=True, cache=True)
-def find_or_insert(new, old, keys, query, out, count):
+def find_or_insert(table, shape, keys, query, out, count):
     """Looks ids up and gives missing ones rows ``count``, ``count + 1``, ...; returns the new count.
 
-    ``keys`` and ``new`` have room for ``len(query)`` more. A missing id that comes twice gets one row.
+    ``keys`` and the map have room for ``len(query)`` more. A missing id that comes twice gets one row.
     """
-    new_base, keys_base = new.ctypes.data, keys.ctypes.data
+    base, keys_base = table.ctypes.data, keys.ctypes.data
+    before, after, grown_from = shape[0], shape[1], shape[2]
     for i in range(np.uint64(query.shape[0])):
-        _ask(new, new_base, keys_base, query, i)
+        _ask(base, before, after, grown_from, keys_base, query, i)
         key = query[i]
         code = hash_id(key)
-        row = _probe(new, keys, key, code)
-        if row < 0 and old.shape[0] > 0:
-            row = _probe(old, keys, key, code)
+        line = line_of(base, before, after, grown_from, code)
+        row = _probe(line, keys_base, key, tag_of(code))
         if row < 0:
             row = np.int64(count)
-            keys[row] = key
-            _place(new, code, row)
+            write_long(keys_base + row * 8, key)
+            place(line, tag_of(code), row)
             count += 1
         out[i] = row
     return count
 
 
 @njit(nogil=True, cache=True)
-def migrate(new, keys, start, stop):
-    """Enters rows ``[start, stop)``, which are in the old map only, into the new one."""
-    mask = np.uint64(new.shape[0] - 1)
-    base = new.ctypes.data
-    for row in range(start, stop):
-        if row + _AHEAD < stop:
-            prefetch(base + np.int64(hash_id(keys[row + _AHEAD]) & mask) * 8)
-        _place(new, hash_id(keys[row]), row)
+def grow(table, shape, keys, lines, stale):
+    """Goes on with a map's growth by about so many lines; returns the number of stale entries, which are dropped.
+
+    ``stale`` says whether there may be any.
+
+    All entries of these lines are taken out and entered anew. So that none is cut off that a full line made go on,
+    the lines up to the first that is not full are taken along.
+    """
+    base, keys_base = table.ctypes.data, keys.ctypes.data
+    before, after = shape[0], shape[1]
+    stop = np.int64((shape[2] * before) >> _S32)
+    start = max(stop - lines, 0)
+    while stop == start or read_word(base + (stop - 1) * _LINE + _LAST_SLOT_AT) != _EMPTY:
+        stop += 1
+    rows = np.empty((stop - start) * SLOTS, np.uint32)
+    taken = 0
+    for line in range(start, stop):
+        for word in range(line * WORDS, line * WORDS + SLOTS):
+            if table[word] == _EMPTY:
+                break
+            rows[taken] = table[word]
+            taken += 1
+        table[line * WORDS : (line + 1) * WORDS] = 0
+    grown_from = (np.uint64(start << 32) + before - _ONE) // before
+    shape[2] = grown_from
+    dropped = 0
+    for i in range(taken):
+        if i + _AHEAD < taken:
+            prefetch(keys_base + (np.int64(rows[i + _AHEAD]) - 1) * 8)
+        row = np.int64(rows[i]) - 1
+        key = read_long(keys_base + row * 8)
+        code = hash_id(key)
+        line = line_of(base, before, after, grown_from, code)
+        # A row that was given to another id has an entry of that id too.
+        if stale and _probe(line, keys_base, key, tag_of(code)) >= 0:
+            dropped += 1
+        else:
+            place(line, tag_of(code), row)
+    return dropped
 
 
 @njit(nogil=True, cache=True)

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl_ps.kernels.codes import CONSTANT, NORMAL, TRUNCATED_NORMAL
+from elasticdl_ps.kernels.lines import AFTER, BEFORE, GROWN_FROM, SLOTS, WORDS
 from elasticdl_runtime.partition import hash_ids
 
 Ids = NDArray[np.int64]
-Map = NDArray[np.uint64]
+Map = NDArray[np.uint32]
+Shape = NDArray[np.uint64]
 Floats = NDArray[np.float32]
 
 _U32 = np.uint64(0xFFFFFFFF)
@@ -25,18 +27,25 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ATTEMPT = np.uint64(0xD1B54A32D192ED03)
 
 
-def find(new: Map, old: Map, keys: Ids, query: Ids, out: Ids) -> int:
-    """See ``compiled_rows.find``."""
-    out[:] = _probe(new, keys, query)
-    if len(old):
-        missing = np.flatnonzero(out < 0)
-        out[missing] = _probe(old, keys, query[missing])
+def find(table: Map, shape: Shape, keys: Ids, query: Ids, out: Ids) -> int:
+    """See ``compiled_rows.find``. Tags, which only save time, are not looked at."""
+    out[:] = -1
+    lines = table.reshape(-1, WORDS)
+    at = _lines_of(shape, query)
+    open_ = np.arange(len(query))
+    while len(open_):
+        rows = lines[at[open_], :SLOTS].astype(np.int64) - 1
+        match = (rows >= 0) & (keys[rows] == query[open_, None])
+        hit = match.any(axis=1)
+        out[open_[hit]] = rows[hit, match[hit].argmax(axis=1)]
+        open_ = open_[~hit & (rows >= 0).all(axis=1)]
+        at[open_] += 1
     return int(np.count_nonzero(out < 0))
 
 
-def find_or_insert(new: Map, old: Map, keys: Ids, query: Ids, out: Ids, count: int) -> int:
+def find_or_insert(table: Map, shape: Shape, keys: Ids, query: Ids, out: Ids, count: int) -> int:
     """See ``compiled_rows.find_or_insert``."""
-    if not find(new, old, keys, query, out):
+    if not find(table, shape, keys, query, out):
         return count
     missing = np.flatnonzero(out < 0)
     fresh, first, inverse = np.unique(query[missing], return_index=True, return_inverse=True)
@@ -45,22 +54,54 @@ def find_or_insert(new: Map, old: Map, keys: Ids, query: Ids, out: Ids, count: i
     rank[order] = np.arange(len(fresh))
     stop = count + len(fresh)
     keys[count:stop] = fresh[order]
-    migrate(new, keys, count, stop)
+    place(table, shape, keys[count:stop], np.arange(count, stop))
     out[missing] = count + rank[inverse]
     return stop
 
 
-def migrate(new: Map, keys: Ids, start: int, stop: int) -> None:
-    """See ``compiled_rows.migrate``."""
-    codes = hash_ids(keys[start:stop])
-    mask = np.uint64(len(new) - 1)
-    at = codes & mask
-    entries = (codes >> _S32 << _S32) | np.arange(start + 1, stop + 1, dtype=np.uint64)
-    while len(entries):
-        free = new[at] == 0
-        new[at[free]] = entries[free]
-        lost = new[at] != entries
-        at, entries = (at[lost] + np.uint64(1)) & mask, entries[lost]
+def place(table: Map, shape: Shape, ids: Ids, rows: Ids) -> None:
+    """Enters rows of ids that the map does not have, each into the first free slot of its line or of a later one."""
+    lines, at = table.reshape(-1, WORDS), _lines_of(shape, ids)
+    tags, wanted = lines.view(np.uint8), (hash_ids(ids) >> _S32).astype(np.uint8)
+    open_ = np.arange(len(ids))
+    while len(open_):
+        used = np.count_nonzero(lines[at[open_], :SLOTS], axis=1)
+        at[open_[used == SLOTS]] += 1
+        # One for each line at a time, so that no two get the same slot.
+        free = np.flatnonzero(used < SLOTS)
+        chosen = free[np.unique(at[open_[free]], return_index=True)[1]]
+        here, slot = open_[chosen], used[chosen]
+        lines[at[here], slot] = rows[here] + 1
+        tags[at[here], 4 * SLOTS + slot] = wanted[here]
+        open_ = np.delete(open_, chosen)
+
+
+def grow(table: Map, shape: Shape, keys: Ids, lines: int, stale: bool) -> int:
+    """See ``compiled_rows.grow``."""
+    every = table.reshape(-1, WORDS)
+    before = int(shape[BEFORE])
+    stop = int(shape[GROWN_FROM]) * before >> 32
+    start = max(stop - lines, 0)
+    stop = max(stop, start + 1)
+    while every[stop - 1, SLOTS - 1]:
+        stop += 1
+    taken = every[start:stop, :SLOTS]
+    rows = taken[taken != 0].astype(np.int64) - 1
+    every[start:stop] = 0
+    shape[GROWN_FROM] = -((-start << 32) // before)
+    different = np.unique(rows)
+    found = np.empty(len(different), np.int64)
+    find(table, shape, keys, keys[different], found)
+    fresh = different[found < 0]
+    place(table, shape, keys[fresh], fresh)
+    return len(rows) - len(fresh)
+
+
+def _lines_of(shape: Shape, ids: Ids) -> Ids:
+    low = hash_ids(ids) & _U32
+    lines = np.where(low >= shape[GROWN_FROM], shape[AFTER], shape[BEFORE])
+    at: Ids = (low * lines >> _S32).astype(np.int64)
+    return at
 
 
 def has_duplicates(ids: Ids) -> bool:
@@ -220,24 +261,6 @@ def ftrl(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
     before, after = (np.sqrt(a), np.sqrt(total)) if power == 0.5 else (a**power, total**power)
     z = z + ((g + shrinkage * w) - (after - before) / lr * w)
     _store(arena, rows, (np.clip(z, -l1, l1) - z) / (after / lr + l2), total, z)
-
-
-def _probe(table: Map, keys: Ids, query: Ids) -> Ids:
-    """Rows of keys in one map, -1 where missing."""
-    out = np.full(len(query), -1, np.int64)
-    codes = hash_ids(query)
-    mask = np.uint64(len(table) - 1)
-    at = codes & mask
-    open_ = np.arange(len(query))
-    while len(open_):
-        entries = table[at[open_]]
-        rows = (entries & _U32).astype(np.int64) - 1
-        hit = (entries != 0) & (entries >> _S32 == codes[open_] >> _S32)
-        hit[hit] = keys[rows[hit]] == query[open_[hit]]
-        out[open_[hit]] = rows[hit]
-        open_ = open_[~hit & (entries != 0)]
-        at[open_] = (at[open_] + np.uint64(1)) & mask
-    return out
 
 
 def _hash(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

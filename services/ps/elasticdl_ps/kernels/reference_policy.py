@@ -5,25 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl_ps.kernels.reference import Floats, Ids, Map, initial_values
+from elasticdl_ps.kernels.reference import Floats, Ids, Map, Shape, initial_values, place
 from elasticdl_runtime.partition import hash_ids
 
 _S32 = np.uint64(32)
 _ONE = np.uint64(1)
 
 
-def enter(new: Map, keys: Ids, ids: Ids, rows: Ids) -> None:
+def enter(table: Map, shape: Shape, keys: Ids, ids: Ids, rows: Ids) -> None:
     """See ``compiled_policy.enter``."""
     keys[rows] = ids
-    codes = hash_ids(ids)
-    mask = np.uint64(len(new) - 1)
-    at = codes & mask
-    entries = (codes >> _S32 << _S32) | (rows + 1).astype(np.uint64)
-    while len(entries):
-        free = new[at] == 0
-        new[at[free]] = entries[free]
-        lost = new[at] != entries
-        at, entries = (at[lost] + _ONE) & mask, entries[lost]
+    place(table, shape, ids, rows)
 
 
 def initialise_rows(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import numpy as np
@@ -9,25 +10,30 @@ from numpy.typing import NDArray
 
 from elasticdl_core.errors import ElasticDLError
 from elasticdl_ps.kernels import KernelSet
+from elasticdl_ps.kernels.lines import AFTER, GROWN_FROM, LINE_BYTES, NONE_GROWN, SLOTS, WORDS
 from elasticdl_ps.store.arena import Arena
 
-_FIRST_ENTRIES = 1 << 10
-_MAX_LOAD = 0.8
+_FIRST_LINES = 1 << 6
+_MAX_LOAD = 0.85
+_LOAD_GROWN = 0.66
+"""The load after growth, which so is by not quite a third: memory is saved at the cost of more moving."""
 _LOAD_WITH_STALE = 0.5
-"""The load to begin with where rows come and go, so that rebuilding stays rare."""
-_MOVED_PER_INSERT = 8
+"""The load to begin with where rows come and go, so that growth stays rare."""
+_MOVED_PER_ID = 12
 _MOVED_AT_LEAST = 1 << 14
+_LINES_AT_ONCE = 1 << 9
+_LEAST_BYTES = 1 << 20
 
 
 class IdMap:
     """Gives each id that it sees the next row number. Not safe for threads: its owner has a lock.
 
-    When the map is full a map of twice the size takes its place at once; the entries of the old one follow a few at
-    a time with later calls, and until then lookups ask both.
+    When the map is full it grows where it is, a few lines with each call, so that no call takes long and there is
+    never a second map to hold or to ask.
 
     Ids can be removed: the row gets a negative key of its own, is free, and is given to a later id. Its entry in the
-    map stays until the next rebuilding, which does no harm: an entry counts only if its row has the key that is
-    looked for. So to remove costs one write for each row. Where ids are removed, ids must not be negative.
+    map stays until the map grows, which does no harm: an entry counts only if its row has the key that is looked for.
+    So to remove costs one write for each row. Where ids are removed, ids must not be negative.
 
     Args:
         kernels: the kernels.
@@ -44,11 +50,12 @@ class IdMap:
         self.free_count = 0
         """How many of them are free."""
         self._free = np.empty(0, np.int64)
+        # Twice the room of the ids: in lines that are half full an entry takes more than an id.
+        self._lines = Arena(WORDS, np.uint32, max_bytes and 2 * max_bytes + _LEAST_BYTES)
+        self._table = cast("NDArray[np.uint32]", self._lines.array.reshape(-1))
+        self._shape = np.array([_FIRST_LINES, _FIRST_LINES, 0], np.uint64)
         self._entries = 0
-        self._new = np.zeros(_FIRST_ENTRIES, np.uint64)
-        self._old = np.zeros(0, np.uint64)
-        self._moved = 0
-        self._to_move = 0
+        self.max_rows = min(self._arena.max_rows, self._lines.max_rows * SLOTS // 3)
 
     @property
     def live(self) -> int:
@@ -58,12 +65,12 @@ class IdMap:
     @property
     def nbytes(self) -> int:
         """Memory of ids and entries."""
-        return 8 * self.count + self._new.nbytes + self._old.nbytes + self._free.nbytes
+        return 8 * self.count + LINE_BYTES * int(self._shape[AFTER]) + self._free.nbytes
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows of ids, -1 where they have none."""
         rows = np.empty(len(ids), np.int64)
-        self._kernels.find(self._new, self._old, self.keys, ids, rows)
+        self._kernels.find(self._table, self._shape, self.keys, ids, rows)
         return rows
 
     def find_or_insert(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -74,7 +81,7 @@ class IdMap:
         """
         self._make_room(len(ids), len(ids))
         rows = np.empty(len(ids), np.int64)
-        count = int(self._kernels.find_or_insert(self._new, self._old, self.keys, ids, rows, self.count))
+        count = int(self._kernels.find_or_insert(self._table, self._shape, self.keys, ids, rows, self.count))
         self._entries += count - self.count
         self.count = count
         return rows
@@ -91,7 +98,7 @@ class IdMap:
         rows = np.empty(len(ids), np.int64)
         rows[:reused] = self._free[self.free_count - reused : self.free_count]
         rows[reused:] = np.arange(self.count, self.count + fresh)
-        self._kernels.enter(self._new, self.keys, ids, rows)
+        self._kernels.enter(self._table, self._shape, self.keys, ids, rows)
         self._entries += len(ids)
         self.free_count -= reused
         self.count += fresh
@@ -106,32 +113,32 @@ class IdMap:
             self._free = grown
         self._free[self.free_count : stop] = rows
         self.free_count = stop
-        # Different keys, so that they do not pile up in one place of a map that is rebuilt.
+        # Different keys, so that they do not pile up in one place of a map that grows.
         self.keys[rows] = -1 - rows
 
     def _make_room(self, entries: int, rows: int) -> None:
-        if self.count + rows > self._arena.max_rows:
+        if self.count + rows > self.max_rows:
             raise ElasticDLError(
-                f"an embedding table has no room beyond {self._arena.max_rows:,} rows",
+                f"an embedding table has no room beyond {self.max_rows:,} rows",
                 fix="use more parameter servers (--num_ps_pods) or machines with more memory",
             )
-        self._move(max(_MOVED_AT_LEAST, _MOVED_PER_INSERT * entries))
-        if self._entries + entries <= _MAX_LOAD * len(self._new):
+        moved = max(_MOVED_AT_LEAST, _MOVED_PER_ID * entries)
+        self._grow(moved)
+        lines = int(self._shape[AFTER])
+        if self._entries + entries <= _MAX_LOAD * SLOTS * lines:
             return
-        self._move(self.count)
-        load = _MAX_LOAD if self._entries == self.count else _LOAD_WITH_STALE
-        size = len(self._new)
-        while self.count + entries > load * size:
-            size *= 2
-        self._old, self._new = self._new, np.zeros(size, np.uint64)
-        self._moved, self._to_move, self._entries = 0, self.count, self.count
-        self._move(_MOVED_AT_LEAST)
+        self._grow(SLOTS * lines)
+        load = _LOAD_GROWN if self._entries == self.count else _LOAD_WITH_STALE
+        wanted = math.ceil((self.count + entries) / (load * SLOTS))
+        self._shape[:] = lines, max(lines, wanted), NONE_GROWN
+        self._grow(moved)
 
-    def _move(self, rows: int) -> None:
-        if not len(self._old):
-            return
-        stop = min(self._moved + rows, self._to_move)
-        self._kernels.migrate(self._new, self.keys, self._moved, stop)
-        self._moved = stop
-        if stop == self._to_move:
-            self._old = np.zeros(0, np.uint64)
+    def _grow(self, entries: int) -> None:
+        """Goes on with growth, if there is one, by the lines of so many entries."""
+        left = entries // SLOTS + 1
+        # Free rows keep their entries, so each row has one, and any more are stale.
+        stale = self._entries != self.count
+        while left > 0 and self._shape[GROWN_FROM]:
+            dropped = self._kernels.grow(self._table, self._shape, self.keys, _LINES_AT_ONCE, stale)
+            self._entries -= int(dropped)
+            left -= _LINES_AT_ONCE
