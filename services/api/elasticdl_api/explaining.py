@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Set
 from datetime import UTC, datetime
 from typing import Any
 
@@ -58,10 +58,10 @@ def expected(found: Eta, now: float) -> s.Expected:
     )
 
 
-def reason_of(allocation: Allocation, hidden: Iterable[str]) -> s.Reason:
+def reason_of(allocation: Allocation, hidden: Set[str]) -> s.Reason:
     """A reason of the policy, without the names of jobs that the caller may not see."""
     reason = allocation.reason
-    unseen = [one for one in reason.blockers if one in set(hidden)]
+    unseen = [one for one in reason.blockers if one in hidden]
     return s.Reason(code=str(reason.code), text=visible(reason.text, unseen), data=dict(reason.data))
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import statistics
+
 import pytest
 
 from elasticdl_core.errors import NotFoundError
 from elasticdl_core.job import JobState
-from elasticdl_core.scheduling import Capacity, JobView, Snapshot, policy_by_name
+from elasticdl_core.scheduling import Capacity, JobView, Plan, Policy, Snapshot, policy_by_name
+from elasticdl_core.scheduling import forecast as module
 from elasticdl_core.scheduling.forecast import Change, forecast, what_if
 
 pytestmark = pytest.mark.unit
@@ -66,3 +70,42 @@ def test_what_if_compares_and_changes_nothing() -> None:
 def test_what_if_refuses_jobs_that_do_not_exist() -> None:
     with pytest.raises(NotFoundError, match="nobody"):
         what_if(Snapshot(0.0, (), Capacity.of_slots(1)), policy_by_name("fair"), Change(priorities={"nobody": 3}))
+
+
+class Counted:
+    """A policy that counts for how many jobs it is asked, over all decisions."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.name = policy.name
+        self.asked = 0
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        self.asked += len(snapshot.jobs)
+        return self._policy.plan(snapshot)
+
+
+def crowd(jobs: int) -> Snapshot:
+    """Jobs whose lengths spread over six orders of magnitude, on a cluster that half of them fill."""
+    rng = random.Random(7)
+    many = tuple(job(f"job-{i:04d}", rng.lognormvariate(9, 2.5), submitted_at=float(i)) for i in range(jobs))
+    return Snapshot(float(jobs), many, Capacity.of_slots(jobs // 2))
+
+
+@pytest.mark.parametrize("jobs", [500, 1000, 2000])
+def test_the_work_of_a_forecast_hardly_grows_with_the_jobs(jobs: int) -> None:
+    policy = Counted(policy_by_name("fifo"))
+    expected = forecast(crowd(jobs), policy)
+    assert None not in expected.ends.values() and None not in expected.starts.values()
+    assert policy.asked <= 40_000
+
+
+def test_a_coarse_forecast_of_many_jobs_tells_about_the_ends_of_a_fine_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot, policy = crowd(400), policy_by_name("goodput")
+    coarse = forecast(snapshot, policy).ends
+    monkeypatch.setattr(module, "GROUPED", 0.01)
+    monkeypatch.setattr(module, "CROWD", 1_000_000)
+    fine = forecast(snapshot, policy).ends
+    off = [abs((coarse[name] or 0.0) - (end or 0.0)) / ((end or 0.0) - snapshot.now) for name, end in fine.items()]
+    assert statistics.median(off) < 0.05
+    assert statistics.quantiles(off, n=10)[-1] < 0.25

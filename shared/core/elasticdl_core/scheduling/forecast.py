@@ -19,8 +19,12 @@ from elasticdl_core.scheduling.snapshot import Capacity, JobView, Resources, Sna
 LONGEST_STEP_S = 1800.0
 """Time-dependent rules are asked again at least this often."""
 
-GROUPED = 0.05
+GROUPED = 0.1
 """Ends that lie this close together, as a fraction of the time to them, are handled in one step."""
+
+CROWD = 200
+"""With more jobs than this, ends are grouped more coarsely in proportion: one end among many changes little for the
+others, and the steps of a forecast times the jobs in each hardly grow with the jobs."""
 
 MOST_STEPS = 400
 """Bounds the work of a forecast; what has not ended by then is given as unknown."""
@@ -85,11 +89,10 @@ def forecast(snapshot: Snapshot, policy: Policy) -> Forecast:
         if step_number:
             later = replace(snapshot, now=now, jobs=tuple(jobs.values()))
             targets = planner.targets(later) if planner is not None else policy.plan(later).targets()
-        running = _apply(jobs, targets, now, starts)
-        left = {job_id: seconds for job_id in running if (seconds := _seconds_left(jobs[job_id])) is not None}
+        left = _apply(jobs, targets, now, starts)
         if not left:
             break
-        coarse = GROUPED * (now - snapshot.now)
+        coarse = GROUPED * max(1.0, len(jobs) / CROWD) * (now - snapshot.now)
         step = min(max(min(left.values()), coarse), max(LONGEST_STEP_S, coarse))
         for job_id, seconds in left.items():
             if seconds <= step + 1e-9:
@@ -97,8 +100,8 @@ def forecast(snapshot: Snapshot, policy: Policy) -> Forecast:
                 del jobs[job_id]
             else:
                 job = jobs[job_id]
-                done = (job.remaining_records or 0.0) * step / seconds
-                jobs[job_id] = job.advanced(remaining_records=(job.remaining_records or 0.0) - done)
+                records = job.remaining_records or 0.0
+                jobs[job_id] = job.advanced(remaining_records=records - records * step / seconds)
         now += step
     return Forecast(first, starts, ends)
 
@@ -134,28 +137,34 @@ def _changed(snapshot: Snapshot, change: Change) -> Snapshot:
 
 def _apply(
     jobs: dict[str, JobView], targets: Mapping[str, int], now: float, starts: dict[str, float | None]
-) -> list[str]:
-    """Carries a plan out; a change costs the job the records that it would have done meanwhile."""
-    running = []
+) -> dict[str, float]:
+    """Carries a plan out; a change costs the job the records that it would have done meanwhile.
+
+    Returns:
+        Seconds that each job that runs still needs, where that can be told.
+    """
+    left: dict[str, float] = {}
     for job_id, workers in targets.items():
         job = jobs[job_id]
-        if workers:
-            running.append(job_id)
         if workers == job.current_workers or not job.schedulable:
+            if workers and (seconds := _seconds_left(job)) is not None:
+                left[job_id] = seconds
             continue
         remaining = job.remaining_records
         if workers and remaining is not None:
             remaining += (_rate(job, workers) or 0.0) * job.rescale_cost_s
         if workers and starts.get(job_id) is None:
             starts[job_id] = now
-        jobs[job_id] = job.advanced(
+        jobs[job_id] = changed = job.advanced(
             current_workers=workers,
             state=JobState.RUNNING if workers else JobState.QUEUED,
             remaining_records=remaining,
             last_rescale_at=now,
             started_at=now if workers and not job.current_workers else job.started_at,
         )
-    return running
+        if workers and (seconds := _seconds_left(changed)) is not None:
+            left[job_id] = seconds
+    return left
 
 
 def _rate(job: JobView, workers: int) -> float | None:

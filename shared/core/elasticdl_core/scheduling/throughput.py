@@ -14,7 +14,7 @@ import functools
 import itertools
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 PRIOR_STRENGTH = 0.25
 """Weight of a prior relative to one measurement, in the fit of the slope ``b``."""
@@ -43,6 +43,10 @@ class Curve:
         falls: the gains with their sign turned: ascending, to be searched.
         base: rate of a single worker (extrapolated if the smallest size is larger).
         measured_up_to: the largest count with a measurement or a prior; 0 if there is none.
+        widths: workers from one corner to the next.
+        fastest: the rate at the last corner.
+        slowest: the rate at the smallest size as a multiple of that of a single worker; never 0.
+        tops: which corners are worth having, by the settings that say so; filled by those who ask.
     """
 
     sizes: Sequence[int]
@@ -53,6 +57,10 @@ class Curve:
     falls: tuple[float, ...]
     base: float
     measured_up_to: int
+    widths: tuple[int, ...]
+    fastest: float
+    slowest: float
+    tops: dict[tuple[float, float, int], tuple[int, str]] = field(default_factory=dict, repr=False)
 
     def rate(self, workers: int) -> float:
         """Records/s with that many workers; 0 for none. Between allowed sizes, that of the next smaller."""
@@ -104,7 +112,19 @@ def _fit(sizes: Sequence[int], measured: Points, prior: Points) -> Curve:
     worths = tuple(rate * n**-DIMINISHING for n, rate in zip(sizes, rates, strict=True))
     corners, gains = _hull(sizes, worths)
     known = max((n for n, _ in measured + prior), default=0)
-    return Curve(sizes, tuple(rates), worths, corners, gains, tuple(-gain for gain in gains), base, known)
+    return Curve(
+        sizes,
+        tuple(rates),
+        worths,
+        corners,
+        gains,
+        tuple(-gain for gain in gains),
+        base,
+        known,
+        tuple(b - a for a, b in itertools.pairwise(corners)),
+        rates[bisect_left(sizes, corners[-1])],
+        max(rates[0] / max(base, 1e-12), 1e-9),
+    )
 
 
 def _slope(points: Points, fallback: float, strength: float) -> float:

@@ -7,7 +7,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from elasticdl_core.scheduling.admission import by_start
 from elasticdl_core.scheduling.plan import Allocation
 from elasticdl_core.scheduling.snapshot import JobView
 from elasticdl_core.scheduling.throughput import Curve
@@ -70,6 +69,7 @@ class Candidate:
         current: the allowed size in force, 0 if it waits.
         top: index among the curve's corners of the largest size that it may be given.
         capped: why ``top`` is not the last size: ``useful``, ``measuring`` or empty.
+        room: slots from the smallest size to the top.
         burden: records/s that a change must gain.
         thaws_at: until then the job keeps its size by choice, as it changed lately; 0 if it need not.
         frozen: whether that is still to come.
@@ -92,6 +92,7 @@ class Candidate:
     current: int
     top: int
     capped: str
+    room: float
     burden: float
     thaws_at: float
     frozen: bool
@@ -126,48 +127,54 @@ class Candidate:
         return (workers - self.curve.corners[0]) * self.cost
 
 
-def remaining_alone(job: JobView, curve: Curve, settings: GoodputSettings) -> float:
-    """Seconds that one worker would still need; for a job that does not say, as long again as it has worked."""
-    if job.remaining_records is not None and curve.measured_up_to and curve.base > 0:
-        return max(job.remaining_records / curve.base, settings.shortest_s)
-    return max(job.attained_service, settings.unknown_s)
-
-
 def weigh(job: JobView, cost: float, settings: GoodputSettings, now: float) -> Candidate:
-    """Builds the candidate of a job; ``rank`` gives it its weight among others."""
+    """Builds the candidate of a job; ``rank`` gives it its weight among others.
+
+    It is called for each job of a full plan, so it asks for nothing twice.
+    """
     curve = job.curve
-    remaining = remaining_alone(job, curve, settings)
-    fastest = curve.rate(curve.corners[-1])
-    alone = remaining / max(curve.rates[0] / max(curve.base, 1e-12), 1e-9)
-    minimum = job.fixed.slots + curve.corners[0] * job.worker.slots
-    top, capped = _top(job, curve, settings)
+    base, corners = curve.base, curve.corners
+    records = job.remaining_records
+    if records is not None and base > 0 and curve.measured_up_to:
+        remaining = max(records / base, settings.shortest_s)
+    else:  # For a job that does not say, as long again as it has worked.
+        remaining = max(job.attained_service, settings.unknown_s)
+    key = (settings.least_gain, settings.explore, settings.first_size)
+    found = curve.tops.get(key)
+    if found is None:
+        found = curve.tops[key] = _top(curve, settings)
+    top, capped = found
+    if cost < 1e-9:
+        cost = 1e-9
     current, burden, thaws_at = 0, 0.0, 0.0
+    measured = bool(job.throughput)
     if job.current_workers > 0:
-        current = curve.sizes[max(bisect_right(curve.sizes, job.current_workers) - 1, 0)]
-        rate = curve.rate(current)
-        left = remaining * curve.base / rate if rate > 0 else remaining
+        index = max(bisect_right(curve.sizes, job.current_workers) - 1, 0)
+        current, rate = curve.sizes[index], curve.rates[index]
+        left = remaining * base / rate if rate > 0 else remaining
         burden = settings.caution * rate * job.rescale_cost_s / max(min(left, settings.horizon_s), 1.0)
         if job.last_rescale_at is not None:
-            unmeasured = bool(job.throughput) and current not in job.throughput
+            unmeasured = measured and current not in job.throughput
             thaws_at = job.last_rescale_at + settings.cooldown_s * (_MEASURING_COOLDOWNS if unmeasured else 1)
     return Candidate(
         job,
         curve,
-        max(cost, 1e-9),
-        minimum,
+        cost,
+        job.fixed.slots + corners[0] * job.worker.slots,
         remaining,
-        remaining * curve.base / fastest if fastest > 0 else 0.0,
-        alone,
+        remaining * base / curve.fastest if curve.fastest > 0 else 0.0,
+        remaining / curve.slowest,
         current,
         top,
         capped,
+        cost * (corners[top] - corners[0]),
         burden,
         thaws_at,
         now < thaws_at,
-        current > 0 and bool(job.throughput),
-        round(math.log(max(remaining, 1e-9)) / _ALIKE),
+        current > 0 and measured,
+        round(math.log(remaining if remaining > 1e-9 else 1e-9) / _ALIKE),
         (job.priority, job.team),
-        by_start(job),
+        (job.started_at or 0.0, job.id),
     )
 
 
@@ -193,17 +200,19 @@ def rank(candidates: Iterable[Candidate], settings: GoodputSettings, drain_s: fl
         weight = (longer + (len(members) + 1) / 2) ** settings.urgency
         longer += len(members)
         for c in members:
-            factor = max(1.0, c.fastest_s / drain_s) ** settings.critical
-            c.unit = weight * factor / max(c.curve.base, 1e-12)
-            c.penalty = c.unit * c.burden
+            urgent = c.fastest_s / drain_s
+            factor = urgent**settings.critical if urgent > 1.0 else 1.0
+            base = c.curve.base
+            c.unit = unit = weight * factor / (base if base > 1e-12 else 1e-12)
+            c.penalty = unit * c.burden
 
 
-def _top(job: JobView, curve: Curve, settings: GoodputSettings) -> tuple[int, str]:
+def _top(curve: Curve, settings: GoodputSettings) -> tuple[int, str]:
     """The largest size worth having, and the largest that is safe to try; the smaller of both."""
     last = len(curve.corners) - 1
     useful = min(bisect_right(curve.falls, -settings.least_gain * curve.base), last)
     known = curve.measured_up_to
-    bound = settings.explore * known if known else max(settings.first_size, job.smallest)
+    bound = settings.explore * known if known else max(settings.first_size, curve.sizes[0])
     safe = max(bisect_right(curve.corners, bound) - 1, 0)
     if safe < useful:
         return safe, "measuring"

@@ -50,7 +50,7 @@ class Market:
         # Down to this time no member is on the critical path.
         self._calm_s = max(c.fastest_s for c in members) if settings.critical else 0.0
         self._drain_s = drain_s
-        self.demand = sum(c.cost * (c.curve.corners[c.top] - c.curve.corners[0]) for c in members)
+        self.demand = sum([c.room for c in members])
         self._steps: list[tuple[float, int, int]] | None = None
         self._spent: list[float] = []
         self._budget: float | None = None
@@ -79,17 +79,22 @@ class Market:
     def _prepare(self) -> list[tuple[float, int, int]]:
         """All steps from one corner of a job's curve to the next, the most valuable slot first."""
         if self._steps is None:
-            steps = []
+            # Columns, and their order by worth, are cheaper than that many rows.
+            worths: list[float] = []
+            positions: list[int] = []
+            corners: list[int] = []
+            widths: list[float] = []
             for position, c in enumerate(self.members):
-                scale = -c.unit / c.cost
-                gains = c.curve.gains
-                steps += [(scale * gains[i], position, i + 1) for i in range(c.top)]
-            steps.sort()
-            corners = [c.curve.corners for c in self.members]
-            costs = [c.cost for c in self.members]
-            widths = (costs[p] * (corners[p][i] - corners[p][i - 1]) for _, p, i in steps)
-            self._steps = steps
-            self._spent = list(itertools.accumulate(widths))
+                top = c.top
+                if not top:
+                    continue
+                worths += map((-c.unit / c.cost).__mul__, c.curve.gains[:top])
+                positions += (position,) * top
+                corners += range(1, top + 1)
+                widths += map(c.cost.__mul__, c.curve.widths[:top])
+            order = sorted(range(len(worths)), key=worths.__getitem__)
+            self._steps = [(worths[i], positions[i], corners[i]) for i in order]
+            self._spent = list(itertools.accumulate([widths[i] for i in order]))
         return self._steps
 
     def _ideal(self, budget: float) -> tuple[list[int], float]:
@@ -129,7 +134,7 @@ class Market:
         return self._settle(sizes, touched, budget, grow_others=False)
 
     def _surplus(self, sizes: list[int]) -> float:
-        return sum([c.cost * (size - c.curve.corners[0]) for c, size in zip(self.members, sizes, strict=True)])
+        return sum([c.cost * (size - c.curve.sizes[0]) for c, size in zip(self.members, sizes, strict=True)])
 
     def _settle(self, sizes: list[int], touched: set[int], budget: float, *, grow_others: bool) -> list[int]:
         left = budget - self._surplus(sizes)

@@ -8,9 +8,11 @@ the work of the markets that it touches.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from elasticdl_core.scheduling.admission import Admission, AdmissionRules, Tier, admit
@@ -26,7 +28,7 @@ from elasticdl_core.scheduling.policies.surplus import (
     next_size,
 )
 from elasticdl_core.scheduling.quota import team_budgets
-from elasticdl_core.scheduling.snapshot import JobView, Snapshot
+from elasticdl_core.scheduling.snapshot import SCHEDULABLE, JobView, Snapshot
 
 _MarketKey = tuple[int, str]
 _COARSE = 1.5
@@ -135,8 +137,9 @@ class GoodputPlanner:
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decides on a target for every job of the snapshot."""
         try:
-            admission, ledger = self._decide(snapshot)
-            self._explain(ledger, self._explore(ledger))
+            with _uncollected():
+                admission, ledger = self._decide(snapshot)
+                self._explain(ledger, self._explore(ledger))
         except BaseException:
             # What is kept may be half of this snapshot's and half of the one before.
             self._forget()
@@ -184,12 +187,16 @@ class GoodputPlanner:
         # Identities tell in a moment which few of many jobs changed; ``_seen`` keeps the old ones from being reused.
         present = dict(zip(map(id, snapshot.jobs), snapshot.jobs, strict=True))
         left = [self._seen[ref] for ref in self._seen.keys() - present.keys()]
-        come = {job.id: job for job in map(present.__getitem__, present.keys() - self._seen.keys())}
+        news = map(present.__getitem__, present.keys() - self._seen.keys()) if self._seen else snapshot.jobs
+        come = {job.id: job for job in news}
         self._seen = present
         gone: set[Candidate] = set()
         for job in left:
             c = self._candidates.get(job.id)
-            if c is not None and c.job == come.get(job.id):
+            now = come.get(job.id)
+            # Of the fields of a running job, this one changes most; comparing all of them takes long.
+            alike = c is not None and now is not None and now.remaining_records == job.remaining_records
+            if alike and now == job:
                 del come[job.id]
                 continue
             self._unwanted.pop(job.id, None)
@@ -203,7 +210,7 @@ class GoodputPlanner:
                 come[job_id] = c.job
         groups: dict[_MarketKey, list[Candidate]] = {c.group: [] for c in gone}
         for job in come.values():
-            if not job.schedulable:
+            if not (job.wanted and job.state in SCHEDULABLE):
                 text = f"its owner does not want it to run now (state {job.state})"
                 self._unwanted[job.id] = Allocation(0, False, Reason(ReasonCode.NOT_WANTED, text))
                 continue
@@ -331,14 +338,26 @@ class GoodputPlanner:
                 continue
             ideal = stand.division.ideal if stand.division is not None else stand.sizes
             allocations = {}
+            limited, short = False, stand.short
             for c, workers, best in zip(stand.market.members, stand.sizes, ideal, strict=True):
-                limited = not ledger.slots_only and _limited(c.job, workers, ledger)
-                allocations[c.job.id] = allocation_of(
-                    c, workers, best, short=stand.short, limited=limited, holders=holders
-                )
+                if not ledger.slots_only:
+                    limited = _limited(c.job, workers, ledger)
+                allocations[c.job.id] = allocation_of(c, workers, best, short=short, limited=limited, holders=holders)
             stand.allocations, stand.told = allocations, basis
             if key in changed:
                 stand.division = None  # Settled anew next time, as exploring is decided anew.
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Looks for no cycles meanwhile: a plan makes many objects, of which all stay and none are in a cycle."""
+    wanted = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if wanted:
+            gc.enable()
 
 
 def _response_ratio(candidate: Candidate, now: float) -> tuple[float, float, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 
 from elasticdl_core.scheduling.plan import Allocation, Reason, ReasonCode
 from elasticdl_core.scheduling.policies.candidate import Candidate
-from elasticdl_core.scheduling.policies.surplus import MAX_BLOCKERS, next_size
+from elasticdl_core.scheduling.policies.surplus import MAX_BLOCKERS
 
 
 def allocation_of(
@@ -38,26 +39,27 @@ def allocation_of(
 def _reason(
     c: Candidate, workers: int, ideal: int, *, short: float | None, limited: bool, holders: tuple[str, ...]
 ) -> Reason:
-    job = c.job
-    more = next_size(job, workers)
-    if more is None:
+    job, curve = c.job, c.curve
+    sizes, rates = curve.sizes, curve.rates
+    index = bisect_right(sizes, workers)
+    largest = sizes[-1]
+    if index >= len(sizes):
         text = f"it has {workers} workers, the most that it can use"
-        return Reason(ReasonCode.AT_MAX, text, (), {"workers": workers, "max_workers": job.largest})
-    rate, next_rate = c.curve.rate(workers), c.curve.rate(more)
+        return Reason(ReasonCode.AT_MAX, text, (), {"workers": workers, "max_workers": largest})
+    more, rate, next_rate = sizes[index], rates[index - 1], rates[index]
     gain = (next_rate / rate - 1.0) if rate > 0 else 0.0
     data: Mapping[str, float | str] = {
         "workers": workers,
-        "max_workers": job.largest,
+        "max_workers": largest,
         "records_per_second": round(rate, 3),
         "with_more": round(next_rate, 3),
     }
-    at_top = c.larger(workers) is None
-    head = f"it has {workers} of at most {job.largest} workers"
-    if at_top and c.capped == "useful":
-        text = f"{head}; {more - workers} more would speed it up by only {gain:.1%}"
-        return Reason(ReasonCode.AT_USEFUL_SIZE, text, (), data)
-    if at_top and c.capped == "measuring":
-        text = f"{head}; its speed is known up to {c.curve.measured_up_to} workers only, so it grows step by step"
+    head = f"it has {workers} of at most {largest} workers"
+    if c.capped and c.larger(workers) is None:
+        if c.capped == "useful":
+            text = f"{head}; {more - workers} more would speed it up by only {gain:.1%}"
+            return Reason(ReasonCode.AT_USEFUL_SIZE, text, (), data)
+        text = f"{head}; its speed is known up to {curve.measured_up_to} workers only, so it grows step by step"
         return Reason(ReasonCode.MEASURING, text, (), data)
     if limited:  # Named first, whatever another size would be worth.
         return Reason(ReasonCode.TEAM_SHARE, f"{head}; team {job.team} is at its limit", (), data)
@@ -67,6 +69,6 @@ def _reason(
     if short is not None:
         text = f"{head}; team {job.team} has its share of {short:.1f} slots above minimums"
         return Reason(ReasonCode.TEAM_SHARE, text, (), data)
-    others = tuple(holder for holder in holders if holder != job.id)[:MAX_BLOCKERS]
+    others = tuple([holder for holder in holders if holder != job.id][:MAX_BLOCKERS])
     text = f"{head}; {more - workers} more would speed it up by {gain:.0%}, and the slots do more for other jobs"
     return Reason(ReasonCode.CLUSTER_FULL, text, others, data)
