@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
+import gc
 import os
 import sys
 import threading
@@ -185,6 +186,8 @@ def _run(
     from elasticdl_worker.trainers.tensorflow.engine import TensorFlowEngine
     from elasticdl_worker.trainers.tensorflow.layer_prints import printing_layers
 
+    # Hundreds of thousands of objects that stay: the garbage collector need not look at them again and again.
+    gc.freeze()
     start_up.done("framework")
     keep_large_blocks()
     framework.configure(max(1, len(os.sched_getaffinity(0)) // max(1, spec.max_workers)))
