@@ -180,6 +180,11 @@ class Optimizer:
         return self._params["learning_rate"]
 
     @property
+    def decays(self) -> bool:
+        """Whether there is any weight decay."""
+        return self._params["weight_decay"] != 0
+
+    @property
     def slot_values(self) -> NDArray[np.float32]:
         """First values of the slots, float32 ``[len(slots)]``."""
         return np.array(list(self.slots.values()), np.float32)

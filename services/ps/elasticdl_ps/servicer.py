@@ -24,8 +24,9 @@ from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps import wire
 from elasticdl_ps.checkpoint import load_partition, save_partition
+from elasticdl_ps.forms import Forms, PullMessage, PushMessage
 from elasticdl_ps.rounds import Answer, Incarnations, Member, Round, Rounds
-from elasticdl_ps.store.partition import Partition
+from elasticdl_ps.store.partition import Changes, Partition
 from elasticdl_ps.store.table import EmbeddingTable
 from elasticdl_runtime.checkpoint_files import CheckpointFile, PartHeader
 from elasticdl_runtime.convert.parameters import (
@@ -38,13 +39,15 @@ from elasticdl_runtime.convert.parameters import (
     table_from_message,
     table_to_json,
 )
-from elasticdl_runtime.rpc.framing import allocate_frame
+from elasticdl_runtime.rpc.framing import allocate_frame, decode_frame
 from elasticdl_runtime.rpc.service import CHUNK_BYTES
 from elasticdl_runtime.tokens import Claims
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _READERS = 4
+_SHORT = 4 << 20
+"""The cost up to which the event loop does pushes and pulls itself: about a millisecond."""
 
 
 class ParameterServer:
@@ -63,9 +66,11 @@ class ParameterServer:
         self._num_ps = num_ps
         self._incarnations = Incarnations()
         self._rounds = Rounds(partition)
+        self._forms = Forms(partition)
         self._answers: dict[str, tuple[int, Answer]] = {}
         self._rejected = 0
         self._updates = 0
+        self._running = 0
         self._writer = ThreadPoolExecutor(1, "update")
         self._readers = ThreadPoolExecutor(_READERS, "pull")
         self._files = ThreadPoolExecutor(1, "checkpoint")
@@ -112,12 +117,16 @@ class ParameterServer:
     async def Pull(self, frame: bytes, caller: Claims) -> bytes:
         """Reads rows and changed dense parameters."""
         _require_member(caller)
-        return await self._read(lambda: self._pull(frame))
+        if self._is_free(frame):
+            pull = self._decode_pull(frame)
+            if pull.cost(self._partition) <= _SHORT:
+                return self._pull(pull)
+        return await self._read(lambda: self._pull(self._decode_pull(frame)))
 
     async def PullEmbeddingVectors(self, frame: bytes, caller: Claims) -> bytes:
         """Reads rows."""
         _require_member(caller)
-        return await self._read(lambda: self._pull(frame, only_rows=True))
+        return await self._read(lambda: self._pull(self._decode_pull(frame, only_rows=True)))
 
     async def PullDenseParameters(self, frame: bytes, caller: Claims) -> AsyncIterator[bytes]:
         """Reads changed dense parameters, in frames of bounded size."""
@@ -130,18 +139,26 @@ class ParameterServer:
     async def PushGradients(self, frame: bytes, caller: Claims) -> bytes:
         """Applies a gradient (asynchronous mode) or prepares it for a round (synchronous mode)."""
         _require_member(caller)
-        return await self._write(lambda: self._push(frame, caller))
+        if self._is_free(frame):
+            push = self._decode_push(frame)
+            if push.cost() <= _SHORT:
+                return self._push(push, caller)
+        return await self._write(lambda: self._push(self._decode_push(frame), caller))
 
     async def PushGradientsInPieces(self, chunks: AsyncIterator[bytes], caller: Claims) -> bytes:
         """``PushGradients`` of a frame that is too large for one message; nothing is applied before all is there."""
         _require_member(caller)
         frame = await _joined(chunks)
-        return await self._write(lambda: self._push(frame, caller))
+        return await self._write(lambda: self._push(self._decode_push(frame), caller))
 
     async def PushPull(self, frame: bytes, caller: Claims) -> bytes:
         """A push and a pull, in one message and one thread."""
         _require_member(caller)
-        return await self._write(lambda: self._push_pull(frame, caller))
+        if self._is_free(frame):
+            push, pull = self._decode_push_pull(frame)
+            if push.cost() + pull.cost(self._partition) <= _SHORT:
+                return self._push_pull(push, pull, caller)
+        return await self._write(lambda: self._push_pull(*self._decode_push_pull(frame), caller))
 
     async def CommitGradients(
         self, request: ps_pb2.CommitGradientsRequest, caller: Claims
@@ -225,18 +242,35 @@ class ParameterServer:
             _log.info("initialised", dense=len(request.dense), tables=len(tables))
         if initialised or self._partition.mode != mode:
             self._rounds = Rounds(self._partition)
+        self._forms.forget()
         return wire.header_frame(ps_pb2.PushModelResponse(initialized=initialised, version=self._partition.version))
 
-    def _pull(self, frame: bytes, *, only_rows: bool = False) -> bytes:
-        request = ps_pb2.PullRequest()
-        buffers = wire.read_frame(frame, request)
+    def _decode_pull(self, frame: bytes, *, only_rows: bool = False) -> PullMessage:
+        header, buffers = decode_frame(frame)
+        with wire.decoding(ps_pb2.PullRequest):
+            request, form = self._forms.read_pull(header)
         if only_rows:
             request.dense_version = wire.NO_DENSE
-        if self._partition.mode.use_async or request.pin:
-            return wire.pull_frame(self._partition, request, buffers, None)
+        return PullMessage(request, form, header, buffers)
+
+    def _pull(self, pull: PullMessage) -> bytes:
+        if self._partition.mode.use_async or pull.request.pin:
+            return self._answer(pull, ps_pb2.PullResponse())
         # In synchronous mode a pull sees one version, not the half of an update.
         with self._partition.lock():
-            return wire.pull_frame(self._partition, request, buffers, self._rounds.last)
+            answer = ps_pb2.PullResponse()
+            if self._rounds.last is not None:
+                answer.round.CopyFrom(wire.round_to_message(self._rounds.last))
+            return self._answer(pull, answer)
+
+    def _answer(self, pull: PullMessage, answer: ps_pb2.PullResponse | ps_pb2.PushPullResponse) -> bytes:
+        wire.begin_answer(
+            self._partition, pull.request, answer if isinstance(answer, ps_pb2.PullResponse) else answer.pull
+        )
+        if not self._partition.initialised:
+            return wire.header_frame(answer)
+        form = pull.form or self._forms.learn_pull(pull.request, pull.header)
+        return wire.pull_frame(self._partition, pull.request, form, pull.buffers, answer)
 
     def _dense_pieces(self, request: ps_pb2.PullRequest) -> list[Callable[[], bytes]]:
         """Makers of the frames of a dense pull, each of at most ``CHUNK_BYTES`` of values."""
@@ -265,30 +299,43 @@ class ParameterServer:
 
     def _dense_frame(self, header: ps_pb2.PullResponse, piece: NDArray[Any]) -> bytes:
         frame, (place,) = allocate_frame(header.SerializeToString(), [piece.nbytes])
-        self._partition.dense.copy(piece, place)
+        self._partition.dense.copy([piece.view(np.uint8)], [place])
         return frame
 
-    def _push(self, frame: bytes, caller: Claims) -> bytes:
-        request = ps_pb2.PushGradientsRequest()
-        buffers = wire.read_frame(frame, request)
-        return wire.header_frame(wire.answer_message(self._take(request, buffers, caller)))
+    def _decode_push(self, frame: bytes) -> PushMessage:
+        header, buffers = decode_frame(frame)
+        with wire.decoding(ps_pb2.PushGradientsRequest):
+            request, form = self._forms.read_push(header)
+        return PushMessage(request, form, header, frame, buffers)
 
-    def _push_pull(self, frame: bytes, caller: Claims) -> bytes:
-        request = ps_pb2.PushPullRequest()
-        buffers = wire.read_frame(frame, request)
-        if not self._partition.mode.use_async or request.pull.pin:
+    def _push(self, push: PushMessage, caller: Claims) -> bytes:
+        return wire.header_frame(wire.answer_message(self._take(push, caller)))
+
+    def _decode_push_pull(self, frame: bytes) -> tuple[PushMessage, PullMessage]:
+        header, buffers = decode_frame(frame)
+        with wire.decoding(ps_pb2.PushPullRequest):
+            parts = ps_pb2.PushPullParts.FromString(header)
+            push, push_form = self._forms.read_push(parts.push)
+            pull, pull_form = self._forms.read_pull(parts.pull)
+        middle = parts.pull_from
+        if not 0 <= middle <= len(buffers):
+            raise InvalidInputError(f"there is no buffer {middle}", fix="send what ps.proto describes")
+        return (
+            PushMessage(push, push_form, parts.push, frame, buffers[:middle]),
+            PullMessage(pull, pull_form, parts.pull, buffers[middle:]),
+        )
+
+    def _push_pull(self, push: PushMessage, pull: PullMessage, caller: Claims) -> bytes:
+        if not self._partition.mode.use_async or pull.request.pin:
             raise InvalidInputError(
                 "a push and a pull in one message are for asynchronous mode, without pins",
                 fix="send PushGradients, then Pull",
             )
-        if not 0 <= request.pull_from <= len(buffers):
-            raise InvalidInputError(f"there is no buffer {request.pull_from}", fix="send what ps.proto describes")
-        answer = self._take(request.push, buffers[: request.pull_from], caller)
-        pushed = wire.answer_message(answer)
-        return wire.pull_frame(self._partition, request.pull, buffers[request.pull_from :], None, pushed)
+        answer = self._take(push, caller)
+        return self._answer(pull, ps_pb2.PushPullResponse(push=wire.answer_message(answer)))
 
-    def _take(self, request: ps_pb2.PushGradientsRequest, buffers: list[memoryview], caller: Claims) -> Answer:
-        partition = self._partition
+    def _take(self, push: PushMessage, caller: Claims) -> Answer:
+        partition, request = self._partition, push.request
         _require_own(request.worker, caller)
         wire.check_learning_rate(request.learning_rate)
         self._note(request.worker)
@@ -297,22 +344,21 @@ class ParameterServer:
             return Answer(False, partition.version, "generation")
         partition.require_initialised()
         if partition.mode.use_async:
-            answer = self._apply_now(request, buffers)
+            answer = self._apply_now(push)
         else:
-            changes = wire.read_changes(partition, request, buffers)
             member = Member(request.worker, request.sequence)
-            answer = self._rounds.prepare(member, changes, request.version, request.learning_rate)
+            answer = self._rounds.prepare(member, self._changes(push), request.version, request.learning_rate)
             self._rejected += not answer.accepted
             if answer.accepted and request.commit:
                 answer = self._commit(member, request.version)
         return answer
 
-    def _apply_now(self, request: ps_pb2.PushGradientsRequest, buffers: list[memoryview]) -> Answer:
-        partition = self._partition
+    def _apply_now(self, push: PushMessage) -> Answer:
+        partition, request = self._partition, push.request
         sequence, last = self._answers.get(request.worker, (-1, None))
         if last is not None and request.sequence <= sequence:
             return Answer(last.accepted, partition.version, last.reason, replay=True)
-        changes = wire.read_changes(partition, request, buffers)
+        changes = self._changes(push)
         rate = request.learning_rate
         staleness = partition.version - request.version
         if partition.mode.lr_staleness_modulation and staleness > 1:
@@ -321,6 +367,10 @@ class ParameterServer:
         self._updates += 1
         self._answers[request.worker] = (request.sequence, answer)
         return answer
+
+    def _changes(self, push: PushMessage) -> Changes:
+        form = push.form or self._forms.learn_push(push.request, push.header)
+        return wire.read_changes(self._partition, form, push.frame, push.buffers)
 
     def _commit(self, member: Member, version: int) -> Answer:
         self._require_first()
@@ -346,6 +396,7 @@ class ParameterServer:
         self._partition.become(loaded)
         self._rounds = Rounds(self._partition)
         self._answers = {}
+        self._forms.forget()
 
     def _note(self, worker: str) -> None:
         replaced = self._incarnations.check(worker)
@@ -359,6 +410,15 @@ class ParameterServer:
                 f"PS {self._index} does not decide on rounds", fix="send this to the first parameter server"
             )
 
+    def _is_free(self, frame: bytes) -> bool:
+        """Whether the event loop may do a push or a pull itself, if that is short: sooner than a thread would get it.
+
+        That is so while nothing else runs: then it waits for no lock, and comes after all that came before it. Rounds
+        and row policies may have more to do than a message says, and so they are left to threads.
+        """
+        mode = self._partition.mode
+        return not self._running and len(frame) <= _SHORT and mode.use_async and not mode.rows.active
+
     async def _write(self, work: Callable[[], T]) -> T:
         return await self._in(self._writer, work)
 
@@ -366,8 +426,14 @@ class ParameterServer:
         return await self._in(self._readers, work)
 
     async def _in(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        self._running += 1
+        done = asyncio.get_running_loop().run_in_executor(pool, work)
+        done.add_done_callback(self._has_run)
         # Shielded: a caller who goes away must not leave an update half counted.
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(pool, work))
+        return await asyncio.shield(done)
+
+    def _has_run(self, _: asyncio.Future[Any]) -> None:
+        self._running -= 1
 
 
 def warm_up_updates(partition: Partition) -> None:

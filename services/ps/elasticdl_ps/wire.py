@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,8 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.model import DenseKind
 from elasticdl_proto.v1 import ps_pb2
+from elasticdl_ps.forms import PullForm, PushForm, RowsPlace
 from elasticdl_ps.rounds import Answer, Member, Round
 from elasticdl_ps.store.dense import DensePart
 from elasticdl_ps.store.partition import Changes, DenseInit, Partition
@@ -20,7 +22,6 @@ from elasticdl_runtime.convert.parameters import (
     array_of,
     check_wire_dtype,
     dense_from_message,
-    dense_to_message,
     from_bfloat16,
     ids_of,
     to_bfloat16,
@@ -31,6 +32,21 @@ NO_DENSE = -2
 """``PullRequest.dense_version`` of a caller who wants rows only."""
 
 
+@contextmanager
+def decoding(kind: type[Message]) -> Iterator[None]:
+    """Says of what cannot be decoded that it is no message of a kind.
+
+    Raises:
+        InvalidInputError: something could not be decoded.
+    """
+    try:
+        yield
+    except DecodeError:
+        raise InvalidInputError(
+            f"the header is no {kind.DESCRIPTOR.name}", fix="use the protocol of this version"
+        ) from None
+
+
 def read_frame(frame: bytes, message: Any) -> list[memoryview]:
     """Decodes a frame's header into ``message``; returns its buffers.
 
@@ -38,12 +54,8 @@ def read_frame(frame: bytes, message: Any) -> list[memoryview]:
         InvalidInputError: the frame or its header is damaged.
     """
     header, buffers = decode_frame(frame)
-    try:
+    with decoding(type(message)):
         message.ParseFromString(header)
-    except DecodeError:
-        raise InvalidInputError(
-            f"the header is no {message.DESCRIPTOR.name}", fix="use the protocol of this version"
-        ) from None
     return buffers
 
 
@@ -70,108 +82,131 @@ def read_dense_inits(messages: Sequence[ps_pb2.Dense], buffers: Sequence[memoryv
     return inits
 
 
-def read_changes(
-    partition: Partition, request: ps_pb2.PushGradientsRequest, buffers: Sequence[memoryview]
-) -> Changes:
-    """The gradients of a push, checked against what the partition holds.
+def read_changes(partition: Partition, form: PushForm, frame: bytes, buffers: Sequence[memoryview]) -> Changes:
+    """The gradients of a push, checked.
+
+    Args:
+        partition: what they are for.
+        form: what the push names.
+        frame: the whole message.
+        buffers: the buffers of the push.
 
     Raises:
-        InvalidInputError: a name is unknown or comes twice, an id does, a size disagrees, or a number is not finite.
+        InvalidInputError: an id comes twice or cannot be, a size disagrees, or a number is not finite.
     """
+    # One look at all of the frame, zeros between buffers and ids included, may tell that every number is finite. If
+    # it does not, because ids happen to look like infinity for example, each buffer is looked at by itself.
+    finite = form.words and bool(form.dense or form.rows) and partition.kernels.all_finite(_body(frame))
     dense: dict[str, NDArray[Any]] = {}
-    for message in request.dense:
-        what = f"the gradient of {message.name!r}"
-        part = partition.dense.part(message.name)
-        if part is None or (part.start, part.stop) != (message.start, message.stop):
-            held = "nothing" if part is None else f"[{part.start}, {part.stop})"
-            raise InvalidInputError(
-                f"{what} is for [{message.start}, {message.stop}), of which this PS holds {held}",
-                fix="place parameters as place_dense does",
-            )
-        if message.name in dense:
-            raise InvalidInputError(f"{what} comes twice", fix="send it once")
-        dtype = part.spec.dtype if part.spec.kind is DenseKind.STATE else "float32"
-        dense[message.name] = array_of(buffers, message.buffer, dtype, part.size, what)
-        _require_finite(dense[message.name], what)
+    for place in form.dense:
+        values = array_of(buffers, place.buffer, place.dtype, place.part.size, place.what)
+        if not finite:
+            _require_finite(values, place.what)
+        dense[place.part.spec.name] = values
     rows: dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]] = {}
-    for entry in request.rows:
-        if entry.table in rows:
-            raise InvalidInputError(f"gradients of the table {entry.table!r} come twice", fix="send them merged")
-        rows[entry.table] = _read_row_gradients(partition, entry, buffers)
+    ids = Ids(buffers)
+    for entry in form.rows:
+        wanted = ids.read(entry.table, entry.ids)
+        if ids.has_duplicates(partition):
+            raise InvalidInputError(f"{entry.what} name an id twice", fix="add up the gradients of equal ids first")
+        rows[entry.table.spec.name] = wanted, _read_row_gradients(partition, entry, len(wanted), buffers, finite)
     return Changes(dense, rows)
 
 
-def read_ids(table: EmbeddingTable, buffers: Sequence[memoryview], index: int) -> NDArray[np.int64]:
-    """Ids of a table, int64 ``[n]``.
+class Ids:
+    """Reads the ids of tables. Models often ask several tables for the same ids, so those are looked at once.
 
-    Raises:
-        InvalidInputError: an id is negative, or outside a closed id space.
+    Args:
+        buffers: of the frame.
     """
-    name = table.spec.name
-    ids = ids_of(buffers, index, f"the ids of {name!r}")
-    if len(ids):
-        low, high = int(ids.min()), int(ids.max())
+
+    def __init__(self, buffers: Sequence[memoryview]) -> None:
+        self._buffers = buffers
+        self._last: NDArray[np.int64] = np.empty(0, np.int64)
+        self._index = -1
+        self._range = (0, 0)
+        self._duplicates: bool | None = False
+
+    def read(self, table: EmbeddingTable, index: int) -> NDArray[np.int64]:
+        """Ids of a table, int64 ``[n]``.
+
+        Raises:
+            InvalidInputError: an id is negative, or outside a closed id space.
+        """
+        if index != self._index or index < 0:
+            ids = ids_of(self._buffers, index, f"the ids of {table.spec.name!r}")
+            if ids.tobytes() != self._last.tobytes():
+                self._last, self._duplicates = ids, None
+                self._range = (int(np.minimum.reduce(ids)), int(np.maximum.reduce(ids))) if len(ids) else (0, 0)
+            self._index = index
+        low, high = self._range
         limit = table.spec.input_dim
         if low < 0 or (limit is not None and high >= limit):
-            bad = low if low < 0 else high
-            space = ">= 0" if limit is None else f"from 0 to {limit - 1}"
-            raise InvalidInputError(
-                f"the id {bad} is outside the table {name!r}, which takes ids {space}",
-                fix="map ids into the table's range in feed(), or give the layer a larger input_dim",
-            )
-    return ids
+            raise _outside(table, low if low < 0 else high)
+        return self._last
+
+    def has_duplicates(self, partition: Partition) -> bool:
+        """Whether an id comes twice among those read last."""
+        if self._duplicates is None:
+            self._duplicates = bool(partition.kernels.has_duplicates(self._last))
+        return self._duplicates
+
+
+def begin_answer(partition: Partition, request: ps_pb2.PullRequest, response: ps_pb2.PullResponse) -> None:
+    """Puts into the answer to a pull what it has even while there is no model.
+
+    The version comes before everything else that is read: all that is of this version or a later one.
+
+    Raises:
+        InvalidInputError: rows cannot be sent as the request says.
+        NotFoundError: there is no such pin.
+    """
+    check_wire_dtype(request.dtype)
+    pin = request.pin
+    response.generation, response.initialized = partition.generation, partition.initialised
+    response.version = partition.pinned_version(pin) if pin else partition.version
 
 
 def pull_frame(
     partition: Partition,
     request: ps_pb2.PullRequest,
+    form: PullForm,
     buffers: Sequence[memoryview],
-    last_round: Round | None,
-    push: ps_pb2.PushGradientsResponse | None = None,
+    answer: ps_pb2.PullResponse | ps_pb2.PushPullResponse,
 ) -> bytes:
-    """Reads what a request asks for, straight into the frame that answers it, and a push before it if there was one.
+    """Reads what a request asks for, straight into the frame that answers it.
+
+    Args:
+        partition: what is read.
+        request: what of it.
+        form: the tables that the request names.
+        buffers: the buffers of the pull.
+        answer: what ``begin_answer`` has begun, or the answer to a push and a pull that has it.
 
     Raises:
-        InvalidInputError: a table or an id is unknown.
-        NotFoundError: there is no such pin.
+        InvalidInputError: an id is unknown.
     """
+    response = answer.pull if isinstance(answer, ps_pb2.PushPullResponse) else answer
     dtype = check_wire_dtype(request.dtype)
-    pin = request.pin
-    answer = ps_pb2.PullResponse() if push is None else ps_pb2.PushPullResponse(push=push)
-    response = answer if isinstance(answer, ps_pb2.PullResponse) else answer.pull
-    response.generation, response.initialized = partition.generation, partition.initialised
-    response.version = partition.pinned_version(pin) if pin else partition.version
-    if last_round is not None:
-        response.round.CopyFrom(round_to_message(last_round))
-    if not partition.initialised:
-        return header_frame(answer)
-    wanted = [(partition.table(entry.table), entry.ids) for entry in request.rows]
-    tables = [(table, read_ids(table, buffers, index)) for table, index in wanted]
-    lengths: list[int] = []
-    parts: list[DensePart] = []
-    pinned: list[NDArray[Any]] = []
-    if pin and request.dense_version != NO_DENSE:
-        for value in partition.dense.read_pinned(pin):
-            response.dense.append(dense_to_message(value.spec, value.start, value.stop, len(lengths), value.version))
-            lengths.append(value.values.nbytes)
-            pinned.append(value.values)
-    elif request.dense_version != NO_DENSE:
-        known = request.generation in ("", partition.generation)
-        parts = partition.dense.changed(request.dense_version if known else -1)
-        for part in parts:
-            response.dense.append(dense_to_message(part.spec, part.start, part.stop, len(lengths), part.version))
-            lengths.append(part.values.nbytes)
-    for table, ids in tables:
-        response.rows.append(ps_pb2.Rows(table=table.spec.name, values=len(lengths), dtype=dtype))
-        lengths.append(len(ids) * table.dim * (2 if dtype == "bfloat16" else 4))
+    ids = Ids(buffers)
+    tables = [(table, ids.read(table, index)) for table, index in form.rows]
+    values: list[NDArray[np.uint8]]
+    if request.pin and request.dense_version != NO_DENSE:
+        pinned = partition.dense.read_pinned(request.pin)
+        response.MergeFrom(form.describe(dtype, pinned))
+        values = [value.values.view(np.uint8) for value in pinned]
+    else:
+        parts = _changed(partition, request)
+        response.MergeFrom(form.answer(dtype, parts))
+        for message, part in zip(response.dense, parts, strict=True):
+            message.version = part.version
+        values = [part.as_bytes for part in parts]
+    lengths = [value.nbytes for value in values]
+    lengths += [len(wanted) * table.dim * (2 if dtype == "bfloat16" else 4) for table, wanted in tables]
     frame, places = allocate_frame(answer.SerializeToString(), lengths)
-    places_left = iter(places)
-    for values in pinned:
-        next(places_left)[:] = values.view(np.uint8)
-    for part in parts:
-        partition.dense.copy(part.values, next(places_left))
-    for table, ids in tables:
-        _fill_rows(table, ids, pin, dtype, next(places_left))
+    partition.dense.copy(values, places[: len(values)])
+    for (table, wanted), place in zip(tables, places[len(values) :], strict=True):
+        _fill_rows(table, wanted, request.pin, dtype, place)
     return frame
 
 
@@ -240,21 +275,40 @@ def _fill_rows(table: EmbeddingTable, ids: NDArray[np.int64], pin: int, dtype: s
 
 
 def _read_row_gradients(
-    partition: Partition, entry: ps_pb2.Rows, buffers: Sequence[memoryview]
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    table = partition.table(entry.table)
-    what = f"the gradients of the table {entry.table!r}"
-    ids = read_ids(table, buffers, entry.ids)
-    if partition.kernels.has_duplicates(ids):
-        raise InvalidInputError(f"{what} name an id twice", fix="add up the gradients of equal ids first")
-    size = len(ids) * table.dim
-    if check_wire_dtype(entry.dtype) == "bfloat16":
-        grads = from_bfloat16(array_of(buffers, entry.values, "uint16", size, what))
+    partition: Partition, place: RowsPlace, count: int, buffers: Sequence[memoryview], finite: bool
+) -> NDArray[np.float32]:
+    dim = place.table.dim
+    if place.dtype == "bfloat16":
+        grads = from_bfloat16(array_of(buffers, place.values, "uint16", count * dim, place.what))
     else:
-        grads = array_of(buffers, entry.values, "float32", size, what)
-    if not partition.kernels.all_finite(grads.view(np.uint32)):
-        raise _not_finite(what)
-    return ids, grads.reshape(len(ids), table.dim)
+        grads = array_of(buffers, place.values, "float32", count * dim, place.what)
+    if not finite and not partition.kernels.all_finite(grads.view(np.uint32)):
+        raise _not_finite(place.what)
+    return grads.reshape(count, dim)
+
+
+def _changed(partition: Partition, request: ps_pb2.PullRequest) -> tuple[DensePart, ...]:
+    """The dense parameters that a pull of the present is to get."""
+    if request.dense_version == NO_DENSE:
+        return ()
+    known = request.generation in ("", partition.generation)
+    return partition.dense.changed(request.dense_version if known else -1)
+
+
+def _body(frame: bytes) -> NDArray[np.uint32]:
+    """All buffers of a frame, which was taken apart already, with the zeros between them."""
+    header, count = struct.unpack_from("<II", frame, 4)
+    start = 16 + 8 * count + header
+    return np.frombuffer(frame, np.uint32, offset=start + -start % 64)
+
+
+def _outside(table: EmbeddingTable, bad: int) -> InvalidInputError:
+    limit = table.spec.input_dim
+    space = ">= 0" if limit is None else f"from 0 to {limit - 1}"
+    return InvalidInputError(
+        f"the id {bad} is outside the table {table.spec.name!r}, which takes ids {space}",
+        fix="map ids into the table's range in feed(), or give the layer a larger input_dim",
+    )
 
 
 def _dtype(name: str, what: str) -> str:

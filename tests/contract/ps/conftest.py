@@ -24,8 +24,9 @@ JOB, SECRET = "iris-abc123", "k" * 64
 class Door:
     """One initialised server, and ways to say anything to it."""
 
-    def __init__(self, address: str, partition: Partition) -> None:
+    def __init__(self, address: str, partition: Partition, servicer: ParameterServer) -> None:
         self.address = address
+        self.servicer = servicer
         self.partition = partition
         self.tokens = {role: issue(SECRET, JOB, role, 0, 0) for role in Role}
         self._clients: list[RpcClient] = []
@@ -76,7 +77,7 @@ async def door(tmp_path: Path) -> AsyncIterator[Door]:
     server = make_server(ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"], servicer, authenticate)
     address = listen(server, f"unix:{tmp_path}/ps.sock")
     await server.start()
-    door = Door(address, partition)
+    door = Door(address, partition, servicer)
     yield door
     await door.close()
     await server.stop(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
@@ -22,7 +23,7 @@ from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps.servicer import ParameterServer
 from elasticdl_runtime.rpc.framing import encode_frame
-from elasticdl_runtime.tokens import issue
+from elasticdl_runtime.tokens import Claims, issue
 
 pytestmark = pytest.mark.contract
 
@@ -163,6 +164,41 @@ async def test_a_push_counts_once_however_often_it_comes(door: Any) -> None:
     again = await door.frame("PushGradients", message, [floats(1, 2, 3)])
     assert (first.accepted, first.replay, first.version) == (True, False, 1)
     assert (again.accepted, again.replay, again.version) == (True, True, 1)
+
+
+async def test_numbers_are_checked_in_each_push_of_a_form(door: Any) -> None:
+    like_infinity = ids(0x7F800000, 0x7F800001_7FC00000)
+    for sequence in (1, 2):
+        message = push(sequence=sequence, dense=[dense(buffer=2)], rows=[rows()])
+        good = [like_infinity, floats(1, 2, 3, 4), floats(1, 2, 3)]
+        assert (await door.frame("PushGradients", message, good)).version == sequence
+    later = push(sequence=3, dense=[dense(buffer=2)], rows=[rows()])
+    for bad, what in (
+        ([like_infinity, floats(1, 2, 3, np.nan), floats(1, 2, 3)], "the gradients of the table 't' has NaN"),
+        ([ids(1, 2), floats(1, 2, 3, 4), floats(1, np.inf, 3)], "the gradient of 'w' has NaN"),
+        ([ids(2, 2), floats(1, 2, 3, 4), floats(1, 2, 3)], "name an id twice"),
+        ([ids(1, -2), floats(1, 2, 3, 4), floats(1, 2, 3)], "the id -2 is outside"),
+        ([ids(1, 2), floats(1, 2, 3), floats(1, 2, 3)], "the gradients of the table 't' needs 16 bytes"),
+    ):
+        with pytest.raises(InvalidInputError, match=what):
+            await door.frame("PushGradients", later, bad)
+    assert door.partition.version == 2
+
+
+async def test_short_work_comes_after_the_long_work_before_it(door: Any) -> None:
+    servicer, lock = door.servicer, door.partition.lock()
+    caller = Claims(JOB, Role.WORKER, 0, 0, float("inf"))
+    frame = encode_frame(push(dense=[dense()]).SerializeToString(), [floats(1, 2, 3)])
+    await servicer.PushGradients(frame, caller)
+    with lock:
+        pinned = asyncio.ensure_future(servicer.Pin(ps_pb2.PinRequest(pin=1), Claims(JOB, Role.MASTER, 0, 0, 1e18)))
+        frame = encode_frame(push(sequence=2, dense=[dense()]).SerializeToString(), [floats(1, 2, 3)])
+        pushed = asyncio.ensure_future(servicer.PushGradients(frame, caller))
+        status = await door.call("Status", ps_pb2.StatusRequest())
+        assert (status.version, pushed.done()) == (1, False)
+    assert (await pinned).version == 1
+    await pushed
+    assert door.partition.version == 2
 
 
 async def test_another_generation_is_refused(door: Any) -> None:

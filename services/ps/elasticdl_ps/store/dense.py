@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,11 @@ from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
 
 _NUMBERS = "fiu"
+_ONLY_ROW = np.zeros(1, np.int64)
+"""A dense parameter is a table of one row."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class DensePart:
     """A slice of one dense parameter.
 
@@ -29,6 +31,9 @@ class DensePart:
         record: trained: float32 ``[1, (1 + slots) * size]``, the value and then the slots, as a row of a table;
             state: ``[1, size]`` of its own dtype.
         version: the partition's version at the last change.
+        size: number of elements here.
+        values: the elements, ``[size]``; a view.
+        as_bytes: the same, uint8.
     """
 
     spec: DenseSpec
@@ -36,17 +41,14 @@ class DensePart:
     stop: int
     record: NDArray[Any]
     version: int
+    size: int = field(init=False)
+    values: NDArray[Any] = field(init=False)
+    as_bytes: NDArray[np.uint8] = field(init=False)
 
-    @property
-    def size(self) -> int:
-        """Number of elements here."""
-        return self.stop - self.start
-
-    @property
-    def values(self) -> NDArray[Any]:
-        """The elements, ``[size]``; a view."""
-        values: NDArray[Any] = self.record[0, : self.size]
-        return values
+    def __post_init__(self) -> None:
+        self.size = self.stop - self.start
+        self.values = self.record[0, : self.size]
+        self.as_bytes = self.values.view(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,9 @@ class DenseStore:
         self._update = kernels.update(optimizer.kernel)
         self._lock = threading.Lock()
         self._parts: dict[str, DensePart] = {}
+        self._by_name: tuple[DensePart, ...] = ()
+        self.value_bytes = 0
+        """Size of the values alone: what a pull of all of them sends."""
         self._pins: dict[int, list[DenseValue]] = {}
 
     @property
@@ -92,7 +97,7 @@ class DenseStore:
     @property
     def specs(self) -> list[DenseSpec]:
         """The parameters of which this partition holds something, by name."""
-        return [part.spec for _, part in sorted(self._parts.items())]
+        return [part.spec for part in self._by_name]
 
     def part(self, name: str) -> DensePart | None:
         """The slice of a parameter; its arrays are live."""
@@ -119,38 +124,51 @@ class DenseStore:
             record[0, : len(values)] = values
         with self._lock:
             self._parts[spec.name] = DensePart(spec, start, stop, record, version)
+            self._by_name = tuple(part for _, part in sorted(self._parts.items()))
+            self.value_bytes = sum(part.as_bytes.nbytes for part in self._by_name)
 
-    def apply(self, name: str, change: NDArray[Any], numbers: NDArray[np.float32], version: int) -> None:
-        """Applies a gradient to a trained slice, or adds a difference to state.
+    def apply(
+        self,
+        changes: Mapping[str, NDArray[Any]],
+        numbers: NDArray[np.float32],
+        undecayed: NDArray[np.float32],
+        version: int,
+    ) -> None:
+        """Applies gradients to trained slices, and adds differences to state.
 
         Args:
-            name: the parameter.
-            change: ``[size]`` float32, or of the state's dtype.
+            changes: by name of the parameter, ``[size]`` float32, or of the state's dtype.
             numbers: from ``Optimizer.numbers``; the scale counts for state too.
+            undecayed: the same without weight decay, for the parameters that have none.
             version: the partition's version after this update.
         """
-        part = self._parts[name]
         with self._lock:
-            if part.spec.kind is DenseKind.STATE:
-                scale = float(numbers[0])
-                part.values[...] += change if scale == 1 else (change * scale).astype(change.dtype)
-            elif part.size:
-                self._update(part.record, np.zeros(1, np.int64), change.reshape(1, -1), numbers)
-            part.version = version
+            for name, change in changes.items():
+                part = self._parts[name]
+                if part.spec.kind is DenseKind.STATE:
+                    scale = float(numbers[0])
+                    part.values[...] += change if scale == 1 else (change * scale).astype(change.dtype)
+                elif part.size:
+                    decays = part.spec.weight_decay
+                    self._update(part.record, _ONLY_ROW, change.reshape(1, -1), numbers if decays else undecayed)
+                part.version = version
 
-    def changed(self, since: int) -> list[DensePart]:
+    def changed(self, since: int) -> tuple[DensePart, ...]:
         """The slices that changed after version ``since`` (-1: all), by name; copy them with ``copy``."""
-        return [part for _, part in sorted(self._parts.items()) if part.version > since]
+        parts = self._by_name
+        changed = tuple(part for part in parts if part.version > since)
+        return parts if len(changed) == len(parts) else changed
 
-    def copy(self, values: NDArray[Any], out: NDArray[np.uint8]) -> None:
-        """Copies values of a slice as bytes, wholly before or after an update."""
+    def copy(self, values: Sequence[NDArray[np.uint8]], places: Sequence[NDArray[np.uint8]]) -> None:
+        """Copies values of slices as bytes, wholly before or after an update."""
         with self._lock:
-            out[:] = values.view(np.uint8)
+            for value, place in zip(values, places, strict=True):
+                place[:] = value
 
     def read(self, since: int, *, with_slots: bool = False) -> list[DenseValue]:
         """Copies of the slices that changed after version ``since`` (-1: all), by name."""
         with self._lock:
-            return [_copy(part, with_slots) for _, part in sorted(self._parts.items()) if part.version > since]
+            return [_copy(part, with_slots) for part in self._by_name if part.version > since]
 
     def pin(self, number: int) -> None:
         """Keeps a copy under a number."""

@@ -182,11 +182,10 @@ class Partition:
             step = self.version + 1
             scale = 1.0 / max(1, len(members))
             numbers = self.optimizer.numbers(step, learning_rate, scale=scale)
-            undecayed = self.optimizer.numbers(step, learning_rate, scale=scale, weight_decay=False)
-            for name, change in _sum_dense(members).items():
-                part = self.dense.part(name)
-                decays = part is not None and part.spec.weight_decay
-                self.dense.apply(name, change, numbers if decays else undecayed, step)
+            undecayed = numbers
+            if self.optimizer.decays:
+                undecayed = self.optimizer.numbers(step, learning_rate, scale=scale, weight_decay=False)
+            self.dense.apply(_sum_dense(members), numbers, undecayed, step)
             for name, (ids, grads) in self._sum_rows(members).items():
                 self.tables[name].update(ids, grads, numbers, step)
             self.version = step
@@ -316,9 +315,9 @@ class Partition:
         self._set_policies(tables)
         self.tables, self.optimizer = tables, optimizer
 
-    def _sum_rows(self, members: Sequence[Changes]) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    def _sum_rows(self, members: Sequence[Changes]) -> Mapping[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
         if len(members) == 1:
-            return dict(members[0].rows)
+            return members[0].rows
         result = {}
         for name in {name for member in members for name in member.rows}:
             parts = [member.rows[name] for member in members if name in member.rows]
@@ -351,9 +350,9 @@ class Snapshot:
     pin: int
 
 
-def _sum_dense(members: Sequence[Changes]) -> dict[str, NDArray[Any]]:
+def _sum_dense(members: Sequence[Changes]) -> Mapping[str, NDArray[Any]]:
     if len(members) == 1:
-        return dict(members[0].dense)
+        return members[0].dense
     total: dict[str, NDArray[Any]] = {}
     for member in members:
         for name, change in member.dense.items():

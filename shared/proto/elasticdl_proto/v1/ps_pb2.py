@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x65lasticdl_proto/v1/ps.proto\x12\x0c\x65lasticdl.v1\"\x07\n\x05\x43hunk\"\x0f\n\rStatusRequest\"\xe2\x01\n\x0eStatusResponse\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06num_ps\x18\x02 \x01(\x05\x12\x13\n\x0binitialized\x18\x03 \x01(\x08\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x12\n\ngeneration\x18\x05 \x01(\t\x12\x0c\n\x04rows\x18\x06 \x01(\x03\x12\r\n\x05\x62ytes\x18\x07 \x01(\x03\x12)\n\x06tables\x18\x08 \x03(\x0b\x32\x19.elasticdl.v1.TableStatus\x12\x0f\n\x07updates\x18\t \x01(\x03\x12\x10\n\x08rejected\x18\n \x01(\x03\x12\x0c\n\x04mode\x18\x0b \x01(\t\"l\n\x0bTableStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x10\n\x08\x61\x64mitted\x18\x04 \x01(\x03\x12\x0f\n\x07\x65victed\x18\x05 \x01(\x03\x12\x0f\n\x07refused\x18\x06 \x01(\x03\"\x95\x01\n\x05\x44\x65nse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x14\n\x0cweight_decay\x18\x05 \x01(\x08\x12\r\n\x05start\x18\x06 \x01(\x03\x12\x0c\n\x04stop\x18\x07 \x01(\x03\x12\x0e\n\x06\x62uffer\x18\x08 \x01(\x05\x12\x0f\n\x07version\x18\t \x01(\x03\"J\n\x05Table\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03\x64im\x18\x02 \x01(\x05\x12\x13\n\x0binitializer\x18\x03 \x01(\t\x12\x11\n\tinput_dim\x18\x04 \x01(\x03\"A\n\x04Rows\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x01(\x05\x12\x0e\n\x06values\x18\x03 \x01(\x05\x12\r\n\x05\x64type\x18\x04 \x01(\t\"|\n\x10PushModelRequest\x12\"\n\x05\x64\x65nse\x18\x01 \x03(\x0b\x32\x13.elasticdl.v1.Dense\x12#\n\x06tables\x18\x02 \x03(\x0b\x32\x13.elasticdl.v1.Table\x12\x11\n\toptimizer\x18\x03 \x01(\t\x12\x0c\n\x04mode\x18\x04 \x01(\t\"9\n\x11PushModelResponse\x12\x13\n\x0binitialized\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\x03\"<\n\x15PushTableInfosRequest\x12#\n\x06tables\x18\x01 \x03(\x0b\x32\x13.elasticdl.v1.Table\"\x07\n\x05\x45mpty\"v\n\x0bPullRequest\x12\x15\n\rdense_version\x18\x01 \x01(\x03\x12 \n\x04rows\x18\x02 \x03(\x0b\x32\x12.elasticdl.v1.Rows\x12\x0b\n\x03pin\x18\x03 \x01(\x03\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\x12\n\ngeneration\x18\x05 \x01(\t\"\xb9\x01\n\x0cPullResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\"\n\x05\x64\x65nse\x18\x02 \x03(\x0b\x32\x13.elasticdl.v1.Dense\x12 \n\x04rows\x18\x03 \x03(\x0b\x32\x12.elasticdl.v1.Rows\x12\x12\n\ngeneration\x18\x04 \x01(\t\x12\x13\n\x0binitialized\x18\x05 \x01(\x08\x12)\n\x05round\x18\x06 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"\xca\x01\n\x14PushGradientsRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x15\n\rlearning_rate\x18\x04 \x01(\x02\x12\"\n\x05\x64\x65nse\x18\x05 \x03(\x0b\x32\x13.elasticdl.v1.Dense\x12 \n\x04rows\x18\x06 \x03(\x0b\x32\x12.elasticdl.v1.Rows\x12\x12\n\ngeneration\x18\x07 \x01(\t\x12\x0e\n\x06\x63ommit\x18\x08 \x01(\x08\"Z\n\x15PushGradientsResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06replay\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x7f\n\x0fPushPullRequest\x12\x30\n\x04push\x18\x01 \x01(\x0b\x32\".elasticdl.v1.PushGradientsRequest\x12\'\n\x04pull\x18\x02 \x01(\x0b\x32\x19.elasticdl.v1.PullRequest\x12\x11\n\tpull_from\x18\x03 \x01(\x05\"o\n\x10PushPullResponse\x12\x31\n\x04push\x18\x01 \x01(\x0b\x32#.elasticdl.v1.PushGradientsResponse\x12(\n\x04pull\x18\x02 \x01(\x0b\x32\x1a.elasticdl.v1.PullResponse\"*\n\x06Member\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\"[\n\x0cRoundMembers\x12\r\n\x05round\x18\x01 \x01(\x03\x12%\n\x07members\x18\x02 \x03(\x0b\x32\x14.elasticdl.v1.Member\x12\x15\n\rlearning_rate\x18\x03 \x01(\x02\"O\n\x16\x43ommitGradientsRequest\x12$\n\x06member\x18\x01 \x01(\x0b\x32\x14.elasticdl.v1.Member\x12\x0f\n\x07version\x18\x02 \x01(\x03\"h\n\x17\x43ommitGradientsResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12*\n\x06\x63losed\x18\x03 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\">\n\x11\x41pplyRoundRequest\x12)\n\x05round\x18\x01 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"%\n\x12\x41pplyRoundResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\"$\n\x13\x43losedRoundsRequest\x12\r\n\x05since\x18\x01 \x01(\x03\"B\n\x14\x43losedRoundsResponse\x12*\n\x06rounds\x18\x01 \x03(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"\x13\n\x11\x46lushRoundRequest\"\x19\n\nPinRequest\x12\x0b\n\x03pin\x18\x01 \x01(\x03\"\x1e\n\x0bPinResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\"\x1b\n\x0cUnpinRequest\x12\x0b\n\x03pin\x18\x01 \x01(\x03\"\x0f\n\rUnpinResponse\" \n\x0bSaveRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\"7\n\tSavedFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"V\n\x0cSaveResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12&\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x17.elasticdl.v1.SavedFile\x12\r\n\x05model\x18\x03 \x01(\t\"K\n\x0eRestoreRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12&\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x17.elasticdl.v1.SavedFile\"0\n\x0fRestoreResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0c\n\x04rows\x18\x02 \x01(\x03\x32\xa4\t\n\x0fParameterServer\x12\x43\n\x06Status\x12\x1b.elasticdl.v1.StatusRequest\x1a\x1c.elasticdl.v1.StatusResponse\x12\x37\n\tPushModel\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk(\x01\x12\x43\n\x17PushEmbeddingTableInfos\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x41\n\x13PullDenseParameters\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk0\x01\x12@\n\x14PullEmbeddingVectors\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x30\n\x04Pull\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x39\n\rPushGradients\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x43\n\x15PushGradientsInPieces\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk(\x01\x12\x34\n\x08PushPull\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12^\n\x0f\x43ommitGradients\x12$.elasticdl.v1.CommitGradientsRequest\x1a%.elasticdl.v1.CommitGradientsResponse\x12O\n\nApplyRound\x12\x1f.elasticdl.v1.ApplyRoundRequest\x1a .elasticdl.v1.ApplyRoundResponse\x12U\n\x0c\x43losedRounds\x12!.elasticdl.v1.ClosedRoundsRequest\x1a\".elasticdl.v1.ClosedRoundsResponse\x12T\n\nFlushRound\x12\x1f.elasticdl.v1.FlushRoundRequest\x1a%.elasticdl.v1.CommitGradientsResponse\x12:\n\x03Pin\x12\x18.elasticdl.v1.PinRequest\x1a\x19.elasticdl.v1.PinResponse\x12@\n\x05Unpin\x12\x1a.elasticdl.v1.UnpinRequest\x1a\x1b.elasticdl.v1.UnpinResponse\x12=\n\x04Save\x12\x19.elasticdl.v1.SaveRequest\x1a\x1a.elasticdl.v1.SaveResponse\x12\x46\n\x07Restore\x12\x1c.elasticdl.v1.RestoreRequest\x1a\x1d.elasticdl.v1.RestoreResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x65lasticdl_proto/v1/ps.proto\x12\x0c\x65lasticdl.v1\"\x07\n\x05\x43hunk\"\x0f\n\rStatusRequest\"\xe2\x01\n\x0eStatusResponse\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06num_ps\x18\x02 \x01(\x05\x12\x13\n\x0binitialized\x18\x03 \x01(\x08\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x12\n\ngeneration\x18\x05 \x01(\t\x12\x0c\n\x04rows\x18\x06 \x01(\x03\x12\r\n\x05\x62ytes\x18\x07 \x01(\x03\x12)\n\x06tables\x18\x08 \x03(\x0b\x32\x19.elasticdl.v1.TableStatus\x12\x0f\n\x07updates\x18\t \x01(\x03\x12\x10\n\x08rejected\x18\n \x01(\x03\x12\x0c\n\x04mode\x18\x0b \x01(\t\"l\n\x0bTableStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x10\n\x08\x61\x64mitted\x18\x04 \x01(\x03\x12\x0f\n\x07\x65victed\x18\x05 \x01(\x03\x12\x0f\n\x07refused\x18\x06 \x01(\x03\"\x95\x01\n\x05\x44\x65nse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x14\n\x0cweight_decay\x18\x05 \x01(\x08\x12\r\n\x05start\x18\x06 \x01(\x03\x12\x0c\n\x04stop\x18\x07 \x01(\x03\x12\x0e\n\x06\x62uffer\x18\x08 \x01(\x05\x12\x0f\n\x07version\x18\t \x01(\x03\"J\n\x05Table\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03\x64im\x18\x02 \x01(\x05\x12\x13\n\x0binitializer\x18\x03 \x01(\t\x12\x11\n\tinput_dim\x18\x04 \x01(\x03\"A\n\x04Rows\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x01(\x05\x12\x0e\n\x06values\x18\x03 \x01(\x05\x12\r\n\x05\x64type\x18\x04 \x01(\t\"|\n\x10PushModelRequest\x12\"\n\x05\x64\x65nse\x18\x01 \x03(\x0b\x32\x13.elasticdl.v1.Dense\x12#\n\x06tables\x18\x02 \x03(\x0b\x32\x13.elasticdl.v1.Table\x12\x11\n\toptimizer\x18\x03 \x01(\t\x12\x0c\n\x04mode\x18\x04 \x01(\t\"9\n\x11PushModelResponse\x12\x13\n\x0binitialized\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\x03\"<\n\x15PushTableInfosRequest\x12#\n\x06tables\x18\x01 \x03(\x0b\x32\x13.elasticdl.v1.Table\"\x07\n\x05\x45mpty\"v\n\x0bPullRequest\x12\x15\n\rdense_version\x18\x01 \x01(\x03\x12 \n\x04rows\x18\x02 \x03(\x0b\x32\x12.elasticdl.v1.Rows\x12\x0b\n\x03pin\x18\x03 \x01(\x03\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\x12\n\ngeneration\x18\x05 \x01(\t\"\xb9\x01\n\x0cPullResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\"\n\x05\x64\x65nse\x18\x02 \x03(\x0b\x32\x13.elasticdl.v1.Dense\x12 \n\x04rows\x18\x03 \x03(\x0b\x32\x12.elasticdl.v1.Rows\x12\x12\n\ngeneration\x18\x04 \x01(\t\x12\x13\n\x0binitialized\x18\x05 \x01(\x08\x12)\n\x05round\x18\x06 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"\xca\x01\n\x14PushGradientsRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x15\n\rlearning_rate\x18\x04 \x01(\x02\x12\"\n\x05\x64\x65nse\x18\x05 \x03(\x0b\x32\x13.elasticdl.v1.Dense\x12 \n\x04rows\x18\x06 \x03(\x0b\x32\x12.elasticdl.v1.Rows\x12\x12\n\ngeneration\x18\x07 \x01(\t\x12\x0e\n\x06\x63ommit\x18\x08 \x01(\x08\"Z\n\x15PushGradientsResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06replay\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x7f\n\x0fPushPullRequest\x12\x30\n\x04push\x18\x01 \x01(\x0b\x32\".elasticdl.v1.PushGradientsRequest\x12\'\n\x04pull\x18\x02 \x01(\x0b\x32\x19.elasticdl.v1.PullRequest\x12\x11\n\tpull_from\x18\x03 \x01(\x05\">\n\rPushPullParts\x12\x0c\n\x04push\x18\x01 \x01(\x0c\x12\x0c\n\x04pull\x18\x02 \x01(\x0c\x12\x11\n\tpull_from\x18\x03 \x01(\x05\"o\n\x10PushPullResponse\x12\x31\n\x04push\x18\x01 \x01(\x0b\x32#.elasticdl.v1.PushGradientsResponse\x12(\n\x04pull\x18\x02 \x01(\x0b\x32\x1a.elasticdl.v1.PullResponse\"*\n\x06Member\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\"[\n\x0cRoundMembers\x12\r\n\x05round\x18\x01 \x01(\x03\x12%\n\x07members\x18\x02 \x03(\x0b\x32\x14.elasticdl.v1.Member\x12\x15\n\rlearning_rate\x18\x03 \x01(\x02\"O\n\x16\x43ommitGradientsRequest\x12$\n\x06member\x18\x01 \x01(\x0b\x32\x14.elasticdl.v1.Member\x12\x0f\n\x07version\x18\x02 \x01(\x03\"h\n\x17\x43ommitGradientsResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12*\n\x06\x63losed\x18\x03 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\">\n\x11\x41pplyRoundRequest\x12)\n\x05round\x18\x01 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"%\n\x12\x41pplyRoundResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\"$\n\x13\x43losedRoundsRequest\x12\r\n\x05since\x18\x01 \x01(\x03\"B\n\x14\x43losedRoundsResponse\x12*\n\x06rounds\x18\x01 \x03(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"\x13\n\x11\x46lushRoundRequest\"\x19\n\nPinRequest\x12\x0b\n\x03pin\x18\x01 \x01(\x03\"\x1e\n\x0bPinResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\"\x1b\n\x0cUnpinRequest\x12\x0b\n\x03pin\x18\x01 \x01(\x03\"\x0f\n\rUnpinResponse\" \n\x0bSaveRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\"7\n\tSavedFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"V\n\x0cSaveResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12&\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x17.elasticdl.v1.SavedFile\x12\r\n\x05model\x18\x03 \x01(\t\"K\n\x0eRestoreRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12&\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x17.elasticdl.v1.SavedFile\"0\n\x0fRestoreResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0c\n\x04rows\x18\x02 \x01(\x03\x32\xa4\t\n\x0fParameterServer\x12\x43\n\x06Status\x12\x1b.elasticdl.v1.StatusRequest\x1a\x1c.elasticdl.v1.StatusResponse\x12\x37\n\tPushModel\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk(\x01\x12\x43\n\x17PushEmbeddingTableInfos\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x41\n\x13PullDenseParameters\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk0\x01\x12@\n\x14PullEmbeddingVectors\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x30\n\x04Pull\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x39\n\rPushGradients\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x43\n\x15PushGradientsInPieces\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk(\x01\x12\x34\n\x08PushPull\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12^\n\x0f\x43ommitGradients\x12$.elasticdl.v1.CommitGradientsRequest\x1a%.elasticdl.v1.CommitGradientsResponse\x12O\n\nApplyRound\x12\x1f.elasticdl.v1.ApplyRoundRequest\x1a .elasticdl.v1.ApplyRoundResponse\x12U\n\x0c\x43losedRounds\x12!.elasticdl.v1.ClosedRoundsRequest\x1a\".elasticdl.v1.ClosedRoundsResponse\x12T\n\nFlushRound\x12\x1f.elasticdl.v1.FlushRoundRequest\x1a%.elasticdl.v1.CommitGradientsResponse\x12:\n\x03Pin\x12\x18.elasticdl.v1.PinRequest\x1a\x19.elasticdl.v1.PinResponse\x12@\n\x05Unpin\x12\x1a.elasticdl.v1.UnpinRequest\x1a\x1b.elasticdl.v1.UnpinResponse\x12=\n\x04Save\x12\x19.elasticdl.v1.SaveRequest\x1a\x1a.elasticdl.v1.SaveResponse\x12\x46\n\x07Restore\x12\x1c.elasticdl.v1.RestoreRequest\x1a\x1d.elasticdl.v1.RestoreResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -63,44 +63,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUSHGRADIENTSRESPONSE']._serialized_end=1564
   _globals['_PUSHPULLREQUEST']._serialized_start=1566
   _globals['_PUSHPULLREQUEST']._serialized_end=1693
-  _globals['_PUSHPULLRESPONSE']._serialized_start=1695
-  _globals['_PUSHPULLRESPONSE']._serialized_end=1806
-  _globals['_MEMBER']._serialized_start=1808
-  _globals['_MEMBER']._serialized_end=1850
-  _globals['_ROUNDMEMBERS']._serialized_start=1852
-  _globals['_ROUNDMEMBERS']._serialized_end=1943
-  _globals['_COMMITGRADIENTSREQUEST']._serialized_start=1945
-  _globals['_COMMITGRADIENTSREQUEST']._serialized_end=2024
-  _globals['_COMMITGRADIENTSRESPONSE']._serialized_start=2026
-  _globals['_COMMITGRADIENTSRESPONSE']._serialized_end=2130
-  _globals['_APPLYROUNDREQUEST']._serialized_start=2132
-  _globals['_APPLYROUNDREQUEST']._serialized_end=2194
-  _globals['_APPLYROUNDRESPONSE']._serialized_start=2196
-  _globals['_APPLYROUNDRESPONSE']._serialized_end=2233
-  _globals['_CLOSEDROUNDSREQUEST']._serialized_start=2235
-  _globals['_CLOSEDROUNDSREQUEST']._serialized_end=2271
-  _globals['_CLOSEDROUNDSRESPONSE']._serialized_start=2273
-  _globals['_CLOSEDROUNDSRESPONSE']._serialized_end=2339
-  _globals['_FLUSHROUNDREQUEST']._serialized_start=2341
-  _globals['_FLUSHROUNDREQUEST']._serialized_end=2360
-  _globals['_PINREQUEST']._serialized_start=2362
-  _globals['_PINREQUEST']._serialized_end=2387
-  _globals['_PINRESPONSE']._serialized_start=2389
-  _globals['_PINRESPONSE']._serialized_end=2419
-  _globals['_UNPINREQUEST']._serialized_start=2421
-  _globals['_UNPINREQUEST']._serialized_end=2448
-  _globals['_UNPINRESPONSE']._serialized_start=2450
-  _globals['_UNPINRESPONSE']._serialized_end=2465
-  _globals['_SAVEREQUEST']._serialized_start=2467
-  _globals['_SAVEREQUEST']._serialized_end=2499
-  _globals['_SAVEDFILE']._serialized_start=2501
-  _globals['_SAVEDFILE']._serialized_end=2556
-  _globals['_SAVERESPONSE']._serialized_start=2558
-  _globals['_SAVERESPONSE']._serialized_end=2644
-  _globals['_RESTOREREQUEST']._serialized_start=2646
-  _globals['_RESTOREREQUEST']._serialized_end=2721
-  _globals['_RESTORERESPONSE']._serialized_start=2723
-  _globals['_RESTORERESPONSE']._serialized_end=2771
-  _globals['_PARAMETERSERVER']._serialized_start=2774
-  _globals['_PARAMETERSERVER']._serialized_end=3962
+  _globals['_PUSHPULLPARTS']._serialized_start=1695
+  _globals['_PUSHPULLPARTS']._serialized_end=1757
+  _globals['_PUSHPULLRESPONSE']._serialized_start=1759
+  _globals['_PUSHPULLRESPONSE']._serialized_end=1870
+  _globals['_MEMBER']._serialized_start=1872
+  _globals['_MEMBER']._serialized_end=1914
+  _globals['_ROUNDMEMBERS']._serialized_start=1916
+  _globals['_ROUNDMEMBERS']._serialized_end=2007
+  _globals['_COMMITGRADIENTSREQUEST']._serialized_start=2009
+  _globals['_COMMITGRADIENTSREQUEST']._serialized_end=2088
+  _globals['_COMMITGRADIENTSRESPONSE']._serialized_start=2090
+  _globals['_COMMITGRADIENTSRESPONSE']._serialized_end=2194
+  _globals['_APPLYROUNDREQUEST']._serialized_start=2196
+  _globals['_APPLYROUNDREQUEST']._serialized_end=2258
+  _globals['_APPLYROUNDRESPONSE']._serialized_start=2260
+  _globals['_APPLYROUNDRESPONSE']._serialized_end=2297
+  _globals['_CLOSEDROUNDSREQUEST']._serialized_start=2299
+  _globals['_CLOSEDROUNDSREQUEST']._serialized_end=2335
+  _globals['_CLOSEDROUNDSRESPONSE']._serialized_start=2337
+  _globals['_CLOSEDROUNDSRESPONSE']._serialized_end=2403
+  _globals['_FLUSHROUNDREQUEST']._serialized_start=2405
+  _globals['_FLUSHROUNDREQUEST']._serialized_end=2424
+  _globals['_PINREQUEST']._serialized_start=2426
+  _globals['_PINREQUEST']._serialized_end=2451
+  _globals['_PINRESPONSE']._serialized_start=2453
+  _globals['_PINRESPONSE']._serialized_end=2483
+  _globals['_UNPINREQUEST']._serialized_start=2485
+  _globals['_UNPINREQUEST']._serialized_end=2512
+  _globals['_UNPINRESPONSE']._serialized_start=2514
+  _globals['_UNPINRESPONSE']._serialized_end=2529
+  _globals['_SAVEREQUEST']._serialized_start=2531
+  _globals['_SAVEREQUEST']._serialized_end=2563
+  _globals['_SAVEDFILE']._serialized_start=2565
+  _globals['_SAVEDFILE']._serialized_end=2620
+  _globals['_SAVERESPONSE']._serialized_start=2622
+  _globals['_SAVERESPONSE']._serialized_end=2708
+  _globals['_RESTOREREQUEST']._serialized_start=2710
+  _globals['_RESTOREREQUEST']._serialized_end=2785
+  _globals['_RESTORERESPONSE']._serialized_start=2787
+  _globals['_RESTORERESPONSE']._serialized_end=2835
+  _globals['_PARAMETERSERVER']._serialized_start=2838
+  _globals['_PARAMETERSERVER']._serialized_end=4026
 # @@protoc_insertion_point(module_scope)

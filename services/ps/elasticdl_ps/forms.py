@@ -1,0 +1,292 @@
+"""The forms of pushes and pulls: what the names in them stand for, looked up once and not at every step.
+
+A worker names the same parameters, tables and buffers at every step; only numbers such as the version change. Encoded
+messages may be joined, and so also cut between any two fields: where a header has the encoded names of an earlier one
+in it and what is before and behind them can be decoded, it names the same, whatever the numbers are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.model import DenseKind
+from elasticdl_proto.v1 import ps_pb2
+from elasticdl_ps.store.dense import DensePart, DenseValue
+from elasticdl_ps.store.partition import Partition
+from elasticdl_ps.store.table import EmbeddingTable
+from elasticdl_runtime.convert.parameters import check_wire_dtype, dense_to_message
+
+_REMEMBERED = 16
+"""Forms of either kind; a job has one or two."""
+_ROW_BYTES = 256
+"""What finding a row costs, in bytes that could be copied meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class DensePlace:
+    """Where a push has the gradient of a dense parameter, or the difference of state.
+
+    Attributes:
+        part: the slice that it is for.
+        buffer: which buffer.
+        dtype: of its numbers.
+        what: for errors.
+    """
+
+    part: DensePart
+    buffer: int
+    dtype: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPlace:
+    """Where a push has the gradients of a table.
+
+    Attributes:
+        table: the table.
+        ids: which buffer has the ids.
+        values: which buffer has the gradients.
+        dtype: of the gradients on the wire.
+        what: for errors.
+    """
+
+    table: EmbeddingTable
+    ids: int
+    values: int
+    dtype: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class PushForm:
+    """What a push names.
+
+    Attributes:
+        tables: the partition's tables at that time; a partition that has others has other parts, too.
+        dense: the dense parameters.
+        rows: the tables.
+        words: whether all numbers are float32 or integers, so that one look at the whole frame can tell that no
+            gradient is infinite or NaN.
+    """
+
+    tables: Mapping[str, EmbeddingTable]
+    dense: tuple[DensePlace, ...]
+    rows: tuple[RowsPlace, ...]
+    words: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PullForm:
+    """What a pull names.
+
+    Attributes:
+        tables: the partition's tables at that time.
+        rows: the tables that it asks for, and the buffers of their ids.
+    """
+
+    tables: Mapping[str, EmbeddingTable]
+    rows: tuple[tuple[EmbeddingTable, int], ...]
+    _answers: dict[tuple[str, int], tuple[tuple[DensePart, ...], ps_pb2.PullResponse]] = field(default_factory=dict)
+
+    def answer(self, dtype: str, parts: tuple[DensePart, ...]) -> ps_pb2.PullResponse:
+        """What ``describe`` says, remembered from pull to pull. Copy it.
+
+        Args:
+            dtype: of rows on the wire.
+            parts: the dense parameters that are sent.
+        """
+        known = self._answers.get((dtype, len(parts)))
+        if known is None or known[0] != parts:
+            known = self._answers[dtype, len(parts)] = parts, self.describe(dtype, parts)
+        return known[1]
+
+    def describe(self, dtype: str, parts: Sequence[DensePart | DenseValue]) -> ps_pb2.PullResponse:
+        """The names and places in the answer: first dense parameters, then rows."""
+        dense = [
+            dense_to_message(part.spec, part.start, part.stop, index, part.version)
+            for index, part in enumerate(parts)
+        ]
+        rows = [
+            ps_pb2.Rows(table=table.spec.name, values=len(parts) + index, dtype=dtype)
+            for index, (table, _) in enumerate(self.rows)
+        ]
+        return ps_pb2.PullResponse(dense=dense, rows=rows)
+
+
+@dataclass(frozen=True, slots=True)
+class PushMessage:
+    """A push that has come.
+
+    Attributes:
+        request: decoded, without names if the form is known.
+        form: what it names, if that was sent before.
+        header: the encoded request.
+        frame: the whole message.
+        buffers: the buffers of the push.
+    """
+
+    request: ps_pb2.PushGradientsRequest
+    form: PushForm | None
+    header: bytes
+    frame: bytes
+    buffers: list[memoryview]
+
+    def cost(self) -> float:
+        """About how many bytes are touched, a row that has to be found counting as some; infinite if not known."""
+        if self.form is None:
+            return math.inf
+        ids = sum(len(self.buffers[place.ids]) for place in self.form.rows if 0 <= place.ids < len(self.buffers)) // 8
+        return len(self.frame) + ids * _ROW_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class PullMessage:
+    """A pull that has come.
+
+    Attributes:
+        request: decoded, without names if the form is known.
+        form: what it names, if that was asked for before.
+        header: the encoded request.
+        buffers: the buffers of the pull.
+    """
+
+    request: ps_pb2.PullRequest
+    form: PullForm | None
+    header: bytes
+    buffers: list[memoryview]
+
+    def cost(self, partition: Partition) -> float:
+        """As of a push; all dense parameters count."""
+        if self.form is None:
+            return math.inf
+        cost = partition.dense.value_bytes
+        for table, index in self.form.rows:
+            if 0 <= index < len(self.buffers):
+                cost += len(self.buffers[index]) // 8 * (table.dim * 4 + _ROW_BYTES)
+        return cost
+
+
+Form = TypeVar("Form", bound=PushForm | PullForm)
+
+
+class Forms:
+    """The forms that were seen last. May be used from any thread.
+
+    Args:
+        partition: has what is named.
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._pushes: _Known[PushForm] = _Known()
+        self._pulls: _Known[PullForm] = _Known()
+
+    def forget(self) -> None:
+        """Lets go of tables and parameters that the partition may not have any more."""
+        self._pushes, self._pulls = _Known(), _Known()
+
+    def read_push(self, data: bytes) -> tuple[ps_pb2.PushGradientsRequest, PushForm | None]:
+        """Decodes a push; the request of a form that is known has no names.
+
+        Raises:
+            DecodeError: it is none.
+        """
+        request = ps_pb2.PushGradientsRequest()
+        return request, self._pushes.read(data, request, self._partition)
+
+    def read_pull(self, data: bytes) -> tuple[ps_pb2.PullRequest, PullForm | None]:
+        """Decodes a pull; the request of a form that is known has no names.
+
+        Raises:
+            DecodeError: it is none.
+        """
+        request = ps_pb2.PullRequest()
+        return request, self._pulls.read(data, request, self._partition)
+
+    def learn_push(self, request: ps_pb2.PushGradientsRequest, data: bytes) -> PushForm:
+        """Looks up what a push names.
+
+        Raises:
+            InvalidInputError: a name is unknown or comes twice, or a slice is not the one that is here.
+        """
+        form = _push_form(self._partition, request)
+        names = ps_pb2.PushGradientsRequest(dense=request.dense, rows=request.rows)
+        self._pushes.keep(data, names.SerializeToString(), form, self._partition)
+        return form
+
+    def learn_pull(self, request: ps_pb2.PullRequest, data: bytes) -> PullForm:
+        """Looks up what a pull names.
+
+        Raises:
+            InvalidInputError: a table is unknown.
+        """
+        tables = self._partition.tables
+        form = PullForm(tables, tuple((self._partition.table(entry.table), entry.ids) for entry in request.rows))
+        self._pulls.keep(data, ps_pb2.PullRequest(rows=request.rows).SerializeToString(), form, self._partition)
+        return form
+
+
+class _Known(Generic[Form]):
+    """Forms by the bytes of their names. The tuple is replaced and never changed: threads read it as it was."""
+
+    def __init__(self) -> None:
+        self._forms: tuple[tuple[bytes, Form], ...] = ()
+
+    def read(self, data: bytes, message: Any, partition: Partition) -> Form | None:
+        """Decodes into ``message``; the form, if it is known, is left out there."""
+        for names, form in self._forms:
+            at = data.find(names) if form.tables is partition.tables else -1
+            if at < 0:
+                continue
+            try:
+                message.ParseFromString(data[:at])
+                message.MergeFromString(data[at + len(names) :])
+            except DecodeError:
+                continue  # what looks like names is the inside of something else
+            if not message.rows and not getattr(message, "dense", ()):
+                return form
+        message.ParseFromString(data)
+        return None
+
+    def keep(self, data: bytes, names: bytes, form: Form, partition: Partition) -> None:
+        """Remembers a form, if its names are in one place of the message."""
+        if names and names in data:
+            tables = partition.tables
+            others = [pair for pair in self._forms if pair[0] != names and pair[1].tables is tables]
+            self._forms = ((names, form), *others[: _REMEMBERED - 1])
+
+
+def _push_form(partition: Partition, request: ps_pb2.PushGradientsRequest) -> PushForm:
+    tables = partition.tables
+    dense: dict[str, DensePlace] = {}
+    for message in request.dense:
+        what = f"the gradient of {message.name!r}"
+        part = partition.dense.part(message.name)
+        if part is None or (part.start, part.stop) != (message.start, message.stop):
+            held = "nothing" if part is None else f"[{part.start}, {part.stop})"
+            raise InvalidInputError(
+                f"{what} is for [{message.start}, {message.stop}), of which this PS holds {held}",
+                fix="place parameters as place_dense does",
+            )
+        if message.name in dense:
+            raise InvalidInputError(f"{what} comes twice", fix="send it once")
+        dtype = part.spec.dtype if part.spec.kind is DenseKind.STATE else "float32"
+        dense[message.name] = DensePlace(part, message.buffer, dtype, what)
+    rows: dict[str, RowsPlace] = {}
+    for entry in request.rows:
+        if entry.table in rows:
+            raise InvalidInputError(f"gradients of the table {entry.table!r} come twice", fix="send them merged")
+        what = f"the gradients of the table {entry.table!r}"
+        wire_dtype = check_wire_dtype(entry.dtype)
+        rows[entry.table] = RowsPlace(partition.table(entry.table), entry.ids, entry.values, wire_dtype, what)
+    words = all(place.dtype == "float32" or np.dtype(place.dtype).kind != "f" for place in dense.values())
+    words &= all(place.dtype == "float32" for place in rows.values())
+    return PushForm(tables, tuple(dense.values()), tuple(rows.values()), words)
