@@ -340,6 +340,49 @@ async def test_a_namespace_sees_its_own_jobs_and_only_numbers_of_others(cluster:
     assert (await c.get("/scheduler/decisions", "ads-token", job=theirs))["decisions"] == []
 
 
+async def test_no_reason_or_event_names_a_job_of_another_namespace(cluster: Any) -> None:
+    c = await cluster()
+    for name, workers in (("ads", 2), ("vision", 1)):
+        job_id = await c.submit(f"{name}-token", name=name, min_workers=workers, max_workers=workers)
+        await c.decide()
+        await c.start(job_id, workers)
+    ahead = await c.submit("vision-token", name="ahead", min_workers=4, max_workers=4)
+    await c.decide()
+    mine = await c.submit("ads-token", name="mine")
+    await c.decide()
+    behind = "came first and waits for 4 workers"
+    for path in (f"/jobs/{mine}", "/jobs"):
+        found = await c.get(path, "ads-token")
+        job = found["jobs"][0] if path == "/jobs" else found
+        assert f"would delay another team's job, which {behind}" in job["target_reason"]
+    changed = await c.raw("PATCH", f"/jobs/{mine}", "ads-token", json={"max_workers": 2})
+    stopped = await c.raw("POST", f"/jobs/{mine}/suspend", "ads-token")
+    for answer in (changed, stopped):
+        assert behind in answer.json()["target_reason"]
+        assert ahead not in answer.text
+    # Whoever may see the other job is told its name, also where only one namespace is asked for.
+    for jobs in ((await c.get("/jobs", namespace="ads"))["jobs"], [await c.get(f"/jobs/{mine}")]):
+        assert f"would delay {ahead}, which {behind}" in jobs[0]["target_reason"]
+
+
+async def test_an_evicted_job_is_not_told_who_of_another_namespace_came(cluster: Any) -> None:
+    c = await cluster()
+    mine = await c.submit("ads-token", name="mine", min_workers=2, max_workers=4)
+    await c.decide()
+    await c.start(mine, 4)
+    theirs = await c.submit("vision-token", name="theirs", min_workers=4, max_workers=4, priority=5)
+    await c.decide()
+
+    async def evicting(token: str) -> Any:
+        events = await c.get(f"/jobs/{mine}/events", token)
+        return next(event for event in events if event["kind"] == "evicting")
+
+    assert (await evicting(""))["detail"]["blockers"] == [theirs]
+    hidden = await evicting("ads-token")
+    assert hidden["detail"]["blockers"] == []
+    assert hidden["message"].startswith("workers 4 -> 0: evicted")
+
+
 async def test_prometheus_hears_of_the_scheduler(cluster: Any) -> None:
     c = await cluster()
     await c.submit(min_workers=4, max_workers=4)

@@ -58,7 +58,7 @@ async def events(
     """
     job = await find(api, user, job_id)
     if "text/event-stream" not in request.headers.get("accept", ""):
-        rows = await api.jobs.events(job_id, after=after, limit=limit)
+        rows = await api.jobs.events(job_id, namespace=user.namespace, after=after, limit=limit)
         return JSONResponse(jsonable_encoder([_event(row) for row in rows]))
     start = after if last_event_id is None else _event_id(last_event_id)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -135,7 +135,7 @@ async def _stream(api: Api, user: User, job: JobRecord, after: int) -> AsyncIter
             try:
                 # The job first: a terminal state that is seen has its event among those that are read next.
                 job = await api.jobs.get(job.id, namespace=user.namespace)
-                rows = await api.jobs.events(job.id, after=after, limit=500)
+                rows = await api.jobs.events(job.id, namespace=user.namespace, after=after, limit=500)
             except UnavailableError:
                 yield ": the database does not answer\n\n"
                 await wait(changed, STATUS_EVERY_S)

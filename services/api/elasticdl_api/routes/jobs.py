@@ -102,13 +102,13 @@ async def list_jobs(
     if namespace is not None and user.namespace not in (None, namespace):
         return {"jobs": [], "next_page_token": None}
     filters = Filters(
-        namespace=namespace or user.namespace,
+        namespace=namespace,
         states=[str(item) for item in state or ()],
         name=name,
         labels=_labels(label or []),
     )
     before = None if page_token is None else _read_page_token(page_token)
-    found = await api.jobs.page(filters, limit=limit + 1, before=before)
+    found = await api.jobs.page(filters, namespace=user.namespace, limit=limit + 1, before=before)
     page = found[:limit]
     return {
         "jobs": [schemas.job_summary(job) for job in page],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from elasticdl_api.store.database import Database
 from elasticdl_api.store.records import JobRecord
 from elasticdl_core.errors import ConflictError, NotFoundError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.scheduling.explanation import visible
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _FINAL_REQUESTS = {
@@ -67,7 +68,7 @@ class JobStore:
     """Jobs in Postgres, for the public routes.
 
     Every method may raise UnavailableError. ``namespace`` None sees all namespaces; an object of another
-    namespace does not exist.
+    namespace does not exist, and reasons and events name no job of another namespace.
 
     Args:
         database: the pool.
@@ -125,18 +126,25 @@ class JobStore:
             return await _get(connection, job_id, namespace)
 
     async def page(
-        self, filters: Filters, *, limit: int, before: tuple[datetime, str] | None = None
+        self,
+        filters: Filters,
+        *,
+        namespace: str | None,
+        limit: int,
+        before: tuple[datetime, str] | None = None,
     ) -> list[JobRecord]:
         """Jobs that match, newest first.
 
         Args:
             filters: which.
+            namespace: the only one that the reader sees, whichever is asked for.
             limit: at most that many.
             before: creation time and id of the last job of the page before.
         """
         query = select(t.jobs)
-        if filters.namespace is not None:
-            query = query.where(t.jobs.c.namespace == filters.namespace)
+        for wanted in (filters.namespace, namespace):
+            if wanted is not None:
+                query = query.where(t.jobs.c.namespace == wanted)
         if filters.states:
             query = query.where(t.jobs.c.state.in_(filters.states))
         if filters.name is not None:
@@ -147,7 +155,8 @@ class JobStore:
             query = query.where(tuple_(t.jobs.c.created_at, t.jobs.c.id) < tuple_(*before))
         query = query.order_by(t.jobs.c.created_at.desc(), t.jobs.c.id.desc()).limit(limit)
         async with self._database.transaction() as connection:
-            return [JobRecord.of(row) for row in (await connection.execute(query)).mappings()]
+            rows = (await connection.execute(query)).mappings().all()
+            return await _records(connection, rows, namespace)
 
     async def settings(
         self, job_id: str, *, namespace: str | None, changes: Mapping[str, int], if_match: str | None
@@ -224,7 +233,7 @@ class JobStore:
                 raise ConflictError(f"job {job_id} is {job.state}", fix="cancel it first, and wait until it is over")
             await connection.execute(delete(t.jobs).where(t.jobs.c.id == job_id))
 
-    async def events(self, job_id: str, *, after: int, limit: int) -> list[dict[str, Any]]:
+    async def events(self, job_id: str, *, namespace: str | None, after: int, limit: int) -> list[dict[str, Any]]:
         """Events of a job after an id, oldest first."""
         query = (
             select(t.events)
@@ -233,7 +242,16 @@ class JobStore:
             .limit(limit)
         )
         async with self._database.transaction() as connection:
-            return [dict(row) for row in (await connection.execute(query)).mappings()]
+            rows = [dict(row) for row in (await connection.execute(query)).mappings()]
+            hidden = await _hidden(connection, [row["detail"] for row in rows], namespace)
+        for row in rows:
+            unseen = [one for one in _blockers(row["detail"]) if one in hidden]
+            if unseen:
+                seen = [one for one in _blockers(row["detail"]) if one not in hidden]
+                text = visible(str(row["detail"].get("text", "")), unseen)
+                row["detail"] = {**row["detail"], "blockers": seen, "text": text}
+                row["message"] = visible(row["message"], unseen)
+        return rows
 
     async def belongings(self, job_id: str) -> dict[str, list[dict[str, Any]]]:
         """Checkpoints, evaluations and artifacts of a job, oldest first."""
@@ -326,7 +344,7 @@ async def _submitted(connection: AsyncConnection, namespace: str, key: str, body
             f"the Idempotency-Key {key!r} was used with another body (job {row['id']})",
             fix="use a new key for a new job, or send the same body again",
         )
-    return JobRecord.of(row)
+    return (await _records(connection, [row], namespace))[0]
 
 
 async def _insert_job(connection: AsyncConnection, namespace: str, spec: JobSpec) -> JobRecord:
@@ -358,7 +376,37 @@ async def _get(connection: AsyncConnection, job_id: str, namespace: str | None, 
     row = (await connection.execute(query)).mappings().one_or_none()
     if row is None:
         raise NotFoundError(f"there is no job {job_id}", fix="list the jobs with GET /jobs")
-    return JobRecord.of(row)
+    return (await _records(connection, [row], namespace))[0]
+
+
+async def _records(
+    connection: AsyncConnection, rows: Sequence[Mapping[Any, Any]], namespace: str | None
+) -> list[JobRecord]:
+    """Rows of ``jobs`` as a reader of that namespace may see them."""
+    hidden = await _hidden(connection, [row["target_detail"] for row in rows], namespace)
+    records = []
+    for row in rows:
+        record = JobRecord.of(row)
+        unseen = [one for one in _blockers(row["target_detail"]) if one in hidden]
+        records.append(replace(record, target_reason=visible(record.target_reason, unseen)) if unseen else record)
+    return records
+
+
+async def _hidden(
+    connection: AsyncConnection, details: Sequence[Mapping[str, Any]], namespace: str | None
+) -> frozenset[str]:
+    """The jobs named as blockers that a reader of that namespace does not see; one that is gone is nobody's."""
+    named = frozenset(one for detail in details for one in _blockers(detail))
+    if namespace is None or not named:
+        return frozenset()
+    query = select(t.jobs.c.id).where(t.jobs.c.id.in_(sorted(named)), t.jobs.c.namespace == namespace)
+    return named - frozenset((await connection.execute(query)).scalars())
+
+
+def _blockers(detail: Mapping[str, Any]) -> list[str]:
+    """The jobs that a reason of the scheduler names."""
+    found = detail.get("blockers")
+    return [str(one) for one in found] if isinstance(found, list) else []
 
 
 def _require_match(job: JobRecord, if_match: str | None) -> None:
