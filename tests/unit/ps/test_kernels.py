@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_ps.kernels import codes, load_kernels
+from elasticdl_ps.kernels import codes, compiled_rows, compiled_updates, load_kernels
 from elasticdl_ps.kernels.lines import NONE_GROWN, make_map
 
 pytestmark = pytest.mark.unit
@@ -107,6 +108,22 @@ def test_merging_adds_up_rows_of_equal_ids(ids: list[int]) -> None:
         assert kernels.has_duplicates(array) == (count < len(ids))
         results.append(out_values[:count])
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)
+
+
+def test_addresses_stay_whole_numbers() -> None:
+    """To numba a uint64 to which an int64 is added is a float64, so that an address is converted at each access."""
+    ids, rows = np.arange(3), np.ones((3, 8), np.float32)
+    calls = {
+        compiled_rows.gather: (rows, ids, rows.copy()),
+        compiled_rows.merge_rows: (ids, rows, ids.copy(), rows.copy()),
+        compiled_updates.sgd: (rows, ids, rows.copy(), np.ones(8, np.float32)),
+    }
+    for kernel, arguments in calls.items():
+        fresh = numba.njit(kernel.py_func)
+        fresh(*arguments)
+        (code,) = fresh.inspect_llvm().values()
+        assert "fptosi" not in code
+        assert "fptoui" not in code
 
 
 def test_gather_and_scatter_copy_the_leading_columns() -> None:

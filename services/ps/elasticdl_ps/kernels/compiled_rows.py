@@ -43,10 +43,10 @@ _LAST_SLOT_AT = 4 * (SLOTS - 1)
 _LAST_BIT = np.uint64(1 << (SLOTS - 1))
 _ALL_SLOTS = np.uint64((1 << SLOTS) - 1)
 _TAGS_AT = 4 * SLOTS
-_AHEAD_U, _FAR_U = np.uint64(_AHEAD), np.uint64(2 * _AHEAD)
+_FAR = 2 * _AHEAD
+_FAR_U = np.uint64(_FAR)
 _EXPONENT = np.uint32(0x7F800000)
 _EIGHT_BYTES = 32
-_LONG_ROW = 128
 _ZERO = np.float32(0)
 
 
@@ -103,39 +103,47 @@ def place(line, tag, row):
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _ask(base, before, after, grown_from, keys_base, query, i):
-    """Prefetches the line of ``query[i + 2 * _AHEAD]``, and the key that the line of ``i + _AHEAD`` names.
+def _ask_line(base, before, after, grown_from, id_at, codes, i):
+    """Prefetches the line of id ``i``, which is at an address, and keeps the id's hash."""
+    code = hash_id(read_long(id_at))
+    write_long(codes + i * 8, np.int64(code))
+    prefetch(line_of(base, before, after, grown_from, code))
 
-    Addresses come from outside the loop: to ask an array for its own costs two atomic operations.
-    """
-    n = np.uint64(query.shape[0])
-    if i + _FAR_U < n:
-        prefetch(line_of(base, before, after, grown_from, hash_id(query[i + _FAR_U])))
-    if i + _AHEAD_U < n:
-        code = hash_id(query[i + _AHEAD_U])
-        line = line_of(base, before, after, grown_from, code)
-        found = equal_bytes(line + _TAGS_AT, tag_of(code)) & _ALL_SLOTS
-        if found == _NONE:
-            # Most likely in the next line, if at all.
-            line += _LINE
-            found = equal_bytes(line + _TAGS_AT, tag_of(code)) | _LAST_BIT
-        prefetch(keys_base + (np.int64(read_word(line + np.int64(lowest_bit(found) << _TWO))) - 1) * 8)
+
+@njit(nogil=True, cache=True, inline="always")
+def _ask_key(base, before, after, grown_from, keys_base, codes, i):
+    """Prefetches the key that the line of id ``i`` names."""
+    code = np.uint64(read_long(codes + i * 8))
+    line = line_of(base, before, after, grown_from, code)
+    found = equal_bytes(line + _TAGS_AT, tag_of(code)) & _ALL_SLOTS
+    if found == _NONE:
+        # Most likely in the next line, if at all.
+        line += _LINE
+        found = equal_bytes(line + _TAGS_AT, tag_of(code)) | _LAST_BIT
+    prefetch(keys_base + (np.int64(read_word(line + np.int64(lowest_bit(found) << _TWO))) - 1) * 8)
 
 
 @njit(nogil=True, cache=True)
 def find(table, shape, keys, query, out):
     """Looks ids up; ``out`` gets rows, -1 where missing. Returns the number missing."""
     missing = 0
-    base, keys_base = table.ctypes.data, keys.ctypes.data
+    base, keys_base = np.int64(table.ctypes.data), np.int64(keys.ctypes.data)
     before, after, grown_from = shape[0], shape[1], shape[2]
-    for i in range(np.uint64(query.shape[0])):
-        _ask(base, before, after, grown_from, keys_base, query, i)
-        key = query[i]
-        code = hash_id(key)
-        row = _probe(line_of(base, before, after, grown_from, code), keys_base, key, tag_of(code))
-        out[i] = row
-        if row < 0:
-            missing += 1
+    n = query.shape[0]
+    # Until a row is known its place has the hash of the id.
+    ids, step, codes = np.int64(query.ctypes.data), query.strides[0], np.int64(out.ctypes.data)
+    for i in range(min(_FAR, n)):
+        _ask_line(base, before, after, grown_from, ids + i * step, codes, i)
+    for i in range(n):
+        if i + _FAR < n:
+            _ask_line(base, before, after, grown_from, ids + (i + _FAR) * step, codes, i + _FAR)
+        if i + _AHEAD < n:
+            _ask_key(base, before, after, grown_from, keys_base, codes, i + _AHEAD)
+        code = np.uint64(read_long(codes + i * 8))
+        line = line_of(base, before, after, grown_from, code)
+        row = _probe(line, keys_base, read_long(ids + i * step), tag_of(code))
+        write_long(codes + i * 8, row)
+        missing += row < 0
     return missing
 
 
@@ -145,20 +153,26 @@ def find_or_insert(table, shape, keys, query, out, count):
 
     ``keys`` and the map have room for ``len(query)`` more. A missing id that comes twice gets one row.
     """
-    base, keys_base = table.ctypes.data, keys.ctypes.data
+    base, keys_base = np.int64(table.ctypes.data), np.int64(keys.ctypes.data)
     before, after, grown_from = shape[0], shape[1], shape[2]
-    for i in range(np.uint64(query.shape[0])):
-        _ask(base, before, after, grown_from, keys_base, query, i)
-        key = query[i]
-        code = hash_id(key)
+    n = query.shape[0]
+    ids, step, codes = np.int64(query.ctypes.data), query.strides[0], np.int64(out.ctypes.data)
+    for i in range(min(_FAR, n)):
+        _ask_line(base, before, after, grown_from, ids + i * step, codes, i)
+    for i in range(n):
+        if i + _FAR < n:
+            _ask_line(base, before, after, grown_from, ids + (i + _FAR) * step, codes, i + _FAR)
+        if i + _AHEAD < n:
+            _ask_key(base, before, after, grown_from, keys_base, codes, i + _AHEAD)
+        code = np.uint64(read_long(codes + i * 8))
         line = line_of(base, before, after, grown_from, code)
-        row = _probe(line, keys_base, key, tag_of(code))
+        row = _probe(line, keys_base, read_long(ids + i * step), tag_of(code))
         if row < 0:
             row = np.int64(count)
-            write_long(keys_base + row * 8, key)
+            write_long(keys_base + row * 8, read_long(ids + i * step))
             place(line, tag_of(code), row)
             count += 1
-        out[i] = row
+        write_long(codes + i * 8, row)
     return count
 
 
@@ -239,17 +253,15 @@ def merge_rows(ids, values, out_ids, out_values):
     mask = np.uint64(slots - 1)
     size = values.shape[1] * 4
     wide = size // _EIGHT_BYTES * _EIGHT_BYTES
-    value, first = values.ctypes.data, out_values.ctypes.data
+    # Signed, because a uint64 that an int64 is added to becomes a float64.
+    value, first = np.int64(values.ctypes.data), np.int64(out_values.ctypes.data)
+    table = np.int64(seen.ctypes.data)
     count = np.uint64(0)
     n = np.uint64(ids.shape[0])
     for i in range(n):
-        if size >= _LONG_ROW and i + _AHEAD_U < n:
-            # Sums of short rows stay in the cache.
-            row = seen[hash_id(ids[i + _AHEAD_U]) & mask]
-            if row != 0:
-                total = first + np.int64(np.uint64(row) - _ONE) * size
-                for line in range(0, min(size, _MOST_BYTES), _LINE):
-                    prefetch(total + line)
+        if i + _FAR_U < n:
+            # Only of the table: to ask for the sums as well takes longer than it saves.
+            prefetch(table + np.int64(hash_id(ids[i + _FAR_U]) & mask) * 4)
         key = ids[i]
         at = hash_id(key) & mask
         while seen[at] != 0 and out_ids[np.uint64(seen[at]) - _ONE] != key:
@@ -284,7 +296,7 @@ def gather(arena, rows, out):
     size = out.shape[1] * 4
     wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     base, stride = arena.ctypes.data, arena.strides[0]
-    target, target_stride = out.ctypes.data, out.strides[0]
+    target, target_stride = np.int64(out.ctypes.data), out.strides[0]
     ahead = min(size, _MOST_BYTES)
     n = rows.shape[0]
     for i in range(n):

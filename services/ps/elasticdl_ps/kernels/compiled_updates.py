@@ -56,7 +56,7 @@ def _sgd(at, size, grad, kind, scale, lr, decay):
 def sgd(arena, rows, grads, h):
     """Plain gradient descent."""
     base, stride = arena.ctypes.data, arena.strides[0]
-    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    grad, grad_stride = np.int64(grads.ctypes.data), grads.strides[0]
     size = grads.shape[1] * _ONE_BYTES
     wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
@@ -82,7 +82,7 @@ def _momentum(at, size, grad, kind, scale, lr, decay, mu):
 def momentum(arena, rows, grads, h):
     """Gradient descent with momentum. Own: momentum. Slots: momentum."""
     base, stride = arena.ctypes.data, arena.strides[0]
-    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    grad, grad_stride = np.int64(grads.ctypes.data), grads.strides[0]
     size = grads.shape[1] * _ONE_BYTES
     wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
@@ -110,7 +110,7 @@ def _nesterov(at, size, grad, kind, scale, lr, decay, mu):
 def nesterov(arena, rows, grads, h):
     """Nesterov's momentum. Own: momentum. Slots: momentum."""
     base, stride = arena.ctypes.data, arena.strides[0]
-    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    grad, grad_stride = np.int64(grads.ctypes.data), grads.strides[0]
     size = grads.shape[1] * _ONE_BYTES
     wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
@@ -142,7 +142,7 @@ def _adam(at, size, grad, kind, scale, lr, decay, rest_1, rest_2, epsilon, alpha
 def adam(arena, rows, grads, h):
     """Adam. Own: 1 - beta_1, 1 - beta_2, epsilon, corrected learning rate. Slots: momentum, velocity."""
     base, stride = arena.ctypes.data, arena.strides[0]
-    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    grad, grad_stride = np.int64(grads.ctypes.data), grads.strides[0]
     size = grads.shape[1] * _ONE_BYTES
     wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
@@ -176,7 +176,7 @@ def _amsgrad(at, size, grad, kind, scale, lr, decay, rest_1, rest_2, epsilon, al
 def amsgrad(arena, rows, grads, h):
     """Adam with the largest velocity so far. Own: as adam. Slots: momentum, velocity, velocity_hat."""
     base, stride = arena.ctypes.data, arena.strides[0]
-    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    grad, grad_stride = np.int64(grads.ctypes.data), grads.strides[0]
     size = grads.shape[1] * _ONE_BYTES
     wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
@@ -204,7 +204,7 @@ def _adagrad(at, size, grad, kind, scale, lr, decay, epsilon):
 def adagrad(arena, rows, grads, h):
     """Adagrad. Own: epsilon. Slots: accumulator."""
     base, stride = arena.ctypes.data, arena.strides[0]
-    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    grad, grad_stride = np.int64(grads.ctypes.data), grads.strides[0]
     size = grads.shape[1] * _ONE_BYTES
     wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
@@ -241,7 +241,7 @@ def _rmsprop(at, size, grad, kind, scale, lr, decay, rho, rest, epsilon, mu, cen
 def rmsprop(arena, rows, grads, h):
     """RMSprop. Own: rho, 1 - rho, epsilon, momentum, centered. Slots: velocity, then momentum and average if used."""
     base, stride = arena.ctypes.data, arena.strides[0]
-    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    grad, grad_stride = np.int64(grads.ctypes.data), grads.strides[0]
     size = grads.shape[1] * _ONE_BYTES
     wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
@@ -272,7 +272,7 @@ def _adadelta(at, size, grad, kind, scale, lr, decay, rho, rest, epsilon):
 def adadelta(arena, rows, grads, h):
     """Adadelta. Own: rho, 1 - rho, epsilon. Slots: accumulated_grad, accumulated_delta_var."""
     base, stride = arena.ctypes.data, arena.strides[0]
-    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    grad, grad_stride = np.int64(grads.ctypes.data), grads.strides[0]
     size = grads.shape[1] * _ONE_BYTES
     wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
@@ -303,7 +303,7 @@ def _adamax(at, size, grad, kind, scale, lr, decay, rest_1, beta_2, epsilon, cor
 def adamax(arena, rows, grads, h):
     """Adamax. Own: 1 - beta_1, beta_2, epsilon, 1 - beta_1^t. Slots: momentum, norm."""
     base, stride = arena.ctypes.data, arena.strides[0]
-    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    grad, grad_stride = np.int64(grads.ctypes.data), grads.strides[0]
     size = grads.shape[1] * _ONE_BYTES
     wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
@@ -341,7 +341,7 @@ def _ftrl(at, size, grad, kind, scale, lr, decay, exponent, l1, l2, shrinkage):
 def ftrl(arena, rows, grads, h):
     """FTRL. Own: -learning_rate_power, l1, 2 * l2 (with beta), 2 * l2_shrinkage. Slots: accumulator, linear."""
     base, stride = arena.ctypes.data, arena.strides[0]
-    grad, grad_stride = grads.ctypes.data, grads.strides[0]
+    grad, grad_stride = np.int64(grads.ctypes.data), grads.strides[0]
     size = grads.shape[1] * _ONE_BYTES
     wide = size // _EIGHT_BYTES * _EIGHT_BYTES
     scale, lr, decay = h[0], h[1], h[2]
