@@ -1,7 +1,8 @@
-"""The PS protocol's door: validates, hands over to the store in threads, answers.
+"""The PS protocol's door: validates, hands over to the store, answers.
 
 One thread makes all updates (so rounds and sequence numbers need no lock of their own), others serve pulls, one more
-reads and writes checkpoints. The event loop only moves messages.
+reads and writes checkpoints. The event loop moves messages, and while no thread has anything to do it does short
+pushes and pulls itself, because to hand one over costs as much as the work.
 """
 # ruff: noqa: N802 (methods are named as the RPCs of ps.proto)
 
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import structlog
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from elasticdl_core.errors import InvalidInputError, PermissionDeniedError
@@ -247,8 +249,10 @@ class ParameterServer:
 
     def _decode_pull(self, frame: bytes, *, only_rows: bool = False) -> PullMessage:
         header, buffers = decode_frame(frame)
-        with wire.decoding(ps_pb2.PullRequest):
+        try:
             request, form = self._forms.read_pull(header)
+        except DecodeError:
+            raise wire.undecodable(ps_pb2.PullRequest) from None
         if only_rows:
             request.dense_version = wire.NO_DENSE
         return PullMessage(request, form, header, buffers)
@@ -304,8 +308,10 @@ class ParameterServer:
 
     def _decode_push(self, frame: bytes) -> PushMessage:
         header, buffers = decode_frame(frame)
-        with wire.decoding(ps_pb2.PushGradientsRequest):
+        try:
             request, form = self._forms.read_push(header)
+        except DecodeError:
+            raise wire.undecodable(ps_pb2.PushGradientsRequest) from None
         return PushMessage(request, form, header, frame, buffers)
 
     def _push(self, push: PushMessage, caller: Claims) -> bytes:
@@ -313,10 +319,12 @@ class ParameterServer:
 
     def _decode_push_pull(self, frame: bytes) -> tuple[PushMessage, PullMessage]:
         header, buffers = decode_frame(frame)
-        with wire.decoding(ps_pb2.PushPullRequest):
+        try:
             parts = ps_pb2.PushPullParts.FromString(header)
             push, push_form = self._forms.read_push(parts.push)
             pull, pull_form = self._forms.read_pull(parts.pull)
+        except DecodeError:
+            raise wire.undecodable(ps_pb2.PushPullRequest) from None
         middle = parts.pull_from
         if not 0 <= middle <= len(buffers):
             raise InvalidInputError(f"there is no buffer {middle}", fix="send what ps.proto describes")

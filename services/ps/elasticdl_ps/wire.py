@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,21 +31,6 @@ NO_DENSE = -2
 """``PullRequest.dense_version`` of a caller who wants rows only."""
 
 
-@contextmanager
-def decoding(kind: type[Message]) -> Iterator[None]:
-    """Says of what cannot be decoded that it is no message of a kind.
-
-    Raises:
-        InvalidInputError: something could not be decoded.
-    """
-    try:
-        yield
-    except DecodeError:
-        raise InvalidInputError(
-            f"the header is no {kind.DESCRIPTOR.name}", fix="use the protocol of this version"
-        ) from None
-
-
 def read_frame(frame: bytes, message: Any) -> list[memoryview]:
     """Decodes a frame's header into ``message``; returns its buffers.
 
@@ -54,9 +38,16 @@ def read_frame(frame: bytes, message: Any) -> list[memoryview]:
         InvalidInputError: the frame or its header is damaged.
     """
     header, buffers = decode_frame(frame)
-    with decoding(type(message)):
+    try:
         message.ParseFromString(header)
+    except DecodeError:
+        raise undecodable(type(message)) from None
     return buffers
+
+
+def undecodable(kind: type[Message]) -> InvalidInputError:
+    """What to raise where a header is not of a kind."""
+    return InvalidInputError(f"the header is no {kind.DESCRIPTOR.name}", fix="use the protocol of this version")
 
 
 def header_frame(message: Message) -> bytes:
