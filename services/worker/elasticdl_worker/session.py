@@ -14,6 +14,7 @@ import structlog
 
 from elasticdl_core.errors import DataError, ElasticDLError, UnavailableError, UserCodeError
 from elasticdl_core.task import Shard
+from elasticdl_worker.handover import Handover
 from elasticdl_worker.master_client import SHARDS_PER_CALL, Answer, LeasedTask, MasterClient
 from elasticdl_worker.progress import Progress
 
@@ -64,6 +65,7 @@ class Session:
         self._patience_s = patience_s
         self._short_task_s = short_task_s
         self._loop = asyncio.get_running_loop()
+        self._handover = Handover(self._loop)
         self._wake = asyncio.Event()
         self._lost: set[str] = set()
         self._reports: set[asyncio.Task[None]] = set()
@@ -79,7 +81,7 @@ class Session:
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Runs a coroutine on the event loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return self._handover.start(coroutine)
 
     def on_servers_changed(self, callback: ServersChanged) -> None:
         """Sets what to call when parameter servers were replaced."""

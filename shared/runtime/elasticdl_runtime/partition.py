@@ -14,6 +14,9 @@ from elasticdl_core.model import DenseSpec
 _SPLIT_ELEMENTS = 1 << 18
 """Parameters of at least this many elements (1 MB of float32) may be split over several PS."""
 
+_27, _30, _31, _32 = (np.uint64(bits) for bits in (27, 30, 31, 32))
+_FIRST_FACTOR, _SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
 
 @dataclass(frozen=True, slots=True)
 class DenseSlice:
@@ -35,11 +38,11 @@ def hash_ids(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
         uint64 of the same shape.
     """
     mixed = ids.astype(np.uint64)
-    mixed ^= mixed >> np.uint64(30)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
+    mixed ^= mixed >> _30
+    mixed *= _FIRST_FACTOR
+    mixed ^= mixed >> _27
+    mixed *= _SECOND_FACTOR
+    mixed ^= mixed >> _31
     return mixed
 
 
@@ -53,8 +56,11 @@ def ps_of_ids(ids: NDArray[np.int64], num_ps: int) -> NDArray[np.int64]:
     Returns:
         int64 of the same shape, in ``[0, num_ps)``.
     """
-    high = hash_ids(ids) >> np.uint64(32)
-    return ((high * np.uint64(num_ps)) >> np.uint64(32)).astype(np.int64)
+    high = hash_ids(ids)
+    high >>= _32
+    high *= np.uint64(num_ps)
+    high >>= _32
+    return high.view(np.int64)
 
 
 def place_dense(specs: Sequence[DenseSpec], num_ps: int) -> list[DenseSlice]:

@@ -12,6 +12,7 @@ import pytest
 from elasticdl_core.errors import FencedError, InvalidInputError, UnavailableError
 from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_core.ports.launcher import Role
+from elasticdl_proto.v1 import ps_pb2
 from elasticdl_worker.parameters import Gradients
 from elasticdl_worker.parameters import connection as connection_module
 
@@ -117,6 +118,86 @@ async def test_a_push_whose_answer_is_lost_counts_once(start_servers: Any) -> No
     assert ((await worker.pull({"t": IDS})).rows["t"] == 1).all()
 
 
+class Lost:
+    """A call that reaches the PS, and whose answer does not come back."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __await__(self) -> Any:
+        yield from self._call.__await__()
+        raise UnavailableError("the answer was lost")
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+
+async def test_a_push_with_a_pull_whose_answers_are_lost_counts_once(start_servers: Any) -> None:
+    servers = await start_servers(2)
+    worker = servers.client()
+    await ensure(worker)
+    pulled = await worker.pull({"t": IDS})
+    lost = []
+
+    def lose_one(client: Any) -> None:
+        begin = client.begin
+
+        def lossy(method: str, request: Any, *, deadline_s: float) -> Any:
+            call = begin(method, request, deadline_s=deadline_s)
+            if method != "PushPull" or client in lost:
+                return call
+            lost.append(client)
+            return Lost(call)
+
+        client.begin = lossy
+
+    for server in worker._servers:
+        lose_one(server._client)
+    for done in (1, 2):
+        result, pulled = await worker.push_pull(step(), {"t": IDS}, version=pulled.version)
+        assert (result.accepted, result.version, pulled.version) == (True, done, done)
+        assert (pulled.rows["t"] == done).all()
+    assert len(lost) == 2
+
+
+class Endless:
+    """A call that is never answered."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.get_running_loop().create_future()
+
+    def __await__(self) -> Any:
+        return (yield from self.ended.__await__())
+
+    def cancel(self) -> None:
+        self.ended.cancel()
+
+
+async def test_a_refusal_by_one_server_ends_the_calls_of_all(start_servers: Any) -> None:
+    servers = await start_servers(2)
+    worker, newer = servers.client(3, incarnation=1), servers.client(3, incarnation=2)
+    await ensure(worker)
+    await ensure(newer)
+    assert (await newer.push(step(), version=0)).accepted
+    endless = Endless()
+    worker._servers[1]._client.begin = lambda method, request, *, deadline_s: endless
+    with pytest.raises(FencedError):
+        await worker.push_pull(step(), {"t": IDS}, version=0)
+    assert endless.ended.cancelled()
+
+
+async def test_a_server_that_is_away_is_tried_again_while_the_others_have_answered(start_servers: Any) -> None:
+    servers = await start_servers(3)
+    worker = servers.client(patience_s=0.3)
+    await ensure(worker)
+    pulled = await worker.pull({"t": IDS})
+    await servers.stop(1)
+    with pytest.raises(UnavailableError, match="PS 1"):
+        await worker.push_pull(step(), {"t": IDS}, version=pulled.version)
+    status = [await worker._servers[index].call("Status", ps_pb2.StatusRequest()) for index in (0, 2)]
+    assert [one.updates for one in status] == [1, 1]
+
+
 async def test_patience_ends_with_an_error_that_names_the_ps(start_servers: Any) -> None:
     servers = await start_servers(2)
     worker = servers.client(patience_s=0.3)
@@ -167,7 +248,7 @@ async def test_evaluation_at_a_pin_while_training_goes_on(servers: Any) -> None:
 
 
 async def test_large_dense_models_are_streamed_both_ways(servers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("elasticdl_ps.servicer", "elasticdl_worker.parameters.client", connection_module.__name__):
+    for module in ("elasticdl_ps.servicer", connection_module.__name__):
         monkeypatch.setattr(f"{module}.CHUNK_BYTES", 1 << 20)
     worker, other = servers.client(0), servers.client(1)
     random = np.random.default_rng(0)

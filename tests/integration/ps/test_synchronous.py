@@ -96,7 +96,9 @@ async def test_workers_at_once_make_exact_means(servers: Any) -> None:
     await assert_all_equal(reader, -(pushed // 2), pushed // 2)
 
 
-async def test_a_worker_that_dies_after_closing_a_round_is_helped_out(start_servers: Any) -> None:
+async def test_a_worker_that_dies_after_closing_a_round_is_helped_out(
+    start_servers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     servers = await start_servers(3)
     doomed, survivor = servers.client(0), servers.client(1)
     for client in (doomed, survivor):
@@ -106,8 +108,8 @@ async def test_a_worker_that_dies_after_closing_a_round_is_helped_out(start_serv
     async def die(*_: Any) -> None:
         raise ConnectionAbortedError("killed before telling the other PS")
 
-    doomed._apply_round = die
-    with pytest.raises(ConnectionAbortedError):
+    with monkeypatch.context() as patched, pytest.raises(ConnectionAbortedError):
+        patched.setattr("elasticdl_worker.parameters.rounds._apply_round", die)
         await doomed.push(step(5), version=0)
     pulled = await survivor.pull({"t": IDS})
     assert pulled.version == 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_runtime.rpc.framing import allocate_frame, decode_frame, encode_frame
+from elasticdl_runtime.rpc.framing import Room, allocate_frame, compose_frame, decode_frame, encode_frame
 
 pytestmark = pytest.mark.unit
 
@@ -42,6 +42,24 @@ def test_results_are_computed_in_the_message() -> None:
     assert header == b"head"
     assert np.frombuffer(buffers[0], np.float32).tolist() == [1, 2, 3]
     assert bytes(buffers[1]) == b"\7" * 5
+
+
+@given(
+    header=st.binary(max_size=200),
+    sizes=st.lists(st.tuples(st.sampled_from([0, 1, 7, 64, 1000, 1024, 1025, 3000]), st.booleans()), max_size=8),
+)
+def test_what_is_there_and_what_is_computed_later_make_the_same_message(
+    header: bytes, sizes: list[tuple[int, bool]]
+) -> None:
+    arrays = [np.arange(size, dtype=np.float32) + number for number, (size, _) in enumerate(sizes)]
+    later = [array for array, (_, room) in zip(arrays, sizes, strict=True) if room]
+    buffers = [
+        Room(array.shape, array.dtype) if room else array for array, (_, room) in zip(arrays, sizes, strict=True)
+    ]
+    frame, places = compose_frame(header, buffers)
+    for place, array in zip(places, later, strict=True):
+        place[...] = array
+    assert frame == encode_frame(header, arrays)
 
 
 def test_padding_holds_no_old_memory() -> None:

@@ -7,26 +7,29 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
+from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.checkpoint_files import CheckpointFile
 from elasticdl_runtime.convert.parameters import check_wire_dtype, mode_to_json, optimizer_to_json, table_to_message
-from elasticdl_runtime.rpc.framing import allocate_frame, encode_frame
-from elasticdl_runtime.rpc.service import CHUNK_BYTES
-from elasticdl_worker.parameters.connection import ServerConnection, read_header
+from elasticdl_runtime.rpc.framing import encode_frame
+from elasticdl_worker.parameters.answers import PartialPull
+from elasticdl_worker.parameters.connection import ServerConnection, answers_of, read_header
 from elasticdl_worker.parameters.hot_rows import HotRows
-from elasticdl_worker.parameters.layout import Layout, PartialPull, Piece
+from elasticdl_worker.parameters.layout import Layout
+from elasticdl_worker.parameters.pulls import ALL_DENSE, NO_DENSE, Pulls
+from elasticdl_worker.parameters.pushes import Following, PushFrames, Stamp
+from elasticdl_worker.parameters.rounds import align, commit
+from elasticdl_worker.parameters.splits import Split
 from elasticdl_worker.parameters.types import Gradients, Pulled, PushResult
+from elasticdl_worker.parameters.waiting import together
 
-T = TypeVar("T")
 _Pull = Callable[[Mapping[str, NDArray[np.int64]], bool, int], Awaitable[Pulled]]
-_ALL, _NO_DENSE = -1, -2
 _REMEMBERED_PULLS = 256
 _OTHERS_TURN_S = 5.0
 """How long the worker that initialised the first PS may take to initialise another one."""
@@ -80,13 +83,13 @@ class ParameterClient:
         self._patience_s = patience_s
         self._wire_dtype = check_wire_dtype(wire_dtype)
         self._servers = [ServerConnection(i, address, token, patience_s) for i, address in enumerate(addresses)]
-        self._layout = Layout((), (), len(self._servers))
+        self._pulls = Pulls(self._wire_dtype, patience_s, message_bytes)
+        self._place((), ())
         self._mode = UpdateMode()
         self._seen: OrderedDict[int, _Seen] = OrderedDict()
         self._dense: dict[str, NDArray[Any]] = {}
         self._hot = HotRows(hot_rows_staleness, hot_rows) if hot_rows_staleness else None
         self._message_bytes = message_bytes
-        self._row_headers: dict[tuple[str, ...], bytes] = {}
         self._sequence = 0
         self._answered = 0
         self._pushing = asyncio.Lock()
@@ -123,10 +126,8 @@ class ParameterClient:
                 "synchronous training reads every row at its newest version",
                 fix="set --hot_rows_staleness 0, or --use_async true",
             )
-        self._layout = Layout(specs, tables, len(self._servers))
+        self._place(specs, tables)
         self._mode = mode
-        for server in self._servers:
-            server.dense_bytes = self._layout.dense_bytes(server.index)
 
         def frame(index: int, with_values: bool) -> bytes:
             messages, buffers = self._layout.model(index, dense if with_values else None)
@@ -146,7 +147,7 @@ class ParameterClient:
             there = not initialised and await self._wait_until_initialised(server)
             await server.push_model(frame(server.index, not there))
 
-        await _together([follow(server) for server in others])
+        await together([follow(server) for server in others])
         return bool(initialised)
 
     async def pull(self, ids: Mapping[str, NDArray[np.int64]], *, dense: bool = True, pin: int = 0) -> Pulled:
@@ -183,9 +184,8 @@ class ParameterClient:
             InvalidInputError: a PS cannot apply the gradients (unknown names, wrong shapes, NaN).
         """
         async with self._pushing:
-            self._sequence += 1
-            frames = self._push_frames(gradients, version, learning_rate)
-            answers = await _together(
+            frames = self._frames.make(gradients, self._stamp(version, learning_rate))
+            answers = await together(
                 [self._push_one(server, frame) for server, frame in zip(self._servers, frames, strict=True)]
             )
             self._answered = self._sequence
@@ -197,7 +197,7 @@ class ParameterClient:
                 return PushResult(False, latest, refused.reason)
             if len(self._servers) == 1:
                 return PushResult(True, latest)
-            return await self._commit(version)
+            return await commit(self._servers, self._worker, self._sequence, version)
 
     async def push_pull(
         self,
@@ -222,12 +222,13 @@ class ParameterClient:
             learning_rate: 0 for the optimizer's own.
             dense: whether to pull dense parameters as well.
         """
-        streamed = dense and any(server.dense_bytes > CHUNK_BYTES for server in self._servers)
-        size = sum(grads.nbytes for _, grads in gradients.rows.values())
-        size += sum(4 * len(wanted) * self._layout.dim(table) for table, wanted in ids.items())
+        streamed = dense and any(server.streams_dense for server in self._servers)
+        size = sum(grads.nbytes for _, grads in gradients.rows.values()) + self._layout.rows_bytes(ids)
         if not self._mode.use_async or streamed or size > self._message_bytes:
             result = await self.push(gradients, version=version, learning_rate=learning_rate)
             return result, await self.pull(ids, dense=dense)
+        if self._hot is None or not ids:
+            return await self._push_pull(gradients, ids, version, learning_rate, dense)
         results: list[PushResult] = []
 
         async def both(cold: Mapping[str, NDArray[np.int64]], dense: bool, pin: int) -> Pulled:
@@ -237,10 +238,7 @@ class ParameterClient:
             results.append(result)
             return pulled
 
-        if self._hot is None or not ids:
-            pulled = await both(ids, dense, 0)
-        else:
-            pulled = await self._pull_cold(self._hot, ids, dense, both)
+        pulled = await self._pull_cold(self._hot, ids, dense, both)
         return results[0], pulled
 
     async def update_servers(self, addresses: Sequence[str], generation: str = "") -> None:
@@ -262,10 +260,8 @@ class ParameterClient:
         ]
         self._servers = self._servers[:wanted] + added
         if wanted != present:
-            self._layout = Layout(self._layout.specs, self._layout.tables, wanted)
+            self._place(self._layout.specs, self._layout.tables)
             self._seen.clear()
-        for server in self._servers:
-            server.dense_bytes = self._layout.dense_bytes(server.index)
 
     async def close(self) -> None:
         """Closes the channels."""
@@ -285,30 +281,37 @@ class ParameterClient:
         """Declares further embedding tables on all PS."""
         request = ps_pb2.PushTableInfosRequest(tables=[table_to_message(table) for table in tables])
         frame = encode_frame(request.SerializeToString())
-        await _together([server.call("PushEmbeddingTableInfos", frame) for server in self._servers])
-        self._layout = Layout(self._layout.specs, (*self._layout.tables, *tables), len(self._servers))
+        await together([server.call("PushEmbeddingTableInfos", frame) for server in self._servers])
+        self._place(self._layout.specs, (*self._layout.tables, *tables))
 
     async def pin(self, number: int) -> int:
         """Keeps the present parameters readable on all PS (a master's call); returns the largest version."""
-        answers = await _together([s.call("Pin", ps_pb2.PinRequest(pin=number)) for s in self._servers])
+        answers = await together([s.call("Pin", ps_pb2.PinRequest(pin=number)) for s in self._servers])
         return max(int(answer.version) for answer in answers)
 
     async def unpin(self, number: int) -> None:
         """Forgets a pin on all PS (a master's call)."""
-        await _together([server.call("Unpin", ps_pb2.UnpinRequest(pin=number)) for server in self._servers])
+        await together([server.call("Unpin", ps_pb2.UnpinRequest(pin=number)) for server in self._servers])
 
     async def save(self, directory: str) -> list[CheckpointFile]:
         """Lets all PS write their parts (a master's call)."""
         request = ps_pb2.SaveRequest(directory=directory)
-        answers = await _together([s.call("Save", request, answer_bytes=1 << 30) for s in self._servers])
+        answers = await together([s.call("Save", request, answer_bytes=1 << 30) for s in self._servers])
         return [CheckpointFile(file.name, file.size, file.sha256) for answer in answers for file in answer.files]
 
     async def restore(self, directory: str, files: Sequence[CheckpointFile]) -> int:
         """Lets all PS read their parts (a master's call); returns the version."""
         named = [ps_pb2.SavedFile(name=file.name, size=file.size, sha256=file.sha256) for file in files]
         request = ps_pb2.RestoreRequest(directory=directory, files=named)
-        answers = await _together([s.call("Restore", request, answer_bytes=1 << 30) for s in self._servers])
+        answers = await together([s.call("Restore", request, answer_bytes=1 << 30) for s in self._servers])
         return max(int(answer.version) for answer in answers)
+
+    def _place(self, specs: Sequence[DenseSpec], tables: Sequence[TableSpec]) -> None:
+        """Places a model on the present PS."""
+        self._layout = Layout(specs, tables, len(self._servers))
+        self._frames = PushFrames(self._layout, self._worker, self._wire_dtype)
+        for server in self._servers:
+            server.dense_bytes = self._layout.dense_bytes(server.index)
 
     async def _is_initialised(self, server: ServerConnection) -> bool:
         return bool((await server.call("Status", ps_pb2.StatusRequest())).initialized)
@@ -324,13 +327,18 @@ class ParameterClient:
 
     async def _pull(self, ids: Mapping[str, NDArray[np.int64]], dense: bool, pin: int) -> Pulled:
         layout = self._layout
-        splits = {table: layout.split(table, wanted) for table, wanted in ids.items()}
-        asked = [{table: split.parts[i] for table, split in splits.items()} for i in range(len(self._servers))]
+        splits = layout.split(ids)
+        asked = [_asked(splits, index) for index in range(len(self._servers))]
         parts = list(
-            await _together([self._pull_one(server, asked[server.index], dense, pin) for server in self._servers])
+            await together([self._pull_one(server, asked[server.index], dense, pin) for server in self._servers])
         )
         if not self._mode.use_async and not pin:
-            await self._align(parts, lambda index: self._pull_one(self._servers[index], asked[index], dense, pin))
+            await align(
+                self._servers,
+                parts,
+                lambda index: self._pull_one(self._servers[index], asked[index], dense, pin),
+                self._patience_s,
+            )
         versions = tuple(part.version for part in parts)
         if not pin:
             self._remember(parts, dense)
@@ -345,39 +353,35 @@ class ParameterClient:
         learning_rate: float,
         dense: bool,
     ) -> tuple[PushResult, Pulled]:
-        layout, servers = self._layout, list(self._servers)
-        splits = {table: layout.split(table, wanted) for table, wanted in ids.items()}
-        asked = [{table: split.parts[i] for table, split in splits.items()} for i in range(len(servers))]
-        headers = [
-            self._pull_request(server, dense, 0).SerializeToString() + self._rows_header(asked[server.index])
-            for server in servers
-        ]
-        rows = [list(part.values()) for part in asked]
         async with self._pushing:
-            self._sequence += 1
-            frames = self._push_frames(gradients, version, learning_rate, list(zip(headers, rows, strict=True)))
+            layout, servers = self._layout, self._servers
+            splits = layout.split(ids)
+            asked = [_asked(splits, index) for index in range(len(servers))]
+            known = [server.dense_version if dense else NO_DENSE for server in servers]
+            following = Following(splits, known, [server.generation for server in servers])
+            frames = self._frames.make(gradients, self._stamp(version, learning_rate), following)
             calls = [
-                self._push_pull_one(server, frames[server.index], asked[server.index], dense) for server in servers
+                server.begin("PushPull", frame, answer_bytes=server.dense_bytes + layout.rows_bytes(wanted))
+                for server, frame, wanted in zip(servers, frames, asked, strict=True)
             ]
-            answers = await _together(calls)
+            answers = await answers_of(calls)
             self._answered = self._sequence
-        result = _async_result([answer for answer, _ in answers])
-        parts = [part for _, part in answers]
+        pushes: list[ps_pb2.PushGradientsResponse] = []
+        parts: list[PartialPull] = []
+        for answer, wanted in zip(answers, asked, strict=True):
+            response, part = ps_pb2.PushPullResponse(), PartialPull()
+            buffers = read_header(answer, response)
+            part.add(response.pull, buffers, wanted)
+            pushes.append(response.push)
+            parts.append(part)
+        for index, part in enumerate(parts):
+            if not part.initialised:
+                parts[index] = await self._pull_one(servers[index], asked[index], dense, 0)
         self._remember(parts, dense)
         arrays = layout.assemble(parts, self._dense) if dense else {}
-        return result, Pulled(max(part.version for part in parts), arrays, layout.merge_rows(splits, parts))
-
-    async def _push_pull_one(
-        self, server: ServerConnection, frame: bytes, asked: Mapping[str, NDArray[np.int64]], dense: bool
-    ) -> tuple[ps_pb2.PushGradientsResponse, PartialPull]:
-        response = ps_pb2.PushPullResponse()
-        expected = server.dense_bytes + sum(len(ids) * self._layout.dim(table) * 4 for table, ids in asked.items())
-        buffers = read_header(await server.call("PushPull", frame, answer_bytes=expected), response)
-        part = PartialPull()
-        part.add(response.pull, buffers, asked)
-        if not part.initialised:
-            part = await self._pull_one(server, asked, dense, 0)
-        return response.push, part
+        return _async_result(pushes), Pulled(
+            max(part.version for part in parts), arrays, layout.merge_rows(splits, parts)
+        )
 
     async def _pull_cold(
         self, hot: HotRows, ids: Mapping[str, NDArray[np.int64]], dense: bool, pull: _Pull | None = None
@@ -408,94 +412,16 @@ class ParameterClient:
         if self._hot is not None:
             self._hot.forget()
 
-    async def _pull_one(
+    def _pull_one(
         self, server: ServerConnection, asked: Mapping[str, NDArray[np.int64]], dense: bool, pin: int
-    ) -> PartialPull:
-        """Pulls from one PS, waiting while it has no model (it is being restored)."""
-        give_up = time.monotonic() + self._patience_s
-        while True:
-            part = await self._pull_once(server, asked, dense, pin)
-            if part.initialised and not part.torn:
-                return part
-            if time.monotonic() > give_up:
-                trouble = "is updated all the time" if part.torn else "has no model"
-                raise UnavailableError(
-                    f"PS {server.index} at {server.address} {trouble} after {self._patience_s:.0f} s",
-                    fix="pull fewer rows at once"
-                    if part.torn
-                    else "see the job's events for why it was not restored",
-                )
-            await server.pause(_POLL_S)
-
-    async def _pull_once(
-        self, server: ServerConnection, asked: Mapping[str, NDArray[np.int64]], dense: bool, pin: int
-    ) -> PartialPull:
-        request = self._pull_request(server, dense, pin)
-        part = PartialPull()
-        streamed = dense and server.dense_bytes > CHUNK_BYTES
-        if streamed:
-            for frame in await server.pull_dense(encode_frame(request.SerializeToString())):
-                part.take(frame, asked)
-            request.dense_version = _NO_DENSE
-        groups = self._layout.groups(asked, self._message_bytes)
-        for group in groups:
-            # Encoded messages may be joined: the fields of both count.
-            header = request.SerializeToString() + self._rows_header(group)
-            frame = encode_frame(header, list(group.values()))
-            expected = sum(len(ids) * self._layout.dim(table) * 4 for table, ids in group.items())
-            if request.dense_version != _NO_DENSE:
-                expected += server.dense_bytes
-            version = part.take(await server.call("Pull", frame, answer_bytes=expected), group)
-            part.torn |= version != part.version and not self._mode.use_async and not pin
-            if not part.initialised:
-                break
-            request.dense_version = _NO_DENSE
-        if len(groups) > 1:
-            part.join()
-        return part
-
-    def _pull_request(self, server: ServerConnection, dense: bool, pin: int) -> ps_pb2.PullRequest:
-        return ps_pb2.PullRequest(
-            dense_version=(_ALL if pin else server.dense_version) if dense else _NO_DENSE,
-            pin=pin,
-            dtype=self._wire_dtype,
-            generation="" if pin else server.generation,
-        )
-
-    def _rows_header(self, tables: Mapping[str, Any]) -> bytes:
-        """The encoded ``rows`` of a pull, the same for the same tables."""
-        names = tuple(tables)
-        if names not in self._row_headers:
-            rows = [ps_pb2.Rows(table=table, ids=index) for index, table in enumerate(names)]
-            self._row_headers[names] = ps_pb2.PullRequest(rows=rows).SerializeToString()
-        return self._row_headers[names]
-
-    async def _align(self, parts: list[PartialPull], again: Callable[[int], Awaitable[PartialPull]]) -> None:
-        """Pulls again, and helps along, until all PS show one version (synchronous mode)."""
-        give_up = time.monotonic() + self._patience_s
-        while len({part.version for part in parts}) > 1:
-            if time.monotonic() > give_up:
-                raise UnavailableError(
-                    f"the parameter servers stay at versions {[part.version for part in parts]}",
-                    fix="restore all parameter servers from the last checkpoint",
-                )
-            newest = max(part.version for part in parts)
-            behind = [index for index, part in enumerate(parts) if part.version < newest]
-            await _together([self._catch_up(index, parts[index].version) for index in behind if index])
-            fresh = await _together([again(index) for index in behind])
-            for index, part in zip(behind, fresh, strict=True):
-                parts[index] = part
-
-    async def _catch_up(self, index: int, version: int) -> None:
-        """Passes the rounds that the first PS has closed on to one that has not applied them."""
-        response = await self._servers[0].call("ClosedRounds", ps_pb2.ClosedRoundsRequest(since=version))
-        for round_ in response.rounds:
-            await self._servers[index].call("ApplyRound", ps_pb2.ApplyRoundRequest(round=round_))
+    ) -> Awaitable[PartialPull]:
+        one_version = not self._mode.use_async and not pin
+        return self._pulls.pull(server, self._layout, asked, dense=dense, pin=pin, one_version=one_version)
 
     def _remember(self, parts: Sequence[PartialPull], dense: bool) -> None:
         for server, part in zip(self._servers, parts, strict=True):
             if part.generation != server.generation and not dense:
-                server.dense_version = _ALL  # the dense parameters known are those of another PS
+                server.dense_version = ALL_DENSE  # the dense parameters known are those of another PS
             server.generation = part.generation
             if dense:
                 server.dense_version = part.version
@@ -505,36 +431,14 @@ class ParameterClient:
         while len(self._seen) > _REMEMBERED_PULLS:
             self._seen.popitem(last=False)
 
-    def _push_frames(
-        self,
-        gradients: Gradients,
-        version: int,
-        learning_rate: float,
-        pulls: Sequence[tuple[bytes, list[NDArray[np.int64]]]] = (),
-    ) -> list[bytes]:
-        """A push for each PS, or, with the encoded request and the ids of a pull for each, both in one frame."""
+    def _stamp(self, version: int, learning_rate: float) -> Stamp:
+        """Numbers the next push."""
+        self._sequence += 1
+        count = len(self._servers)
         seen = self._seen.get(version)
-        frames = []
-        for index, (names, pieces) in enumerate(self._layout.changes(gradients, self._wire_dtype)):
-            request = ps_pb2.PushGradientsRequest(
-                worker=self._worker,
-                sequence=self._sequence,
-                version=seen.versions[index] if seen else version,
-                generation=seen.generations[index] if seen else self._servers[index].generation,
-                learning_rate=learning_rate,
-                commit=not self._mode.use_async and len(self._servers) == 1,
-            )
-            header = request.SerializeToString() + names
-            if pulls:
-                pull, ids = pulls[index]
-                start = ps_pb2.PushPullRequest(pull_from=len(pieces)).SerializeToString()
-                header = start + _nested(1, header) + _nested(2, pull)
-                pieces = [*pieces, *map(Piece, ids)]
-            frame, places = allocate_frame(header, [piece.nbytes for piece in pieces])
-            for piece, place in zip(pieces, places, strict=True):
-                piece.write(place)
-            frames.append(frame)
-        return frames
+        versions = seen.versions if seen else (version,) * count
+        generations = seen.generations if seen else tuple(server.generation for server in self._servers)
+        return Stamp(self._sequence, versions, generations, learning_rate, not self._mode.use_async and count == 1)
 
     async def _push_one(self, server: ServerConnection, frame: bytes) -> ps_pb2.PushGradientsResponse:
         response = ps_pb2.PushGradientsResponse()
@@ -545,35 +449,10 @@ class ParameterClient:
         read_header(answer, response)
         return response
 
-    async def _commit(self, version: int) -> PushResult:
-        member = ps_pb2.Member(worker=self._worker, sequence=self._sequence)
-        request = ps_pb2.CommitGradientsRequest(member=member, version=version)
-        try:
-            answer = await self._servers[0].call("CommitGradients", request)
-        except ConflictError:
-            # The first PS was replaced between the two calls: the gradient is lost with it.
-            return PushResult(False, version, "generation")
-        if answer.HasField("closed"):
-            closed = ps_pb2.ApplyRoundRequest(round=answer.closed)
-            await _together([self._apply_round(server, closed) for server in self._servers[1:]])
-        return PushResult(answer.accepted, answer.version, "" if answer.accepted else "stale")
 
-    async def _apply_round(self, server: ServerConnection, request: ps_pb2.ApplyRoundRequest) -> None:
-        try:
-            await server.call("ApplyRound", request)
-        except ConflictError:
-            # It is several rounds behind (the next pull brings it along), or was replaced (the master restores it).
-            return
-
-
-def _nested(number: int, message: bytes) -> bytes:
-    """An encoded message as a field of another one (protobuf's wire type 2)."""
-    prefix, length = bytearray([number << 3 | 2]), len(message)
-    while length > 0x7F:
-        prefix.append(length & 0x7F | 0x80)
-        length >>= 7
-    prefix.append(length)
-    return bytes(prefix) + message
+def _asked(splits: Mapping[str, Split], index: int) -> dict[str, NDArray[np.int64]]:
+    """What one PS is asked for."""
+    return {table: split.parts[index] for table, split in splits.items()}
 
 
 def _async_result(answers: Sequence[ps_pb2.PushGradientsResponse]) -> PushResult:
@@ -582,17 +461,3 @@ def _async_result(answers: Sequence[ps_pb2.PushGradientsResponse]) -> PushResult
     accepted = any(answer.accepted for answer in answers)
     refused = next((answer for answer in answers if not answer.accepted), None)
     return PushResult(accepted, latest, "" if accepted or refused is None else refused.reason)
-
-
-async def _together(calls: Sequence[Awaitable[T]]) -> Sequence[T]:
-    """Awaits all, and lets none run on when one fails."""
-    if len(calls) == 1:
-        return [await calls[0]]
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise

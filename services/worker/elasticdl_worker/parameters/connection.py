@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
 from elasticdl_core.errors import UnavailableError
 from elasticdl_proto.v1 import ps_pb2
-from elasticdl_runtime.rpc.client import RpcClient
+from elasticdl_runtime.rpc.client import PendingCall, RpcClient
 from elasticdl_runtime.rpc.framing import decode_frame
 from elasticdl_runtime.rpc.service import CHUNK_BYTES
+from elasticdl_worker.parameters.waiting import together
 
 T = TypeVar("T")
 _DESCRIPTOR = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -51,6 +52,11 @@ class ServerConnection:
         self._client = RpcClient(address, _DESCRIPTOR, token)
 
     @property
+    def streams_dense(self) -> bool:
+        """Whether the dense parameters there are too large for one message."""
+        return self.dense_bytes > CHUNK_BYTES
+
+    @property
     def address(self) -> str:
         """Where the PS listens."""
         return self._client.address
@@ -77,13 +83,17 @@ class ServerConnection:
             UnavailableError: the PS could not be reached for the whole of the patience.
             ElasticDLError: what the PS answered.
         """
-        size = len(request) if isinstance(request, bytes) else 0
-        deadline_s = _DEADLINE_S if size + answer_bytes < _LARGE_BYTES else _LARGE_DEADLINE_S
+        deadline_s = _deadline_s(request, answer_bytes)
 
         async def once() -> Any:
             return await self._client.call(method, request, deadline_s=deadline_s)
 
         return await self._patiently(once)
+
+    def begin(self, method: str, request: Any, *, answer_bytes: int = 0) -> Attempt:
+        """Begins what ``call`` does, so that calls of several PS are under way without a task for each."""
+        first = self._client.begin(method, request, deadline_s=_deadline_s(request, answer_bytes))
+        return Attempt(self, method, request, answer_bytes, first)
 
     async def push_pieces(self, method: str, frame: bytes) -> bytes:
         """Sends a frame of any size, in pieces, to a method that takes a stream of them; returns its answer."""
@@ -134,6 +144,57 @@ class ServerConnection:
     async def pause(seconds: float) -> None:
         """Waits between half and the whole of a time, so that workers do not come back all at once."""
         await asyncio.sleep(seconds * random.uniform(0.5, 1.0))
+
+
+class Attempt:
+    """A call to a PS that is under way, and can be made again."""
+
+    __slots__ = ("_answer_bytes", "_first", "_method", "_request", "_server")
+
+    def __init__(
+        self, server: ServerConnection, method: str, request: Any, answer_bytes: int, first: PendingCall
+    ) -> None:
+        self._server = server
+        self._method = method
+        self._request = request
+        self._answer_bytes = answer_bytes
+        self._first = first
+
+    async def answer(self) -> Any:
+        """The response, after as many further calls as it takes; see ``ServerConnection.call``."""
+        try:
+            return await self._first
+        except UnavailableError:
+            await self._server.pause(_FIRST_PAUSE_S)
+        return await self._server.call(self._method, self._request, answer_bytes=self._answer_bytes)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """The response to the first call."""
+        return self._first.__await__()
+
+    def cancel(self) -> None:
+        """Gives the first call up."""
+        self._first.cancel()
+
+
+async def answers_of(attempts: Sequence[Attempt]) -> list[Any]:
+    """The responses of all; none runs on when one fails for good.
+
+    While all PS can be reached this makes no tasks: each costs turns of the event loop.
+    """
+    try:
+        return [await attempt for attempt in attempts]
+    except UnavailableError:
+        return list(await together([attempt.answer() for attempt in attempts]))
+    except BaseException:
+        for attempt in attempts:
+            attempt.cancel()
+        raise
+
+
+def _deadline_s(request: Any, answer_bytes: int) -> float:
+    size = len(request) if isinstance(request, bytes) else 0
+    return _DEADLINE_S if size + answer_bytes < _LARGE_BYTES else _LARGE_DEADLINE_S
 
 
 def read_header(frame: bytes, message: Message) -> list[memoryview]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator
 from typing import Any
 
 import grpc
@@ -29,6 +28,30 @@ _OPTIONS = (
 )
 
 
+class PendingCall:
+    """A call under way. Awaiting it, any number of times, gives its response.
+
+    Raises:
+        ElasticDLError: when awaited: what the server raised, or UnavailableError.
+    """
+
+    __slots__ = ("_call", "_method")
+
+    def __init__(self, call: grpc.aio.UnaryUnaryCall[Any, Any], method: str) -> None:
+        self._call = call
+        self._method = method
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        try:
+            return (yield from self._call.__await__())
+        except grpc.aio.AioRpcError as error:
+            raise from_status(error, self._method) from None
+
+    def cancel(self) -> None:
+        """Gives the call up."""
+        self._call.cancel()
+
+
 class RpcClient:
     """A channel to one service.
 
@@ -43,6 +66,8 @@ class RpcClient:
         self._token = token if callable(token) else lambda: token
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self._calls: dict[str, Any] = {}
+        self._present_token: str | None = None
+        self._present_metadata = grpc.aio.Metadata()
         for method in service.methods:
             kind = {(False, False): "unary_unary", (False, True): "unary_stream", (True, False): "stream_unary"}[
                 (method.client_streaming, method.server_streaming)
@@ -66,12 +91,21 @@ class RpcClient:
         Raises:
             ElasticDLError: what the server raised, or UnavailableError.
         """
-        try:
-            return await self._calls[method](request, timeout=deadline_s, metadata=self._metadata())
-        except grpc.aio.AioRpcError as error:
-            raise from_status(error, method) from None
-        except asyncio.CancelledError:
-            raise
+        return await self.begin(method, request, deadline_s=deadline_s)
+
+    def begin(self, method: str, request: Any, *, deadline_s: float) -> PendingCall:
+        """Begins a call with one response, so that several are under way side by side without a task for each.
+
+        Args:
+            method: the RPC's name.
+            request: as for ``call``.
+            deadline_s: seconds until the call fails with UnavailableError.
+
+        Returns:
+            The call; await it, or cancel it.
+        """
+        call = self._calls[method](request, timeout=deadline_s, metadata=self._metadata())
+        return PendingCall(call, method)
 
     async def stream(
         self, method: str, request: Any | AsyncIterable[Any], *, deadline_s: float | None
@@ -94,8 +128,12 @@ class RpcClient:
         """Closes the channel."""
         await self._channel.close()
 
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        return (("authorization", f"Bearer {self._token()}"),)
+    def _metadata(self) -> grpc.aio.Metadata:
+        token = self._token()
+        if token != self._present_token:
+            self._present_token = token
+            self._present_metadata = grpc.aio.Metadata(("authorization", f"Bearer {token}"))
+        return self._present_metadata
 
 
 def _serialize(message: Any) -> bytes:

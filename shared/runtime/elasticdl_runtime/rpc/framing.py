@@ -6,9 +6,10 @@ The layout is described in ``ps.proto``.
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,10 @@ _MAGIC = b"EDF1"
 _FIXED = struct.Struct("<4sIII")
 _ALIGN = 64
 _MAX_BUFFERS = 1 << 20
+_SMALL = 1 << 12
+"""Up to here it costs less to copy a buffer twice than to address it."""
+_PADDING = [bytes(-length % _ALIGN) for length in range(_ALIGN)]
+"""By the length of what is padded, modulo the alignment."""
 
 # A bytes object of the C API's making may be written to until it is first used; from Python there is no way to make
 # one without filling it with zeros or copying it once more, which at 64 MB costs as much as the work itself.
@@ -35,21 +40,69 @@ _view.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
 _WRITABLE = 0x200
 
 
+class Room(NamedTuple):
+    """A buffer of a frame that is filled after the frame was made: an array of this shape and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
 def encode_frame(header: bytes, buffers: Sequence[NDArray[Any]] = ()) -> bytes:
     """Packs a header and arrays into one message.
 
     Args:
         header: an encoded protobuf message.
-        buffers: C-contiguous arrays of any dtype and shape; their bytes are copied once.
+        buffers: arrays of any numeric dtype and shape; their bytes are copied once.
 
     Returns:
         The message.
     """
-    message, places = allocate_frame(header, [array.nbytes for array in buffers])
-    for array, place in zip(buffers, places, strict=True):
-        if len(place):
-            place[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return message
+    arrays = [np.ascontiguousarray(array) for array in buffers]
+    pieces: list[Any] = [_start(header, [array.nbytes for array in arrays])]
+    for array in arrays:
+        pieces += (array, _PADDING[array.nbytes % _ALIGN])
+    return b"".join(pieces)
+
+
+def compose_frame(header: bytes, buffers: Sequence[NDArray[Any] | Room]) -> tuple[bytes, list[NDArray[Any]]]:
+    """Packs a header, arrays, and room for others into one message.
+
+    Args:
+        header: an encoded protobuf message.
+        buffers: C-contiguous arrays of any numeric dtype and shape, whose bytes are copied once, and what is to be
+            computed where it is sent from.
+
+    Returns:
+        The message, and a writable array for each ``Room``. Fill them all before the message is used, and do not use
+        them after that: they are valid while the message is alive.
+    """
+    lengths = [
+        math.prod(buffer.shape) * buffer.dtype.itemsize if isinstance(buffer, Room) else buffer.nbytes
+        for buffer in buffers
+    ]
+    start = _start(header, lengths)
+    message, memory = _writable(len(start) + sum(lengths) + sum(-length % _ALIGN for length in lengths))
+    pieces: list[Any] = [start]
+    places: list[NDArray[Any]] = []
+    # Small pieces that lie side by side are joined and written at once.
+    written, position = 0, len(start)
+    for buffer, length in zip(buffers, lengths, strict=True):
+        if length <= _SMALL and not isinstance(buffer, Room):
+            pieces.append(buffer)
+        else:
+            memory[written:position] = b"".join(pieces)
+            pieces = []
+            written = position + length
+            place: NDArray[Any] = np.ndarray(buffer.shape, buffer.dtype, memory, position)
+            if isinstance(buffer, Room):
+                places.append(place)
+            else:
+                place[...] = buffer
+        padding = _PADDING[length % _ALIGN]
+        pieces.append(padding)
+        position += length + len(padding)
+    memory[written:position] = b"".join(pieces)
+    return message, places
 
 
 def allocate_frame(header: bytes, lengths: Sequence[int]) -> tuple[bytes, list[NDArray[np.uint8]]]:
@@ -63,23 +116,18 @@ def allocate_frame(header: bytes, lengths: Sequence[int]) -> tuple[bytes, list[N
         The message, and a writable uint8 array over each of its buffers. Fill them all before the message is used,
         and do not use them after that: they are valid while the message is alive.
     """
-    count = len(lengths)
-    head = _FIXED.size + 8 * count + len(header)
-    padded = [length + _ALIGN - 1 & -_ALIGN for length in lengths]
-    position = _padded(head)
-    total = position + sum(padded)
-    message: bytes = _new_bytes(None, total)
-    memory: memoryview = _view(_address(message), total, _WRITABLE)
-    struct.pack_into(f"<4sIII{count}Q", memory, 0, _MAGIC, len(header), count, 0, *lengths)
-    memory[head - len(header) : head] = header
-    memory[head:position] = bytes(position - head)
+    start = _start(header, lengths)
+    position = len(start)
+    message, memory = _writable(position + sum(lengths) + sum(-length % _ALIGN for length in lengths))
+    memory[:position] = start
     whole = np.frombuffer(memory, np.uint8)
     places = []
-    for length, room in zip(lengths, padded, strict=True):
+    for length in lengths:
         places.append(whole[position : position + length])
-        if room != length:
-            whole[position + length : position + room] = 0
-        position += room
+        position += length
+        if padding := -length % _ALIGN:
+            memory[position : position + padding] = bytes(padding)
+            position += padding
     return message, places
 
 
@@ -102,19 +150,28 @@ def decode_frame(message: bytes) -> tuple[bytes, list[memoryview]]:
         raise InvalidInputError("the message is not a frame", fix="send a frame (see ps.proto)")
     lengths = struct.unpack_from(f"<{count}Q", message, _FIXED.size)
     head = _FIXED.size + 8 * count + header_length
-    if _padded(head) + sum(map(_padded, lengths)) != len(message):
+    view = memoryview(message)
+    buffers = []
+    position = head + -head % _ALIGN
+    for length in lengths:
+        buffers.append(view[position : position + length])
+        position += length + -length % _ALIGN
+    if position != len(message):
         raise InvalidInputError(
             f"a frame of {len(message)} bytes claims buffers of {sum(lengths)} bytes",
             fix="send a frame (see ps.proto)",
         )
-    view = memoryview(message)
-    buffers = []
-    position = _padded(head)
-    for length in lengths:
-        buffers.append(view[position : position + length])
-        position += _padded(length)
     return message[head - header_length : head], buffers
 
 
-def _padded(length: int) -> int:
-    return -(-length // _ALIGN) * _ALIGN
+def _start(header: bytes, lengths: Sequence[int]) -> bytes:
+    """What is before the first buffer, padded."""
+    count = len(lengths)
+    fixed = struct.pack(f"<4sIII{count}Q", _MAGIC, len(header), count, 0, *lengths)
+    return b"".join((fixed, header, _PADDING[(len(fixed) + len(header)) % _ALIGN]))
+
+
+def _writable(length: int) -> tuple[bytes, memoryview]:
+    """A message that is still to be written, and its memory."""
+    message: bytes = _new_bytes(None, length)
+    return message, _view(_address(message), length, _WRITABLE)
