@@ -47,6 +47,10 @@ class Servers:
             await server.stop(None)
             servicer.close()
 
+    def end_threads(self, index: int) -> None:
+        """Lets a server go on with its event loop alone."""
+        self._running[index][1].close()
+
     def client(
         self, worker: int = 0, *, role: Role = Role.WORKER, incarnation: int = 0, **options: Any
     ) -> ParameterClient:

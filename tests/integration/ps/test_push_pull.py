@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.errors import ElasticDLError, InvalidInputError
 from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.rpc.framing import decode_frame, encode_frame
@@ -93,6 +93,24 @@ async def test_kept_rows_stay_within_their_bound(servers: Any) -> None:
         assert done - 3 <= pulled.rows["t"].min()
         assert pulled.rows["t"].max() <= done
     assert client._hot.hits
+
+
+async def test_short_steps_need_no_thread(start_servers: Any) -> None:
+    servers = await start_servers(2)
+    client = servers.client()
+    await ensure(client)
+    pulled = await client.pull(wanted(BATCHES[0]))
+    for ids in BATCHES[1:3]:
+        _, pulled = await client.push_pull(gradients(ids, 0), wanted(ids), version=pulled.version)
+    for index in range(2):
+        servers.end_threads(index)
+    for ids in BATCHES[3:]:
+        result, pulled = await client.push_pull(gradients(ids, 0), wanted(ids), version=pulled.version)
+        assert result.accepted
+    assert (await client.pull(wanted(BATCHES[0]))).version == 5
+    ids = np.arange(30_000)
+    with pytest.raises(ElasticDLError, match="after shutdown"):
+        await client.pull({"t": ids, "u": ids})
 
 
 async def test_a_replaced_server_refuses_its_part_and_answers_the_pull(start_servers: Any) -> None:
