@@ -50,10 +50,17 @@ void find(const uint32_t* map, const uint64_t* shape, const int64_t* keys, const
     const uint64_t low = code & 0xFFFFFFFF;
     return map + (low * (low >= grown_from ? after : before) >> 32) * kWords;
   };
+  // Until a row is known its place has the hash of the id.
+  const auto ask_line = [=](int64_t i) {
+    const uint64_t code = hash_id(query[i]);
+    out[i] = static_cast<int64_t>(code);
+    __builtin_prefetch(line_of(code));
+  };
+  for (int64_t i = 0; i < n && i < 2 * kAhead; i++) ask_line(i);
   for (int64_t i = 0; i < n; i++) {
-    if (i + 2 * kAhead < n) __builtin_prefetch(line_of(hash_id(query[i + 2 * kAhead])));
+    if (i + 2 * kAhead < n) ask_line(i + 2 * kAhead);
     if (i + kAhead < n) {
-      const uint64_t code = hash_id(query[i + kAhead]);
+      const uint64_t code = static_cast<uint64_t>(out[i + kAhead]);
       const uint32_t* line = line_of(code);
       uint32_t found = equal_tags(line, code >> 32);
       if (!found) {
@@ -63,7 +70,7 @@ void find(const uint32_t* map, const uint64_t* shape, const int64_t* keys, const
       __builtin_prefetch(keys + line[__builtin_ctz(found)] - 1);
     }
     const int64_t key = query[i];
-    const uint64_t code = hash_id(key);
+    const uint64_t code = static_cast<uint64_t>(out[i]);
     const uint32_t* line = line_of(code);
     int64_t row = -1;
     while (true) {
@@ -138,6 +145,7 @@ int64_t merge(const int64_t* ids, const float* values, int64_t n, int64_t dim, i
   std::vector<uint32_t> seen(size, 0);
   int64_t count = 0;
   for (int64_t i = 0; i < n; i++) {
+    if (i + 2 * kAhead < n) __builtin_prefetch(seen.data() + (hash_id(ids[i + 2 * kAhead]) & (size - 1)));
     uint64_t at = hash_id(ids[i]) & (size - 1);
     while (seen[at] && out_ids[seen[at] - 1] != ids[i]) at = (at + 1) & (size - 1);
     if (!seen[at]) {
