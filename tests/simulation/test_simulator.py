@@ -207,3 +207,24 @@ def test_percentiles() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert percentile([1.0, 2.0], 0.75) == 1.75
     assert math.isnan(percentile([], 0.5))
+
+
+@pytest.mark.parametrize("policy", ["fifo", "equal-share"])
+def test_rules_that_know_no_speeds_give_no_more_than_was_asked_for(policy: str) -> None:
+    rates = {n: float(n) for n in range(1, 9)}
+    jobs = [SimulatedJob("small", 0.0, 2, lambda: CurveWork("linear", rates, 800.0))]
+    settings = dataclasses.replace(EVENTS, nodes=8, timeline=True)
+    assert simulate(jobs, policy, settings).timeline[0] == (0.0, {"small": 2})
+    assert simulate(jobs, "goodput", settings).timeline[0] == (0.0, {"small": 8})
+
+
+def test_gang_with_backfill_lets_any_job_pass_that_fits() -> None:
+    jobs = [
+        linear_job("first", 0.0, 3, 100.0),
+        linear_job("large", 1.0, 4, 100.0),
+        linear_job("long", 2.0, 1, 500.0),
+    ]
+    settings = dataclasses.replace(EVENTS, nodes=4)
+    records = {r.job.name: r for r in simulate(jobs, "gang-backfill", settings).records}
+    assert records["long"].started_at == pytest.approx(2.0)
+    assert records["large"].started_at == pytest.approx(502.0)

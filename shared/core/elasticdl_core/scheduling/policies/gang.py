@@ -27,11 +27,13 @@ class GangPolicy:
     """All of ``max_workers`` or nothing, by priority, then in order of arrival.
 
     Args:
-        backfill: whether later jobs may pass one that does not fit, as long as they do not delay it.
+        backfill: whether later jobs may pass one that does not fit.
+        reserve: whether they may do so only as long as they do not delay it (EASY backfill); else any that fits may.
     """
 
-    def __init__(self, *, backfill: bool = False) -> None:
+    def __init__(self, *, backfill: bool = False, reserve: bool = True) -> None:
         self._backfill = backfill
+        self._reserve = reserve or not backfill
 
     @property
     def name(self) -> str:
@@ -46,6 +48,7 @@ class GangPolicy:
             queue_key=by_arrival,
             eta=eta_from_measurements if self._backfill else unknown_eta,
             backfill=self._backfill,
+            reserve=self._reserve,
         )
         admission, _ = admit(snapshot, tiers_of(runnable, rules), rules)
         order: dict[str, Allocation] = {}

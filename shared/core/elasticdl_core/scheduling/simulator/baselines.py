@@ -100,7 +100,7 @@ class Optimus:
 
 
 class EqualShare:
-    """Everybody gets the same, up to what they can use; the earliest first if there are more jobs than GPUs."""
+    """Everybody gets the same, up to what they asked for; the earliest first if there are more jobs than GPUs."""
 
     name = "equal-share"
 
@@ -162,12 +162,15 @@ class Contender:
     Attributes:
         make: makes it, anew for each simulation.
         elastic: whether its jobs can have any size, or only the one that their owners asked for.
+        asked: whether its elastic jobs get no more than their owners asked for. Rules that do not look at speeds take
+            that for what a job can use; those that do find out for themselves.
         pack: how its workers are placed, see ``Machines``.
         told: it is told true speeds at every size, as published; others learn them.
     """
 
     make: Callable[[], Policy]
     elastic: bool = True
+    asked: bool = False
     pack: bool = False
     told: bool = False
 
@@ -175,12 +178,12 @@ class Contender:
 CONTENDERS: Mapping[str, Contender] = {
     "goodput": Contender(POLICIES["goodput"], pack=True),
     "fair": Contender(POLICIES["fair"], pack=True),
-    "fifo": Contender(POLICIES["fifo"], pack=True),
+    "fifo": Contender(POLICIES["fifo"], asked=True, pack=True),
     "gang": Contender(POLICIES["gang"], elastic=False),
-    "gang-backfill": Contender(lambda: GangPolicy(backfill=True), elastic=False, told=True),
+    "gang-backfill": Contender(lambda: GangPolicy(backfill=True, reserve=False), elastic=False, pack=True),
     "tiresias": Contender(Tiresias, elastic=False),
     "optimus": Contender(Optimus, told=True),
-    "equal-share": Contender(EqualShare),
+    "equal-share": Contender(EqualShare, asked=True),
     "simple-marginal": Contender(SimpleMarginal, told=True),
 }
 

@@ -129,6 +129,7 @@ class Simulation:
         settings: the world.
         name: of the policy in reports.
         elastic: whether jobs can have any size, or only the one asked for.
+        asked: whether elastic jobs get at most the size asked for; else as many as they can use.
         pack: how workers are placed.
         told: whether the policy is told true speeds, whatever the settings say.
     """
@@ -141,12 +142,14 @@ class Simulation:
         *,
         name: str = "",
         elastic: bool = True,
+        asked: bool = False,
         pack: bool = True,
         told: bool = False,
     ) -> None:
         self._settings = settings
         self._policy = policy
         self._elastic = elastic
+        self._asked = asked
         self._knowledge: Knowledge = "true" if told else settings.knowledge
         self._machines = Machines(settings.nodes, settings.per_node, pack=pack)
         self._waiting = [JobRecord(job, job.make_work()) for job in sorted(jobs, key=lambda j: j.submitted_at)]
@@ -288,6 +291,8 @@ class Simulation:
         job = record.job
         workers = self._machines.count(job.name)
         most = min(record.work.most_workers, self._settings.slots) if self._elastic else job.requested
+        if self._asked:
+            most = max(min(most, job.requested), 1)
         return JobView(
             id=job.name,
             team=job.team,
@@ -347,6 +352,7 @@ def simulate(
         settings,
         name=policy,
         elastic=contender.elastic,
+        asked=contender.asked,
         pack=contender.pack,
         told=contender.told,
     ).run(progress)
