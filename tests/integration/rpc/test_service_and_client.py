@@ -23,7 +23,7 @@ from elasticdl_core.errors import (
     UnavailableError,
 )
 from elasticdl_proto.v1 import agent_pb2, ps_pb2
-from elasticdl_runtime.rpc.client import RpcClient
+from elasticdl_runtime.rpc.client import PendingCall, RpcClient
 from elasticdl_runtime.rpc.framing import decode_frame, encode_frame
 from elasticdl_runtime.rpc.service import listen, make_server
 
@@ -48,6 +48,7 @@ class _Agent(_Base):
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
         self.callers: list[str] = []
+        self.launched = asyncio.Event()
         self.release = asyncio.Event()
         super().__init__(AGENT)
 
@@ -58,6 +59,7 @@ class _Agent(_Base):
         return agent_pb2.CapacityResponse(slots=7, used={"a": 2})
 
     async def Launch(self, request: object, caller: str) -> object:
+        self.launched.set()
         await self.release.wait()
         return agent_pb2.LaunchResponse()
 
@@ -301,3 +303,40 @@ def test_a_servicer_that_lacks_a_method_is_refused_at_start() -> None:
 def test_sockets_lie_in_a_private_directory(address: str) -> None:
     directory = Path(address.removeprefix("unix:")).parent
     assert directory.stat().st_mode & 0o077 == 0
+
+
+async def test_a_call_whose_channel_is_closed_fails_as_unavailable(address: str) -> None:
+    servicer = _Agent()
+    server = await _serve(AGENT, servicer, address)
+    client = RpcClient(address, AGENT, "good")
+    try:
+        pending = client.begin("Launch", agent_pb2.LaunchRequest(), deadline_s=30)
+        waiting = asyncio.ensure_future(_of(pending))
+        await asyncio.wait_for(servicer.launched.wait(), 5)
+        await client.close()
+        with pytest.raises(UnavailableError, match="was closed"):
+            await waiting
+    finally:
+        servicer.release.set()
+        await client.close()
+        await server.stop(None)
+
+
+async def test_a_caller_that_is_cancelled_stays_so_even_if_its_channel_closes(address: str) -> None:
+    servicer = _Agent()
+    server = await _serve(AGENT, servicer, address)
+    client = RpcClient(address, AGENT, "good")
+    try:
+        waiting = asyncio.ensure_future(_of(client.begin("Launch", agent_pb2.LaunchRequest(), deadline_s=30)))
+        await asyncio.wait_for(servicer.launched.wait(), 5)
+        waiting.cancel()
+        await client.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    finally:
+        servicer.release.set()
+        await server.stop(None)
+
+
+async def _of(pending: PendingCall) -> object:
+    return await pending

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator
 from typing import Any
 
@@ -9,6 +10,7 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
+from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.rpc.errors import from_status
 from elasticdl_runtime.rpc.service import MAX_MESSAGE_BYTES, is_frame
 
@@ -35,9 +37,10 @@ class PendingCall:
         ElasticDLError: when awaited: what the server raised, or UnavailableError.
     """
 
-    __slots__ = ("_call", "_method")
+    __slots__ = ("_call", "_client", "_method")
 
-    def __init__(self, call: grpc.aio.UnaryUnaryCall[Any, Any], method: str) -> None:
+    def __init__(self, client: RpcClient, call: grpc.aio.UnaryUnaryCall[Any, Any], method: str) -> None:
+        self._client = client
         self._call = call
         self._method = method
 
@@ -46,6 +49,14 @@ class PendingCall:
             return (yield from self._call.__await__())
         except grpc.aio.AioRpcError as error:
             raise from_status(error, self._method) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._client.closed or (task is not None and task.cancelling()):
+                raise
+            # Not the caller was cancelled, but the call: its channel was closed.
+            raise UnavailableError(
+                f"{self._method}: the connection to {self._client.address} was closed", fix="it is tried again"
+            ) from None
 
     def cancel(self) -> None:
         """Gives the call up."""
@@ -59,10 +70,15 @@ class RpcClient:
         address: ``unix:/path`` or ``host:port``.
         service: the service's descriptor.
         token: the bearer token, or a function that returns the present one.
+
+    Attributes:
+        address: as given.
+        closed: whether the channel was closed.
     """
 
     def __init__(self, address: str, service: ServiceDescriptor, token: str | Callable[[], str]) -> None:
         self.address = address
+        self.closed = False
         self._token = token if callable(token) else lambda: token
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self._calls: dict[str, Any] = {}
@@ -105,7 +121,7 @@ class RpcClient:
             The call; await it, or cancel it.
         """
         call = self._calls[method](request, timeout=deadline_s, metadata=self._metadata())
-        return PendingCall(call, method)
+        return PendingCall(self, call, method)
 
     async def stream(
         self, method: str, request: Any | AsyncIterable[Any], *, deadline_s: float | None
@@ -125,7 +141,8 @@ class RpcClient:
             call.cancel()
 
     async def close(self) -> None:
-        """Closes the channel."""
+        """Closes the channel; calls under way fail with UnavailableError."""
+        self.closed = True
         await self._channel.close()
 
     def _metadata(self) -> grpc.aio.Metadata:
