@@ -25,7 +25,7 @@ def main() -> int:
         sides = [
             here.job("async", "asynchronous", clicks, WORKERS, SERVERS),
             here.job("sync", f"synchronous, {WORKERS} gradients an update", clicks, WORKERS, SERVERS, **synchronous),
-            here.job("ordered", "asynchronous, strictly in order", clicks, WORKERS, SERVERS, max_staleness=0),
+            here.job("ahead", "asynchronous, pulls run ahead", clicks, WORKERS, SERVERS, max_staleness=2),
         ]
         about = ABOUT.format(
             data=clicks.name,
