@@ -25,6 +25,7 @@ from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs
 from elasticdl_runtime.tokens import Claims, verify
 
+_WARM_UP_IDS = 1000
 _GRACE_S = 2.0
 _log = structlog.get_logger(__name__)
 
@@ -79,8 +80,9 @@ def _choose_cache_folder() -> None:
 def _warm_up(kernels: KernelSet) -> None:
     """Compiles, or loads from the cache, what every job needs, so that no first pull waits for it."""
     table = EmbeddingTable(TableSpec("warm-up", 4), Optimizer(OptimizerSpec("sgd")), kernels)
-    ids = np.frombuffer(np.arange(4).tobytes(), np.int64)
-    out = np.empty((4, 4), np.float32)
+    # So many that the map of ids grows.
+    ids = np.frombuffer(np.arange(_WARM_UP_IDS).tobytes(), np.int64)
+    out = np.empty((_WARM_UP_IDS, 4), np.float32)
     table.read(ids, out)
     kernels.has_duplicates(ids)
     kernels.all_finite(np.frombuffer(out.tobytes(), np.uint32))
