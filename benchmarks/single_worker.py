@@ -37,6 +37,7 @@ def main() -> int:
         loop = {**common, "seed": 0, "xla": False}
         sides = [
             here.job("ours", "ours, 1 worker and 1 PS", clicks, 1, 1),
+            here.job("ours_ahead", "ours, pulls run ahead", clicks, 1, 1, max_staleness=2),
             here.job("ours_bf16", "ours, bf16 on the wire", clicks, 1, 1, wire_dtype="bfloat16"),
             here.job("ours_local4", "ours, 4 local steps", clicks, 1, 1, get_model_steps=4),
             here.job("ours_xla", "ours, XLA", clicks, 1, 1, xla="on"),
