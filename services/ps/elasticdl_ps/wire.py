@@ -25,7 +25,7 @@ from elasticdl_runtime.convert.parameters import (
     ids_of,
     to_bfloat16,
 )
-from elasticdl_runtime.rpc.framing import allocate_frame, decode_frame
+from elasticdl_runtime.rpc.framing import allocate_frame, decode_frame, encode_frame
 
 NO_DENSE = -2
 """``PullRequest.dense_version`` of a caller who wants rows only."""
@@ -52,7 +52,7 @@ def undecodable(kind: type[Message]) -> InvalidInputError:
 
 def header_frame(message: Message) -> bytes:
     """A frame without buffers."""
-    return allocate_frame(message.SerializeToString(), [])[0]
+    return encode_frame(message.SerializeToString())
 
 
 def read_dense_inits(messages: Sequence[ps_pb2.Dense], buffers: Sequence[memoryview]) -> list[DenseInit]:

@@ -160,6 +160,15 @@ async def test_a_push_with_a_pull_whose_answers_are_lost_counts_once(start_serve
     assert len(lost) == 2
 
 
+async def replaced_worker(servers: Any) -> Any:
+    """A worker whose next incarnation has pushed already."""
+    old, new = servers.client(3, incarnation=1), servers.client(3, incarnation=2)
+    await ensure(old)
+    await ensure(new)
+    assert (await new.push(step(), version=0)).accepted
+    return old
+
+
 class Endless:
     """A call that is never answered."""
 
@@ -175,10 +184,7 @@ class Endless:
 
 async def test_a_refusal_by_one_server_ends_the_calls_of_all(start_servers: Any) -> None:
     servers = await start_servers(2)
-    worker, newer = servers.client(3, incarnation=1), servers.client(3, incarnation=2)
-    await ensure(worker)
-    await ensure(newer)
-    assert (await newer.push(step(), version=0)).accepted
+    worker = await replaced_worker(servers)
     endless = Endless()
     worker._servers[1]._client.begin = lambda method, request, *, deadline_s: endless
     with pytest.raises(FencedError):
@@ -215,11 +221,7 @@ async def test_patience_ends_with_an_error_that_names_the_ps(start_servers: Any)
 
 
 async def test_a_replaced_worker_stops(start_servers: Any) -> None:
-    servers = await start_servers(1)
-    old, new = servers.client(3, incarnation=1), servers.client(3, incarnation=2)
-    await ensure(old)
-    await ensure(new)
-    assert (await new.push(step(), version=0)).accepted
+    old = await replaced_worker(await start_servers(1))
     with pytest.raises(FencedError):
         await old.push(step(), version=0)
 

@@ -123,6 +123,18 @@ def _ask_key(base, before, after, grown_from, keys_base, codes, i):
     prefetch(keys_base + (np.int64(read_word(line + np.int64(lowest_bit(found) << _TWO))) - 1) * 8)
 
 
+@njit(nogil=True, cache=True, inline="always")
+def _look_up(base, before, after, grown_from, keys_base, ids, step, codes, n, i):
+    """Line, tag and row (-1: none) of id ``i``; asks for what later ones need."""
+    if i + _FAR < n:
+        _ask_line(base, before, after, grown_from, ids + (i + _FAR) * step, codes, i + _FAR)
+    if i + _AHEAD < n:
+        _ask_key(base, before, after, grown_from, keys_base, codes, i + _AHEAD)
+    code = np.uint64(read_long(codes + i * 8))
+    line, tag = line_of(base, before, after, grown_from, code), tag_of(code)
+    return line, tag, _probe(line, keys_base, read_long(ids + i * step), tag)
+
+
 @njit(nogil=True, cache=True)
 def find(table, shape, keys, query, out):
     """Looks ids up; ``out`` gets rows, -1 where missing. Returns the number missing."""
@@ -135,13 +147,7 @@ def find(table, shape, keys, query, out):
     for i in range(min(_FAR, n)):
         _ask_line(base, before, after, grown_from, ids + i * step, codes, i)
     for i in range(n):
-        if i + _FAR < n:
-            _ask_line(base, before, after, grown_from, ids + (i + _FAR) * step, codes, i + _FAR)
-        if i + _AHEAD < n:
-            _ask_key(base, before, after, grown_from, keys_base, codes, i + _AHEAD)
-        code = np.uint64(read_long(codes + i * 8))
-        line = line_of(base, before, after, grown_from, code)
-        row = _probe(line, keys_base, read_long(ids + i * step), tag_of(code))
+        _, _, row = _look_up(base, before, after, grown_from, keys_base, ids, step, codes, n, i)
         write_long(codes + i * 8, row)
         missing += row < 0
     return missing
@@ -160,17 +166,11 @@ def find_or_insert(table, shape, keys, query, out, count):
     for i in range(min(_FAR, n)):
         _ask_line(base, before, after, grown_from, ids + i * step, codes, i)
     for i in range(n):
-        if i + _FAR < n:
-            _ask_line(base, before, after, grown_from, ids + (i + _FAR) * step, codes, i + _FAR)
-        if i + _AHEAD < n:
-            _ask_key(base, before, after, grown_from, keys_base, codes, i + _AHEAD)
-        code = np.uint64(read_long(codes + i * 8))
-        line = line_of(base, before, after, grown_from, code)
-        row = _probe(line, keys_base, read_long(ids + i * step), tag_of(code))
+        line, tag, row = _look_up(base, before, after, grown_from, keys_base, ids, step, codes, n, i)
         if row < 0:
             row = np.int64(count)
             write_long(keys_base + row * 8, read_long(ids + i * step))
-            place(line, tag_of(code), row)
+            place(line, tag, row)
             count += 1
         write_long(codes + i * 8, row)
     return count

@@ -22,6 +22,7 @@ _ALIGN = 64
 _MAX_BUFFERS = 1 << 20
 _SMALL = 1 << 12
 """Up to here it costs less to copy a buffer twice than to address it."""
+_BYTE = np.dtype(np.uint8)
 _PADDING = [bytes(-length % _ALIGN) for length in range(_ALIGN)]
 """By the length of what is padded, modulo the alignment."""
 
@@ -81,7 +82,9 @@ def compose_frame(header: bytes, buffers: Sequence[NDArray[Any] | Room]) -> tupl
         for buffer in buffers
     ]
     start = _start(header, lengths)
-    message, memory = _writable(len(start) + sum(lengths) + sum(-length % _ALIGN for length in lengths))
+    total = len(start) + sum(lengths) + sum(-length % _ALIGN for length in lengths)
+    message: bytes = _new_bytes(None, total)
+    memory: memoryview = _view(_address(message), total, _WRITABLE)
     pieces: list[Any] = [start]
     places: list[NDArray[Any]] = []
     # Small pieces that lie side by side are joined and written at once.
@@ -116,19 +119,7 @@ def allocate_frame(header: bytes, lengths: Sequence[int]) -> tuple[bytes, list[N
         The message, and a writable uint8 array over each of its buffers. Fill them all before the message is used,
         and do not use them after that: they are valid while the message is alive.
     """
-    start = _start(header, lengths)
-    position = len(start)
-    message, memory = _writable(position + sum(lengths) + sum(-length % _ALIGN for length in lengths))
-    memory[:position] = start
-    whole = np.frombuffer(memory, np.uint8)
-    places = []
-    for length in lengths:
-        places.append(whole[position : position + length])
-        position += length
-        if padding := -length % _ALIGN:
-            memory[position : position + padding] = bytes(padding)
-            position += padding
-    return message, places
+    return compose_frame(header, [Room((length,), _BYTE) for length in lengths])
 
 
 def decode_frame(message: bytes) -> tuple[bytes, list[memoryview]]:
@@ -169,9 +160,3 @@ def _start(header: bytes, lengths: Sequence[int]) -> bytes:
     count = len(lengths)
     fixed = struct.pack(f"<4sIII{count}Q", _MAGIC, len(header), count, 0, *lengths)
     return b"".join((fixed, header, _PADDING[(len(fixed) + len(header)) % _ALIGN]))
-
-
-def _writable(length: int) -> tuple[bytes, memoryview]:
-    """A message that is still to be written, and its memory."""
-    message: bytes = _new_bytes(None, length)
-    return message, _view(_address(message), length, _WRITABLE)
