@@ -74,9 +74,12 @@ class MemoryParameters:
         version: int,
         learning_rate: float = 0.0,
         dense: bool = True,
-    ) -> tuple[PushResult, Pulled]:
+    ) -> tuple[PushResult, Pulled | None]:
+        assert self.mode is not None
         self.together += 1
         result = await self.push(gradients, version=version, learning_rate=learning_rate)
+        if not self.mode.use_async and not result.accepted:
+            return result, None
         return result, await self.pull(ids, dense=dense)
 
     async def update_servers(self, addresses: Sequence[str], generation: str) -> None:

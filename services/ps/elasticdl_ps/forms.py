@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import DenseKind
@@ -22,6 +22,7 @@ from elasticdl_ps.store.dense import DensePart, DenseValue
 from elasticdl_ps.store.partition import Partition
 from elasticdl_ps.store.table import EmbeddingTable
 from elasticdl_runtime.convert.parameters import check_wire_dtype, dense_to_message
+from elasticdl_runtime.rpc.framing import decode_frame
 
 _REMEMBERED = 16
 """Forms of either kind; a job has one or two."""
@@ -193,23 +194,45 @@ class Forms:
         """Lets go of tables and parameters that the partition may not have any more."""
         self._pushes, self._pulls = _Known(), _Known()
 
-    def read_push(self, data: bytes) -> tuple[ps_pb2.PushGradientsRequest, PushForm | None]:
-        """Decodes a push; the request of a form that is known has no names.
+    def read_push(self, frame: bytes) -> PushMessage:
+        """Decodes the frame of a push.
 
         Raises:
-            DecodeError: it is none.
+            InvalidInputError: it is none.
         """
-        request = ps_pb2.PushGradientsRequest()
-        return request, self._pushes.read(data, request, self._partition)
+        header, buffers = decode_frame(frame)
+        try:
+            return self._push(header, frame, buffers)
+        except DecodeError:
+            raise undecodable(ps_pb2.PushGradientsRequest) from None
 
-    def read_pull(self, data: bytes) -> tuple[ps_pb2.PullRequest, PullForm | None]:
-        """Decodes a pull; the request of a form that is known has no names.
+    def read_pull(self, frame: bytes) -> PullMessage:
+        """Decodes the frame of a pull.
 
         Raises:
-            DecodeError: it is none.
+            InvalidInputError: it is none.
         """
-        request = ps_pb2.PullRequest()
-        return request, self._pulls.read(data, request, self._partition)
+        header, buffers = decode_frame(frame)
+        try:
+            return self._pull(header, buffers)
+        except DecodeError:
+            raise undecodable(ps_pb2.PullRequest) from None
+
+    def read_push_pull(self, frame: bytes) -> tuple[PushMessage, PullMessage]:
+        """Decodes the frame of a push and a pull.
+
+        Raises:
+            InvalidInputError: it is none.
+        """
+        header, buffers = decode_frame(frame)
+        try:
+            parts = ps_pb2.PushPullParts.FromString(header)
+            middle = parts.pull_from
+            if not 0 <= middle <= len(buffers):
+                raise InvalidInputError(f"there is no buffer {middle}", fix="send what ps.proto describes")
+            return self._push(parts.push, frame, buffers[:middle]), self._pull(parts.pull, buffers[middle:])
+        except DecodeError:
+            raise undecodable(ps_pb2.PushPullRequest) from None
 
     def learn_push(self, request: ps_pb2.PushGradientsRequest, data: bytes) -> PushForm:
         """Looks up what a push names.
@@ -232,6 +255,16 @@ class Forms:
         form = PullForm(tables, tuple((self._partition.table(entry.table), entry.ids) for entry in request.rows))
         self._pulls.keep(data, ps_pb2.PullRequest(rows=request.rows).SerializeToString(), form, self._partition)
         return form
+
+    def _push(self, header: bytes, frame: bytes, buffers: list[memoryview]) -> PushMessage:
+        request = ps_pb2.PushGradientsRequest()
+        form = self._pushes.read(header, request, self._partition)
+        return PushMessage(request, form, header, frame, buffers)
+
+    def _pull(self, header: bytes, buffers: list[memoryview]) -> PullMessage:
+        request = ps_pb2.PullRequest()
+        form = self._pulls.read(header, request, self._partition)
+        return PullMessage(request, form, header, buffers)
 
 
 class _Known(Generic[Form]):
@@ -262,6 +295,11 @@ class _Known(Generic[Form]):
             tables = partition.tables
             others = [pair for pair in self._forms if pair[0] != names and pair[1].tables is tables]
             self._forms = ((names, form), *others[: _REMEMBERED - 1])
+
+
+def undecodable(kind: type[Message]) -> InvalidInputError:
+    """What to raise where a header is not of a kind."""
+    return InvalidInputError(f"the header is no {kind.DESCRIPTOR.name}", fix="use the protocol of this version")
 
 
 def _push_form(partition: Partition, request: ps_pb2.PushGradientsRequest) -> PushForm:

@@ -60,6 +60,7 @@ async def serve(stop: asyncio.Event, environment: Environment) -> int:
     await server.start()
     _log.info("serving", address=address, num_ps=num_ps)
     await stop.wait()
+    servicer.stop()
     await server.stop(_GRACE_S)
     servicer.close()
     _log.info("stopped")

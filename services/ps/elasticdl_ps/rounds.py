@@ -1,11 +1,11 @@
 """Synchronous mode: which gradients make the next update, agreed on by all PS.
 
-A worker first leaves its gradient with every PS (*prepare*), then asks the first PS to count it (*commit*). The first
-PS alone decides: when it has counted enough, it fixes the members of the round, applies their mean and tells the
-worker, who tells the other PS to apply the same members. If that worker dies on the way, whoever next sees PS of
-different versions fetches the closed rounds from the first PS and passes them on: applying one twice changes nothing.
-So an update counts on all PS or on none, and nobody waits for a worker that is gone: a worker goes on after a
-commit and may contribute to the same round again.
+A worker first leaves its gradient with every other PS (*prepare*), then gives the first PS its part, which counts it
+(*commit*). The first PS alone decides: when it has counted enough, it fixes the members of the round, applies their
+mean and tells the worker. Whoever pulls from the first PS after that hears of the round as well, and has the others
+apply the same members before it reads there; who finds PS further apart fetches the closed rounds from the first PS
+and passes them on. Applying one twice changes nothing. So an update counts on all PS or on none, and nobody waits for
+a worker that is gone: see ``attendance``.
 """
 
 from __future__ import annotations
@@ -100,12 +100,26 @@ class Rounds:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins anew: the partition has another model, or another mode."""
         self._prepared: dict[Member, _Prepared] = {}
         self._present: list[Member] = []
         self._rate = 0.0
-        self._closed: deque[Round] = deque(maxlen=_HISTORY + partition.mode.sync_version_tolerance)
+        self._closed: deque[Round] = deque(maxlen=_HISTORY + self._partition.mode.sync_version_tolerance)
         self._applied: dict[str, int] = {}
         self._answers: dict[str, tuple[int, Answer]] = {}
+
+    @property
+    def version(self) -> int:
+        """The partition's version."""
+        return self._partition.version
+
+    @property
+    def missing(self) -> int:
+        """How many gradients the present round still takes."""
+        return self._partition.mode.grads_to_wait - len(self._present)
 
     @property
     def last(self) -> Round | None:

@@ -9,7 +9,9 @@ pushes and pulls itself, because to hand one over costs as much as the work.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import math
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,16 +19,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 import structlog
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from elasticdl_core.errors import InvalidInputError, PermissionDeniedError
+from elasticdl_core.errors import ConflictError, InvalidInputError, PermissionDeniedError
 from elasticdl_core.model import DenseSpec, TableSpec
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps import wire
 from elasticdl_ps.checkpoint import load_partition, save_partition
 from elasticdl_ps.forms import Forms, PullMessage, PushMessage
+from elasticdl_ps.round_ends import RoundEnds
 from elasticdl_ps.rounds import Answer, Incarnations, Member, Round, Rounds
 from elasticdl_ps.store.partition import Changes, Partition
 from elasticdl_ps.store.table import EmbeddingTable
@@ -41,7 +43,7 @@ from elasticdl_runtime.convert.parameters import (
     table_from_message,
     table_to_json,
 )
-from elasticdl_runtime.rpc.framing import allocate_frame, decode_frame
+from elasticdl_runtime.rpc.framing import allocate_frame
 from elasticdl_runtime.rpc.service import CHUNK_BYTES
 from elasticdl_runtime.tokens import Claims
 
@@ -68,14 +70,20 @@ class ParameterServer:
         self._num_ps = num_ps
         self._incarnations = Incarnations()
         self._rounds = Rounds(partition)
+        self._ends = RoundEnds(self._rounds)
         self._forms = Forms(partition)
         self._answers: dict[str, tuple[int, Answer]] = {}
         self._rejected = 0
         self._updates = 0
         self._running = 0
+        self._gradient_cost = math.inf
         self._writer = ThreadPoolExecutor(1, "update")
         self._readers = ThreadPoolExecutor(_READERS, "pull")
         self._files = ThreadPoolExecutor(1, "checkpoint")
+
+    def stop(self) -> None:
+        """Lets nobody wait for others any more."""
+        self._ends.stop()
 
     def close(self) -> None:
         """Waits for running work and ends the threads."""
@@ -119,65 +127,61 @@ class ParameterServer:
     async def Pull(self, frame: bytes, caller: Claims) -> bytes:
         """Reads rows and changed dense parameters."""
         _require_member(caller)
+        if not self._partition.mode.use_async:
+            pull = self._forms.read_pull(frame)
+            if not await self._is_due(pull.request, caller):
+                return wire.header_frame(self._pending(ps_pb2.PullResponse()))
         if self._is_free(frame):
-            pull = self._decode_pull(frame)
+            pull = self._forms.read_pull(frame)
             if pull.cost(self._partition) <= _SHORT:
-                return self._pull(pull)
-        return await self._read(lambda: self._pull(self._decode_pull(frame)))
+                return self._pull(pull, ps_pb2.PullResponse())
+        return await self._read(lambda: self._pull(self._forms.read_pull(frame), ps_pb2.PullResponse()))
 
     async def PullEmbeddingVectors(self, frame: bytes, caller: Claims) -> bytes:
         """Reads rows."""
         _require_member(caller)
-        return await self._read(lambda: self._pull(self._decode_pull(frame, only_rows=True)))
+        return await self._read(lambda: self._pull_rows(frame))
 
     async def PullDenseParameters(self, frame: bytes, caller: Claims) -> AsyncIterator[bytes]:
         """Reads changed dense parameters, in frames of bounded size."""
         _require_member(caller)
         request = ps_pb2.PullRequest()
         wire.read_frame(frame, request)
+        if not await self._is_due(request, caller):
+            yield wire.header_frame(self._pending(ps_pb2.PullResponse()))
+            return
         for piece in await self._read(lambda: self._dense_pieces(request)):
             yield await self._read(piece)
 
     async def PushGradients(self, frame: bytes, caller: Claims) -> bytes:
-        """Applies a gradient (asynchronous mode) or prepares it for a round (synchronous mode)."""
+        """Applies a gradient (asynchronous mode), or keeps it for a round or counts it (synchronous mode)."""
         _require_member(caller)
         if self._is_free(frame):
-            push = self._decode_push(frame)
-            if push.cost() <= _SHORT:
-                return self._push(push, caller)
-        return await self._write(lambda: self._push(self._decode_push(frame), caller))
+            push = self._forms.read_push(frame)
+            if self._cost(push) <= _SHORT:
+                return self._answered(self._take(push, caller), caller)
+        return await self._push(frame, caller)
 
     async def PushGradientsInPieces(self, chunks: AsyncIterator[bytes], caller: Claims) -> bytes:
         """``PushGradients`` of a frame that is too large for one message; nothing is applied before all is there."""
         _require_member(caller)
-        frame = await _joined(chunks)
-        return await self._write(lambda: self._push(self._decode_push(frame), caller))
+        return await self._push(await _joined(chunks), caller)
 
     async def PushPull(self, frame: bytes, caller: Claims) -> bytes:
         """A push and a pull, in one message and one thread."""
         _require_member(caller)
+        if not self._partition.mode.use_async:
+            return await self._push_pull_in_round(frame, caller)
         if self._is_free(frame):
-            push, pull = self._decode_push_pull(frame)
+            push, pull = self._forms.read_push_pull(frame)
             if push.cost() + pull.cost(self._partition) <= _SHORT:
                 return self._push_pull(push, pull, caller)
-        return await self._write(lambda: self._push_pull(*self._decode_push_pull(frame), caller))
-
-    async def CommitGradients(
-        self, request: ps_pb2.CommitGradientsRequest, caller: Claims
-    ) -> ps_pb2.CommitGradientsResponse:
-        """Counts a prepared gradient, closing the round if it is full."""
-        _require_member(caller)
-        self._require_first()
-        _require_own(request.member.worker, caller)
-        member = Member(request.member.worker, request.member.sequence)
-        answer = await self._write(lambda: self._commit(member, request.version))
-        return wire.commit_message(answer)
+        return await self._write(lambda: self._push_pull(*self._forms.read_push_pull(frame), caller))
 
     async def ApplyRound(self, request: ps_pb2.ApplyRoundRequest, caller: Claims) -> ps_pb2.ApplyRoundResponse:
         """Applies a round that the first PS has closed."""
         _require_member(caller)
-        round_ = wire.round_from_message(request.round)
-        return ps_pb2.ApplyRoundResponse(version=await self._write(lambda: self._apply(round_)))
+        return ps_pb2.ApplyRoundResponse(version=await self._apply_soon(wire.round_from_message(request.round)))
 
     async def ClosedRounds(self, request: ps_pb2.ClosedRoundsRequest, caller: Claims) -> ps_pb2.ClosedRoundsResponse:
         """The rounds closed since a version."""
@@ -186,11 +190,14 @@ class ParameterServer:
         rounds = await self._write(lambda: self._rounds.closed_since(request.since))
         return ps_pb2.ClosedRoundsResponse(rounds=[wire.round_to_message(round_) for round_ in rounds])
 
-    async def FlushRound(self, request: ps_pb2.FlushRoundRequest, caller: Claims) -> ps_pb2.CommitGradientsResponse:
+    async def FlushRound(self, request: ps_pb2.FlushRoundRequest, caller: Claims) -> ps_pb2.FlushRoundResponse:
         """Closes the present round with what it has."""
         caller.require(Role.MASTER)
         self._require_first()
-        return wire.commit_message(await self._write(self._flush))
+        answer = await self._write(self._flush)
+        self._ends.look()
+        closed = None if answer.closed is None else wire.round_to_message(answer.closed)
+        return ps_pb2.FlushRoundResponse(version=answer.version, closed=closed)
 
     async def Pin(self, request: ps_pb2.PinRequest, caller: Claims) -> ps_pb2.PinResponse:
         """Keeps the present parameters readable."""
@@ -225,6 +232,7 @@ class ParameterServer:
             lambda: load_partition(self._partition.kernels, request.directory, files, self._index, self._num_ps),
         )
         await self._write(lambda: self._become(loaded))
+        self._ends.look()
         _log.info("restored", directory=request.directory, rows=self._partition.rows, version=self._partition.version)
         return ps_pb2.RestoreResponse(version=self._partition.version, rows=self._partition.rows)
 
@@ -243,28 +251,91 @@ class ParameterServer:
             warm_up_updates(self._partition)
             _log.info("initialised", dense=len(request.dense), tables=len(tables))
         if initialised or self._partition.mode != mode:
-            self._rounds = Rounds(self._partition)
+            self._rounds.reset()
         self._forms.forget()
         return wire.header_frame(ps_pb2.PushModelResponse(initialized=initialised, version=self._partition.version))
 
-    def _decode_pull(self, frame: bytes, *, only_rows: bool = False) -> PullMessage:
-        header, buffers = decode_frame(frame)
-        try:
-            request, form = self._forms.read_pull(header)
-        except DecodeError:
-            raise wire.undecodable(ps_pb2.PullRequest) from None
-        if only_rows:
-            request.dense_version = wire.NO_DENSE
-        return PullMessage(request, form, header, buffers)
+    async def _push_pull_in_round(self, frame: bytes, caller: Claims) -> bytes:
+        """In synchronous mode a pull comes after the end of the round that the push counts for."""
+        self._require_first()
+        push, pull = self._forms.read_push_pull(frame)
+        _refuse_pin(pull)
+        if self._is_free(frame) and self._cost(push) <= _SHORT:
+            answer = self._take(push, caller)
+        else:
+            answer = await self._write(lambda: self._take(self._forms.read_push_pull(frame)[0], caller))
+        response = ps_pb2.PushPullResponse(push=wire.answer_message(answer))
+        self._ends.pushed(caller.owner)
+        if not answer.accepted:
+            return wire.header_frame(response)
+        if not await self._is_due(pull.request, caller):
+            self._pending(response.pull)
+            return wire.header_frame(response)
+        # What names stand for may have changed while this waited.
+        if self._is_free(frame):
+            _, pull = self._forms.read_push_pull(frame)
+            if pull.cost(self._partition) <= _SHORT:
+                return self._pull(pull, response)
+        return await self._read(lambda: self._pull(self._forms.read_push_pull(frame)[1], response))
 
-    def _pull(self, pull: PullMessage) -> bytes:
+    async def _is_due(self, request: ps_pb2.PullRequest, caller: Claims) -> bool:
+        """Brings this PS to the version that a pull in synchronous mode is for; False if it is to be asked again."""
+        if self._partition.mode.use_async or request.pin:
+            return True
+        if request.HasField("apply"):
+            round_ = wire.round_from_message(request.apply)
+            if round_.number == self._partition.version:
+                # A PS that lost a gradient of the round was replaced: the master restores it.
+                with contextlib.suppress(ConflictError):
+                    await self._apply_soon(round_)
+        if self._index == 0 and caller.role is Role.WORKER:
+            if await self._ends.wait(caller.owner, request.wait_for):
+                return False
+            self._ends.pulled(caller.owner)
+        return True
+
+    def _pending(self, response: ps_pb2.PullResponse) -> ps_pb2.PullResponse:
+        partition = self._partition
+        response.version, response.generation = partition.version, partition.generation
+        response.initialized, response.pending = partition.initialised, True
+        return response
+
+    async def _apply_soon(self, round_: Round) -> int:
+        if not self._running and len(round_.members) * self._gradient_cost <= _SHORT:
+            return self._apply(round_)
+        return await self._write(lambda: self._apply(round_))
+
+    async def _push(self, frame: bytes, caller: Claims) -> bytes:
+        return self._answered(await self._write(lambda: self._take(self._forms.read_push(frame), caller)), caller)
+
+    def _answered(self, answer: Answer, caller: Claims) -> bytes:
+        """The frame of an answer to a push; in synchronous mode others may be waiting for what it did."""
+        if not self._partition.mode.use_async and self._index == 0:
+            self._ends.pushed(caller.owner)
+        return wire.header_frame(wire.answer_message(answer))
+
+    def _cost(self, push: PushMessage) -> float:
+        """What a push takes with all that it brings about."""
+        cost = push.cost()
+        mode = self._partition.mode
+        if mode.use_async:
+            return cost
+        self._gradient_cost = cost
+        return cost * mode.grads_to_wait if self._index == 0 and self._rounds.missing <= 1 else cost
+
+    def _pull_rows(self, frame: bytes) -> bytes:
+        pull = self._forms.read_pull(frame)
+        pull.request.dense_version = wire.NO_DENSE
+        return self._pull(pull, ps_pb2.PullResponse())
+
+    def _pull(self, pull: PullMessage, answer: ps_pb2.PullResponse | ps_pb2.PushPullResponse) -> bytes:
         if self._partition.mode.use_async or pull.request.pin:
-            return self._answer(pull, ps_pb2.PullResponse())
+            return self._answer(pull, answer)
         # In synchronous mode a pull sees one version, not the half of an update.
         with self._partition.lock():
-            answer = ps_pb2.PullResponse()
             if self._rounds.last is not None:
-                answer.round.CopyFrom(wire.round_to_message(self._rounds.last))
+                response = answer if isinstance(answer, ps_pb2.PullResponse) else answer.pull
+                response.round.CopyFrom(wire.round_to_message(self._rounds.last))
             return self._answer(pull, answer)
 
     def _answer(self, pull: PullMessage, answer: ps_pb2.PullResponse | ps_pb2.PushPullResponse) -> bytes:
@@ -306,39 +377,8 @@ class ParameterServer:
         self._partition.dense.copy([piece.view(np.uint8)], [place])
         return frame
 
-    def _decode_push(self, frame: bytes) -> PushMessage:
-        header, buffers = decode_frame(frame)
-        try:
-            request, form = self._forms.read_push(header)
-        except DecodeError:
-            raise wire.undecodable(ps_pb2.PushGradientsRequest) from None
-        return PushMessage(request, form, header, frame, buffers)
-
-    def _push(self, push: PushMessage, caller: Claims) -> bytes:
-        return wire.header_frame(wire.answer_message(self._take(push, caller)))
-
-    def _decode_push_pull(self, frame: bytes) -> tuple[PushMessage, PullMessage]:
-        header, buffers = decode_frame(frame)
-        try:
-            parts = ps_pb2.PushPullParts.FromString(header)
-            push, push_form = self._forms.read_push(parts.push)
-            pull, pull_form = self._forms.read_pull(parts.pull)
-        except DecodeError:
-            raise wire.undecodable(ps_pb2.PushPullRequest) from None
-        middle = parts.pull_from
-        if not 0 <= middle <= len(buffers):
-            raise InvalidInputError(f"there is no buffer {middle}", fix="send what ps.proto describes")
-        return (
-            PushMessage(push, push_form, parts.push, frame, buffers[:middle]),
-            PullMessage(pull, pull_form, parts.pull, buffers[middle:]),
-        )
-
     def _push_pull(self, push: PushMessage, pull: PullMessage, caller: Claims) -> bytes:
-        if not self._partition.mode.use_async or pull.request.pin:
-            raise InvalidInputError(
-                "a push and a pull in one message are for asynchronous mode, without pins",
-                fix="send PushGradients, then Pull",
-            )
+        _refuse_pin(pull)
         answer = self._take(push, caller)
         return self._answer(pull, ps_pb2.PushPullResponse(push=wire.answer_message(answer)))
 
@@ -357,7 +397,7 @@ class ParameterServer:
             member = Member(request.worker, request.sequence)
             answer = self._rounds.prepare(member, self._changes(push), request.version, request.learning_rate)
             self._rejected += not answer.accepted
-            if answer.accepted and request.commit:
+            if answer.accepted and self._index == 0:
                 answer = self._commit(member, request.version)
         return answer
 
@@ -381,7 +421,6 @@ class ParameterServer:
         return wire.read_changes(self._partition, form, push.frame, push.buffers)
 
     def _commit(self, member: Member, version: int) -> Answer:
-        self._require_first()
         before = self._partition.version
         answer = self._rounds.commit(member, version)
         self._updates += self._partition.version - before
@@ -402,7 +441,7 @@ class ParameterServer:
 
     def _become(self, loaded: Partition) -> None:
         self._partition.become(loaded)
-        self._rounds = Rounds(self._partition)
+        self._rounds.reset()
         self._answers = {}
         self._forms.forget()
 
@@ -421,11 +460,10 @@ class ParameterServer:
     def _is_free(self, frame: bytes) -> bool:
         """Whether the event loop may do a push or a pull itself, if that is short: sooner than a thread would get it.
 
-        That is so while nothing else runs: then it waits for no lock, and comes after all that came before it. Rounds
-        and row policies may have more to do than a message says, and so they are left to threads.
+        That is so while nothing else runs: then it waits for no lock, and comes after all that came before it. Row
+        policies may have more to do than a message says, and so they are left to threads.
         """
-        mode = self._partition.mode
-        return not self._running and len(frame) <= _SHORT and mode.use_async and not mode.rows.active
+        return not self._running and len(frame) <= _SHORT and not self._partition.mode.rows.active
 
     async def _write(self, work: Callable[[], T]) -> T:
         return await self._in(self._writer, work)
@@ -466,6 +504,11 @@ def _require_own(worker: str, caller: Claims) -> None:
         raise PermissionDeniedError(
             f"{caller.owner} may not push as {worker!r}", fix="push under the token's own name"
         )
+
+
+def _refuse_pin(pull: PullMessage) -> None:
+    if pull.request.pin:
+        raise InvalidInputError("a pull that goes along with a push has no pin", fix="send PushGradients, then Pull")
 
 
 def _require_absolute(directory: str) -> None:

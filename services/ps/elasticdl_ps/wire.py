@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_proto.v1 import ps_pb2
-from elasticdl_ps.forms import PullForm, PushForm, RowsPlace
+from elasticdl_ps.forms import PullForm, PushForm, RowsPlace, undecodable
 from elasticdl_ps.rounds import Answer, Member, Round
 from elasticdl_ps.store.dense import DensePart
 from elasticdl_ps.store.partition import Changes, DenseInit, Partition
@@ -43,11 +43,6 @@ def read_frame(frame: bytes, message: Any) -> list[memoryview]:
     except DecodeError:
         raise undecodable(type(message)) from None
     return buffers
-
-
-def undecodable(kind: type[Message]) -> InvalidInputError:
-    """What to raise where a header is not of a kind."""
-    return InvalidInputError(f"the header is no {kind.DESCRIPTOR.name}", fix="use the protocol of this version")
 
 
 def header_frame(message: Message) -> bytes:
@@ -212,14 +207,9 @@ def table_status(table: EmbeddingTable) -> ps_pb2.TableStatus:
 
 def answer_message(answer: Answer) -> ps_pb2.PushGradientsResponse:
     """What became of a push."""
-    return ps_pb2.PushGradientsResponse(
+    response = ps_pb2.PushGradientsResponse(
         accepted=answer.accepted, version=answer.version, replay=answer.replay, reason=answer.reason
     )
-
-
-def commit_message(answer: Answer) -> ps_pb2.CommitGradientsResponse:
-    """What became of a commit or a flush."""
-    response = ps_pb2.CommitGradientsResponse(accepted=answer.accepted, version=answer.version)
     if answer.closed is not None:
         response.closed.CopyFrom(round_to_message(answer.closed))
     return response

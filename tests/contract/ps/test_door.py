@@ -153,9 +153,9 @@ async def test_an_unknown_pin_is_not_found(door: Any) -> None:
 async def test_nobody_pushes_in_anothers_name(door: Any) -> None:
     with pytest.raises(PermissionDeniedError):
         await door.frame("PushGradients", push(worker="worker-1.0"))
-    member = ps_pb2.Member(worker="worker-1.0", sequence=1)
+    both = ps_pb2.PushPullRequest(push=push(worker="worker-1.0"))
     with pytest.raises(PermissionDeniedError):
-        await door.call("CommitGradients", ps_pb2.CommitGradientsRequest(member=member))
+        await door.frame("PushPull", both)
 
 
 async def test_a_push_counts_once_however_often_it_comes(door: Any) -> None:

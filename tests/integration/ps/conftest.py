@@ -44,12 +44,17 @@ class Servers:
         if self._running[index] is not None:
             server, servicer = self._running[index]
             self._running[index] = None
+            servicer.stop()
             await server.stop(None)
             servicer.close()
 
     def end_threads(self, index: int) -> None:
         """Lets a server go on with its event loop alone."""
         self._running[index][1].close()
+
+    def let_go(self, index: int) -> None:
+        """Lets nobody wait at a server any more."""
+        self._running[index][1].stop()
 
     def client(
         self, worker: int = 0, *, role: Role = Role.WORKER, incarnation: int = 0, **options: Any

@@ -118,7 +118,9 @@ async def test_a_worker_that_dies_after_closing_a_round_is_helped_out(
     assert (await survivor.push(step(1), version=1)).accepted
 
 
-async def test_several_rounds_missed_by_a_ps_are_caught_up(start_servers: Any) -> None:
+async def test_several_rounds_missed_by_a_ps_are_caught_up(
+    start_servers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     servers = await start_servers(2)
     doomed, survivor = servers.client(0), servers.client(1)
     for client in (doomed, survivor):
@@ -128,9 +130,10 @@ async def test_several_rounds_missed_by_a_ps_are_caught_up(start_servers: Any) -
     async def nothing(*_: Any) -> None:
         return
 
-    doomed._apply_round = nothing
-    for _ in range(3):
-        assert (await doomed.push(step(1), version=0)).accepted
+    with monkeypatch.context() as patched:
+        patched.setattr("elasticdl_worker.parameters.rounds._apply_round", nothing)
+        for _ in range(3):
+            assert (await doomed.push(step(1), version=0)).accepted
     pulled = await survivor.pull({"t": IDS})
     assert pulled.version == 3
     np.testing.assert_array_equal(pulled.rows["t"], -3)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_proto.v1 import ps_pb2
-from elasticdl_ps.forms import Forms
+from elasticdl_ps.forms import Forms, PullForm, PushForm
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.store.partition import DenseInit, Partition
 from elasticdl_ps.wire import Ids
+from elasticdl_runtime.rpc.framing import encode_frame
 
 pytestmark = pytest.mark.unit
 
@@ -30,7 +31,6 @@ NUMBERS = st.fixed_dictionaries(
         "version": st.integers(-1, 1 << 40),
         "learning_rate": st.sampled_from([0.0, 0.5]),
         "generation": st.text(max_size=20),
-        "commit": st.booleans(),
     }
 )
 
@@ -46,11 +46,21 @@ def make_partition() -> Partition:
 PARTITION = make_partition()
 
 
+def read_push(forms: Forms, data: bytes) -> tuple[ps_pb2.PushGradientsRequest, PushForm | None]:
+    message = forms.read_push(encode_frame(data))
+    return message.request, message.form
+
+
+def read_pull(forms: Forms, data: bytes) -> tuple[ps_pb2.PullRequest, PullForm | None]:
+    message = forms.read_pull(encode_frame(data))
+    return message.request, message.form
+
+
 def learnt(partition: Partition, **names: Any) -> Forms:
     forms = Forms(partition)
     for message in (ps_pb2.PushGradientsRequest(**(names or NAMES)), ps_pb2.PushGradientsRequest(rows=NAMES["rows"])):
         data = message.SerializeToString()
-        request, form = forms.read_push(data)
+        request, form = read_push(forms, data)
         assert form is None
         forms.learn_push(request, data)
     return forms
@@ -64,7 +74,7 @@ def test_names_are_recognised_between_any_numbers(numbers: dict[str, Any], joine
     second = ps_pb2.PushGradientsRequest(**names)
     whole = ps_pb2.PushGradientsRequest(**numbers, **names)
     data = first.SerializeToString() + second.SerializeToString() if joined else whole.SerializeToString()
-    request, form = forms.read_push(data)
+    request, form = read_push(forms, data)
     assert form is not None
     assert request == first
     assert [place.part.spec.name for place in form.dense] == (["w"] if dense else [])
@@ -76,12 +86,12 @@ def test_names_within_something_else_are_not_taken_for_names() -> None:
     forms = Forms(partition)
     rows = [ps_pb2.Rows(table="t")]
     data = ps_pb2.PullRequest(rows=rows).SerializeToString()
-    forms.learn_pull(forms.read_pull(data)[0], data)
+    forms.learn_pull(read_pull(forms, data)[0], data)
     hidden = ps_pb2.PullRequest(generation="x" + data.decode() + "y")
-    request, form = forms.read_pull(hidden.SerializeToString())
+    request, form = read_pull(forms, hidden.SerializeToString())
     assert (request, form) == (hidden, None)
     more = ps_pb2.PullRequest(rows=[*rows, ps_pb2.Rows(table="u", ids=1)])
-    request, form = forms.read_pull(more.SerializeToString())
+    request, form = read_pull(forms, more.SerializeToString())
     assert (request, form) == (more, None)
 
 
@@ -89,15 +99,15 @@ def test_other_tables_make_other_forms() -> None:
     partition = make_partition()
     forms = learnt(partition)
     data = ps_pb2.PushGradientsRequest(**NAMES, sequence=3).SerializeToString()
-    assert forms.read_push(data)[1] is not None
+    assert read_push(forms, data)[1] is not None
     partition.push_tables([TableSpec("v", 1)])
-    request, form = forms.read_push(data)
+    request, form = read_push(forms, data)
     assert form is None
     assert len(request.rows) == 2
     assert forms.learn_push(request, data).tables is partition.tables
-    assert forms.read_push(data)[1] is not None
+    assert read_push(forms, data)[1] is not None
     forms.forget()
-    assert forms.read_push(data)[1] is None
+    assert read_push(forms, data)[1] is None
 
 
 def test_only_float32_and_integers_are_looked_at_as_words() -> None:

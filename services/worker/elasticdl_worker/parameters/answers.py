@@ -24,10 +24,14 @@ class PartialPull:
         initialised: whether it has a model.
         dense: received runs of dense parameters: name, first element, values.
         rows: by table, float32 ``[n, dim]``.
+        round: the round that the first PS closed last (synchronous mode).
+        pending: whether nothing was read yet, because it is worth waiting for the end of a round.
         torn: whether frames are of different versions where they must not be (synchronous mode).
     """
 
     torn: bool = False
+    pending: bool = False
+    round: ps_pb2.RoundMembers | None = None
     version: int = -1
     generation: str = ""
     initialised: bool = False
@@ -48,6 +52,9 @@ class PartialPull:
         if self.version < 0:
             self.version = response.version
         self.generation, self.initialised = response.generation, response.initialized
+        self.pending = response.pending
+        if response.HasField("round"):
+            self.round = response.round
         for part in response.dense:
             name, start = part.name, part.start
             self.dense.append((name, start, array_of(buffers, part.buffer, part.dtype, part.stop - start, name)))

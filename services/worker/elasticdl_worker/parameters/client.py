@@ -22,9 +22,9 @@ from elasticdl_worker.parameters.answers import PartialPull
 from elasticdl_worker.parameters.connection import ServerConnection, answers_of, read_header
 from elasticdl_worker.parameters.hot_rows import HotRows
 from elasticdl_worker.parameters.layout import Layout
-from elasticdl_worker.parameters.pulls import ALL_DENSE, NO_DENSE, Pulls
+from elasticdl_worker.parameters.pulls import ALL_DENSE, NO_DENSE, Moment, Pulls
 from elasticdl_worker.parameters.pushes import Following, PushFrames, Stamp
-from elasticdl_worker.parameters.rounds import align, commit
+from elasticdl_worker.parameters.rounds import PullOne, follow, pass_on, prepare, pull_of_round
 from elasticdl_worker.parameters.splits import Split
 from elasticdl_worker.parameters.types import Gradients, Pulled, PushResult
 from elasticdl_worker.parameters.waiting import together
@@ -92,6 +92,7 @@ class ParameterClient:
         self._message_bytes = message_bytes
         self._sequence = 0
         self._answered = 0
+        self._wait_for = 0
         self._pushing = asyncio.Lock()
 
     async def ensure_model(
@@ -172,7 +173,8 @@ class ParameterClient:
 
         Asynchronous: each PS applies its part at once; the push is accepted if any PS took it (a PS that was
         replaced since the pull refuses its part). Synchronous: all PS keep the gradients, and the first PS counts
-        them for the present round, or refuses them as stale.
+        them for the present round, or refuses them as stale. The next pull then waits for the end of the round,
+        while enough other workers are on the way with gradients for it.
 
         Args:
             gradients: of one minibatch, rows merged.
@@ -185,19 +187,17 @@ class ParameterClient:
         """
         async with self._pushing:
             frames = self._frames.make(gradients, self._stamp(version, learning_rate))
+            if not self._mode.use_async:
+                answer = await prepare(self._servers, frames, self._push_one)
+                answer = answer or await self._push_one(self._servers[0], frames[0])
+                if answer.HasField("closed"):
+                    await pass_on(self._servers, answer.closed)
+                return self._counted(answer, version)
             answers = await together(
                 [self._push_one(server, frame) for server, frame in zip(self._servers, frames, strict=True)]
             )
             self._answered = self._sequence
-            if self._mode.use_async:
-                return _async_result(answers)
-            refused = next((answer for answer in answers if not answer.accepted), None)
-            latest = max(answer.version for answer in answers)
-            if refused is not None:
-                return PushResult(False, latest, refused.reason)
-            if len(self._servers) == 1:
-                return PushResult(True, latest)
-            return await commit(self._servers, self._worker, self._sequence, version)
+            return _async_result(answers)
 
     async def push_pull(
         self,
@@ -207,13 +207,13 @@ class ParameterClient:
         version: int,
         learning_rate: float = 0.0,
         dense: bool = True,
-    ) -> tuple[PushResult, Pulled]:
+    ) -> tuple[PushResult, Pulled | None]:
         """A push, and then a pull for another minibatch, in one message a PS.
 
         It means what ``push`` followed by ``pull`` means, at half the messages: each PS applies its part of the
-        gradients and then reads, so that the pull has them. It is two calls where one will not do: in synchronous
-        mode, and for what is too large for a message. Raises what the two raise; if the pull fails, the push may
-        count all the same.
+        gradients and then reads, so that the pull has them. In synchronous mode only the first PS gets both in one
+        message, and nothing is pulled if the push is refused. It is two calls for what is too large for a message.
+        Raises what the two raise; if the pull fails, the push may count all the same.
 
         Args:
             gradients: as for ``push``.
@@ -224,9 +224,11 @@ class ParameterClient:
         """
         streamed = dense and any(server.streams_dense for server in self._servers)
         size = sum(grads.nbytes for _, grads in gradients.rows.values()) + self._layout.rows_bytes(ids)
-        if not self._mode.use_async or streamed or size > self._message_bytes:
+        if streamed or size > self._message_bytes:
             result = await self.push(gradients, version=version, learning_rate=learning_rate)
             return result, await self.pull(ids, dense=dense)
+        if not self._mode.use_async:
+            return await self._push_pull_in_round(gradients, ids, version, learning_rate, dense)
         if self._hot is None or not ids:
             return await self._push_pull(gradients, ids, version, learning_rate, dense)
         results: list[PushResult] = []
@@ -329,21 +331,16 @@ class ParameterClient:
         layout = self._layout
         splits = layout.split(ids)
         asked = [_asked(splits, index) for index in range(len(self._servers))]
-        parts = list(
-            await together([self._pull_one(server, asked[server.index], dense, pin) for server in self._servers])
-        )
-        if not self._mode.use_async and not pin:
-            await align(
-                self._servers,
-                parts,
-                lambda index: self._pull_one(self._servers[index], asked[index], dense, pin),
-                self._patience_s,
-            )
-        versions = tuple(part.version for part in parts)
+        pull = self._puller(asked, dense)
+        parts: Sequence[PartialPull]
+        if self._mode.use_async or pin:
+            parts = await together([pull(server.index, Moment(pin)) for server in self._servers])
+        else:
+            parts = await pull_of_round(self._servers, pull, self._wait_for, self._patience_s)
         if not pin:
             self._remember(parts, dense)
         arrays = layout.assemble(parts, {} if pin else self._dense) if dense else {}
-        return Pulled(max(versions), arrays, layout.merge_rows(splits, parts))
+        return Pulled(max(part.version for part in parts), arrays, layout.merge_rows(splits, parts))
 
     async def _push_pull(
         self,
@@ -376,12 +373,60 @@ class ParameterClient:
             parts.append(part)
         for index, part in enumerate(parts):
             if not part.initialised:
-                parts[index] = await self._pull_one(servers[index], asked[index], dense, 0)
+                parts[index] = await self._puller(asked, dense)(index, Moment())
         self._remember(parts, dense)
         arrays = layout.assemble(parts, self._dense) if dense else {}
         return _async_result(pushes), Pulled(
             max(part.version for part in parts), arrays, layout.merge_rows(splits, parts)
         )
+
+    async def _push_pull_in_round(
+        self,
+        gradients: Gradients,
+        ids: Mapping[str, NDArray[np.int64]],
+        version: int,
+        learning_rate: float,
+        dense: bool,
+    ) -> tuple[PushResult, Pulled | None]:
+        layout, servers = self._layout, self._servers
+        splits = layout.split(ids)
+        asked = [_asked(splits, index) for index in range(len(servers))]
+        pull = self._puller(asked, dense)
+        first = PartialPull()
+        async with self._pushing:
+            known = [server.dense_version if dense else NO_DENSE for server in servers]
+            generations = [server.generation for server in servers]
+            following = Following(splits, known, generations, self._next_version(version), only_first=True)
+            frames = self._frames.make(gradients, self._stamp(version, learning_rate), following)
+            answer = await prepare(servers, frames, self._push_one)
+            if answer is None:
+                expected = servers[0].dense_bytes + layout.rows_bytes(asked[0])
+                response = ps_pb2.PushPullResponse()
+                frame = await servers[0].call("PushPull", frames[0], answer_bytes=expected)
+                buffers = read_header(frame, response)
+                answer = response.push
+                if answer.accepted:
+                    first.add(response.pull, buffers, asked[0])
+            result = self._counted(answer, version)
+        if not result.accepted:
+            return result, None
+        if first.pending or not first.initialised:
+            parts = await pull_of_round(servers, pull, self._wait_for, self._patience_s)
+        else:
+            parts = await follow(servers, first, pull, self._patience_s)
+        self._remember(parts, dense)
+        arrays = layout.assemble(parts, self._dense) if dense else {}
+        return result, Pulled(parts[0].version, arrays, layout.merge_rows(splits, parts))
+
+    def _next_version(self, version: int) -> int:
+        """The version to wait for after a gradient of a version counts; 0 where older ones may be used as well."""
+        return 0 if self._mode.sync_version_tolerance else version + 1
+
+    def _counted(self, answer: ps_pb2.PushGradientsResponse, version: int) -> PushResult:
+        """What became of a push in synchronous mode; notes what the next pull is to wait for."""
+        self._answered = self._sequence
+        self._wait_for = self._next_version(version) if answer.accepted else 0
+        return PushResult(answer.accepted, answer.version, answer.reason)
 
     async def _pull_cold(
         self, hot: HotRows, ids: Mapping[str, NDArray[np.int64]], dense: bool, pull: _Pull | None = None
@@ -412,11 +457,12 @@ class ParameterClient:
         if self._hot is not None:
             self._hot.forget()
 
-    def _pull_one(
-        self, server: ServerConnection, asked: Mapping[str, NDArray[np.int64]], dense: bool, pin: int
-    ) -> Awaitable[PartialPull]:
-        one_version = not self._mode.use_async and not pin
-        return self._pulls.pull(server, self._layout, asked, dense=dense, pin=pin, one_version=one_version)
+    def _puller(self, asked: Sequence[Mapping[str, NDArray[np.int64]]], dense: bool) -> PullOne:
+        """What pulls from one PS its part of what is asked for."""
+        servers, layout = self._servers, self._layout
+        return lambda index, moment: self._pulls.pull(
+            servers[index], layout, asked[index], dense=dense, moment=moment
+        )
 
     def _remember(self, parts: Sequence[PartialPull], dense: bool) -> None:
         for server, part in zip(self._servers, parts, strict=True):
@@ -438,7 +484,7 @@ class ParameterClient:
         seen = self._seen.get(version)
         versions = seen.versions if seen else (version,) * count
         generations = seen.generations if seen else tuple(server.generation for server in self._servers)
-        return Stamp(self._sequence, versions, generations, learning_rate, not self._mode.use_async and count == 1)
+        return Stamp(self._sequence, versions, generations, learning_rate)
 
     async def _push_one(self, server: ServerConnection, frame: bytes) -> ps_pb2.PushGradientsResponse:
         response = ps_pb2.PushGradientsResponse()

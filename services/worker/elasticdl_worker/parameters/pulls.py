@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,23 @@ _POLL_S = 0.1
 _Asked = Mapping[str, NDArray[np.int64]]
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The state of a PS that a pull is to see.
+
+    Attributes:
+        pin: number of a pin; 0 for the present.
+        one_version: whether all messages must be of one version.
+        wait_for: a version to wait for while it is likely to come soon (synchronous mode, first PS); 0 for none.
+        apply: a round that the first PS has closed, to be applied before (synchronous mode, other PS).
+    """
+
+    pin: int = 0
+    one_version: bool = False
+    wait_for: int = 0
+    apply: ps_pb2.RoundMembers | None = None
+
+
 class Pulls:
     """Pulls of one client.
 
@@ -38,24 +56,27 @@ class Pulls:
         self._row_headers: dict[tuple[str, ...], bytes] = {}
 
     async def pull(
-        self, server: ServerConnection, layout: Layout, asked: _Asked, *, dense: bool, pin: int, one_version: bool
+        self, server: ServerConnection, layout: Layout, asked: _Asked, *, dense: bool, moment: Moment
     ) -> PartialPull:
-        """Pulls from one PS, waiting while it has no model (it is being restored).
+        """Pulls from one PS, waiting while it has no model (it is being restored), or for the end of a round.
 
         Args:
             server: the PS.
             layout: where everything lies.
             asked: by table, the ids of that PS.
             dense: whether to read dense parameters.
-            pin: read as of a pin.
-            one_version: whether all messages must be of one version.
+            moment: what of the PS to see.
 
         Raises:
             UnavailableError: the PS could not be reached, or has no model, for the whole of the patience.
         """
         give_up = time.monotonic() + self._patience_s
         while True:
-            part = await self._once(server, layout, asked, dense, pin, one_version)
+            part = await self._once(server, layout, asked, dense, moment)
+            if part.pending:
+                # The PS says that it is worth it, and stops saying so when it is not.
+                give_up = time.monotonic() + self._patience_s
+                continue
             if part.initialised and not part.torn:
                 return part
             if time.monotonic() > give_up:
@@ -69,13 +90,15 @@ class Pulls:
             await server.pause(_POLL_S)
 
     async def _once(
-        self, server: ServerConnection, layout: Layout, asked: _Asked, dense: bool, pin: int, one_version: bool
+        self, server: ServerConnection, layout: Layout, asked: _Asked, dense: bool, moment: Moment
     ) -> PartialPull:
-        request = self._request(server, dense, pin)
+        request = self._request(server, dense, moment)
         part = PartialPull()
         if dense and server.streams_dense:
             for frame in await server.pull_dense(encode_frame(request.SerializeToString())):
                 part.take(frame, asked)
+            if part.pending:
+                return part
             request.dense_version = NO_DENSE
         groups = layout.groups(asked, self._message_bytes)
         for group in groups:
@@ -86,20 +109,23 @@ class Pulls:
                 expected += server.dense_bytes
             answer = await server.call("Pull", encode_frame(header, list(group.values())), answer_bytes=expected)
             version = part.take(answer, group)
-            part.torn |= one_version and version != part.version
-            if not part.initialised:
+            part.torn |= moment.one_version and version != part.version
+            if part.pending or not part.initialised:
                 break
             request.dense_version = NO_DENSE
         if len(groups) > 1:
             part.join()
         return part
 
-    def _request(self, server: ServerConnection, dense: bool, pin: int) -> ps_pb2.PullRequest:
+    def _request(self, server: ServerConnection, dense: bool, moment: Moment) -> ps_pb2.PullRequest:
+        pin = moment.pin
         return ps_pb2.PullRequest(
             dense_version=(ALL_DENSE if pin else server.dense_version) if dense else NO_DENSE,
             pin=pin,
             dtype=self._wire_dtype,
             generation="" if pin else server.generation,
+            wait_for=moment.wait_for,
+            apply=moment.apply,
         )
 
     def _rows_header(self, tables: Mapping[str, Any]) -> bytes:

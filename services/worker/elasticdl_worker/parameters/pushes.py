@@ -31,14 +31,12 @@ class Stamp:
         versions: for each PS the version that the gradients were computed on.
         generations: for each PS the generation that was pulled from.
         learning_rate: 0 for the optimizer's own.
-        commit: whether the PS is to commit it to its round as well (synchronous mode with one PS).
     """
 
     sequence: int
     versions: Sequence[int]
     generations: Sequence[str]
     learning_rate: float = 0.0
-    commit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +47,15 @@ class Following:
         splits: by table, the ids to read.
         dense_versions: for each PS the version that dense parameters are known of, or that none are wanted.
         generations: for each PS the generation that those are from.
+        wait_for: the version to wait for before reading (synchronous mode); 0 for none.
+        only_first: whether it goes along to the first PS only.
     """
 
     splits: Mapping[str, Split]
     dense_versions: Sequence[int]
     generations: Sequence[str]
+    wait_for: int = 0
+    only_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,10 @@ class PushFrames:
             buffers += [split.parts[index] for split in pushed]
             rows = [(single, split.chosen[index]) for single, split in zip(values, splits.values(), strict=True)]
             buffers += [self._room(single, chosen) for single, chosen in rows]
-            buffers += [split.parts[index] for split in pulled]
-            frame, places = compose_frame(_header(form.message, index, stamp, following), buffers)
+            along = following if following is not None and not (following.only_first and index) else None
+            if along is not None:
+                buffers += [split.parts[index] for split in pulled]
+            frame, places = compose_frame(_header(form.message, index, stamp, along), buffers)
             _fill(places, rows)
             frames.append(frame)
         return frames
@@ -176,12 +180,12 @@ def _header(message: ps_pb2.PushPullRequest, index: int, stamp: Stamp, following
     push.version = stamp.versions[index]
     push.generation = stamp.generations[index]
     push.learning_rate = stamp.learning_rate
-    push.commit = stamp.commit
     if following is None:
         return push.SerializeToString()
     pull = message.pull
     pull.dense_version = following.dense_versions[index]
     pull.generation = following.generations[index]
+    pull.wait_for = following.wait_for
     return message.SerializeToString()
 
 

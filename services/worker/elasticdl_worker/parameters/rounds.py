@@ -9,8 +9,11 @@ from elasticdl_core.errors import ConflictError, UnavailableError
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_worker.parameters.answers import PartialPull
 from elasticdl_worker.parameters.connection import ServerConnection
-from elasticdl_worker.parameters.types import PushResult
+from elasticdl_worker.parameters.pulls import Moment
 from elasticdl_worker.parameters.waiting import together
+
+PullOne = Callable[[int, Moment], Awaitable[PartialPull]]
+PushOne = Callable[[ServerConnection, bytes], Awaitable[ps_pb2.PushGradientsResponse]]
 
 
 async def align(
@@ -45,25 +48,45 @@ async def align(
             parts[index] = part
 
 
-async def commit(servers: Sequence[ServerConnection], worker: str, sequence: int, version: int) -> PushResult:
-    """Has the first PS count gradients that all PS keep for the present round, and closes it if it is full.
+async def pull_of_round(
+    servers: Sequence[ServerConnection], pull: PullOne, wait_for: int, patience_s: float
+) -> list[PartialPull]:
+    """Pulls from all PS as of one version: from the first, and then from the others as of the round it tells of.
 
     Args:
         servers: the PS.
-        worker: the worker's incarnation.
-        sequence: of the push.
-        version: of the pull that the gradients were computed from.
+        pull: pulls from one of them.
+        wait_for: the version that the caller's last gradient is to make with others, if it counted; else 0.
+        patience_s: for how long the PS may differ.
+
+    Raises:
+        UnavailableError: they differ for longer.
     """
-    request = ps_pb2.CommitGradientsRequest(member=ps_pb2.Member(worker=worker, sequence=sequence), version=version)
-    try:
-        answer = await servers[0].call("CommitGradients", request)
-    except ConflictError:
-        # The first PS was replaced between the two calls: the gradient is lost with it.
-        return PushResult(False, version, "generation")
-    if answer.HasField("closed"):
-        closed = ps_pb2.ApplyRoundRequest(round=answer.closed)
-        await together([_apply_round(server, closed) for server in servers[1:]])
-    return PushResult(answer.accepted, answer.version, "" if answer.accepted else "stale")
+    return await follow(servers, await pull(0, Moment(one_version=True, wait_for=wait_for)), pull, patience_s)
+
+
+async def follow(
+    servers: Sequence[ServerConnection], first: PartialPull, pull: PullOne, patience_s: float
+) -> list[PartialPull]:
+    """Pulls from the other PS what the first has answered for its part; see ``pull_of_round``."""
+    moment = Moment(one_version=True, apply=first.round)
+    parts = [first, *await together([pull(server.index, moment) for server in servers[1:]])]
+    await align(servers, parts, lambda index: pull(index, Moment(one_version=True)), patience_s)
+    return parts
+
+
+async def prepare(
+    servers: Sequence[ServerConnection], frames: Sequence[bytes], push: PushOne
+) -> ps_pb2.PushGradientsResponse | None:
+    """Leaves a gradient's parts with all PS but the first, which comes after them; the refusal if one refuses."""
+    answers = await together([push(server, frame) for server, frame in zip(servers[1:], frames[1:], strict=True)])
+    return next((answer for answer in answers if not answer.accepted), None)
+
+
+async def pass_on(servers: Sequence[ServerConnection], closed: ps_pb2.RoundMembers) -> None:
+    """Tells the other PS of a round that the first has closed."""
+    request = ps_pb2.ApplyRoundRequest(round=closed)
+    await together([_apply_round(server, request) for server in servers[1:]])
 
 
 async def _catch_up(servers: Sequence[ServerConnection], index: int, version: int) -> None:

@@ -133,37 +133,43 @@ class Empty(_message.Message):
     def __init__(self) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("dense_version", "rows", "pin", "dtype", "generation")
+    __slots__ = ("dense_version", "rows", "pin", "dtype", "generation", "wait_for", "apply")
     DENSE_VERSION_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     PIN_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FOR_FIELD_NUMBER: _ClassVar[int]
+    APPLY_FIELD_NUMBER: _ClassVar[int]
     dense_version: int
     rows: _containers.RepeatedCompositeFieldContainer[Rows]
     pin: int
     dtype: str
     generation: str
-    def __init__(self, dense_version: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., pin: _Optional[int] = ..., dtype: _Optional[str] = ..., generation: _Optional[str] = ...) -> None: ...
+    wait_for: int
+    apply: RoundMembers
+    def __init__(self, dense_version: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., pin: _Optional[int] = ..., dtype: _Optional[str] = ..., generation: _Optional[str] = ..., wait_for: _Optional[int] = ..., apply: _Optional[_Union[RoundMembers, _Mapping]] = ...) -> None: ...
 
 class PullResponse(_message.Message):
-    __slots__ = ("version", "dense", "rows", "generation", "initialized", "round")
+    __slots__ = ("version", "dense", "rows", "generation", "initialized", "round", "pending")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DENSE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     INITIALIZED_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
     version: int
     dense: _containers.RepeatedCompositeFieldContainer[Dense]
     rows: _containers.RepeatedCompositeFieldContainer[Rows]
     generation: str
     initialized: bool
     round: RoundMembers
-    def __init__(self, version: _Optional[int] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., initialized: bool = ..., round: _Optional[_Union[RoundMembers, _Mapping]] = ...) -> None: ...
+    pending: bool
+    def __init__(self, version: _Optional[int] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., initialized: bool = ..., round: _Optional[_Union[RoundMembers, _Mapping]] = ..., pending: bool = ...) -> None: ...
 
 class PushGradientsRequest(_message.Message):
-    __slots__ = ("worker", "sequence", "version", "learning_rate", "dense", "rows", "generation", "commit")
+    __slots__ = ("worker", "sequence", "version", "learning_rate", "dense", "rows", "generation")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -171,7 +177,6 @@ class PushGradientsRequest(_message.Message):
     DENSE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
-    COMMIT_FIELD_NUMBER: _ClassVar[int]
     worker: str
     sequence: int
     version: int
@@ -179,20 +184,21 @@ class PushGradientsRequest(_message.Message):
     dense: _containers.RepeatedCompositeFieldContainer[Dense]
     rows: _containers.RepeatedCompositeFieldContainer[Rows]
     generation: str
-    commit: bool
-    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., learning_rate: _Optional[float] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., commit: bool = ...) -> None: ...
+    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., learning_rate: _Optional[float] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ...) -> None: ...
 
 class PushGradientsResponse(_message.Message):
-    __slots__ = ("accepted", "version", "replay", "reason")
+    __slots__ = ("accepted", "version", "replay", "reason", "closed")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REPLAY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
     accepted: bool
     version: int
     replay: bool
     reason: str
-    def __init__(self, accepted: bool = ..., version: _Optional[int] = ..., replay: bool = ..., reason: _Optional[str] = ...) -> None: ...
+    closed: RoundMembers
+    def __init__(self, accepted: bool = ..., version: _Optional[int] = ..., replay: bool = ..., reason: _Optional[str] = ..., closed: _Optional[_Union[RoundMembers, _Mapping]] = ...) -> None: ...
 
 class PushPullRequest(_message.Message):
     __slots__ = ("push", "pull", "pull_from")
@@ -240,24 +246,6 @@ class RoundMembers(_message.Message):
     learning_rate: float
     def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., learning_rate: _Optional[float] = ...) -> None: ...
 
-class CommitGradientsRequest(_message.Message):
-    __slots__ = ("member", "version")
-    MEMBER_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    member: Member
-    version: int
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., version: _Optional[int] = ...) -> None: ...
-
-class CommitGradientsResponse(_message.Message):
-    __slots__ = ("accepted", "version", "closed")
-    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    CLOSED_FIELD_NUMBER: _ClassVar[int]
-    accepted: bool
-    version: int
-    closed: RoundMembers
-    def __init__(self, accepted: bool = ..., version: _Optional[int] = ..., closed: _Optional[_Union[RoundMembers, _Mapping]] = ...) -> None: ...
-
 class ApplyRoundRequest(_message.Message):
     __slots__ = ("round",)
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -285,6 +273,14 @@ class ClosedRoundsResponse(_message.Message):
 class FlushRoundRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class FlushRoundResponse(_message.Message):
+    __slots__ = ("version", "closed")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    closed: RoundMembers
+    def __init__(self, version: _Optional[int] = ..., closed: _Optional[_Union[RoundMembers, _Mapping]] = ...) -> None: ...
 
 class PinRequest(_message.Message):
     __slots__ = ("pin",)

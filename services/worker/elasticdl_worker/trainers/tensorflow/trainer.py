@@ -5,8 +5,8 @@ computed one after the other in one compiled call that moves the parameters loca
 gradients is pushed as one update. With asynchronous SGD the parameters of a step miss at most the last ``staleness``
 updates of this worker: one for the push on its way, the others for pulls that run ahead. The pull of the step that is
 read next goes along with a push in the same message, after it, so that strictly in order, too, a step takes one
-message a parameter server. With synchronous SGD nothing runs ahead, and a refused gradient is computed anew on fresh
-parameters.
+message a parameter server. With synchronous SGD no pull runs ahead of a push, the one that goes along waits for the
+end of the round, and a refused gradient is computed anew on fresh parameters.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Trainer:
         """What the reading thread does for a step before the trainer takes it."""
         if self.depth:
             return self.prefetch
-        return self.announce if self._spec.use_async and not self._spec.eager else None
+        return None if self._spec.eager else self.announce
 
     def prefetch(self, work: Work, permit: Callable[[], bool]) -> bool:
         """Starts the pull of a step, on the reading thread; False if the stream was stopped meanwhile."""
@@ -190,12 +190,9 @@ class Trainer:
         self._steps += len(work.batches)
         if self._horizon is not None:
             self._horizon.stepped(work.lease.task.id.round, pulled.version)
-        if self._spec.use_async:
-            self._compute_and_push(work, pulled)
-            while sum(isinstance(entry, _Push) for entry in self._pushes) > min(self.staleness, 1):
-                self._settle_first()
-        else:
-            self._train_in_step(work, pulled)
+        self._compute_and_push(work, pulled)
+        while sum(isinstance(entry, _Push) for entry in self._pushes) > min(self.staleness, 1):
+            self._settle_first()
         self._progress.stepped(work.records, time.monotonic() - started, self.version, len(work.batches))
 
     def after_pushes(self, action: Callable[[], None]) -> None:

@@ -1,0 +1,87 @@
+"""Synchronous mode: workers whose gradients count wait at the first PS for the end of the round."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from elasticdl_ps.attendance import Attendance
+from elasticdl_ps.rounds import Rounds
+
+_LONGEST_S = 2.0
+"""Who waits is answered after this long, well within a call's deadline, and asks again."""
+
+
+class RoundEnds:
+    """Lets workers wait. For one event loop.
+
+    Args:
+        rounds: whose ends are waited for.
+    """
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self._attendance = Attendance()
+        self._waiting: list[asyncio.Future[None]] = []
+        self._over = False
+
+    def pulled(self, worker: str) -> None:
+        """A worker has parameters to compute on."""
+        self._attendance.pulled(worker, time.monotonic())
+
+    def pushed(self, worker: str) -> None:
+        """A worker's gradient was counted or refused; it may have closed a round."""
+        self._attendance.pushed(worker, time.monotonic())
+        self.look()
+
+    def look(self) -> None:
+        """Has all who wait look whether the round has ended."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            _wake(future)
+
+    def stop(self) -> None:
+        """Lets nobody wait any more."""
+        self._over = True
+        self.look()
+
+    async def wait(self, worker: str, version: int) -> bool:
+        """Waits for the end of the round that makes a version, while gradients enough for it are to be expected.
+
+        Args:
+            worker: who waits; nothing is expected of it meanwhile.
+            version: what it waits for; there is nothing to wait for unless the present round makes it.
+
+        Returns:
+            Whether it is worth waiting on: the time for one call is over.
+        """
+        if self._rounds.version != version - 1:
+            return False
+        self._attendance.waits(worker)
+        give_up = time.monotonic() + _LONGEST_S
+        while self._rounds.version == version - 1 and not self._over:
+            now = time.monotonic()
+            until = self._attendance.worth_until(self._rounds.missing, now)
+            if until is None:
+                return False
+            if now >= give_up:
+                return True
+            await self._next_look(min(until, give_up) - now)
+        return self._over
+
+    async def _next_look(self, timeout_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(future)
+        timer = loop.call_later(timeout_s, _wake, future)
+        try:
+            await future
+        finally:
+            timer.cancel()
+            if future in self._waiting:
+                self._waiting.remove(future)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

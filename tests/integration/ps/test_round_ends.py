@@ -1,0 +1,193 @@
+"""Synchronous mode: who has contributed to a round waits for its end, but not for workers that are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_core.ports.launcher import Role
+from elasticdl_proto.v1 import ps_pb2
+from elasticdl_ps.round_ends import RoundEnds
+from elasticdl_runtime.rpc.framing import decode_frame, encode_frame
+from elasticdl_worker.parameters import Gradients
+
+pytestmark = pytest.mark.integration
+
+SPECS = [DenseSpec("a", (3,)), DenseSpec("b", (200,))]
+TABLES = [TableSpec("t", 2, InitializerSpec("zeros"))]
+SGD = OptimizerSpec("sgd", {"learning_rate": 1.0})
+IDS = np.arange(40)
+FOREVER_S = 1000.0
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are expected for longer than any test takes."""
+    monkeypatch.setattr("elasticdl_ps.attendance._SHORTEST_S", FOREVER_S)
+
+
+@pytest.fixture
+def somebody_waits(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set when somebody waits for the end of a round."""
+    event, wait = asyncio.Event(), RoundEnds._next_look
+
+    async def waiting(self: RoundEnds, timeout_s: float) -> None:
+        event.set()
+        await wait(self, timeout_s)
+
+    monkeypatch.setattr(RoundEnds, "_next_look", waiting)
+    return event
+
+
+async def ensure(client: Any, grads_to_wait: int, tolerance: int = 0) -> None:
+    zeros = {spec.name: np.zeros(spec.shape) for spec in SPECS}
+    await client.ensure_model(zeros, SPECS, TABLES, SGD, UpdateMode(False, grads_to_wait, tolerance))
+
+
+def step(amount: float) -> Gradients:
+    dense = {spec.name: np.full(spec.shape, amount, np.float32) for spec in SPECS}
+    return Gradients(dense, {"t": (IDS, np.full((len(IDS), 2), amount, np.float32))})
+
+
+async def trained_once(servers: Any, workers: int, grads_to_wait: int, tolerance: int = 0) -> list[Any]:
+    """Workers that each have contributed to the first round, and are about to compute for the second."""
+    clients = [servers.client(index) for index in range(workers)]
+    for client in clients:
+        await ensure(client, grads_to_wait, tolerance)
+        await client.pull({"t": IDS})
+    for client in clients:
+        await client.push(step(1), version=0)
+    for client in clients:
+        await client.pull({"t": IDS})
+    return clients
+
+
+async def test_a_pull_waits_for_the_round_that_the_push_before_it_counts_for(servers: Any, patience: None) -> None:
+    first, second, third = await trained_once(servers, 3, 3)
+    assert (await first.push(step(1), version=1)).version == 1
+    waiting = asyncio.ensure_future(first.pull({"t": IDS}))
+    assert (await second.push(step(1), version=1)).version == 1
+    assert (await third.push(step(4), version=1)).version == 2
+    pulled = await waiting
+    assert pulled.version == 2
+    np.testing.assert_array_equal(pulled.rows["t"], -3)
+
+
+async def test_a_push_and_a_pull_in_one_message_wait_as_well(servers: Any, patience: None) -> None:
+    clients = await trained_once(servers, 3, 3)
+    calls = [
+        client.push_pull(step(amount), {"t": IDS}, version=1)
+        for client, amount in zip(clients, (1, 1, 4), strict=True)
+    ]
+    for result, pulled in await asyncio.gather(*calls):
+        assert result.accepted
+        assert pulled.version == 2
+        np.testing.assert_array_equal(pulled.rows["t"], -3)
+
+
+async def test_nobody_waits_where_its_own_gradients_are_needed(servers: Any, patience: None) -> None:
+    first, second = clients = [servers.client(index) for index in range(2)]
+    for client in clients:
+        await ensure(client, 3)
+        await client.pull({})
+    for client in (first, second, first):
+        await client.push(step(1), version=0)
+    for client in clients:
+        assert (await client.pull({})).version == 1
+    # Two more are missing, and only the second worker is on the way.
+    result, pulled = await first.push_pull(step(1), {"t": IDS}, version=1)
+    assert (result.accepted, pulled.version) == (True, 1)
+    waiting = asyncio.ensure_future(second.push_pull(step(1), {"t": IDS}, version=1))
+    assert (await first.push(step(1), version=1)).accepted
+    result, pulled = await waiting
+    assert (result.accepted, pulled.version) == (True, 2)
+
+
+async def test_one_worker_of_four_never_waits(servers: Any, patience: None) -> None:
+    (only,) = await trained_once(servers, 1, 4)
+    for expected in (0, 0, 1, 1):
+        result, pulled = await only.push_pull(step(1), {"t": IDS}, version=(await only.pull({})).version)
+        assert result.accepted
+        assert pulled.version == expected
+
+
+async def test_workers_that_are_gone_are_waited_for_once(servers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = await trained_once(servers, 2, 2)
+    monkeypatch.setattr("elasticdl_ps.attendance._SHORTEST_S", 0.0)
+    # The second never comes again: after some time the first goes on by itself.
+    result, pulled = await first.push_pull(step(1), {"t": IDS}, version=1)
+    assert (result.accepted, pulled.version) == (True, 1)
+    result, pulled = await first.push_pull(step(1), {"t": IDS}, version=1)
+    assert (result.accepted, pulled.version) == (True, 2)
+
+
+async def test_who_waits_for_long_asks_again(servers: Any, patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = await trained_once(servers, 2, 2)
+    monkeypatch.setattr("elasticdl_ps.round_ends._LONGEST_S", 0.0)
+    asked = 0
+    once = first._pulls._once
+
+    async def counting(*args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            assert (await second.push(step(1), version=1)).version == 2
+        return await once(*args)
+
+    monkeypatch.setattr(first._pulls, "_once", counting)
+    result, pulled = await first.push_pull(step(1), {"t": IDS}, version=1)
+    assert (result.version, pulled.version) == (1, 2)
+    assert asked >= 3
+
+
+async def test_a_flushed_round_has_ended(servers: Any, patience: None, somebody_waits: asyncio.Event) -> None:
+    first, _ = await trained_once(servers, 2, 2)
+    await first.push(step(3), version=1)
+    waiting = asyncio.ensure_future(first.pull({"t": IDS}))
+    master = servers.raw(Role.MASTER)[0]
+    await somebody_waits.wait()
+    await master.call("FlushRound", ps_pb2.FlushRoundRequest(), deadline_s=5)
+    pulled = await waiting
+    assert pulled.version == 2
+    np.testing.assert_array_equal(pulled.rows["t"], -4)
+
+
+async def test_old_gradients_that_are_welcome_are_not_waited_for(servers: Any, patience: None) -> None:
+    first, second = await trained_once(servers, 2, 2, tolerance=1)
+    result, pulled = await first.push_pull(step(1), {"t": IDS}, version=1)
+    assert (result.accepted, pulled.version) == (True, 1)
+    assert (await second.push(step(1), version=1)).version == 2
+
+
+async def test_nothing_is_pulled_with_a_refused_push(servers: Any, patience: None) -> None:
+    first, second = await trained_once(servers, 2, 1)
+    assert (await first.push(step(1), version=1)).accepted
+    result, pulled = await second.push_pull(step(1), {"t": IDS}, version=1)
+    assert (result.accepted, result.reason, pulled) == (False, "stale", None)
+
+
+async def test_a_ps_that_stops_answers_those_who_wait(
+    start_servers: Any, patience: None, somebody_waits: asyncio.Event
+) -> None:
+    servers = await start_servers(1)
+    first, _ = await trained_once(servers, 2, 2)
+    await first.push(step(1), version=1)
+    pull = encode_frame(ps_pb2.PullRequest(dense_version=-2, wait_for=2).SerializeToString())
+    waiting = asyncio.ensure_future(servers.raw()[0].call("Pull", pull, deadline_s=60))
+    await somebody_waits.wait()
+    servers.let_go(0)
+    answer = ps_pb2.PullResponse.FromString(decode_frame(await waiting)[0])
+    assert (answer.pending, answer.version) == (True, 1)
+
+
+async def test_other_ps_do_not_take_a_pull_along_with_a_push(start_servers: Any) -> None:
+    servers = await start_servers(2)
+    client = servers.client()
+    await ensure(client, 1)
+    request = ps_pb2.PushPullRequest(push=ps_pb2.PushGradientsRequest(worker="worker-0.0", sequence=1))
+    with pytest.raises(Exception, match="PS 1 does not decide on rounds"):
+        await servers.raw()[1].call("PushPull", encode_frame(request.SerializeToString()), deadline_s=5)
