@@ -147,6 +147,34 @@ def test_synchronous_training_reaches_the_same(cluster: Cluster, digits: Path) -
     assert job["status"]["metrics"]["accuracy"] >= 0.94
 
 
+def test_synchronous_training_outlives_a_worker_and_a_parameter_server(cluster: Cluster, digits: Path) -> None:
+    epochs = 40
+    job_id = cluster.submit(
+        *(*DIGITS, *data_flags(digits), "--job_name", "in-step", "--num_epochs", str(epochs), "--num_ps_pods", "2"),
+        *("--max_workers", "3", "--use_async=false", "--grads_to_wait", "3", "--optimizer_params", "lr=0.002"),
+        *("--checkpoint_steps", "100"),
+    )
+    killed: list[str] = []
+    with cluster.client() as client:
+        for job in client.follow(job_id):
+            training = [w for w in (job.get("status") or {}).get("workers", []) if w.get("phase") == "training"]
+            if killed == ["worker"] and job["checkpoints"] and len(training) == 3:
+                killed.append("ps")
+            elif not killed and len(training) == 3:
+                killed.append("worker")
+            else:
+                continue
+            victim = next(
+                p for p in processes_of(cluster, job_id) if f"elasticdl_{killed[-1]}" in " ".join(p.cmdline()[:4])
+            )
+            victim.send_signal(signal.SIGKILL)
+    job = cluster.job(job_id)
+    assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
+    assert killed == ["worker", "ps"], "the job ended before it was shaken"
+    assert uncovered(read_traces(cluster.job_dir(job_id)), tasks_of(cluster, job), epochs) == []
+    assert job["status"]["metrics"]["accuracy"] >= 0.94
+
+
 def test_a_job_is_evaluated_and_predicted_from_its_checkpoint(cluster: Cluster, digits: Path) -> None:
     flags = (*DIGITS, "--num_ps_pods", "2")
     first = cluster.wait(cluster.submit(*flags, *data_flags(digits), "--job_name", "first", "--num_epochs", "10"))
