@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from elasticdl_core.job import JobSpec
 from elasticdl_core.task import Shard, TaskId, TaskType
 from elasticdl_proto.v1 import master_pb2 as pb
-from elasticdl_runtime.rpc.service import listen, make_server
+from elasticdl_runtime.rpc.service import Server, listen, make_server
 
 
 class FakeMaster:
@@ -47,7 +45,7 @@ class FakeMaster:
         self.changed = asyncio.Condition()
         self.address = ""
         self._counter = 0
-        self._server: grpc.aio.Server | None = None
+        self._server: Server | None = None
 
     async def start(self, address: str = "127.0.0.1:0") -> str:
         self._server = make_server(pb.DESCRIPTOR.services_by_name["Master"], self, lambda token: token)

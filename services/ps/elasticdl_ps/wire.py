@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.model import DenseSpec
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps.forms import PullForm, PushForm, RowsPlace, undecodable
 from elasticdl_ps.rounds import Answer, Member, Round
@@ -21,11 +23,13 @@ from elasticdl_runtime.convert.parameters import (
     array_of,
     check_wire_dtype,
     dense_from_message,
+    dense_to_message,
     from_bfloat16,
     ids_of,
     to_bfloat16,
 )
 from elasticdl_runtime.rpc.framing import allocate_frame, decode_frame, encode_frame
+from elasticdl_runtime.rpc.service import CHUNK_BYTES
 
 NO_DENSE = -2
 """``PullRequest.dense_version`` of a caller who wants rows only."""
@@ -196,6 +200,32 @@ def pull_frame(
     return frame
 
 
+def dense_frames(partition: Partition, request: ps_pb2.PullRequest) -> list[Callable[[], bytes]]:
+    """Makers of the frames of a dense pull, each of at most ``CHUNK_BYTES`` of values.
+
+    Raises:
+        NotFoundError: there is no such pin.
+    """
+    version = partition.pinned_version(request.pin) if request.pin else partition.version
+    base = ps_pb2.PullResponse(version=version, generation=partition.generation, initialized=partition.initialised)
+    values: list[tuple[DenseSpec, int, int, Any]] = []
+    if request.pin:
+        values = [(v.spec, v.start, v.version, v.values) for v in partition.dense.read_pinned(request.pin)]
+    elif partition.initialised:
+        parts = _changed(partition, request)
+        values = [(part.spec, part.start, part.version, part.values) for part in parts]
+    makers: list[Callable[[], bytes]] = []
+    for spec, start, changed, array in values:
+        step = max(1, CHUNK_BYTES // array.itemsize)
+        for at in range(0, max(1, len(array)), step):
+            piece = array[at : at + step]
+            header = ps_pb2.PullResponse()
+            header.CopyFrom(base)
+            header.dense.append(dense_to_message(spec, start + at, start + at + len(piece), 0, changed))
+            makers.append(partial(_dense_frame, partition, header, piece))
+    return makers or [lambda: header_frame(base)]
+
+
 def table_status(table: EmbeddingTable) -> ps_pb2.TableStatus:
     """What a table holds, and how many rows came and went."""
     status = ps_pb2.TableStatus(name=table.spec.name, rows=table.rows, bytes=table.nbytes)
@@ -242,6 +272,12 @@ def check_learning_rate(value: float) -> None:
     """
     if not (0.0 <= value < float("inf")):
         raise InvalidInputError(f"the learning rate {value} cannot be meant", fix="send a number >= 0")
+
+
+def _dense_frame(partition: Partition, header: ps_pb2.PullResponse, piece: NDArray[Any]) -> bytes:
+    frame, (place,) = allocate_frame(header.SerializeToString(), [piece.nbytes])
+    partition.dense.copy([piece.view(np.uint8)], [place])
+    return frame
 
 
 def _fill_rows(table: EmbeddingTable, ids: NDArray[np.int64], pin: int, dtype: str, place: NDArray[np.uint8]) -> None:

@@ -47,6 +47,8 @@ class Door:
             request = pieces()
         if method == "PullDenseParameters":
             return [piece async for piece in client.stream(method, request, deadline_s=5)]
+        if method == "Steps":
+            return await client.begin_in_stream(method, ps_pb2.STEP_PULL, request, deadline_s=5)
         return await client.call(method, request, deadline_s=5)
 
     async def frame(self, method: str, message: Any, buffers: Any = (), **options: Any) -> Any:

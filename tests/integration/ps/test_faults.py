@@ -97,27 +97,6 @@ async def test_new_addresses_and_another_number_of_ps(start_servers: Any, tmp_pa
     assert ((await worker.pull({})).dense["large"] == 2).all()
 
 
-async def test_a_push_whose_answer_is_lost_counts_once(start_servers: Any) -> None:
-    servers = await start_servers(2)
-    worker = servers.client()
-    await ensure(worker)
-    await worker.pull({})
-    client = worker._servers[0]._client
-    call, lost = client.call, []
-
-    async def lossy(method: str, request: Any, *, deadline_s: float) -> Any:
-        answer = await call(method, request, deadline_s=deadline_s)
-        if method == "PushGradients" and len(lost) < 2:
-            lost.append(method)
-            raise UnavailableError("the answer was lost")
-        return answer
-
-    client.call = lossy
-    assert (await worker.push(step(), version=0)).accepted
-    assert len(lost) == 2
-    assert ((await worker.pull({"t": IDS})).rows["t"] == 1).all()
-
-
 class Lost:
     """A call that reaches the PS, and whose answer does not come back."""
 
@@ -132,6 +111,27 @@ class Lost:
         self._call.cancel()
 
 
+async def test_a_push_whose_answer_is_lost_counts_once(start_servers: Any) -> None:
+    servers = await start_servers(2)
+    worker = servers.client()
+    await ensure(worker)
+    await worker.pull({})
+    client = worker._servers[0]._client
+    begin, lost = client.begin_in_stream, []
+
+    def lossy(method: str, what: int, frame: bytes, *, deadline_s: float) -> Any:
+        call = begin(method, what, frame, deadline_s=deadline_s)
+        if what != ps_pb2.STEP_PUSH or len(lost) == 2:
+            return call
+        lost.append(what)
+        return Lost(call)
+
+    client.begin_in_stream = lossy
+    assert (await worker.push(step(), version=0)).accepted
+    assert len(lost) == 2
+    assert ((await worker.pull({"t": IDS})).rows["t"] == 1).all()
+
+
 async def test_a_push_with_a_pull_whose_answers_are_lost_counts_once(start_servers: Any) -> None:
     servers = await start_servers(2)
     worker = servers.client()
@@ -140,16 +140,16 @@ async def test_a_push_with_a_pull_whose_answers_are_lost_counts_once(start_serve
     lost = []
 
     def lose_one(client: Any) -> None:
-        begin = client.begin
+        begin = client.begin_in_stream
 
-        def lossy(method: str, request: Any, *, deadline_s: float) -> Any:
-            call = begin(method, request, deadline_s=deadline_s)
-            if method != "PushPull" or client in lost:
+        def lossy(method: str, what: int, frame: bytes, *, deadline_s: float) -> Any:
+            call = begin(method, what, frame, deadline_s=deadline_s)
+            if what != ps_pb2.STEP_PUSH_PULL or client in lost:
                 return call
             lost.append(client)
             return Lost(call)
 
-        client.begin = lossy
+        client.begin_in_stream = lossy
 
     for server in worker._servers:
         lose_one(server._client)
@@ -186,7 +186,7 @@ async def test_a_refusal_by_one_server_ends_the_calls_of_all(start_servers: Any)
     servers = await start_servers(2)
     worker = await replaced_worker(servers)
     endless = Endless()
-    worker._servers[1]._client.begin = lambda method, request, *, deadline_s: endless
+    worker._servers[1]._client.begin_in_stream = lambda method, what, frame, *, deadline_s: endless
     with pytest.raises(FencedError):
         await worker.push_pull(step(), {"t": IDS}, version=0)
     assert endless.ended.cancelled()
@@ -250,7 +250,7 @@ async def test_evaluation_at_a_pin_while_training_goes_on(servers: Any) -> None:
 
 
 async def test_large_dense_models_are_streamed_both_ways(servers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("elasticdl_ps.servicer", connection_module.__name__):
+    for module in ("elasticdl_ps.wire", connection_module.__name__):
         monkeypatch.setattr(f"{module}.CHUNK_BYTES", 1 << 20)
     worker, other = servers.client(0), servers.client(1)
     random = np.random.default_rng(0)

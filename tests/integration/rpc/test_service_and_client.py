@@ -25,7 +25,7 @@ from elasticdl_core.errors import (
 from elasticdl_proto.v1 import agent_pb2, ps_pb2
 from elasticdl_runtime.rpc.client import PendingCall, RpcClient
 from elasticdl_runtime.rpc.framing import decode_frame, encode_frame
-from elasticdl_runtime.rpc.service import listen, make_server
+from elasticdl_runtime.rpc.service import Server, listen, make_server
 
 pytestmark = pytest.mark.integration
 AGENT = agent_pb2.DESCRIPTOR.services_by_name["Agent"]
@@ -104,7 +104,7 @@ def address() -> str:
         yield f"unix:{directory}/s.sock"
 
 
-async def _serve(service: object, servicer: object, address: str) -> grpc.aio.Server:
+async def _serve(service: object, servicer: object, address: str) -> Server:
     server = make_server(service, servicer, _authenticate)
     listen(server, address)
     await server.start()

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_runtime.rpc.framing import Room, allocate_frame, compose_frame, decode_frame, encode_frame
+from elasticdl_runtime.rpc.framing import (
+    Room,
+    allocate_frame,
+    compose_frame,
+    decode_frame,
+    encode_frame,
+    frame_mark,
+    mark_frame,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -107,3 +115,25 @@ def test_noise_never_crashes(noise: bytes) -> None:
         decode_frame(noise)
     except InvalidInputError:
         pass
+
+
+@given(what=st.integers(0, 255), number=st.integers(0, (1 << 24) - 1), body=st.binary(max_size=100))
+def test_a_mark_changes_nothing_else_of_a_frame(what: int, number: int, body: bytes) -> None:
+    buffers = [np.frombuffer(body, np.uint8)]
+    frame, untouched = encode_frame(b"head", buffers), encode_frame(b"head", buffers)
+    assert frame_mark(frame) == (0, 0)
+    for mark in ((255, (1 << 24) - 1), (what, number)):
+        mark_frame(frame, *mark)
+        assert frame_mark(frame) == mark
+        assert decode_frame(frame) == decode_frame(untouched)
+    assert frame[:12] + frame[16:] == untouched[:12] + untouched[16:]
+
+
+@pytest.mark.parametrize("message", [b"", b"EDF1" + bytes(11), b"EDF2" + bytes(60)])
+def test_only_frames_are_marked(message: bytes) -> None:
+    before = bytes(bytearray(message))
+    with pytest.raises(InvalidInputError, match="not a frame"):
+        mark_frame(message, 1, 2)
+    with pytest.raises(InvalidInputError, match="not a frame"):
+        frame_mark(message)
+    assert message == before

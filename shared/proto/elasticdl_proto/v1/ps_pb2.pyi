@@ -1,10 +1,22 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Step(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STEP_NONE: _ClassVar[Step]
+    STEP_PULL: _ClassVar[Step]
+    STEP_PUSH: _ClassVar[Step]
+    STEP_PUSH_PULL: _ClassVar[Step]
+STEP_NONE: Step
+STEP_PULL: Step
+STEP_PUSH: Step
+STEP_PUSH_PULL: Step
 
 class Chunk(_message.Message):
     __slots__ = ()

@@ -11,6 +11,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from elasticdl_core.errors import UnavailableError
+from elasticdl_runtime.rpc.call_stream import CallStream, StreamedCall
 from elasticdl_runtime.rpc.errors import from_status
 from elasticdl_runtime.rpc.service import MAX_MESSAGE_BYTES, is_frame
 
@@ -82,12 +83,13 @@ class RpcClient:
         self._token = token if callable(token) else lambda: token
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self._calls: dict[str, Any] = {}
+        self._streams: dict[str, CallStream] = {}
+        self._opened: list[CallStream] = []
         self._present_token: str | None = None
         self._present_metadata = grpc.aio.Metadata()
         for method in service.methods:
-            kind = {(False, False): "unary_unary", (False, True): "unary_stream", (True, False): "stream_unary"}[
-                (method.client_streaming, method.server_streaming)
-            ]
+            sides = (method.client_streaming, method.server_streaming)
+            kind = "_".join("stream" if streams else "unary" for streams in sides)
             self._calls[method.name] = getattr(self._channel, kind)(
                 f"/{service.full_name}/{method.name}",
                 request_serializer=None if is_frame(method.input_type) else _serialize,
@@ -123,6 +125,32 @@ class RpcClient:
         call = self._calls[method](request, timeout=deadline_s, metadata=self._metadata())
         return PendingCall(self, call, method)
 
+    def begin_in_stream(self, method: str, what: int, frame: bytes, *, deadline_s: float) -> StreamedCall:
+        """Begins a call over a stream that stays open for others; see ``Steps`` in ``ps.proto``.
+
+        It is opened by the first call, and opened anew after a failure, or where the token is another.
+
+        Args:
+            method: the RPC that is the stream.
+            what: tells the server which call it is.
+            frame: the request; it is marked in place, so nobody else may use it at the time.
+            deadline_s: seconds until the call, and with it all that are under way on the stream, fails with
+                UnavailableError.
+
+        Returns:
+            The call; await it, or cancel it.
+
+        Raises:
+            InvalidInputError: the request is no frame.
+        """
+        token = self._token()
+        stream = self._streams.get(method)
+        if stream is None or stream.ended or stream.token != token:
+            if stream is not None and not stream.ended:
+                stream.retire()
+            stream = self._open(method, token)
+        return stream.begin(what, frame, deadline_s)
+
     async def stream(
         self, method: str, request: Any | AsyncIterable[Any], *, deadline_s: float | None
     ) -> AsyncIterator[Any]:
@@ -143,7 +171,19 @@ class RpcClient:
     async def close(self) -> None:
         """Closes the channel; calls under way fail with UnavailableError."""
         self.closed = True
+        for stream in self._opened:
+            await stream.close(
+                UnavailableError(f"the connection to {self.address} was closed", fix="it is tried again")
+            )
         await self._channel.close()
+
+    def _open(self, method: str, token: str) -> CallStream:
+        self._opened = [stream for stream in self._opened if not stream.gone]
+        # A stream has no deadline: its calls have.
+        stream = CallStream(self._calls[method](metadata=self._metadata()), method, token, self._token)
+        self._opened.append(stream)
+        self._streams[method] = stream
+        return stream
 
     def _metadata(self) -> grpc.aio.Metadata:
         token = self._token()

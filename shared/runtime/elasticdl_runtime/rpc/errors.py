@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import grpc
+import structlog
 
 from elasticdl_core.errors import (
     ConflictError,
@@ -31,6 +32,7 @@ _TABLE: tuple[tuple[type[ElasticDLError], grpc.StatusCode], ...] = (
     (UnavailableError, grpc.StatusCode.UNAVAILABLE),
 )
 _BACK = tuple((kind, status) for kind, status in _TABLE if kind not in (UserCodeError, DataError))
+_log = structlog.get_logger(__name__)
 _TRANSIENT = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -48,10 +50,21 @@ def to_status(error: ElasticDLError) -> tuple[grpc.StatusCode, str]:
     return grpc.StatusCode.INTERNAL, details
 
 
+def answer_to(error: Exception, method: str) -> tuple[grpc.StatusCode, str]:
+    """The status and the details that answer a call whose servicer raised; what nobody expects is logged."""
+    if isinstance(error, ElasticDLError):
+        return to_status(error)
+    _log.error("rpc failed", method=method, exc_info=error)
+    return grpc.StatusCode.INTERNAL, f"{method}: {type(error).__name__}: {error}"
+
+
 def from_status(error: grpc.aio.AioRpcError, method: str) -> ElasticDLError:
     """The exception that stands for a failed call."""
-    status = error.code()
-    details = error.details() or ""
+    return from_code(error.code(), error.details() or "", method)
+
+
+def from_code(status: grpc.StatusCode, details: str, method: str) -> ElasticDLError:
+    """The exception that stands for a status and its details."""
     try:
         data = json.loads(details)
         message, fix = str(data["message"]), str(data["fix"])

@@ -3,7 +3,8 @@
 A servicer has a method for each RPC of its service, named as in the ``.proto`` file. Unary methods are
 ``async def Method(self, request, caller) -> response``; server-streaming ones are async generators of the same
 arguments; client-streaming ones take an async iterator. Where the type is ``Chunk``, the value is the frame's
-``bytes``. ``caller`` is what the authenticator returned.
+``bytes``. ``caller`` is what the authenticator returned. Methods that stream both ways carry calls, and are
+``def Method(self, what, frame, caller) -> answer``, made for each message; see ``served_stream``.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
-import structlog
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from elasticdl_core.errors import ElasticDLError, InvalidInputError, UnauthenticatedError
-from elasticdl_runtime.rpc.errors import to_status
+from elasticdl_core.errors import InvalidInputError, UnauthenticatedError
+from elasticdl_runtime.rpc.errors import answer_to
+from elasticdl_runtime.rpc.served_stream import ServedStreams
 
 MAX_MESSAGE_BYTES = 1 << 30
 CHUNK_BYTES = 64 << 20
@@ -37,7 +38,35 @@ _OPTIONS = (
 Authenticator = Callable[[str], Any]
 """Takes a bearer token; returns the caller or raises UnauthenticatedError or PermissionDeniedError."""
 
-_log = structlog.get_logger(__name__)
+
+class Server:
+    """A server for one service: add its port with ``listen``, start it, and stop it.
+
+    Args:
+        server: gRPC's.
+        streams: those that clients keep open.
+    """
+
+    def __init__(self, server: grpc.aio.Server, streams: ServedStreams) -> None:
+        self._server = server
+        self._streams = streams
+
+    def add_insecure_port(self, address: str) -> int:
+        """Serves an address too, once started; returns its port."""
+        return int(self._server.add_insecure_port(address))
+
+    async def start(self) -> None:
+        """Begins to serve."""
+        await self._server.start()
+
+    async def stop(self, grace: float | None) -> None:
+        """Takes no further calls, and waits for those under way.
+
+        Args:
+            grace: for so many seconds; None cancels them at once.
+        """
+        self._streams.end()
+        await self._server.stop(grace)
 
 
 class _Malformed:
@@ -49,8 +78,8 @@ def is_frame(descriptor: Any) -> bool:
     return bool(descriptor.name == "Chunk")
 
 
-def make_server(service: ServiceDescriptor, servicer: object, authenticate: Authenticator) -> grpc.aio.Server:
-    """Builds a server for one service; add its port with ``listen`` and start it.
+def make_server(service: ServiceDescriptor, servicer: object, authenticate: Authenticator) -> Server:
+    """Builds a server for one service.
 
     Args:
         service: the service's descriptor, e.g. ``ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]``.
@@ -60,13 +89,13 @@ def make_server(service: ServiceDescriptor, servicer: object, authenticate: Auth
     Raises:
         TypeError: the servicer lacks a method.
     """
-    server = grpc.aio.server(options=_OPTIONS)
-    handlers = {method.name: _handler(method, servicer, authenticate) for method in service.methods}
+    server, streams = grpc.aio.server(options=_OPTIONS), ServedStreams()
+    handlers = {method.name: _handler(method, servicer, authenticate, streams) for method in service.methods}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
-    return server
+    return Server(server, streams)
 
 
-def listen(server: grpc.aio.Server, address: str) -> str:
+def listen(server: Server, address: str) -> str:
     """Adds an insecure port on a unix socket or on loopback; returns the address with the actual port.
 
     Args:
@@ -87,10 +116,14 @@ def listen(server: grpc.aio.Server, address: str) -> str:
     return f"{host}:{server.add_insecure_port(address)}"
 
 
-def _handler(method: MethodDescriptor, servicer: object, authenticate: Authenticator) -> grpc.RpcMethodHandler:
+def _handler(
+    method: MethodDescriptor, servicer: object, authenticate: Authenticator, streams: ServedStreams
+) -> grpc.RpcMethodHandler:
     behaviour = getattr(servicer, method.name, None)
     if behaviour is None:
         raise TypeError(f"{type(servicer).__name__} has no method {method.name}")
+    if method.client_streaming and method.server_streaming:
+        return grpc.stream_stream_rpc_method_handler(_of_calls(behaviour, method.name, authenticate, streams))
     deserialize = _deserializer(method.input_type)
     serialize = None if is_frame(method.output_type) else lambda message: message.SerializeToString()
     if method.server_streaming:
@@ -123,14 +156,8 @@ def _unary(behaviour: Callable[..., Awaitable[Any]], name: str, authenticate: Au
             caller = authenticate(_bearer(context))
             _refuse_malformed(request)
             return await behaviour(request, caller)
-        except ElasticDLError as error:
-            status, details = to_status(error)
-            await context.abort(status, details)
         except Exception as error:
-            if isinstance(error, grpc.aio.AbortError):
-                raise
-            _log.exception("rpc failed", method=name)
-            await context.abort(grpc.StatusCode.INTERNAL, f"{name}: {type(error).__name__}: {error}")
+            await _abort(context, error, name)
 
     return call
 
@@ -144,16 +171,29 @@ def _streaming(
             _refuse_malformed(request)
             async for response in behaviour(request, caller):
                 yield response
-        except ElasticDLError as error:
-            status, details = to_status(error)
-            await context.abort(status, details)
         except Exception as error:
-            if isinstance(error, grpc.aio.AbortError):
-                raise
-            _log.exception("rpc failed", method=name)
-            await context.abort(grpc.StatusCode.INTERNAL, f"{name}: {type(error).__name__}: {error}")
+            await _abort(context, error, name)
 
     return call
+
+
+def _of_calls(
+    behaviour: Callable[..., Any], name: str, authenticate: Authenticator, streams: ServedStreams
+) -> Callable[..., Any]:
+    async def call(_: object, context: grpc.aio.ServicerContext) -> None:
+        try:
+            token = _bearer(context)
+            await streams.serve(context, name, behaviour, lambda: authenticate(token))
+        except Exception as error:
+            await _abort(context, error, name)
+
+    return call
+
+
+async def _abort(context: grpc.aio.ServicerContext, error: Exception, name: str) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    await context.abort(*answer_to(error, name))
 
 
 def _bearer(context: grpc.aio.ServicerContext) -> str:

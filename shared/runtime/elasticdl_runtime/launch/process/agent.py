@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-import grpc.aio
-
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.launch.process.client import SERVICE
@@ -18,7 +16,7 @@ from elasticdl_runtime.launch.process.layout import Layout, agent_address
 from elasticdl_runtime.launch.process.servicer import AgentServicer, authenticator
 from elasticdl_runtime.launch.process.table import COMMANDS, ProcessTable
 from elasticdl_runtime.launch.process.zygote_client import ZygoteClient
-from elasticdl_runtime.rpc.service import listen, make_server
+from elasticdl_runtime.rpc.service import Server, listen, make_server
 
 PRELOADS: Mapping[Role, str] = {Role.WORKER: "elasticdl_worker.preload"}
 """What zygotes import, by role."""
@@ -74,7 +72,7 @@ class Agent:
         self._preloads = dict(preloads or {})
         self._zygotes = contextlib.AsyncExitStack()
         self._table: ProcessTable | None = None
-        self._server: grpc.aio.Server | None = None
+        self._server: Server | None = None
         self.address = agent_address(layout.run)
 
     async def __aenter__(self) -> Agent:

@@ -1,0 +1,197 @@
+"""The client's side of a stream that carries calls; ``served_stream`` is the other side.
+
+One task reads the answers, and one writes while there is something to write; a call has none of its own. What goes
+wrong with the stream goes wrong with all calls under way on it, and the next call is to go over another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+import grpc
+
+from elasticdl_core.errors import ElasticDLError, PermissionDeniedError, UnauthenticatedError, UnavailableError
+from elasticdl_runtime.rpc.errors import from_code, from_status
+from elasticdl_runtime.rpc.framing import NUMBERS, decode_frame, frame_mark, mark_frame
+
+_STATUS = {status.value[0]: status for status in grpc.StatusCode}
+
+
+class StreamedCall:
+    """A call under way. Awaiting it, any number of times, gives its response.
+
+    Raises:
+        ElasticDLError: when awaited: what the server raised, or UnavailableError.
+    """
+
+    __slots__ = ("_answer", "deadline")
+
+    def __init__(self, deadline: float, answer: asyncio.Future[bytes]) -> None:
+        self.deadline = deadline
+        self._answer = answer
+
+    def __await__(self) -> Generator[Any, None, bytes]:
+        return self._answer.__await__()
+
+    def cancel(self) -> None:
+        """Gives the call up: its answer is dropped when it comes."""
+        self._answer.cancel()
+
+    def succeed(self, answer: bytes) -> None:
+        """Ends the call with its answer."""
+        if not self._answer.done():
+            self._answer.set_result(answer)
+
+    def fail(self, error: ElasticDLError) -> None:
+        """Ends the call without one."""
+        if not self._answer.done():
+            self._answer.set_exception(error)
+            # Looked at, because whoever began several calls may have given up after the first.
+            self._answer.exception()
+
+
+class CallStream:
+    """One stream.
+
+    Args:
+        call: gRPC's, which was just begun.
+        method: the RPC's name.
+        token: that the stream was opened with.
+        present_token: returns what another would be opened with.
+
+    Attributes:
+        token: as given.
+        ended: whether calls can no longer be made on it.
+    """
+
+    def __init__(self, call: Any, method: str, token: str, present_token: Callable[[], str]) -> None:
+        self.token = token
+        self.ended = False
+        self._call, self._method = call, method
+        self._present_token = present_token
+        self._loop = asyncio.get_running_loop()
+        self._number = 0
+        self._calls: dict[int, StreamedCall] = {}
+        self._unsent: deque[bytes] = deque()
+        self._retired = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self._reader = self._loop.create_task(self._read(), name=f"answers to {method}")
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing of it is left."""
+        return self._reader.done()
+
+    def begin(self, what: int, frame: bytes, deadline_s: float) -> StreamedCall:
+        """Begins a call.
+
+        Args:
+            what: tells the server which one it is.
+            frame: the request; it is marked in place, so nobody else may use it at the time.
+            deadline_s: seconds until this call, and with it the stream, fails with UnavailableError.
+
+        Raises:
+            InvalidInputError: the request is no frame.
+        """
+        self._number = self._number % (NUMBERS - 1) + 1
+        mark_frame(frame, what, self._number)
+        call = StreamedCall(self._loop.time() + deadline_s, self._loop.create_future())
+        self._calls[self._number] = call
+        self._unsent.append(frame)
+        self._ensure_writer()
+        if self._timer is None or self._timer.when() > call.deadline:
+            self._watch(call.deadline)
+        return call
+
+    def retire(self) -> None:
+        """Ends the stream once the calls under way have been answered."""
+        self._retired = True
+        self._ensure_writer()
+
+    async def close(self, error: ElasticDLError) -> None:
+        """Ends the stream, and what is under way on it with the error."""
+        self._end(error)
+        # Not cancelled: the end of the call ends them, when gRPC has let go of what they wait for.
+        await asyncio.wait([task for task in (self._reader, self._writer) if task is not None])
+
+    def _ensure_writer(self) -> None:
+        if self._writer is None:
+            self._writer = self._loop.create_task(self._write(), name=f"requests of {self._method}")
+
+    async def _write(self) -> None:
+        try:
+            while self._unsent:
+                await self._call.write(self._unsent.popleft())
+            if self._retired and not self._calls:
+                await self._call.done_writing()
+        except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            return  # the stream is over, and its reader is told why
+        finally:
+            self._writer = None
+
+    async def _read(self) -> None:
+        error: ElasticDLError = UnavailableError(f"{self._method}: the stream was ended", fix="it is tried again")
+        try:
+            while (message := await self._call.read()) is not grpc.aio.EOF:
+                self._take(message)
+        except grpc.aio.AioRpcError as failure:
+            error = self._reason(failure)
+        except ElasticDLError as nonsense:
+            error = nonsense
+        finally:
+            self._end(error)
+
+    def _take(self, message: bytes) -> None:
+        status, number = frame_mark(message)
+        call = self._calls.pop(number, None)
+        if call is None:
+            return
+        if status == 0:
+            call.succeed(message)
+        else:
+            details = decode_frame(message)[0].decode(errors="replace")
+            call.fail(from_code(_STATUS.get(status, grpc.StatusCode.UNKNOWN), details, self._method))
+        if self._retired and not self._calls:
+            self._ensure_writer()
+
+    def _reason(self, failure: grpc.aio.AioRpcError) -> ElasticDLError:
+        """What a failure of the stream is to its calls: passing, unless the caller may not make any.
+
+        When a connection breaks while something is sent, gRPC calls it an internal error.
+        """
+        error = from_status(failure, self._method)
+        refused = isinstance(error, UnauthenticatedError) and self._present_token() == self.token
+        if refused or isinstance(error, PermissionDeniedError):
+            return error
+        return UnavailableError(error.message, fix="it is tried again")
+
+    def _watch(self, deadline: float) -> None:
+        """Has one timer go off at the first deadline, not one for each call: most calls are long over by then."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        first = min((call.deadline for call in self._calls.values()), default=None)
+        if first is None:
+            return
+        if first > self._loop.time():
+            self._watch(first)
+        else:
+            self._end(UnavailableError(f"{self._method}: a deadline passed", fix="it is tried again"))
+
+    def _end(self, error: ElasticDLError) -> None:
+        self.ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for call in self._calls.values():
+            call.fail(error)
+        self._calls.clear()
+        self._unsent.clear()
+        self._call.cancel()
