@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 import grpc
 
-from elasticdl_core.errors import ElasticDLError, PermissionDeniedError, UnauthenticatedError, UnavailableError
+from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_runtime.rpc.errors import from_code, from_status
 from elasticdl_runtime.rpc.framing import NUMBERS, decode_frame, frame_mark, mark_frame
+from elasticdl_runtime.rpc.served_stream import ACCEPTED
 
 _STATUS = {status.value[0]: status for status in grpc.StatusCode}
 
@@ -60,23 +61,21 @@ class CallStream:
         call: gRPC's, which was just begun.
         method: the RPC's name.
         token: that the stream was opened with.
-        present_token: returns what another would be opened with.
 
     Attributes:
         token: as given.
         ended: whether calls can no longer be made on it.
     """
 
-    def __init__(self, call: Any, method: str, token: str, present_token: Callable[[], str]) -> None:
+    def __init__(self, call: Any, method: str, token: str) -> None:
         self.token = token
         self.ended = False
         self._call, self._method = call, method
-        self._present_token = present_token
         self._loop = asyncio.get_running_loop()
         self._number = 0
         self._calls: dict[int, StreamedCall] = {}
         self._unsent: deque[bytes] = deque()
-        self._retired = False
+        self._accepted = self._retired = False
         self._timer: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
         self._reader = self._loop.create_task(self._read(), name=f"answers to {method}")
@@ -124,12 +123,16 @@ class CallStream:
 
     async def _write(self) -> None:
         try:
+            if not self._accepted:
+                if ACCEPTED not in await self._call.initial_metadata():
+                    return  # nothing is sent, so that the reader is told why
+                self._accepted = True
             while self._unsent:
                 await self._call.write(self._unsent.popleft())
             if self._retired and not self._calls:
                 await self._call.done_writing()
         except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
-            return  # the stream is over, and its reader is told why
+            return  # the stream is over, and its reader is told so
         finally:
             self._writer = None
 
@@ -159,15 +162,13 @@ class CallStream:
             self._ensure_writer()
 
     def _reason(self, failure: grpc.aio.AioRpcError) -> ElasticDLError:
-        """What a failure of the stream is to its calls: passing, unless the caller may not make any.
+        """What a failure of the stream is to its calls: what the server says if it refused it, otherwise passing.
 
-        When a connection breaks while something is sent, gRPC calls it an internal error.
+        That is so although the server may have had its reasons, say an expired token: it has them again when the next
+        stream is opened. Here they may not arrive, as gRPC puts an error of its own in their place if it is sending.
         """
         error = from_status(failure, self._method)
-        refused = isinstance(error, UnauthenticatedError) and self._present_token() == self.token
-        if refused or isinstance(error, PermissionDeniedError):
-            return error
-        return UnavailableError(error.message, fix="it is tried again")
+        return UnavailableError(error.message, fix="it is tried again") if self._accepted else error
 
     def _watch(self, deadline: float) -> None:
         """Has one timer go off at the first deadline, not one for each call: most calls are long over by then."""

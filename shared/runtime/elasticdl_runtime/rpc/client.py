@@ -180,7 +180,7 @@ class RpcClient:
     def _open(self, method: str, token: str) -> CallStream:
         self._opened = [stream for stream in self._opened if not stream.gone]
         # A stream has no deadline: its calls have.
-        stream = CallStream(self._calls[method](metadata=self._metadata()), method, token, self._token)
+        stream = CallStream(self._calls[method](metadata=self._metadata()), method, token)
         self._opened.append(stream)
         self._streams[method] = stream
         return stream

@@ -18,6 +18,8 @@ from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.rpc.errors import answer_to
 from elasticdl_runtime.rpc.framing import encode_frame, frame_mark, mark_frame
 
+ACCEPTED = "stream-accepted"
+"""What the server's initial metadata has if it serves the stream."""
 Behaviour = Callable[[int, bytes, Any], bytes | Awaitable[bytes]]
 
 
@@ -81,6 +83,8 @@ class _ServedStream:
     async def serve(self) -> None:
         """Serves it to its end; see ``ServedStreams.serve``."""
         self._authenticate()
+        if not self._ended:
+            await self._context.send_initial_metadata(((ACCEPTED, "1"),))
         try:
             while (message := await self._next()) is not grpc.aio.EOF:
                 await self._take(message, self._authenticate())
