@@ -91,6 +91,7 @@ class JobRunner:
         self._servers: ServerOperations
         self._group: asyncio.TaskGroup
         self._tasks: list[asyncio.Task[None]] = []
+        self._ending = False
 
     async def run(self) -> int:
         """Runs the job; returns the exit code."""
@@ -100,9 +101,12 @@ class JobRunner:
                 self._group = group
                 self._spawn("life", self._live(stack))
                 self._spawn("stop", self._stop_on_signal())
-                await self._over.wait()
-                for task in self._tasks:
-                    task.cancel()
+                try:
+                    await self._over.wait()
+                finally:
+                    self._ending = True
+                    for task in self._tasks:
+                        task.cancel()
         return self._code
 
     # -- the beginning ---------------------------------------------------------------------------------------------
@@ -221,8 +225,8 @@ class JobRunner:
             await self._desk.tell(ev.JobFailed(problem.message, problem.fix, trace, problem.code))
         self.machine = machine
         address = listen(server, settings.listen)
-        await server.start()
         stack.push_async_callback(server.stop, _SERVER_GRACE_S)
+        await server.start()
         _log.info("serving", address=address, epoch=setup.epoch, state=str(setup.state))
         self._spawn("processes", self._processes.run())
         self._spawn("news of processes", self._processes.watch())
@@ -385,6 +389,10 @@ class JobRunner:
         self._over.set()
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        if self._ending:
+            # Not everything that is awaited passes a cancellation on, so who comes here may not know of the end yet.
+            work.close()
+            raise asyncio.CancelledError
         self._tasks.append(self._group.create_task(self._fenced(work), name=name))
 
     async def _fenced(self, work: Awaitable[None]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from elasticdl_proto.v1 import master_pb2
 from elasticdl_runtime import tokens
 from elasticdl_runtime.lifecycle import EXIT_FENCED
 from elasticdl_runtime.rpc.client import RpcClient
+from elasticdl_runtime.rpc.service import Server
 from tests.fakes.job_processes import MASTER_SERVICE
 from tests.integration.master.conftest import SECRET, Job
 
@@ -67,6 +69,33 @@ async def test_the_old_master_is_fenced_off_and_exits(make_job: MakeJob) -> None
     assert await job.finish() == 0
     assert job.api.state is JobState.SUCCEEDED
     nothing_missing(job)
+
+
+@pytest.mark.parametrize("end", ["stopped", "cancelled"])
+async def test_a_master_can_be_ended_while_it_begins(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    job = await make_job()
+
+    class Ending(Server):
+        async def start(self) -> None:
+            # The end comes now, and nothing that is awaited after this is cancelled by it.
+            await super().start()
+            if end == "stopped":
+                job.stops[-1].set()
+                await job.runners[-1]._over.wait()
+            else:
+                job.masters[-1].cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    monkeypatch.setattr("elasticdl_runtime.rpc.service.Server", Ending)
+    master = job.start_master()
+    if end == "stopped":
+        assert await asyncio.wait_for(master, 20) == 0
+    else:
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(asyncio.shield(master), 20)
 
 
 async def test_a_killed_worker_is_replaced_and_its_task_done_again(make_job: MakeJob) -> None:
