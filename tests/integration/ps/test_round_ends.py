@@ -8,19 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps.round_ends import RoundEnds
 from elasticdl_runtime.rpc.framing import decode_frame, encode_frame
-from elasticdl_worker.parameters import Gradients
+from tests.integration.ps.synchronous_model import IDS, ensure, step
 
 pytestmark = pytest.mark.integration
 
-SPECS = [DenseSpec("a", (3,)), DenseSpec("b", (200,))]
-TABLES = [TableSpec("t", 2, InitializerSpec("zeros"))]
-SGD = OptimizerSpec("sgd", {"learning_rate": 1.0})
-IDS = np.arange(40)
 FOREVER_S = 1000.0
 
 
@@ -41,16 +36,6 @@ def somebody_waits(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 
     monkeypatch.setattr(RoundEnds, "_next_look", waiting)
     return event
-
-
-async def ensure(client: Any, grads_to_wait: int, tolerance: int = 0) -> None:
-    zeros = {spec.name: np.zeros(spec.shape) for spec in SPECS}
-    await client.ensure_model(zeros, SPECS, TABLES, SGD, UpdateMode(False, grads_to_wait, tolerance))
-
-
-def step(amount: float) -> Gradients:
-    dense = {spec.name: np.full(spec.shape, amount, np.float32) for spec in SPECS}
-    return Gradients(dense, {"t": (IDS, np.full((len(IDS), 2), amount, np.float32))})
 
 
 async def trained_once(servers: Any, workers: int, grads_to_wait: int, tolerance: int = 0) -> list[Any]:

@@ -13,9 +13,7 @@ import pytest
 
 from elasticdl_core.errors import (
     ConflictError,
-    DataError,
     ElasticDLError,
-    FencedError,
     InvalidInputError,
     NotFoundError,
     PermissionDeniedError,
@@ -26,6 +24,7 @@ from elasticdl_proto.v1 import agent_pb2, ps_pb2
 from elasticdl_runtime.rpc.client import PendingCall, RpcClient
 from elasticdl_runtime.rpc.framing import decode_frame, encode_frame
 from elasticdl_runtime.rpc.service import Server, listen, make_server
+from tests.integration.rpc.conftest import Kinds
 
 pytestmark = pytest.mark.integration
 AGENT = agent_pb2.DESCRIPTOR.services_by_name["Agent"]
@@ -150,21 +149,9 @@ async def test_a_call_without_a_token_is_refused(address: str) -> None:
         await server.stop(None)
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (InvalidInputError("m", fix="f"), InvalidInputError),
-        (DataError("m", fix="f"), InvalidInputError),
-        (NotFoundError("m", fix="f"), NotFoundError),
-        (ConflictError("m", fix="f"), ConflictError),
-        (FencedError("m", fix="f"), FencedError),
-        (UnavailableError("m", fix="f"), UnavailableError),
-    ],
-)
-async def test_errors_cross_the_wire_with_their_fix(
-    address: str, error: ElasticDLError, expected: type[ElasticDLError]
-) -> None:
-    server = await _serve(AGENT, _Agent(error), address)
+async def test_errors_cross_the_wire_with_their_fix(address: str, crossing: Kinds) -> None:
+    raised, expected = crossing
+    server = await _serve(AGENT, _Agent(raised("m", fix="f")), address)
     client = RpcClient(address, AGENT, "good")
     try:
         with pytest.raises(expected) as caught:

@@ -12,10 +12,7 @@ import numpy as np
 import pytest
 
 from elasticdl_core.errors import (
-    ConflictError,
-    DataError,
     ElasticDLError,
-    FencedError,
     InvalidInputError,
     NotFoundError,
     PermissionDeniedError,
@@ -27,6 +24,7 @@ from elasticdl_runtime.rpc.call_stream import StreamedCall
 from elasticdl_runtime.rpc.client import RpcClient
 from elasticdl_runtime.rpc.framing import decode_frame, encode_frame, frame_mark, mark_frame
 from elasticdl_runtime.rpc.service import Server, listen, make_server
+from tests.integration.rpc.conftest import Kinds
 
 pytestmark = pytest.mark.integration
 PS = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -142,22 +140,9 @@ async def test_answers_that_are_ready_together_take_turns(calls: Calls) -> None:
         assert (header, len(buffer)) == (b"%d" % number, 1 << 20)
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (InvalidInputError("ü", fix="f"), InvalidInputError),
-        (DataError("ü", fix="f"), InvalidInputError),
-        (ConflictError("ü", fix="f"), ConflictError),
-        (FencedError("ü", fix="f"), FencedError),
-        (PermissionDeniedError("ü", fix="f"), PermissionDeniedError),
-        (UnavailableError("ü", fix="f"), UnavailableError),
-        (UnauthenticatedError("ü", fix="f"), UnauthenticatedError),
-    ],
-)
-async def test_an_error_answers_its_call_and_leaves_the_stream_usable(
-    calls: Calls, error: ElasticDLError, expected: type[ElasticDLError]
-) -> None:
-    client, calls.error = calls.client(), error
+async def test_an_error_answers_its_call_and_leaves_the_stream_usable(calls: Calls, crossing: Kinds) -> None:
+    raised, expected = crossing
+    client, calls.error = calls.client(), raised("ü", fix="f")
     slow = begin(client, LATER, b"slow")
     calls.release.set()
     for what in (RAISE, RAISE_LATER):

@@ -337,10 +337,7 @@ class ParameterClient:
             parts = await together([pull(server.index, Moment(pin)) for server in self._servers])
         else:
             parts = await pull_of_round(self._servers, pull, self._wait_for, self._patience_s)
-        if not pin:
-            self._remember(parts, dense)
-        arrays = layout.assemble(parts, {} if pin else self._dense) if dense else {}
-        return Pulled(max(part.version for part in parts), arrays, layout.merge_rows(splits, parts))
+        return self._whole(layout, parts, splits, dense, pin)
 
     async def _push_pull(
         self,
@@ -354,8 +351,7 @@ class ParameterClient:
             layout, servers = self._layout, self._servers
             splits = layout.split(ids)
             asked = [_asked(splits, index) for index in range(len(servers))]
-            known = [server.dense_version if dense else NO_DENSE for server in servers]
-            following = Following(splits, known, [server.generation for server in servers])
+            following = self._following(splits, dense)
             frames = self._frames.make(gradients, self._stamp(version, learning_rate), following)
             calls = [
                 server.begin("PushPull", frame, answer_bytes=server.dense_bytes + layout.rows_bytes(wanted))
@@ -366,19 +362,13 @@ class ParameterClient:
         pushes: list[ps_pb2.PushGradientsResponse] = []
         parts: list[PartialPull] = []
         for answer, wanted in zip(answers, asked, strict=True):
-            response, part = ps_pb2.PushPullResponse(), PartialPull()
-            buffers = read_header(answer, response)
-            part.add(response.pull, buffers, wanted)
-            pushes.append(response.push)
+            pushed, part = _read_both(answer, wanted)
+            pushes.append(pushed)
             parts.append(part)
         for index, part in enumerate(parts):
             if not part.initialised:
                 parts[index] = await self._puller(asked, dense)(index, Moment())
-        self._remember(parts, dense)
-        arrays = layout.assemble(parts, self._dense) if dense else {}
-        return _async_result(pushes), Pulled(
-            max(part.version for part in parts), arrays, layout.merge_rows(splits, parts)
-        )
+        return _async_result(pushes), self._whole(layout, parts, splits, dense)
 
     async def _push_pull_in_round(
         self,
@@ -394,19 +384,13 @@ class ParameterClient:
         pull = self._puller(asked, dense)
         first = PartialPull()
         async with self._pushing:
-            known = [server.dense_version if dense else NO_DENSE for server in servers]
-            generations = [server.generation for server in servers]
-            following = Following(splits, known, generations, self._next_version(version), only_first=True)
+            following = self._following(splits, dense, wait_for=self._next_version(version), only_first=True)
             frames = self._frames.make(gradients, self._stamp(version, learning_rate), following)
             answer = await prepare(servers, frames, self._push_one)
             if answer is None:
                 expected = servers[0].dense_bytes + layout.rows_bytes(asked[0])
-                response = ps_pb2.PushPullResponse()
                 frame = await servers[0].call("PushPull", frames[0], answer_bytes=expected)
-                buffers = read_header(frame, response)
-                answer = response.push
-                if answer.accepted:
-                    first.add(response.pull, buffers, asked[0])
+                answer, first = _read_both(frame, asked[0])
             result = self._counted(answer, version)
         if not result.accepted:
             return result, None
@@ -414,9 +398,21 @@ class ParameterClient:
             parts = await pull_of_round(servers, pull, self._wait_for, self._patience_s)
         else:
             parts = await follow(servers, first, pull, self._patience_s)
-        self._remember(parts, dense)
-        arrays = layout.assemble(parts, self._dense) if dense else {}
-        return result, Pulled(parts[0].version, arrays, layout.merge_rows(splits, parts))
+        return result, self._whole(layout, parts, splits, dense)
+
+    def _following(self, splits: Mapping[str, Split], dense: bool, **options: Any) -> Following:
+        """The pull that goes along with a push; see ``Following`` for the options."""
+        known = [server.dense_version if dense else NO_DENSE for server in self._servers]
+        return Following(splits, known, [server.generation for server in self._servers], **options)
+
+    def _whole(
+        self, layout: Layout, parts: Sequence[PartialPull], splits: Mapping[str, Split], dense: bool, pin: int = 0
+    ) -> Pulled:
+        """What all PS have answered to a pull, put together; the present is noted, a pin is not."""
+        if not pin:
+            self._remember(parts, dense)
+        arrays = layout.assemble(parts, {} if pin else self._dense) if dense else {}
+        return Pulled(max(part.version for part in parts), arrays, layout.merge_rows(splits, parts))
 
     def _next_version(self, version: int) -> int:
         """The version to wait for after a gradient of a version counts; 0 where older ones may be used as well."""
@@ -499,6 +495,16 @@ class ParameterClient:
 def _asked(splits: Mapping[str, Split], index: int) -> dict[str, NDArray[np.int64]]:
     """What one PS is asked for."""
     return {table: split.parts[index] for table, split in splits.items()}
+
+
+def _read_both(
+    frame: bytes, asked: Mapping[str, NDArray[np.int64]]
+) -> tuple[ps_pb2.PushGradientsResponse, PartialPull]:
+    """The answer to a push and a pull in one message."""
+    response, part = ps_pb2.PushPullResponse(), PartialPull()
+    buffers = read_header(frame, response)
+    part.add(response.pull, buffers, asked)
+    return response.push, part
 
 
 def _async_result(answers: Sequence[ps_pb2.PushGradientsResponse]) -> PushResult:

@@ -97,11 +97,10 @@ class ServerConnection:
         return Attempt(self, method, request, answer_bytes, self._once(method, request, answer_bytes))
 
     def _once(self, method: str, request: Any, answer_bytes: int) -> PendingCall | StreamedCall:
+        large = _is_large(request, answer_bytes)
         step = _STEPS.get(method)
-        if _is_large(request, answer_bytes):
-            return self._client.begin(method, request, deadline_s=_LARGE_DEADLINE_S)
-        if step is None:
-            return self._client.begin(method, request, deadline_s=_DEADLINE_S)
+        if large or step is None:
+            return self._client.begin(method, request, deadline_s=_LARGE_DEADLINE_S if large else _DEADLINE_S)
         return self._client.begin_in_stream("Steps", step, request, deadline_s=_DEADLINE_S)
 
     async def push_pieces(self, method: str, frame: bytes) -> bytes:
