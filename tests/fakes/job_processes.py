@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UnavailableError
+from elasticdl_core.json_numbers import to_json
 from elasticdl_core.ports.launcher import (
     CapacityInfo,
     ProcessId,
@@ -287,6 +288,7 @@ class JobProcesses:
         self.fail_on: Callable[[TaskId, int], dict[str, str] | None] = lambda task, position: None
         self.output: dict[int, bytes] = {}
         self.metrics: Callable[[int], dict[str, float]] = lambda number: {"accuracy": 0.5}
+        self.evaluated_records: Callable[[TaskId], int] = lambda task: task.records
         self.evaluated: list[tuple[str, int]] = []
         self.exports: list[dict[str, Any]] = []
         self.away = False
@@ -310,11 +312,12 @@ class JobProcesses:
             pin = json.loads(task.payload)["pin"]
             assert all(server.pins[pin] == task.model_version for server in self.servers.values())
             self.evaluated.append((task.id, task.model_version))
-            return json.dumps({"states": {"n": {"sum": [id_.records], "kind": "count"}}}).encode()
+            states = {"n": {"sum": [id_.records], "kind": "count"}}
+            return json.dumps({"states": states, "records": self.evaluated_records(id_)}).encode()
         if task.type == "evaluation_summary":
             payload = json.loads(task.payload)
             metrics = self.metrics(payload["number"])
-            return json.dumps({"metrics": {**metrics, "n": payload["states"]["n"]["sum"][0]}}).encode()
+            return json.dumps({"metrics": {**to_json(metrics), "n": payload["states"]["n"]["sum"][0]}}).encode()
         if task.type == "export":
             payload = json.loads(task.payload)
             self.exports.append(payload)

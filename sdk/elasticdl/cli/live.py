@@ -46,6 +46,8 @@ def render(job: Job, events: Sequence[Event], now: datetime) -> RenderableType:
         parts.append(_numbers(job))
     if job.status.metrics:
         parts.append(_labelled("evaluated", "   ".join(_metrics(job.status.metrics.items()))))
+    elif job.status.evaluation:
+        parts.append(_labelled("evaluated", job.status.evaluation, "bold yellow"))
     if not job.state.terminal and (job.status.workers or job.target_workers):
         parts.append(_labelled("workers", _workers(job)))
     if job.status.ps and not job.state.terminal:
@@ -155,6 +157,8 @@ def plain_line(job: Job) -> str:
             words.append(f"ps {len(job.status.ps)}")
         if job.status.metrics:
             words.append(f"evaluation: {', '.join(_metrics(job.status.metrics.items()))}")
+        elif job.status.evaluation:
+            words.append(f"evaluation: {job.status.evaluation}")
     return "  ".join(words)
 
 

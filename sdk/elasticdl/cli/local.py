@@ -18,6 +18,7 @@ from typing import IO, Any, Protocol, Self
 from elasticdl.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, count, duration, print_json, show_error
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.json_numbers import from_json
 
 STOP_WITHIN_S = 20.0
 LINE_EVERY_S = 5.0
@@ -189,7 +190,7 @@ def progress_words(report: Mapping[str, Any]) -> str:
     words.append(f"epoch {report.get('epoch', 0) + 1}")
     words.append(f"{count(rate)} samples/s")
     if report.get("loss") is not None:
-        words.append(f"loss {report['loss']:.4g}")
+        words.append(f"loss {from_json(report['loss']):.4g}")
     if rate and total > done:
         words.append(f"eta {duration((total - done) / rate)}")
     return "  ".join(words)
@@ -197,8 +198,9 @@ def progress_words(report: Mapping[str, Any]) -> str:
 
 def evaluation_words(report: Mapping[str, Any]) -> str:
     """An evaluation in one line."""
-    values = "  ".join(f"{name} {value:.4g}" for name, value in report.get("metrics", {}).items())
-    return f"evaluation after epoch {report.get('epoch', 0) + 1}, step {report.get('step', 0):,}: {values}"
+    values = "  ".join(f"{name} {value:.4g}" for name, value in from_json(report.get("metrics", {})).items())
+    at = f"epoch {report.get('epoch', 0) + 1}, step {report.get('step', 0):,}"
+    return f"evaluation after {at}: {values or 'no records'}"
 
 
 def _conclude(last: Mapping[str, Any], code: int, as_json: bool) -> int:
@@ -219,7 +221,7 @@ def _conclude(last: Mapping[str, Any], code: int, as_json: bool) -> int:
 
 
 def _print_done(last: Mapping[str, Any]) -> None:
-    metrics = "".join(f", {name} {value:.4g}" for name, value in last.get("metrics", {}).items())
+    metrics = "".join(f", {name} {value:.4g}" for name, value in from_json(last.get("metrics", {})).items())
     print(f"done: {last.get('records', 0):,} records, {last.get('steps', 0):,} steps{metrics}")
     for artifact in last.get("artifacts", []):
         print(f"  {artifact['path'] if isinstance(artifact, dict) else artifact}")

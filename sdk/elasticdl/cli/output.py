@@ -15,6 +15,7 @@ from elasticdl_core.errors import (
     UnavailableError,
     UserCodeError,
 )
+from elasticdl_core.json_numbers import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,7 +80,7 @@ def _line(label: str, message: str, fix: str) -> Any:
 
 def print_json(data: Any) -> None:
     """Prints data as indented JSON on standard output."""
-    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(to_json(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:

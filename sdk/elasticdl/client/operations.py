@@ -18,6 +18,7 @@ from elasticdl.client.views import Artifact, Event, Job, JobPage
 from elasticdl.submission import absolute_paths
 from elasticdl_core.errors import ElasticDLError, InvalidInputError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.json_numbers import from_json
 
 POLL_S = 1.0
 UPLOAD_TIMEOUT_S = 300.0
@@ -215,8 +216,11 @@ class Operations:
         return answer.body.decode("utf-8", "replace")
 
     def metrics(self, job_id: str) -> Operation[dict[str, Any]]:
-        """Losses and evaluations so far."""
-        return dict((yield from self.fetch(Request("GET", job_path(job_id, "metrics")))))
+        """Losses and evaluations so far; numbers that JSON cannot write are floats here."""
+        data = yield from self.fetch(Request("GET", job_path(job_id, "metrics")))
+        losses = [{**point, "loss": from_json(point["loss"])} for point in data["losses"]]
+        evaluations = [{**one, "metrics": from_json(one["metrics"])} for one in data["evaluations"]]
+        return {**data, "losses": losses, "evaluations": evaluations}
 
     def artifacts(self, job_id: str) -> Operation[list[Artifact]]:
         """What a job made."""

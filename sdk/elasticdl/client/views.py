@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from elasticdl_core.job import JobState, JobType
+from elasticdl_core.json_numbers import from_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class JobStatus:
         workers: one mapping a worker: index, incarnation, state, phase, records, samples_per_second.
         ps: one mapping a parameter server: index, state, rows, bytes, version.
         metrics: values of the latest evaluation.
+        evaluation: why the latest evaluation has no metrics, if it has none.
         strategy: the distribution strategy and why it was chosen.
         degraded: what does not work as it should, if anything.
     """
@@ -64,6 +66,7 @@ class JobStatus:
     workers: Sequence[Mapping[str, Any]] = ()
     ps: Sequence[Mapping[str, Any]] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
+    evaluation: str = ""
     strategy: Mapping[str, Any] = field(default_factory=dict)
     degraded: str = ""
 
@@ -81,7 +84,8 @@ class JobStatus:
             model_version=int(data.get("model_version") or 0),
             workers=tuple(data.get("workers") or ()),
             ps=tuple(data.get("ps") or ()),
-            metrics=dict(data.get("metrics") or {}),
+            metrics=from_json(data.get("metrics") or {}),
+            evaluation=str(data.get("evaluation") or ""),
             strategy=dict(data.get("strategy") or {}),
             degraded=str(data.get("degraded") or ""),
         )
@@ -279,7 +283,7 @@ def _failure(data: Mapping[str, Any] | str) -> JobFailure:
 
 
 def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+    return None if value is None else float(from_json(value))
 
 
 def _time(value: Any) -> datetime | None:

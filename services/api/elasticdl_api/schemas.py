@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from elasticdl_api.store.records import JobRecord
 from elasticdl_api.values import clean
 from elasticdl_core.job import JobSpec, JobState, JobType
+from elasticdl_core.json_numbers import Spelled
 
 EXAMPLE_SPEC: dict[str, Any] = {
     "name": "digits",
@@ -126,10 +127,10 @@ class Event(BaseModel):
 
 
 class LossPoint(BaseModel):
-    """The training loss at one model version; null if it was not a number."""
+    """The training loss at one model version."""
 
     model_version: int
-    loss: float | None
+    loss: float | Spelled = Field(description="What JSON cannot write is a string: NaN, Infinity or -Infinity.")
     at: datetime
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import Request
 
 from elasticdl_api.problems import MalformedError, MediaTypeError, TooLargeError
+from elasticdl_core.json_numbers import to_json
 
 BODY_LIMIT = 1 << 20
 BIGINT = 2**63 - 1
@@ -85,11 +86,11 @@ def _check(value: Any) -> None:
 
 
 def clean(value: Any) -> Any:
-    """The value with what JSON or Postgres cannot hold replaced: NaN and infinities by null, NULs dropped."""
+    """The value with what JSON or Postgres cannot hold replaced: NaN and infinities by strings, NULs dropped."""
     if isinstance(value, str):
         return value.replace("\0", "").encode("utf-8", "replace").decode()
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return to_json(value)
     if isinstance(value, dict):
         return {clean(str(key)): clean(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

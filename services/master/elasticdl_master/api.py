@@ -17,6 +17,7 @@ from elasticdl_core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from elasticdl_core.json_numbers import to_json
 
 _DEADLINE_S = 5.0
 _BUNDLE_DEADLINE_S = 300.0
@@ -122,7 +123,7 @@ class ApiClient:
 
     async def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         try:
-            response = await self._http.request(method, path, json=body, headers=self._headers())
+            response = await self._http.request(method, path, json=to_json(body), headers=self._headers())
         except httpx.HTTPError as error:
             raise UnavailableError(f"the api does not answer: {error!r}", fix="it is tried again") from None
         if response.status_code >= 400:

@@ -58,18 +58,14 @@ class Outbox:
         self._losses.append({"model_version": model_version, "loss": loss, "at": time.time()})
 
     def take_losses(self) -> list[dict[str, Any]]:
-        """Losses for a heartbeat; NaN and infinities are told as null."""
-        taken = [
-            {**entry, "loss": entry["loss"] if abs(entry["loss"]) < float("inf") else None} for entry in self._losses
-        ]
+        """Losses for a heartbeat."""
+        taken = list(self._losses)
         self._losses.clear()
         return taken
 
     def give_back_losses(self, losses: list[dict[str, Any]]) -> None:
         """The heartbeat did not get through."""
-        self._losses.extendleft(
-            {**entry, "loss": float("nan") if entry["loss"] is None else entry["loss"]} for entry in reversed(losses)
-        )
+        self._losses.extendleft(reversed(losses))
 
     def post(self, name: str, call: Callable[[], Awaitable[Any]]) -> None:
         """Something to post after all that came before it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,8 @@ class Patience:
             UserCodeError: the metric that is watched is not among them.
         """
         watched = self._callback
+        if not metrics:
+            return False  # nothing was evaluated, and the report says so
         if watched.monitor not in metrics:
             raise UserCodeError(
                 f"EarlyStopping watches {watched.monitor!r}, but the evaluation gives {sorted(metrics)}",
@@ -35,7 +38,8 @@ class Patience:
             )
         value = float(metrics[watched.monitor])
         sign = 1.0 if watched.mode == "min" else -1.0
-        if self._best is None or sign * (self._best - value) > watched.min_delta:
+        # NaN is never an improvement, and nothing is measured against it.
+        if not math.isnan(value) and (self._best is None or sign * (self._best - value) > watched.min_delta):
             self._best, self._waited = value, 0
             return False
         self._waited += 1

@@ -3,7 +3,7 @@
 ``python -m elasticdl_worker local --spec spec.json --output DIR`` prints one JSON object a line on stdout:
 
 - ``{"event": "progress", "records", "total", "epoch", "step", "loss", "samples_per_second"}``
-- ``{"event": "evaluation", "epoch", "step", "metrics"}``
+- ``{"event": "evaluation", "epoch", "step", "records", "metrics"}``; no metrics where no record was evaluated
 - ``{"event": "done", "artifacts", "metrics", "records", "steps"}``
 - ``{"event": "error", "message", "fix", "traceback"}``; the exit code is then 1.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import random
 import sys
 import time
@@ -26,6 +25,7 @@ from elasticdl.data import DataReader, Shard, create_data_reader
 from elasticdl.modes import Mode
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
+from elasticdl_core.json_numbers import to_json
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.early_stopping import Patience
 from elasticdl_worker.losses import LossGuard
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     stdout = sys.stdout
 
     def emit(event: dict[str, Any]) -> None:
-        print(json.dumps(event), file=stdout, flush=True)
+        print(json.dumps(to_json(event), allow_nan=False), file=stdout, flush=True)
 
     try:
         text = sys.stdin.read() if parsed.spec == "-" else Path(parsed.spec).read_text()
@@ -228,13 +228,16 @@ class _LocalRun:
 
         def evaluate(epoch: int) -> dict[str, Any]:
             metrics.reset()
+            records = 0
             for shard in shards:
                 for batch in pipeline.minibatches(shard):
                     with module.guard("an evaluation step"):
                         predictions = trainer.predict(batch.features)
                     metrics.update(batch.labels, predictions, batch.records)
-            values = metrics.results(metrics.state())
-            self._emit({"event": "evaluation", "epoch": epoch, "step": trainer.steps, "metrics": values})
+                    records += batch.records
+            values = metrics.results(metrics.state()) if records else {}
+            report = {"event": "evaluation", "epoch": epoch, "step": trainer.steps, "records": records}
+            self._emit(report | {"metrics": values})
             return values
 
         return evaluate
@@ -270,8 +273,7 @@ class _Progress:
     def advance(self, records: int, epoch: int, step: int, loss: float | None) -> None:
         """Takes note of a minibatch."""
         self.records += records
-        shown = loss if loss is None or math.isfinite(loss) else None
-        self._event |= {"records": self.records, "epoch": epoch, "step": step, "loss": shown}
+        self._event |= {"records": self.records, "epoch": epoch, "step": step, "loss": loss}
         if time.monotonic() - self._shown >= _PROGRESS_S:
             self.show()
 

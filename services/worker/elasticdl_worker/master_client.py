@@ -14,6 +14,7 @@ import structlog
 
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.json_numbers import to_json
 from elasticdl_core.task import Shard, Task, TaskId
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime.rpc.client import RpcClient
@@ -159,7 +160,7 @@ class MasterClient:
             task_id=str(lease.task.id),
             token=lease.token,
             records=records,
-            result=json.dumps(result).encode() if result is not None else b"",
+            result=json.dumps(to_json(result), allow_nan=False).encode() if result is not None else b"",
             model_version=version,
             max_tasks=limit,
         )

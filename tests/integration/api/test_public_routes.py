@@ -292,12 +292,12 @@ async def test_events_stream_goes_on_after_the_last_id_and_ends(api: Api) -> Non
 
 async def test_metrics_hold_losses_and_evaluations(api: Api) -> None:
     job_id, master = await api.running()
-    losses = [{"model_version": 1, "loss": 0.5, "at": 1.7e9}, {"model_version": 2, "loss": None, "at": None}]
+    losses = [{"model_version": 1, "loss": 0.5, "at": 1.7e9}, {"model_version": 2, "loss": "NaN", "at": None}]
     assert (await master.heartbeat(losses=losses)).status_code == 200
     assert (await master.heartbeat(losses=losses)).status_code == 200
     await master.post("/evaluations", number=0, model_version=2, training_epoch=0, metrics={"accuracy": 0.9})
     metrics = (await api.http.get(f"/jobs/{job_id}/metrics")).json()
-    assert [(item["model_version"], item["loss"]) for item in metrics["losses"]] == [(1, 0.5), (2, None)]
+    assert [(item["model_version"], item["loss"]) for item in metrics["losses"]] == [(1, 0.5), (2, "NaN")]
     assert [item["metrics"] for item in metrics["evaluations"]] == [{"accuracy": 0.9}]
     assert (await api.job(job_id))["evaluations"] == metrics["evaluations"]
 
@@ -342,10 +342,10 @@ async def test_another_namespace_is_not_there(api: Api) -> None:
     assert (await api.http.post("/jobs", json=spec, headers=reader)).status_code == 403
 
 
-async def test_values_that_json_cannot_hold_are_reported_as_null(api: Api) -> None:
+async def test_values_that_json_cannot_hold_are_reported_as_strings(api: Api) -> None:
     job_id, master = await api.running()
     body = json.dumps({"epoch": master.epoch, "status": {"loss": math.nan, "text": "a\0b"}, "losses": []})
     headers = {**master.headers, "Content-Type": "application/json"}
     response = await api.http.post(f"{master.base}/heartbeat", content=body, headers=headers)
     assert response.status_code == 200
-    assert (await api.job(job_id))["status"] == {"loss": None, "text": "ab"}
+    assert (await api.job(job_id))["status"] == {"loss": "NaN", "text": "ab"}

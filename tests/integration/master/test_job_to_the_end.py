@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -71,3 +72,25 @@ async def test_an_evaluation_job_publishes_one_evaluation(make_job: MakeJob) -> 
     (evaluation,) = job.api.evaluations
     assert evaluation["metrics"] == {"accuracy": 0.5, "n": 25}
     assert evaluation["model_version"] == max(trained.api.checkpoints)
+
+
+async def test_metrics_that_are_no_numbers_are_published_and_end_nothing(make_job: MakeJob) -> None:
+    job = await make_job(validation_data="yes")
+    job.processes.metrics = lambda number: {"auc": math.nan, "mse": math.inf, "least": -math.inf}
+    job.start_master()
+    assert await job.finish() == 0
+    assert job.api.state is JobState.SUCCEEDED
+    published = [{name: e["metrics"][name] for name in ("auc", "mse", "least")} for e in job.api.evaluations]
+    assert published == [{"auc": "NaN", "mse": "Infinity", "least": "-Infinity"}] * 2
+    assert job.api.status["metrics"]["auc"] == "NaN"
+
+
+async def test_an_evaluation_over_no_records_says_so(make_job: MakeJob) -> None:
+    job = await make_job(validation_data="yes")
+    job.processes.evaluated_records = lambda task: 0
+    job.start_master()
+    assert await job.finish() == 0
+    assert job.api.state is JobState.SUCCEEDED
+    assert [e["metrics"] for e in job.api.evaluations] == [{}, {}]
+    assert job.api.status["evaluation"] == "no records"
+    assert [e["kind"] for e in job.api.events].count("evaluation_empty") == 2

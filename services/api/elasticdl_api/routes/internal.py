@@ -39,10 +39,10 @@ class Stamped(BaseModel):
 
 
 class Loss(BaseModel):
-    """A training loss; null when it was not a number."""
+    """A training loss; a number that JSON cannot write comes as a string."""
 
     model_version: Number
-    loss: float | None
+    loss: float = Field(allow_inf_nan=True, description="Or NaN, Infinity, -Infinity as strings.")
     at: datetime | float | None = Field(default=None, description="ISO 8601, or seconds since the epoch.")
 
 
@@ -120,10 +120,7 @@ async def lease(job_id: str, body: LeaseRequest, api: Api, master: Master) -> di
 @router.post("/heartbeat", summary="Extend the lease, report status and losses")
 async def heartbeat(job_id: str, body: Heartbeat, api: Api, master: Master) -> dict[str, Any]:
     """Answers what is wanted: run, suspend, cancel or evict, and how many workers."""
-    losses = [
-        (item.model_version, float("nan") if item.loss is None else item.loss, _moment(item.at))
-        for item in body.losses
-    ]
+    losses = [(item.model_version, item.loss, _moment(item.at)) for item in body.losses]
     return await api.masters.heartbeat(job_id, body.epoch, status=clean(body.status), losses=losses)
 
 

@@ -57,6 +57,7 @@ class MachineCore:
         self.target_workers = setup.target_workers
         self.version = 0
         self.metrics: dict[str, float] = {}
+        self.evaluated_nothing = False
         self.loss: float | None = None
         self.description: dict[str, Any] = {}
         self.early_stopping: EarlyStopping | None = None

@@ -65,8 +65,15 @@ class Evaluating(MachineCore):
         if self._forgettable:
             self._emit(do.ForgetTasks(self._forgettable))
         self._forgettable = one.progress.done()
+        self.evaluated_nothing = one.empty
+        if one.empty:
+            self._tell(
+                "evaluation_empty",
+                f"evaluation {one.number} has no metrics: no record of the validation data came out of feed",
+                fix="look at what feed filters in mode evaluation, and at on_corrupt",
+            )
         try:
-            metrics = metrics_of(result)
+            metrics = {} if one.empty else metrics_of(result)
         except UserCodeError as error:
             self._fail(error.message, fix=error.fix, kind="user_code")
             return

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from elasticdl_core.errors import UserCodeError
+from elasticdl_core.json_numbers import from_json
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.state.ledger import Round
 
@@ -58,6 +60,11 @@ class Evaluation:
                 states[name] = merge(name, states[name], state) if name in states else state
         return states
 
+    @property
+    def empty(self) -> bool:
+        """Whether it is complete and no record came out of the user's ``feed``: then there is nothing to measure."""
+        return bool(self.results) and all(records_of(result) == 0 for result in self.results.values())
+
     def to_mapping(self) -> dict[str, Any]:
         """What the next master must know."""
         return {
@@ -78,9 +85,18 @@ def states_of(result: bytes) -> dict[str, Any]:
     try:
         data = json.loads(result or b"{}")
         states = data.get("states", data)
-        return {str(name): dict(state) for name, state in states.items()}
+        return {str(name): from_json(dict(state)) for name, state in states.items()}
     except (ValueError, TypeError, AttributeError):
         raise UserCodeError("a worker reported an evaluation without metric states") from None
+
+
+def records_of(result: bytes) -> int | None:
+    """How many records a worker says that it evaluated; None if it does not say."""
+    try:
+        records = json.loads(result or b"{}").get("records")
+    except (ValueError, AttributeError):
+        return None
+    return records if isinstance(records, int) else None
 
 
 def metrics_of(result: bytes) -> dict[str, float]:
@@ -92,7 +108,7 @@ def metrics_of(result: bytes) -> dict[str, float]:
     try:
         data = json.loads(result or b"{}")
         metrics = data["metrics"] if isinstance(data.get("metrics"), Mapping) else data
-        return {str(name): float(value) for name, value in metrics.items()}
+        return {str(name): float(from_json(value)) for name, value in metrics.items()}
     except (ValueError, TypeError, AttributeError):
         raise UserCodeError("a worker reported a summary without metrics") from None
 
@@ -150,8 +166,10 @@ class EarlyStopping:
         value = metrics.get(self.monitor)
         if value is None:
             return ""
-        better = self.best is None or (
-            value < self.best - self.min_delta if self.mode == "min" else value > self.best + self.min_delta
+        # NaN is never an improvement, and nothing is measured against it.
+        better = not math.isnan(value) and (
+            self.best is None
+            or (value < self.best - self.min_delta if self.mode == "min" else value > self.best + self.min_delta)
         )
         if better:
             self.best, self.waited = value, 0
@@ -159,4 +177,5 @@ class EarlyStopping:
         self.waited += 1
         if self.waited < self.patience:
             return ""
-        return f"{self.monitor} did not improve on {self.best:g} in {self.waited} evaluations"
+        best = "was never a number" if self.best is None else f"did not improve on {self.best:g}"
+        return f"{self.monitor} {best} in {self.waited} evaluations"

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from elasticdl_core.json_numbers import to_json
 from elasticdl_core.ports.launcher import ProcessStatus, Role
 from elasticdl_core.task import Lease, Task, TaskId, TaskType
 from elasticdl_master.state import events as ev
@@ -242,7 +243,7 @@ class JobMachine(TakingOver):
                 "origin": self.data_of(purpose),
                 "records_per_task": self.spec.records_per_task,
             }
-        return json.dumps(data) if data else ""
+        return json.dumps(to_json(data), allow_nan=False) if data else ""
 
     def _on_store_changed(self, event: ev.StoreChanged, now: float) -> None:
         self.store_trouble = event.reason

@@ -38,7 +38,7 @@ def status_of(machine: JobMachine, trouble: str = "") -> dict[str, Any]:
         },
         "samples_per_second": round(speed, 3),
         "eta_seconds": round(left / speed, 1) if speed > 0 else None,
-        "loss": machine.loss if machine.loss is None or abs(machine.loss) < float("inf") else None,
+        "loss": machine.loss,
         "model_version": machine.version,
         "workers": [_worker(worker) for worker in machine.workers.living],
         "ps": [
@@ -51,7 +51,8 @@ def status_of(machine: JobMachine, trouble: str = "") -> dict[str, Any]:
             }
             for server in machine.servers.servers
         ],
-        "metrics": {name: value if abs(value) < float("inf") else None for name, value in machine.metrics.items()},
+        "metrics": dict(machine.metrics),
+        "evaluation": "no records" if machine.evaluated_nothing else "",
         "strategy": {
             "chosen": "ParameterServerStrategy",
             "reason": _REASONS.get(machine.spec.distribution_strategy, "it was asked for"),

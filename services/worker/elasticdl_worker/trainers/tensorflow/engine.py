@@ -10,6 +10,7 @@ from typing import Any
 from elasticdl.data import DataReader, create_data_reader
 from elasticdl.modes import Mode
 from elasticdl_core.job import JobSpec, JobType
+from elasticdl_core.json_numbers import from_json
 from elasticdl_core.model import OptimizerSpec
 from elasticdl_core.task import TaskType
 from elasticdl_worker.description import describe
@@ -257,12 +258,12 @@ class TensorFlowEngine:
         payload = json.loads(lease.task.payload or "{}")
         pin = int(payload.get("pin", lease.task.id.round))
         batches = self._pipeline(Mode.EVALUATION).minibatches(lease.task.shard)
-        self._trainer.evaluate(batches, metrics, pin)
-        return lease.task.shard.records, {"states": metrics.state()}
+        seen = self._trainer.evaluate(batches, metrics, pin)
+        return lease.task.shard.records, {"states": metrics.state(), "records": seen}
 
     def _summarise(self, lease: LeasedTask) -> tuple[int, dict[str, Any]]:
         data = json.loads(lease.task.payload)
-        return 0, {"metrics": self._evaluation_metrics().results(data.get("states", data))}
+        return 0, {"metrics": self._evaluation_metrics().results(from_json(data.get("states", data)))}
 
     def _predict(self, lease: LeasedTask) -> tuple[int, dict[str, Any]]:
         if self._sink is None:
