@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from elasticdl.callbacks import EarlyStopping, MaxStepsStopping, SavedModelExporter
+from elasticdl.callbacks import MaxStepsStopping, SavedModelExporter
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec
+from elasticdl_worker.early_stopping import early_stopping_of
 from elasticdl_worker.user_code import ModelModule
 
 _FLOAT_BYTES = 4
@@ -24,7 +25,7 @@ def describe(
     """The description as JSON data: what the module has, the sizes of the model, what the callbacks ask for."""
     tables = list(tables)
     limits = [callback.max_steps for callback in callbacks if isinstance(callback, MaxStepsStopping)]
-    stopping = next((callback for callback in callbacks if isinstance(callback, EarlyStopping)), None)
+    stopping = early_stopping_of(callbacks)
     return {
         "has": module.has,
         "dense": [{"name": d.name, "shape": list(d.shape), "dtype": d.dtype, "kind": str(d.kind)} for d in dense],
@@ -34,14 +35,7 @@ def describe(
         "optimizer": {"name": optimizer.name, "params": dict(optimizer.params)} if optimizer else None,
         "callbacks": {
             "max_steps": min(limits, default=0),
-            "early_stopping": None
-            if stopping is None
-            else {
-                "monitor": stopping.monitor,
-                "patience": stopping.patience,
-                "mode": stopping.mode,
-                "min_delta": stopping.min_delta,
-            },
+            "early_stopping": None if stopping is None else stopping.to_mapping(),
             "saved_model": any(isinstance(callback, SavedModelExporter) for callback in callbacks),
         },
         "keras": keras_version,

@@ -20,14 +20,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from elasticdl.callbacks import EarlyStopping, MaxStepsStopping, SavedModelExporter
+from elasticdl.callbacks import MaxStepsStopping, SavedModelExporter
 from elasticdl.data import DataReader, Shard, create_data_reader
 from elasticdl.modes import Mode
+from elasticdl_core.early_stopping import EarlyStopping
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.json_numbers import to_json
 from elasticdl_runtime.memory import keep_large_blocks
-from elasticdl_worker.early_stopping import Patience
+from elasticdl_worker.early_stopping import early_stopping_of
 from elasticdl_worker.losses import LossGuard
 from elasticdl_worker.user_code import ModelModule, load_model_module
 
@@ -113,11 +114,12 @@ class _LocalRun:
             optimizer = module.need("optimizer")()
         trainer = self._trainer(pipeline, optimizer)
         evaluate = self._evaluator(trainer)
-        guard, patience = LossGuard(), self._patience()
+        guard, stopping = LossGuard(), self._early_stopping()
         limit = self._max_steps()
         shards = list(reader.create_shards())
         progress = _Progress(self._emit, spec.num_epochs * sum(shard.records for shard in shards))
         metrics: dict[str, Any] = {}
+        stopped, evaluated_at = "", -1
         for epoch in range(spec.num_epochs):
             for batch in self._minibatches(pipeline, shards, epoch):
                 if limit and trainer.steps >= limit:
@@ -127,14 +129,14 @@ class _LocalRun:
                 guard.check(loss, trainer.steps)
                 progress.advance(batch.records, epoch, trainer.steps, loss)
                 if evaluate and spec.evaluation_steps and trainer.steps % spec.evaluation_steps == 0:
-                    metrics = evaluate(epoch)
-                    if patience and patience.exhausted(metrics):
-                        limit = trainer.steps
-            if evaluate and not spec.evaluation_steps:
-                metrics = evaluate(epoch)
-                if patience and patience.exhausted(metrics):
-                    break
-            if limit and trainer.steps >= limit:
+                    metrics, evaluated_at = evaluate(epoch), trainer.steps
+                    stopped = stopping.observe(metrics) if stopping else ""
+                    if stopped:
+                        break
+            if evaluate and evaluated_at != trainer.steps:
+                metrics, evaluated_at = evaluate(epoch), trainer.steps
+                stopped = stopping.observe(metrics) if stopping else ""
+            if stopped or (limit and trainer.steps >= limit):
                 break
         progress.show()
         artifacts = self._export(trainer, output)
@@ -257,8 +259,11 @@ class _LocalRun:
         limits = [self._spec.max_steps, *(c.max_steps for c in self._callbacks if isinstance(c, MaxStepsStopping))]
         return min((limit for limit in limits if limit), default=0)
 
-    def _patience(self) -> Patience | None:
-        return next((Patience(c) for c in self._callbacks if isinstance(c, EarlyStopping)), None)
+    def _early_stopping(self) -> EarlyStopping | None:
+        stopping = early_stopping_of(self._callbacks)
+        if stopping is not None:
+            stopping.check(validates=bool(self._spec.validation_data))
+        return stopping
 
 
 class _Progress:

@@ -349,6 +349,20 @@ async def test_early_stopping_by_an_evaluation(make_job: MakeJob) -> None:
     assert any("did not improve" in event["message"] for event in job.api.events)
 
 
+@pytest.mark.parametrize(
+    ("monitor", "validation", "message"), [("auc", "yes", "watches 'auc'"), ("x", "", "no validation data")]
+)
+async def test_early_stopping_that_would_never_stop_fails_the_job(
+    make_job: MakeJob, monitor: str, validation: str, message: str
+) -> None:
+    job = await make_job(num_epochs=3, validation_data=validation)
+    job.processes.description["callbacks"]["early_stopping"] = {"monitor": monitor, "patience": 2, "mode": "max"}
+    job.start_master()
+    assert await job.finish() == 0
+    assert job.api.state is JobState.FAILED
+    assert message in job.api.detail["message"]
+
+
 async def test_old_checkpoints_go_and_the_newest_stay(make_job: MakeJob) -> None:
     job = await make_job(checkpoint_steps=3, keep_checkpoint_max=2)
     job.processes.step_s = 0.05

@@ -17,7 +17,7 @@ from elasticdl_master.artifacts import locate
 from elasticdl_master.checkpoint_directory import CheckpointDirectory, find_checkpoint
 from elasticdl_master.listing import has_own_reader, list_shards
 from elasticdl_master.state.checkpoints import PERIODIC, RECOVERY, CheckpointBook
-from elasticdl_master.state.evaluations import EarlyStopping, merge, metrics_of, states_of
+from elasticdl_master.state.evaluations import merge, metrics_of, states_of
 from elasticdl_master.state.events import Heartbeat
 from elasticdl_master.state.failures import FailureBook
 from elasticdl_master.state.instructions import LaunchWorker, TerminateWorker
@@ -202,22 +202,6 @@ class TestEvaluations:
             metrics_of(b"[]")
         with pytest.raises(UserCodeError):
             states_of(b'{"a": 3}')
-
-    @pytest.mark.parametrize(
-        ("mode", "values", "stops_at"),
-        [
-            ("max", [0.5, 0.6, 0.6, 0.55, 0.9], 3),
-            ("min", [1.0, 0.5, 0.4, 0.3, 0.2], None),
-            ("min", [1.0, 0.995, 0.999, 0.2], 2),
-        ],
-    )
-    def test_early_stopping(self, mode: str, values: list[float], stops_at: int | None) -> None:
-        stopping = EarlyStopping.from_mapping(
-            {"monitor": "val_x", "patience": 2, "mode": mode, "min_delta": 0.01 if mode == "min" else 0.0}
-        )
-        reasons = [bool(stopping.observe({"x": value})) for value in values]
-        assert (reasons.index(True) if True in reasons else None) == stops_at
-        assert stopping.observe({"other": 1.0}) == ""
 
 
 def status(

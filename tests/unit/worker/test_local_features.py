@@ -144,9 +144,30 @@ def test_the_command_speaks_json_lines(make_spec: Any, tmp_path: Path, capsys: p
     assert error["fix"]
 
 
-def test_early_stopping_on_an_unknown_metric_names_those_there_are() -> None:
-    from elasticdl.callbacks import EarlyStopping
-    from elasticdl_worker.early_stopping import Patience
+@pytest.mark.parametrize(
+    ("callbacks", "validated", "message"),
+    [
+        ("watching_nothing", True, "watches 'f1', but the evaluation gives"),
+        ("impatient", False, "no validation data"),
+        ("twice", True, "has 2 EarlyStopping"),
+    ],
+)
+def test_early_stopping_that_would_never_stop_is_an_error(
+    make_spec: Any, more_clicks: Path, tmp_path: Path, callbacks: str, validated: bool, message: str
+) -> None:
+    data = {"validation_data": str(more_clicks)} if validated else {}
+    spec = make_spec(model_def="words.CustomModel", export_formats="", callbacks=callbacks, **data)
+    with pytest.raises(UserCodeError, match=message):
+        run(spec, tmp_path)
 
-    with pytest.raises(UserCodeError, match="watches 'auc'"):
-        Patience(EarlyStopping(monitor="auc")).exhausted({"loss": 1.0})
+
+def test_with_evaluation_steps_the_end_of_an_epoch_is_evaluated_too_but_no_version_twice(
+    make_spec: Any, more_clicks: Path, tmp_path: Path
+) -> None:
+    fields = {"model_def": "words.CustomModel", "export_formats": "", "validation_data": str(more_clicks)}
+    plain = run(make_spec(**fields), tmp_path)
+    steps = plain[-1]["steps"]
+    for every in (steps - 1, steps):
+        events = run(make_spec(**fields, evaluation_steps=every), tmp_path)
+        evaluated = [event["step"] for event in events if event["event"] == "evaluation"]
+        assert evaluated == sorted({every, steps})

@@ -38,7 +38,9 @@ class Advancing(Recovering):
             self._stop_training(f"max_steps reached: {limit} updates", now)
         every, validation = self.spec.evaluation_steps, self.work.validation
         due = every and self.version // every > max(0, self._evaluated_version) // every
-        if due and not self.work.trained and not self.work.evaluations and validation and validation.listed:
+        # At the end of an epoch there is one evaluation, not two of the same version.
+        free = not self.work.trained and not self.work.round.complete and not self.work.evaluations
+        if due and free and validation and validation.listed:
             self._begin_evaluation(boundary=False, training_epoch=self.work.rounds_done)
         kind = self.checkpoints.due(self.version, now)
         ready = self.servers.initialized and self.work.main.listed and now >= self._retry_save_at

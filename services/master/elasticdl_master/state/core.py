@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from elasticdl_core.early_stopping import EarlyStopping
+from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobState, JobType
 from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
 from elasticdl_master.queue.port import Contents
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.checkpoints import CheckpointBook
 from elasticdl_master.state.ending import Ending
-from elasticdl_master.state.evaluations import EarlyStopping
 from elasticdl_master.state.failures import FailureBook
 from elasticdl_master.state.servers import ServerPool
 from elasticdl_master.state.settings import Limits
@@ -138,6 +139,12 @@ class MachineCore:
     def _take_callbacks(self) -> None:
         early = (self.description.get("callbacks") or {}).get("early_stopping")
         self.early_stopping = EarlyStopping.from_mapping(early) if early else None
+        if self.early_stopping is None or self.spec.type is not JobType.TRAINING:
+            return
+        try:
+            self.early_stopping.check(validates=bool(self.spec.validation_data))
+        except UserCodeError as error:
+            self._fail(error.message, fix=error.fix, kind="user_code")
 
     def _post_artifacts(self, result: bytes) -> None:
         try:

@@ -82,7 +82,11 @@ class Evaluating(MachineCore):
             self._evaluated_epochs.add(one.training_epoch)
         self._emit(do.PostEvaluation(one.number, one.model_version, one.training_epoch, metrics))
         if self.early_stopping is not None and self.spec.type is JobType.TRAINING:
-            why = self.early_stopping.observe(metrics)
+            try:
+                why = self.early_stopping.observe(metrics)
+            except UserCodeError as error:
+                self._fail(error.message, fix=error.fix, kind="user_code")
+                return
             if why and not self.work.trained:
                 self._stop_training(why, now)
 

@@ -1,10 +1,9 @@
-"""Evaluations: tasks at a pinned version, metric states merged by addition, one summary, early stopping."""
+"""Evaluations: tasks at a pinned version, metric states merged by addition, one summary."""
 
 from __future__ import annotations
 
 import enum
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,51 +130,3 @@ def _add(name: str, first: Any, second: Any) -> Any:
     if isinstance(first, int | float) and isinstance(second, int | float):
         return first + second
     raise UserCodeError(f"the states of metric {name!r} differ in shape", fix="return the same metrics each time")
-
-
-@dataclass
-class EarlyStopping:
-    """Ends training when a metric no longer improves.
-
-    Attributes:
-        monitor: the metric; ``val_`` in front is ignored.
-        patience: evaluations without improvement after which training ends.
-        mode: ``min`` or ``max``.
-        min_delta: change that counts as an improvement.
-    """
-
-    monitor: str
-    patience: int
-    mode: str = "min"
-    min_delta: float = 0.0
-    best: float | None = None
-    waited: int = 0
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> EarlyStopping:
-        """From a worker's description of the model."""
-        return cls(
-            str(mapping["monitor"]).removeprefix("val_"),
-            int(mapping.get("patience", 1)),
-            str(mapping.get("mode", "min")),
-            abs(float(mapping.get("min_delta", 0.0))),
-        )
-
-    def observe(self, metrics: Mapping[str, float]) -> str:
-        """Takes in an evaluation. Returns why training shall stop, or nothing."""
-        value = metrics.get(self.monitor)
-        if value is None:
-            return ""
-        # NaN is never an improvement, and nothing is measured against it.
-        better = not math.isnan(value) and (
-            self.best is None
-            or (value < self.best - self.min_delta if self.mode == "min" else value > self.best + self.min_delta)
-        )
-        if better:
-            self.best, self.waited = value, 0
-            return ""
-        self.waited += 1
-        if self.waited < self.patience:
-            return ""
-        best = "was never a number" if self.best is None else f"did not improve on {self.best:g}"
-        return f"{self.monitor} {best} in {self.waited} evaluations"

@@ -33,6 +33,14 @@ def impatient():
     return [EarlyStopping(monitor="accuracy", mode="max", patience=1, min_delta=2.0)]
 
 
+def watching_nothing():
+    return [EarlyStopping(monitor="f1")]
+
+
+def twice():
+    return [EarlyStopping(monitor="accuracy"), EarlyStopping(monitor="val_loss")]
+
+
 class Processor:
     seen = []  # noqa: RUF012
 

@@ -1,0 +1,98 @@
+"""When training ends because a metric no longer improves: one rule for ``--local`` and the cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from elasticdl_core.errors import UserCodeError
+
+_PREFIX = "val_"
+
+
+@dataclass
+class EarlyStopping:
+    """Counts evaluations without improvement.
+
+    Attributes:
+        monitor: the metric, by the name that the evaluation gives it, or with ``val_`` in front as Keras writes it:
+            evaluations are always of validation data.
+        patience: evaluations without improvement after which training ends.
+        mode: ``min`` or ``max``, which is better.
+        min_delta: a change that is no larger is no improvement.
+        best: the best value so far; None before the first.
+        waited: evaluations since then.
+    """
+
+    monitor: str
+    patience: int
+    mode: str = "min"
+    min_delta: float = 0.0
+    best: float | None = None
+    waited: int = 0
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> EarlyStopping:
+        """From a worker's description of the model; ``to_mapping`` makes it."""
+        return cls(
+            str(mapping["monitor"]),
+            int(mapping.get("patience", 1)),
+            str(mapping.get("mode", "min")),
+            abs(float(mapping.get("min_delta", 0.0))),
+        )
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The rule as JSON data, without what it has seen."""
+        return {
+            "monitor": self.monitor,
+            "patience": self.patience,
+            "mode": self.mode,
+            "min_delta": self.min_delta,
+        }
+
+    def check(self, *, validates: bool) -> None:
+        """Refuses a rule that nothing would ever reach.
+
+        Args:
+            validates: whether the job evaluates on validation data.
+
+        Raises:
+            UserCodeError: it does not.
+        """
+        if not validates:
+            raise UserCodeError(
+                f"EarlyStopping watches {self.monitor!r} of the evaluations, but the job has no validation data",
+                fix="give --validation_data, or remove EarlyStopping from callbacks()",
+            )
+
+    def observe(self, metrics: Mapping[str, Any]) -> str:
+        """Takes in an evaluation. Returns why training shall end, or nothing.
+
+        A value that is not a number is no improvement.
+
+        Raises:
+            UserCodeError: the metric is not among those of the evaluation.
+        """
+        name = next((one for one in (self.monitor, self.monitor.removeprefix(_PREFIX)) if one in metrics), None)
+        if name is None:
+            raise UserCodeError(
+                f"EarlyStopping watches {self.monitor!r}, but the evaluation gives {sorted(metrics)}",
+                fix="set monitor to one of these",
+            )
+        value = math.nan if metrics[name] is None else float(metrics[name])
+        if self._better(value):
+            self.best, self.waited = value, 0
+            return ""
+        self.waited += 1
+        if self.waited < self.patience:
+            return ""
+        what = "was never a number" if self.best is None else f"did not improve on {self.best:g}"
+        return f"{name} {what} in {self.waited} evaluations"
+
+    def _better(self, value: float) -> bool:
+        if math.isnan(value) or self.best is None:
+            return not math.isnan(value)
+        gain = self.best - value if self.mode == "min" else value - self.best
+        return gain > self.min_delta
