@@ -84,12 +84,25 @@ def follow(client: Client, job_id: str, *, every_s: float = 2.0) -> Iterator[dic
         time.sleep(0.5)
 
 
-def train(client: Client, job_id: str) -> dict:
+def give_up(client: Client, job: dict, patience_s: float) -> SystemExit:
+    """Why the demo ends without a result, with what is known of the job."""
+    reason = client.explain(job["id"])["reason"]
+    return SystemExit(
+        f"the job has not ended within {patience_s:.0f} s: {describe(job)}\n"
+        f"  why: {reason['code']}: {reason['text']}\n"
+        "  fix: correct that; or, where the machine is just slow, give more time with --patience"
+    )
+
+
+def train(client: Client, job_id: str, patience_s: float) -> dict:
     """Follows the job to its end, scaling it 1 -> 3 -> 2 on the way; returns the finished job."""
+    deadline = time.monotonic() + patience_s
     steps = [(1, 3), (3, 2)]
     job: dict = {}
     fewest = 3
     for job in follow(client, job_id):
+        if time.monotonic() > deadline and job["state"] not in {"SUCCEEDED", "FAILED", "CANCELLED"}:
+            raise give_up(client, job, patience_s)
         if steps and active_workers(job) >= steps[0][0]:
             now, target = steps.pop(0)
             say(f"{now} {'worker trains' if now == 1 else 'workers train'}; scaling the running job to {target}")
@@ -121,7 +134,7 @@ def leftovers(directory: Path) -> list[str]:
     return found
 
 
-def run(directory: Path, epochs: int) -> int:
+def run(directory: Path, epochs: int, patience_s: float) -> int:
     """The demo inside ``directory``; returns the exit code."""
     os.environ["ELASTICDL_DATA_DIR"] = str(directory / "cluster")
     data = directory / "data"
@@ -135,7 +148,7 @@ def run(directory: Path, epochs: int) -> int:
             *("--num_ps_pods", "2", "--min_workers", "1", "--max_workers", "1", "--evaluation_steps", "2000"),
         ).splitlines()[-1]
         with Client() as client:
-            job = train(client, job_id)
+            job = train(client, job_id, patience_s)
             say(describe(job))
             client.download(job_id, directory / "artifacts")
         accuracy = job["status"]["metrics"]["accuracy"]
@@ -174,12 +187,13 @@ def main() -> int:
     """Runs the command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=60, help="passes over the training data (default: 60)")
+    parser.add_argument("--patience", type=float, default=600.0, help="seconds that the job may take (default: 600)")
     parser.add_argument("--keep", action="store_true", help="keep the directory with data, logs and the export")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     directory = Path(tempfile.mkdtemp(prefix="elasticdl-demo-"))
     try:
-        return run(directory, arguments.epochs)
+        return run(directory, arguments.epochs, arguments.patience)
     finally:
         if arguments.keep:
             say(f"kept {directory}")

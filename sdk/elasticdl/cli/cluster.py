@@ -51,7 +51,11 @@ def up(
         str, typer.Option(envvar="ELASTICDL_DATABASE_URL", help="A Postgres to use instead of the embedded one.")
     ] = "",
     redis_url: Annotated[
-        str, typer.Option(envvar="ELASTICDL_REDIS_URL", help="A Redis to use instead of the embedded one.")
+        str,
+        typer.Option(
+            envvar="ELASTICDL_REDIS_URL",
+            help="A Redis to use instead of the embedded one; memory:// for one in memory, which is not durable.",
+        ),
     ] = "",
     slots: Annotated[
         int | None, typer.Option(help="Workers that may run at once on this machine.", show_default="one per core")

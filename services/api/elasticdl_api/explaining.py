@@ -15,6 +15,8 @@ from elasticdl_runtime.scheduling import counted_records, json_of, number, remai
 
 NOT_DECIDED = "not_decided"
 """Code of a job that the scheduler has not looked at yet."""
+DEGRADED = "degraded"
+"""Code of a job whose master has trouble: that comes before what the scheduler thinks of it."""
 ENDED = "ended"
 """Code of a job that is over."""
 NODE = "local"
@@ -115,7 +117,7 @@ def explain(
         desired=row["desired"],
         priority=job.priority,
         workers=workers(outlook, job),
-        reason=reason,
+        reason=_troubled(row, reason),
         blockers=[_blocker(outlook, one) for one in seen],
         hidden_blockers=s.Hidden(jobs=len(unseen), workers=sum(one.occupied_workers for one in unseen)),
         next=_next(upcoming, hidden) if differs else None,
@@ -138,6 +140,15 @@ def explain(
         expected=expected(found, outlook.snapshot.now),
         decisions=decisions,
     )
+
+
+def _troubled(row: Mapping[str, Any], reason: s.Reason) -> s.Reason:
+    """The reason, or, where the job's master has trouble, that."""
+    status = json_of(row["status"])
+    trouble = status.get("degraded") if isinstance(status, Mapping) else None
+    if not trouble or row["state"] not in ("STARTING", "RUNNING"):
+        return reason
+    return s.Reason(code=DEGRADED, text=f"{trouble} (workers: {reason.text})", data=reason.data)
 
 
 def _next(allocation: Allocation, hidden: frozenset[str]) -> s.Reason:

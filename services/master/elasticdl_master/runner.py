@@ -84,6 +84,7 @@ class JobRunner:
         self._over = asyncio.Event()
         self._code = 0
         self._api_trouble = ""
+        self._waiting_for = ""
         self._directed = ev.Directed("run", 1)
         self.machine: JobMachine | None = None
         self._desk: Desk
@@ -134,8 +135,8 @@ class JobRunner:
             raise
         except ElasticDLError as error:
             problem = error
-        contents = await self._patiently("the queue's store", queue.load)
-        processes = await self._patiently("the launcher", self._processes.present)
+        contents = await self._patiently("the task queue", queue.load, "queue")
+        processes = await self._patiently("the launcher", self._processes.present, "launcher")
         setup = self._setup(leased, spec, contents, processes, initial, zoo)
         await self._serve(stack, setup, queue, zoo, problem)
 
@@ -250,7 +251,9 @@ class JobRunner:
     async def _heartbeats(self) -> None:
         while True:
             machine = self.machine
-            status = status_of(machine, self._trouble()) if machine is not None else {}
+            # A master that has nothing to tell yet leaves what the last one told.
+            begins = {"degraded": self._trouble()} if self._trouble() else {}
+            status = status_of(machine, self._trouble()) if machine is not None else begins
             losses = self._outbox.take_losses()
             try:
                 answer = await self._api.heartbeat(status, losses)
@@ -271,7 +274,9 @@ class JobRunner:
             await asyncio.sleep(_HEARTBEAT_S)
 
     def _trouble(self) -> str:
-        return f"the api is away: {self._api_trouble}" if self._api_trouble else ""
+        if self._api_trouble:
+            return f"the api is away: {self._api_trouble}"
+        return self._waiting_for
 
     async def _clock(self) -> None:
         while True:
@@ -401,10 +406,25 @@ class JobRunner:
         except FencedError as error:
             self._fence(error)
 
-    async def _patiently(self, what: str, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _patiently(self, what: str, call: Callable[[], Awaitable[Any]], kind: str = "") -> Any:
+        """Tries until it works.
+
+        Args:
+            what: what the job waits for meanwhile, for people.
+            call: what is tried.
+            kind: under this name the job's owner is told, by events and by the status.
+        """
         while True:
             try:
-                return await call()
+                answer = await call()
             except UnavailableError as error:
                 _log.warning(f"waiting for {what}", error=error.message)
+                if kind and not self._waiting_for:
+                    self._outbox.event(f"{kind}_away", f"waiting for {what}: {error.message}", {})
+                    self._waiting_for = f"waiting for {what}: {error.message}"
                 await asyncio.sleep(_HEARTBEAT_S)
+            else:
+                if kind and self._waiting_for:
+                    self._outbox.event(f"{kind}_back", f"{what} answers", {})
+                    self._waiting_for = ""
+                return answer

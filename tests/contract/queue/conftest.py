@@ -8,8 +8,9 @@ import pytest
 from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.queue.port import TaskQueue
 from elasticdl_master.queue.redis import RedisQueue
-from tests.fakes.redis_server import RedisServer
+from tests.fakes.redis_server import MemoryRedis, RedisServer
 
+ADAPTERS = ("memory", "redis", "redis in memory")
 MakeQueue = Callable[[int], TaskQueue]
 """Takes a master epoch; queues made by one function share their store."""
 
@@ -22,11 +23,19 @@ def redis_server() -> Iterator[RedisServer]:
     server.close()
 
 
+@pytest.fixture(scope="session")
+def memory_redis() -> Iterator[MemoryRedis]:
+    server = MemoryRedis()
+    server.start()
+    yield server
+    server.close()
+
+
 _numbers = itertools.count()
 
 
 def makers(name: str, redis_url: str) -> MakeQueue:
-    if name == "redis":
+    if name != "memory":
         job_id = f"job-{next(_numbers)}"
         return lambda epoch: RedisQueue(redis_url, job_id, epoch)
     clock = itertools.count()
@@ -34,6 +43,12 @@ def makers(name: str, redis_url: str) -> MakeQueue:
     return lambda epoch: MemoryQueue(store, epoch)
 
 
-@pytest.fixture(params=["memory", "redis"])
-def make_queue(request: pytest.FixtureRequest, redis_server: RedisServer) -> MakeQueue:
-    return makers(request.param, redis_server.url)
+@pytest.fixture(params=ADAPTERS)
+def make_queue(request: pytest.FixtureRequest) -> MakeQueue:
+    return makers(request.param, url_for(request, request.param))
+
+
+def url_for(request: pytest.FixtureRequest, adapter: str) -> str:
+    """The URL of the Redis behind an adapter; the queue in this process has none."""
+    servers = {"redis": "redis_server", "redis in memory": "memory_redis"}
+    return str(request.getfixturevalue(servers[adapter]).url) if adapter in servers else ""

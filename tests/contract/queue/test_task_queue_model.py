@@ -14,8 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from elasticdl_core.task import Lease, TaskId, TaskType
 from elasticdl_master.queue.port import Contents, Outcome, TaskQueue, Turn
-from tests.contract.queue.conftest import makers
-from tests.fakes.redis_server import RedisServer
+from tests.contract.queue.conftest import makers, url_for
 
 pytestmark = pytest.mark.contract
 
@@ -166,9 +165,11 @@ class QueueMachine(RuleBasedStateMachine):
         assert contents.done == {task: token for token, task in self.accepted.items()}
 
 
-@pytest.mark.parametrize(("adapter", "examples"), [("memory", 60), ("redis", 30)])
-def test_no_record_is_lost_or_doubled_by_any_moves(adapter: str, examples: int, redis_server: RedisServer) -> None:
-    machine = type("Machine", (QueueMachine,), {"adapter": adapter, "redis_url": redis_server.url})
+@pytest.mark.parametrize(("adapter", "examples"), [("memory", 60), ("redis", 30), ("redis in memory", 4)])
+def test_no_record_is_lost_or_doubled_by_any_moves(
+    adapter: str, examples: int, request: pytest.FixtureRequest
+) -> None:
+    machine = type("Machine", (QueueMachine,), {"adapter": adapter, "redis_url": url_for(request, adapter)})
     run_state_machine_as_test(
         machine,
         settings=settings(

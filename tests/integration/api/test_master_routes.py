@@ -89,6 +89,17 @@ async def test_ledger_survives_and_is_idempotent(api: Api) -> None:
     assert (await api.job(job_id))["checkpoints"][0]["version"] == 20
 
 
+async def test_a_master_that_begins_adds_to_the_status_of_the_one_before(api: Api) -> None:
+    job_id, first = await api.running()
+    progress = {"records_done": 5, "records_total": 9}
+    assert (await first.heartbeat({"progress": progress, "loss": 0.5, "degraded": None})).status_code == 200
+    assert (await first.heartbeat({"degraded": "waiting for the task queue"})).status_code == 200
+    shown = (await api.http.get(f"/jobs/{job_id}")).json()["status"]
+    assert shown == {"progress": progress, "loss": 0.5, "degraded": "waiting for the task queue"}
+    assert (await first.heartbeat({"progress": progress})).status_code == 200
+    assert (await api.http.get(f"/jobs/{job_id}")).json()["status"] == {"progress": progress}
+
+
 async def test_heartbeat_tells_what_is_wanted(api: Api) -> None:
     job_id, master = await api.running()
     for what, desired in (("suspend", "suspend"), ("resume", "run"), ("cancel", "cancel")):

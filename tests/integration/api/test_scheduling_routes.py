@@ -147,6 +147,17 @@ async def test_a_waiting_job_is_told_who_holds_what_it_wants_and_what_would_help
     assert [one["after"] for one in running["decisions"]] == [4]
 
 
+async def test_the_trouble_of_a_jobs_master_comes_before_what_the_scheduler_thinks(cluster: Any) -> None:
+    c = await cluster()
+    job_id = await c.submit(max_workers=4)
+    await c.decide()
+    trouble = "waiting for the task queue: Redis does not answer: no such file"
+    await c.start(job_id, 4, degraded=trouble)
+    found = (await c.get(f"/jobs/{job_id}/explain"))["reason"]
+    assert found["code"] == "degraded"
+    assert found["text"].startswith(f"{trouble} (workers: ")
+
+
 async def test_an_undersized_job_is_told_why_and_its_curve(cluster: Any) -> None:
     c = await cluster(quotas={"default": Quota(limit=Resources(slots=3.0))})
     job_id = await c.submit(max_workers=4)

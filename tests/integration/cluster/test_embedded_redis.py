@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -93,8 +91,9 @@ async def test_a_master_may_run_scripts_but_not_harm_the_server(folder: Path) ->
 
 async def test_it_starts_over_a_stale_socket(folder: Path) -> None:
     async with running(folder) as (_, pid):
-        os.kill(pid, signal.SIGKILL)
-        psutil.Process(pid).wait(timeout=20)
+        process = psutil.Process(pid)
+        process.kill()
+        process.wait(timeout=20)
         assert (folder / "redis.sock").exists()
     async with running(folder) as (server, _), connected(server.url) as client:
         assert await client.ping()

@@ -109,6 +109,14 @@ class Job:
 
 
 @pytest.fixture
+def no_redis() -> Iterator[RedisServer]:
+    """A server that does not run yet."""
+    server = RedisServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
 async def make_job(redis_server: RedisServer) -> AsyncIterator[Any]:
     async with contextlib.AsyncExitStack() as stack:
 

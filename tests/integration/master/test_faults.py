@@ -19,6 +19,7 @@ from elasticdl_runtime.lifecycle import EXIT_FENCED
 from elasticdl_runtime.rpc.client import RpcClient
 from elasticdl_runtime.rpc.service import Server
 from tests.fakes.job_processes import MASTER_SERVICE
+from tests.fakes.redis_server import RedisServer
 from tests.integration.master.conftest import SECRET, Job
 
 pytestmark = pytest.mark.integration
@@ -170,6 +171,21 @@ async def test_redis_killed_and_started_again(make_job: MakeJob) -> None:
     job.redis.start()
     assert await job.finish() == 0
     assert job.api.state is JobState.SUCCEEDED
+    all_once(job)
+
+
+async def test_a_job_that_cannot_reach_its_queue_says_so_from_the_first_second(
+    make_job: MakeJob, no_redis: RedisServer
+) -> None:
+    job = await make_job()
+    job.redis = no_redis
+    job.start_master()
+    await job.api.pulse.until(lambda: job.api.status and any(e["kind"] == "queue_away" for e in job.api.events))
+    assert job.api.status["degraded"].startswith("waiting for the task queue: Redis does not answer")
+    no_redis.start()
+    assert await job.finish() == 0
+    assert job.api.state is JobState.SUCCEEDED
+    assert [e["kind"] for e in job.api.events if e["kind"].startswith("queue")] == ["queue_away", "queue_back"]
     all_once(job)
 
 

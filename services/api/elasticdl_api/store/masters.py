@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Text, case, delete, func, insert, literal, select, text, update
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import Text, case, delete, func, insert, literal, select, text, type_coerce, update
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -105,11 +105,13 @@ class MasterStore:
     ) -> dict[str, Any]:
         """Extends the lease, records what the master says, answers what is wanted of it."""
         active = t.jobs.c.state.in_(ACTIVE)
+        given = type_coerce(dict(status), JSONB)
         query = (
             update(t.jobs)
             .where(t.jobs.c.id == job_id, t.jobs.c.master_epoch == epoch)
             .values(
-                status=dict(status),
+                # A master that begins tells what it has trouble with; the progress is the last one's until then.
+                status=given if "progress" in status else t.jobs.c.status.concat(given),
                 master_lease_expires_at=case((active, _EXPIRY), else_=t.jobs.c.master_lease_expires_at),
             )
             .returning(t.jobs.c.state, t.jobs.c.desired, t.jobs.c.target_workers)

@@ -246,6 +246,10 @@ class JobMachine(TakingOver):
         return json.dumps(to_json(data), allow_nan=False) if data else ""
 
     def _on_store_changed(self, event: ev.StoreChanged, now: float) -> None:
+        if event.reason and not self.store_trouble:
+            self._tell("queue_away", f"the task queue is away: {event.reason}")
+        elif self.store_trouble and not event.reason:
+            self._tell("queue_back", "the task queue was made anew")
         self.store_trouble = event.reason
 
     def _on_tick(self, event: ev.Tick, now: float) -> None:

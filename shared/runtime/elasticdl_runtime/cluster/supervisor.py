@@ -21,7 +21,7 @@ from elasticdl_runtime.cluster.component import Component, ComponentSpec
 from elasticdl_runtime.cluster.options import ClusterOptions
 from elasticdl_runtime.cluster.paths import DataDirectory
 from elasticdl_runtime.cluster.postgres import EmbeddedPostgres
-from elasticdl_runtime.cluster.redis import EmbeddedRedis
+from elasticdl_runtime.cluster.redis import IN_MEMORY_URL, EmbeddedRedis, in_memory_server
 from elasticdl_runtime.cluster.secrets import derive, ensure_secret_file
 from elasticdl_runtime.cluster.services import Wiring
 from elasticdl_runtime.cluster.state import ClusterState, ComponentState, DataLock
@@ -129,7 +129,8 @@ class Supervisor:
         )
         self._write()
         database_url = options.database_url or await self._postgres(stack, secret)
-        redis_url = options.redis_url or await self._redis(stack, secret)
+        embedded = options.redis_url in ("", IN_MEMORY_URL)
+        redis_url = await self._redis(stack, secret) if embedded else options.redis_url
         wiring = Wiring(
             directory,
             api_url,
@@ -170,6 +171,7 @@ class Supervisor:
             derive(secret, "redis"),
             derive(secret, "redis-admin"),
             directory.log("redis"),
+            in_memory_server() if self._options.redis_url == IN_MEMORY_URL else None,
         )
         spec = await asyncio.to_thread(redis.prepare)
         await self._start(self._add(stack, spec), since=started)
