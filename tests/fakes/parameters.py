@@ -19,7 +19,7 @@ class MemoryParameters:
         self.version = 0
         self.dense: dict[str, Any] = {}
         self.rows: dict[str, dict[int, Any]] = {}
-        self.pushes: list[tuple[int, Gradients, float]] = []
+        self.pushes: list[tuple[int, Gradients, float | None]] = []
         self.pulls: list[dict[str, Any]] = []
         self.together = 0
         self.optimizer: OptimizerSpec | None = None
@@ -49,13 +49,13 @@ class MemoryParameters:
         rows = {table: np.stack([self._row(table, i) for i in wanted.tolist()]) for table, wanted in ids.items()}
         return Pulled(self.version, {k: v.copy() for k, v in self.dense.items()} if dense else {}, rows)
 
-    async def push(self, gradients: Gradients, *, version: int, learning_rate: float = 0.0) -> PushResult:
+    async def push(self, gradients: Gradients, *, version: int, learning_rate: float | None = None) -> PushResult:
         assert self.optimizer is not None
         if self.refuse:
             self.refuse -= 1
             return PushResult(False, self.version, "stale")
         self.pushes.append((version, gradients, learning_rate))
-        rate = learning_rate or float(self.optimizer.params["learning_rate"])
+        rate = float(self.optimizer.params["learning_rate"]) if learning_rate is None else learning_rate
         for name, gradient in gradients.dense.items():
             step = -rate * gradient if self._kinds[name] is DenseKind.TRAINABLE else gradient
             self.dense[name] = self.dense[name] + step
@@ -72,7 +72,7 @@ class MemoryParameters:
         ids: Mapping[str, Any],
         *,
         version: int,
-        learning_rate: float = 0.0,
+        learning_rate: float | None = None,
         dense: bool = True,
     ) -> tuple[PushResult, Pulled | None]:
         assert self.mode is not None

@@ -173,6 +173,7 @@ class Optimizer:
         self._own = family.own
         self.kernel = family.kernel(self._params)
         self.slots: dict[str, float] = family.slots(self._params)
+        self.check_learning_rate(self.learning_rate)
 
     @property
     def learning_rate(self) -> float:
@@ -189,18 +190,27 @@ class Optimizer:
         """First values of the slots, float32 ``[len(slots)]``."""
         return np.array(list(self.slots.values()), np.float32)
 
+    def check_learning_rate(self, rate: float | None) -> None:
+        """Refuses a rate that the optimizer cannot compute with.
+
+        Raises:
+            InvalidInputError: it divides by the rate, which is 0.
+        """
+        if rate == 0 and self.spec.name == "ftrl":
+            raise InvalidInputError("ftrl: learning_rate=0 divides by zero", fix="choose a positive learning rate")
+
     def numbers(
-        self, step: int, learning_rate: float = 0.0, *, scale: float = 1.0, weight_decay: bool = True
+        self, step: int, learning_rate: float | None = None, *, scale: float = 1.0, weight_decay: bool = True
     ) -> NDArray[np.float32]:
         """The kernel's numbers for one update.
 
         Args:
             step: 1 for the first update.
-            learning_rate: 0 for the optimizer's own.
+            learning_rate: None for the optimizer's own.
             scale: what gradients are multiplied with.
             weight_decay: False where it does not apply.
         """
-        lr = np.float32(learning_rate or self.learning_rate)
+        lr = np.float32(self.learning_rate if learning_rate is None else learning_rate)
         decay = self._params["weight_decay"] if weight_decay else 0.0
         return np.array([scale, lr, decay, *self._own(self._params, lr, step)], np.float32)
 
@@ -220,8 +230,6 @@ def _checked(spec: OptimizerSpec, family: _Family) -> dict[str, float]:
             )
         elif value is not None:
             params[name] = _number(spec.name, name, value)
-    if spec.name == "ftrl" and params["learning_rate"] == 0:
-        raise InvalidInputError("ftrl: learning_rate=0 divides by zero", fix="choose a positive learning rate")
     return params
 
 

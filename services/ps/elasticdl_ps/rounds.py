@@ -36,12 +36,12 @@ class Round:
     Attributes:
         number: the version that it started from; it makes the next one.
         members: the gradients whose mean is applied.
-        learning_rate: 0 for the optimizer's own.
+        learning_rate: None for the optimizer's own.
     """
 
     number: int
     members: tuple[Member, ...]
-    learning_rate: float
+    learning_rate: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Incarnations:
 class _Prepared:
     changes: Changes
     version: int
-    learning_rate: float
+    learning_rate: float | None
 
 
 class Rounds:
@@ -106,7 +106,7 @@ class Rounds:
         """Begins anew: the partition has another model, or another mode."""
         self._prepared: dict[Member, _Prepared] = {}
         self._present: list[Member] = []
-        self._rate = 0.0
+        self._rate: float | None = None
         self._closed: deque[Round] = deque(maxlen=_HISTORY + self._partition.mode.sync_version_tolerance)
         self._applied: dict[str, int] = {}
         self._answers: dict[str, tuple[int, Answer]] = {}
@@ -126,14 +126,14 @@ class Rounds:
         """The round closed last on this PS, as its decider."""
         return self._closed[-1] if self._closed else None
 
-    def prepare(self, member: Member, changes: Changes, version: int, learning_rate: float) -> Answer:
+    def prepare(self, member: Member, changes: Changes, version: int, learning_rate: float | None) -> Answer:
         """Keeps a gradient until its round is applied.
 
         Args:
             member: who sends it.
             changes: the checked gradient.
             version: of the parameters that it was computed on.
-            learning_rate: for its round; 0 for the optimizer's own.
+            learning_rate: for its round; None for the optimizer's own.
         """
         now = self._partition.version
         if member in self._prepared or self._applied.get(member.worker, -1) >= member.sequence:

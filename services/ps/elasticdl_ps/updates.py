@@ -54,13 +54,14 @@ class Updates:
         """
         partition, request = self._partition, push.request
         _require_own(request.worker, caller)
-        wire.check_learning_rate(request.learning_rate)
+        rate = wire.read_learning_rate(request)
+        partition.optimizer.check_learning_rate(rate)
         self._note(request.worker)
         if request.generation and request.generation != partition.generation:
             self.rejected += 1
             return Answer(False, partition.version, "generation")
         partition.require_initialised()
-        return self._apply_now(push) if partition.mode.use_async else self._count(push)
+        return self._apply_now(push, rate) if partition.mode.use_async else self._count(push, rate)
 
     def flush(self) -> Answer:
         """Closes the present round with what it has."""
@@ -93,25 +94,24 @@ class Updates:
         """The same of a round, judging by the last push."""
         return len(round_.members) * self._gradient_cost
 
-    def _apply_now(self, push: PushMessage) -> Answer:
+    def _apply_now(self, push: PushMessage, rate: float | None) -> Answer:
         partition, request = self._partition, push.request
         sequence, last = self._answers.get(request.worker, (-1, None))
         if last is not None and request.sequence <= sequence:
             return Answer(last.accepted, partition.version, last.reason, replay=True)
         changes = self._changes(push)
-        rate = request.learning_rate
         staleness = partition.version - request.version
         if partition.mode.lr_staleness_modulation and staleness > 1:
-            rate = (rate or partition.optimizer.learning_rate) / staleness
+            rate = (partition.optimizer.learning_rate if rate is None else rate) / staleness
         answer = Answer(True, partition.apply([changes], rate))
         self.made += 1
         self._answers[request.worker] = (request.sequence, answer)
         return answer
 
-    def _count(self, push: PushMessage) -> Answer:
+    def _count(self, push: PushMessage, rate: float | None) -> Answer:
         request, before = push.request, self._partition.version
         member = Member(request.worker, request.sequence)
-        answer = self.rounds.prepare(member, self._changes(push), request.version, request.learning_rate)
+        answer = self.rounds.prepare(member, self._changes(push), request.version, rate)
         if answer.accepted and self._first:
             answer = self.rounds.commit(member, request.version)
             self.made += self._partition.version - before

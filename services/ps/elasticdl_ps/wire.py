@@ -248,6 +248,7 @@ def answer_message(answer: Answer) -> ps_pb2.PushGradientsResponse:
 def round_to_message(round_: Round) -> ps_pb2.RoundMembers:
     """A closed round."""
     members = [ps_pb2.Member(worker=member.worker, sequence=member.sequence) for member in round_.members]
+    # None is an absent field, and 0.0 is a present one.
     return ps_pb2.RoundMembers(round=round_.number, members=members, learning_rate=round_.learning_rate)
 
 
@@ -260,18 +261,21 @@ def round_from_message(message: ps_pb2.RoundMembers) -> Round:
     members = tuple(Member(member.worker, member.sequence) for member in message.members)
     if not members or len(set(members)) != len(members):
         raise InvalidInputError("a round needs members, each once", fix="send the round that the first PS closed")
-    check_learning_rate(message.learning_rate)
-    return Round(message.round, members, message.learning_rate)
+    return Round(message.round, members, read_learning_rate(message))
 
 
-def check_learning_rate(value: float) -> None:
-    """Refuses learning rates that cannot be meant.
+def read_learning_rate(message: ps_pb2.PushGradientsRequest | ps_pb2.RoundMembers) -> float | None:
+    """The learning rate that a message asks for; None, which is not 0, for the optimizer's own.
 
     Raises:
         InvalidInputError: the rate is negative, infinite or not a number.
     """
+    if not message.HasField("learning_rate"):
+        return None
+    value = message.learning_rate
     if not (0.0 <= value < float("inf")):
         raise InvalidInputError(f"the learning rate {value} cannot be meant", fix="send a number >= 0")
+    return value
 
 
 def _dense_frame(partition: Partition, header: ps_pb2.PullResponse, piece: NDArray[Any]) -> bytes:

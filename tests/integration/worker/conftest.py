@@ -20,6 +20,7 @@ from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.rpc.client import RpcClient
 from elasticdl_runtime.tokens import issue
 from tests.fakes.master import FakeMaster
+from tests.integration.ps.conftest import start_servers as start_servers
 
 SECRET, JOB = "5" * 64, "clicks-x7k2p9"
 

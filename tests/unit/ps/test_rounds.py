@@ -38,8 +38,8 @@ def member(worker: int, sequence: int = 1) -> Member:
 
 def test_a_round_is_the_mean_of_its_members() -> None:
     partition, rounds = make()
-    rounds.prepare(member(0), change(1), 0, 0.0)
-    rounds.prepare(member(1), change(3), 0, 0.0)
+    rounds.prepare(member(0), change(1), 0, None)
+    rounds.prepare(member(1), change(3), 0, None)
     first = rounds.commit(member(0), 0)
     assert (first.accepted, first.version, first.closed) == (True, 0, None)
     second = rounds.commit(member(1), 0)
@@ -50,8 +50,8 @@ def test_a_round_is_the_mean_of_its_members() -> None:
 
 def test_a_commit_counts_once_however_often_it_is_sent() -> None:
     partition, rounds = make()
-    rounds.prepare(member(0), change(), 0, 0.0)
-    assert rounds.prepare(member(0), change(), 0, 0.0).replay
+    rounds.prepare(member(0), change(), 0, None)
+    assert rounds.prepare(member(0), change(), 0, None).replay
     assert not rounds.commit(member(0), 0).replay
     again = rounds.commit(member(0), 0)
     assert (again.accepted, again.replay, again.closed) == (True, True, None)
@@ -60,36 +60,36 @@ def test_a_commit_counts_once_however_often_it_is_sent() -> None:
 
 def test_the_closing_answer_is_given_again() -> None:
     partition, rounds = make(1)
-    rounds.prepare(member(0), change(), 0, 0.0)
+    rounds.prepare(member(0), change(), 0, None)
     closed = rounds.commit(member(0), 0).closed
     again = rounds.commit(member(0), 0)
     assert (again.replay, again.closed, partition.version) == (True, closed, 1)
-    assert rounds.prepare(member(0), change(), 0, 0.0).replay
+    assert rounds.prepare(member(0), change(), 0, None).replay
 
 
 def test_stale_gradients_are_refused_at_either_step() -> None:
     _, rounds = make(1)
-    rounds.prepare(member(1), change(), 0, 0.0)
-    rounds.prepare(member(0), change(), 0, 0.0)
+    rounds.prepare(member(1), change(), 0, None)
+    rounds.prepare(member(0), change(), 0, None)
     rounds.commit(member(0), 0)
     assert rounds.commit(member(1), 0).reason == STALE
-    assert rounds.prepare(member(2), change(), 0, 0.0).reason == STALE
+    assert rounds.prepare(member(2), change(), 0, None).reason == STALE
 
 
 def test_tolerance_lets_older_gradients_in() -> None:
     partition, rounds = make(1, tolerance=2)
     for sequence in (1, 2, 3):
-        rounds.prepare(member(0, sequence), change(), 0, 0.0)
+        rounds.prepare(member(0, sequence), change(), 0, None)
         assert rounds.commit(member(0, sequence), 0).accepted
     assert partition.version == 3
-    assert rounds.prepare(member(0, 4), change(), 0, 0.0).reason == STALE
+    assert rounds.prepare(member(0, 4), change(), 0, None).reason == STALE
 
 
 def test_one_worker_alone_fills_rounds() -> None:
     partition, rounds = make(3)
     for sequence in range(1, 7):
         version = partition.version
-        rounds.prepare(member(0, sequence), change(), version, 0.0)
+        rounds.prepare(member(0, sequence), change(), version, None)
         assert rounds.commit(member(0, sequence), version).accepted
     assert (partition.version, value(partition)) == (2, -2)
 
@@ -111,8 +111,8 @@ def test_missed_rounds_are_applied_in_order() -> None:
     first_partition, first = make(1, tolerance=1)
     other_partition, other = make(1, tolerance=1)
     for sequence in (1, 2):
-        first.prepare(member(0, sequence), change(sequence), 0, 0.0)
-        other.prepare(member(0, sequence), change(sequence), 0, 0.0)
+        first.prepare(member(0, sequence), change(sequence), 0, None)
+        other.prepare(member(0, sequence), change(sequence), 0, None)
         first.commit(member(0, sequence), 0)
     missed = first.closed_since(0)
     with pytest.raises(ConflictError, match="cannot follow"):
@@ -126,7 +126,7 @@ def test_missed_rounds_are_applied_in_order() -> None:
 def test_flush_closes_what_there_is_and_repeats_the_last_round() -> None:
     partition, rounds = make(3)
     assert rounds.flush().closed is None
-    rounds.prepare(member(0), change(4), 0, 0.0)
+    rounds.prepare(member(0), change(4), 0, None)
     rounds.commit(member(0), 0)
     closed = rounds.flush().closed
     assert closed is not None
@@ -139,7 +139,7 @@ def test_what_was_not_prepared_cannot_count() -> None:
     with pytest.raises(ConflictError, match="not prepared"):
         rounds.commit(member(0), 0)
     first, source = make(1)
-    source.prepare(member(0), change(), 0, 0.0)
+    source.prepare(member(0), change(), 0, None)
     closed = source.commit(member(0), 0).closed
     assert closed is not None
     with pytest.raises(ConflictError, match="not here"):
@@ -150,12 +150,12 @@ def test_what_was_not_prepared_cannot_count() -> None:
 def test_gradients_that_are_never_committed_do_not_pile_up() -> None:
     _, rounds = make(1)
     for sequence in range(1, 4):
-        rounds.prepare(member(0, sequence), change(), 0, 0.0)
+        rounds.prepare(member(0, sequence), change(), 0, None)
     with pytest.raises(ConflictError, match="waiting"):
-        rounds.prepare(member(0, 4), change(), 0, 0.0)
-    rounds.prepare(member(1), change(), 0, 0.0)
+        rounds.prepare(member(0, 4), change(), 0, None)
+    rounds.prepare(member(1), change(), 0, None)
     rounds.commit(member(1), 0)
-    assert rounds.prepare(member(0, 5), change(), 1, 0.0).accepted
+    assert rounds.prepare(member(0, 5), change(), 1, None).accepted
 
 
 def test_a_replaced_incarnation_is_fenced_off() -> None:
@@ -188,7 +188,7 @@ def test_any_helper_brings_the_other_ps_to_the_same_parameters(
         version = first_partition.version
         who = Member(f"worker-{worker}.{sequence}", sequence)
         for rounds in (first, other):
-            assert rounds.prepare(who, change(worker + 1), version, 0.0).accepted
+            assert rounds.prepare(who, change(worker + 1), version, None).accepted
         if fate == "lost":
             continue
         for _ in range(2 if fate == "repeat" else 1):

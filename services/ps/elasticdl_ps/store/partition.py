@@ -168,12 +168,12 @@ class Partition:
             )
         return table
 
-    def apply(self, members: Sequence[Changes], learning_rate: float = 0.0) -> int:
+    def apply(self, members: Sequence[Changes], learning_rate: float | None = None) -> int:
         """Makes one update of the mean of the members' gradients.
 
         Args:
             members: checked gradients; more than one in synchronous mode.
-            learning_rate: 0 for the optimizer's own.
+            learning_rate: None for the optimizer's own.
 
         Returns:
             The version after the update.

@@ -168,7 +168,7 @@ class ParameterClient:
             return await self._pull(ids, dense, pin)
         return await self._pull_cold(self._hot, ids, dense)
 
-    async def push(self, gradients: Gradients, *, version: int, learning_rate: float = 0.0) -> PushResult:
+    async def push(self, gradients: Gradients, *, version: int, learning_rate: float | None = None) -> PushResult:
         """Applies gradients exactly once, whatever the network does.
 
         Asynchronous: each PS applies its part at once; the push is accepted if any PS took it (a PS that was
@@ -179,7 +179,7 @@ class ParameterClient:
         Args:
             gradients: of one minibatch, rows merged.
             version: of the pull that they were computed from.
-            learning_rate: 0 for the optimizer's own.
+            learning_rate: None for the optimizer's own.
 
         Raises:
             UnavailableError: a PS could not be reached for the whole of the patience.
@@ -205,7 +205,7 @@ class ParameterClient:
         ids: Mapping[str, NDArray[np.int64]],
         *,
         version: int,
-        learning_rate: float = 0.0,
+        learning_rate: float | None = None,
         dense: bool = True,
     ) -> tuple[PushResult, Pulled | None]:
         """A push, and then a pull for another minibatch, in one message a PS.
@@ -219,7 +219,7 @@ class ParameterClient:
             gradients: as for ``push``.
             ids: as for ``pull``.
             version: of the pull that the gradients were computed from.
-            learning_rate: 0 for the optimizer's own.
+            learning_rate: None for the optimizer's own.
             dense: whether to pull dense parameters as well.
         """
         streamed = dense and any(server.streams_dense for server in self._servers)
@@ -344,7 +344,7 @@ class ParameterClient:
         gradients: Gradients,
         ids: Mapping[str, NDArray[np.int64]],
         version: int,
-        learning_rate: float,
+        learning_rate: float | None,
         dense: bool,
     ) -> tuple[PushResult, Pulled]:
         async with self._pushing:
@@ -375,7 +375,7 @@ class ParameterClient:
         gradients: Gradients,
         ids: Mapping[str, NDArray[np.int64]],
         version: int,
-        learning_rate: float,
+        learning_rate: float | None,
         dense: bool,
     ) -> tuple[PushResult, Pulled | None]:
         layout, servers = self._layout, self._servers
@@ -473,7 +473,7 @@ class ParameterClient:
         while len(self._seen) > _REMEMBERED_PULLS:
             self._seen.popitem(last=False)
 
-    def _stamp(self, version: int, learning_rate: float) -> Stamp:
+    def _stamp(self, version: int, learning_rate: float | None) -> Stamp:
         """Numbers the next push."""
         self._sequence += 1
         count = len(self._servers)

@@ -30,13 +30,13 @@ class Stamp:
         sequence: its number.
         versions: for each PS the version that the gradients were computed on.
         generations: for each PS the generation that was pulled from.
-        learning_rate: 0 for the optimizer's own.
+        learning_rate: None for the optimizer's own.
     """
 
     sequence: int
     versions: Sequence[int]
     generations: Sequence[str]
-    learning_rate: float = 0.0
+    learning_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,10 @@ def _header(message: ps_pb2.PushPullRequest, index: int, stamp: Stamp, following
     push.sequence = stamp.sequence
     push.version = stamp.versions[index]
     push.generation = stamp.generations[index]
-    push.learning_rate = stamp.learning_rate
+    if stamp.learning_rate is None:
+        push.ClearField("learning_rate")
+    else:
+        push.learning_rate = stamp.learning_rate
     if following is None:
         return push.SerializeToString()
     pull = message.pull

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x65lasticdl_proto/v1/ps.proto\x12\x0c\x65lasticdl.v1\"\x07\n\x05\x43hunk\"\x0f\n\rStatusRequest\"\xe2\x01\n\x0eStatusResponse\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06num_ps\x18\x02 \x01(\x05\x12\x13\n\x0binitialized\x18\x03 \x01(\x08\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x12\n\ngeneration\x18\x05 \x01(\t\x12\x0c\n\x04rows\x18\x06 \x01(\x03\x12\r\n\x05\x62ytes\x18\x07 \x01(\x03\x12)\n\x06tables\x18\x08 \x03(\x0b\x32\x19.elasticdl.v1.TableStatus\x12\x0f\n\x07updates\x18\t \x01(\x03\x12\x10\n\x08rejected\x18\n \x01(\x03\x12\x0c\n\x04mode\x18\x0b \x01(\t\"l\n\x0bTableStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x10\n\x08\x61\x64mitted\x18\x04 \x01(\x03\x12\x0f\n\x07\x65victed\x18\x05 \x01(\x03\x12\x0f\n\x07refused\x18\x06 \x01(\x03\"\x95\x01\n\x05\x44\x65nse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x14\n\x0cweight_decay\x18\x05 \x01(\x08\x12\r\n\x05start\x18\x06 \x01(\x03\x12\x0c\n\x04stop\x18\x07 \x01(\x03\x12\x0e\n\x06\x62uffer\x18\x08 \x01(\x05\x12\x0f\n\x07version\x18\t \x01(\x03\"J\n\x05Table\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03\x64im\x18\x02 \x01(\x05\x12\x13\n\x0binitializer\x18\x03 \x01(\t\x12\x11\n\tinput_dim\x18\x04 \x01(\x03\"A\n\x04Rows\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x01(\x05\x12\x0e\n\x06values\x18\x03 \x01(\x05\x12\r\n\x05\x64type\x18\x04 \x01(\t\"|\n\x10PushModelRequest\x12\"\n\x05\x64\x65nse\x18\x01 \x03(\x0b\x32\x13.elasticdl.v1.Dense\x12#\n\x06tables\x18\x02 \x03(\x0b\x32\x13.elasticdl.v1.Table\x12\x11\n\toptimizer\x18\x03 \x01(\t\x12\x0c\n\x04mode\x18\x04 \x01(\t\"9\n\x11PushModelResponse\x12\x13\n\x0binitialized\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\x03\"<\n\x15PushTableInfosRequest\x12#\n\x06tables\x18\x01 \x03(\x0b\x32\x13.elasticdl.v1.Table\"\x07\n\x05\x45mpty\"\xb3\x01\n\x0bPullRequest\x12\x15\n\rdense_version\x18\x01 \x01(\x03\x12 \n\x04rows\x18\x02 \x03(\x0b\x32\x12.elasticdl.v1.Rows\x12\x0b\n\x03pin\x18\x03 \x01(\x03\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\x12\n\ngeneration\x18\x05 \x01(\t\x12\x10\n\x08wait_for\x18\x06 \x01(\x03\x12)\n\x05\x61pply\x18\x07 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"\xca\x01\n\x0cPullResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\"\n\x05\x64\x65nse\x18\x02 \x03(\x0b\x32\x13.elasticdl.v1.Dense\x12 \n\x04rows\x18\x03 \x03(\x0b\x32\x12.elasticdl.v1.Rows\x12\x12\n\ngeneration\x18\x04 \x01(\t\x12\x13\n\x0binitialized\x18\x05 \x01(\x08\x12)\n\x05round\x18\x06 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\x12\x0f\n\x07pending\x18\x07 \x01(\x08\"\xba\x01\n\x14PushGradientsRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x15\n\rlearning_rate\x18\x04 \x01(\x02\x12\"\n\x05\x64\x65nse\x18\x05 \x03(\x0b\x32\x13.elasticdl.v1.Dense\x12 \n\x04rows\x18\x06 \x03(\x0b\x32\x12.elasticdl.v1.Rows\x12\x12\n\ngeneration\x18\x07 \x01(\t\"\x86\x01\n\x15PushGradientsResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06replay\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12*\n\x06\x63losed\x18\x05 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"\x7f\n\x0fPushPullRequest\x12\x30\n\x04push\x18\x01 \x01(\x0b\x32\".elasticdl.v1.PushGradientsRequest\x12\'\n\x04pull\x18\x02 \x01(\x0b\x32\x19.elasticdl.v1.PullRequest\x12\x11\n\tpull_from\x18\x03 \x01(\x05\">\n\rPushPullParts\x12\x0c\n\x04push\x18\x01 \x01(\x0c\x12\x0c\n\x04pull\x18\x02 \x01(\x0c\x12\x11\n\tpull_from\x18\x03 \x01(\x05\"o\n\x10PushPullResponse\x12\x31\n\x04push\x18\x01 \x01(\x0b\x32#.elasticdl.v1.PushGradientsResponse\x12(\n\x04pull\x18\x02 \x01(\x0b\x32\x1a.elasticdl.v1.PullResponse\"*\n\x06Member\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\"[\n\x0cRoundMembers\x12\r\n\x05round\x18\x01 \x01(\x03\x12%\n\x07members\x18\x02 \x03(\x0b\x32\x14.elasticdl.v1.Member\x12\x15\n\rlearning_rate\x18\x03 \x01(\x02\">\n\x11\x41pplyRoundRequest\x12)\n\x05round\x18\x01 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"%\n\x12\x41pplyRoundResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\"$\n\x13\x43losedRoundsRequest\x12\r\n\x05since\x18\x01 \x01(\x03\"B\n\x14\x43losedRoundsResponse\x12*\n\x06rounds\x18\x01 \x03(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"\x13\n\x11\x46lushRoundRequest\"Q\n\x12\x46lushRoundResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12*\n\x06\x63losed\x18\x02 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"\x19\n\nPinRequest\x12\x0b\n\x03pin\x18\x01 \x01(\x03\"\x1e\n\x0bPinResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\"\x1b\n\x0cUnpinRequest\x12\x0b\n\x03pin\x18\x01 \x01(\x03\"\x0f\n\rUnpinResponse\" \n\x0bSaveRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\"7\n\tSavedFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"V\n\x0cSaveResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12&\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x17.elasticdl.v1.SavedFile\x12\r\n\x05model\x18\x03 \x01(\t\"K\n\x0eRestoreRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12&\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x17.elasticdl.v1.SavedFile\"0\n\x0fRestoreResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0c\n\x04rows\x18\x02 \x01(\x03*G\n\x04Step\x12\r\n\tSTEP_NONE\x10\x00\x12\r\n\tSTEP_PULL\x10\x01\x12\r\n\tSTEP_PUSH\x10\x02\x12\x12\n\x0eSTEP_PUSH_PULL\x10\x03\x32\xf6\x08\n\x0fParameterServer\x12\x43\n\x06Status\x12\x1b.elasticdl.v1.StatusRequest\x1a\x1c.elasticdl.v1.StatusResponse\x12\x37\n\tPushModel\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk(\x01\x12\x43\n\x17PushEmbeddingTableInfos\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x41\n\x13PullDenseParameters\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk0\x01\x12@\n\x14PullEmbeddingVectors\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x30\n\x04Pull\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x39\n\rPushGradients\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x43\n\x15PushGradientsInPieces\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk(\x01\x12\x34\n\x08PushPull\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x35\n\x05Steps\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk(\x01\x30\x01\x12O\n\nApplyRound\x12\x1f.elasticdl.v1.ApplyRoundRequest\x1a .elasticdl.v1.ApplyRoundResponse\x12U\n\x0c\x43losedRounds\x12!.elasticdl.v1.ClosedRoundsRequest\x1a\".elasticdl.v1.ClosedRoundsResponse\x12O\n\nFlushRound\x12\x1f.elasticdl.v1.FlushRoundRequest\x1a .elasticdl.v1.FlushRoundResponse\x12:\n\x03Pin\x12\x18.elasticdl.v1.PinRequest\x1a\x19.elasticdl.v1.PinResponse\x12@\n\x05Unpin\x12\x1a.elasticdl.v1.UnpinRequest\x1a\x1b.elasticdl.v1.UnpinResponse\x12=\n\x04Save\x12\x19.elasticdl.v1.SaveRequest\x1a\x1a.elasticdl.v1.SaveResponse\x12\x46\n\x07Restore\x12\x1c.elasticdl.v1.RestoreRequest\x1a\x1d.elasticdl.v1.RestoreResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x65lasticdl_proto/v1/ps.proto\x12\x0c\x65lasticdl.v1\"\x07\n\x05\x43hunk\"\x0f\n\rStatusRequest\"\xe2\x01\n\x0eStatusResponse\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06num_ps\x18\x02 \x01(\x05\x12\x13\n\x0binitialized\x18\x03 \x01(\x08\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x12\n\ngeneration\x18\x05 \x01(\t\x12\x0c\n\x04rows\x18\x06 \x01(\x03\x12\r\n\x05\x62ytes\x18\x07 \x01(\x03\x12)\n\x06tables\x18\x08 \x03(\x0b\x32\x19.elasticdl.v1.TableStatus\x12\x0f\n\x07updates\x18\t \x01(\x03\x12\x10\n\x08rejected\x18\n \x01(\x03\x12\x0c\n\x04mode\x18\x0b \x01(\t\"l\n\x0bTableStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x10\n\x08\x61\x64mitted\x18\x04 \x01(\x03\x12\x0f\n\x07\x65victed\x18\x05 \x01(\x03\x12\x0f\n\x07refused\x18\x06 \x01(\x03\"\x95\x01\n\x05\x44\x65nse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x14\n\x0cweight_decay\x18\x05 \x01(\x08\x12\r\n\x05start\x18\x06 \x01(\x03\x12\x0c\n\x04stop\x18\x07 \x01(\x03\x12\x0e\n\x06\x62uffer\x18\x08 \x01(\x05\x12\x0f\n\x07version\x18\t \x01(\x03\"J\n\x05Table\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03\x64im\x18\x02 \x01(\x05\x12\x13\n\x0binitializer\x18\x03 \x01(\t\x12\x11\n\tinput_dim\x18\x04 \x01(\x03\"A\n\x04Rows\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x01(\x05\x12\x0e\n\x06values\x18\x03 \x01(\x05\x12\r\n\x05\x64type\x18\x04 \x01(\t\"|\n\x10PushModelRequest\x12\"\n\x05\x64\x65nse\x18\x01 \x03(\x0b\x32\x13.elasticdl.v1.Dense\x12#\n\x06tables\x18\x02 \x03(\x0b\x32\x13.elasticdl.v1.Table\x12\x11\n\toptimizer\x18\x03 \x01(\t\x12\x0c\n\x04mode\x18\x04 \x01(\t\"9\n\x11PushModelResponse\x12\x13\n\x0binitialized\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\x03\"<\n\x15PushTableInfosRequest\x12#\n\x06tables\x18\x01 \x03(\x0b\x32\x13.elasticdl.v1.Table\"\x07\n\x05\x45mpty\"\xb3\x01\n\x0bPullRequest\x12\x15\n\rdense_version\x18\x01 \x01(\x03\x12 \n\x04rows\x18\x02 \x03(\x0b\x32\x12.elasticdl.v1.Rows\x12\x0b\n\x03pin\x18\x03 \x01(\x03\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\x12\n\ngeneration\x18\x05 \x01(\t\x12\x10\n\x08wait_for\x18\x06 \x01(\x03\x12)\n\x05\x61pply\x18\x07 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"\xca\x01\n\x0cPullResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\"\n\x05\x64\x65nse\x18\x02 \x03(\x0b\x32\x13.elasticdl.v1.Dense\x12 \n\x04rows\x18\x03 \x03(\x0b\x32\x12.elasticdl.v1.Rows\x12\x12\n\ngeneration\x18\x04 \x01(\t\x12\x13\n\x0binitialized\x18\x05 \x01(\x08\x12)\n\x05round\x18\x06 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\x12\x0f\n\x07pending\x18\x07 \x01(\x08\"\xd1\x01\n\x14PushGradientsRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x1a\n\rlearning_rate\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12\"\n\x05\x64\x65nse\x18\x05 \x03(\x0b\x32\x13.elasticdl.v1.Dense\x12 \n\x04rows\x18\x06 \x03(\x0b\x32\x12.elasticdl.v1.Rows\x12\x12\n\ngeneration\x18\x07 \x01(\tB\x10\n\x0e_learning_rate\"\x86\x01\n\x15PushGradientsResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06replay\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12*\n\x06\x63losed\x18\x05 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"\x7f\n\x0fPushPullRequest\x12\x30\n\x04push\x18\x01 \x01(\x0b\x32\".elasticdl.v1.PushGradientsRequest\x12\'\n\x04pull\x18\x02 \x01(\x0b\x32\x19.elasticdl.v1.PullRequest\x12\x11\n\tpull_from\x18\x03 \x01(\x05\">\n\rPushPullParts\x12\x0c\n\x04push\x18\x01 \x01(\x0c\x12\x0c\n\x04pull\x18\x02 \x01(\x0c\x12\x11\n\tpull_from\x18\x03 \x01(\x05\"o\n\x10PushPullResponse\x12\x31\n\x04push\x18\x01 \x01(\x0b\x32#.elasticdl.v1.PushGradientsResponse\x12(\n\x04pull\x18\x02 \x01(\x0b\x32\x1a.elasticdl.v1.PullResponse\"*\n\x06Member\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\"r\n\x0cRoundMembers\x12\r\n\x05round\x18\x01 \x01(\x03\x12%\n\x07members\x18\x02 \x03(\x0b\x32\x14.elasticdl.v1.Member\x12\x1a\n\rlearning_rate\x18\x03 \x01(\x02H\x00\x88\x01\x01\x42\x10\n\x0e_learning_rate\">\n\x11\x41pplyRoundRequest\x12)\n\x05round\x18\x01 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"%\n\x12\x41pplyRoundResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\"$\n\x13\x43losedRoundsRequest\x12\r\n\x05since\x18\x01 \x01(\x03\"B\n\x14\x43losedRoundsResponse\x12*\n\x06rounds\x18\x01 \x03(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"\x13\n\x11\x46lushRoundRequest\"Q\n\x12\x46lushRoundResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12*\n\x06\x63losed\x18\x02 \x01(\x0b\x32\x1a.elasticdl.v1.RoundMembers\"\x19\n\nPinRequest\x12\x0b\n\x03pin\x18\x01 \x01(\x03\"\x1e\n\x0bPinResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\"\x1b\n\x0cUnpinRequest\x12\x0b\n\x03pin\x18\x01 \x01(\x03\"\x0f\n\rUnpinResponse\" \n\x0bSaveRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\"7\n\tSavedFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"V\n\x0cSaveResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12&\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x17.elasticdl.v1.SavedFile\x12\r\n\x05model\x18\x03 \x01(\t\"K\n\x0eRestoreRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12&\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x17.elasticdl.v1.SavedFile\"0\n\x0fRestoreResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0c\n\x04rows\x18\x02 \x01(\x03*G\n\x04Step\x12\r\n\tSTEP_NONE\x10\x00\x12\r\n\tSTEP_PULL\x10\x01\x12\r\n\tSTEP_PUSH\x10\x02\x12\x12\n\x0eSTEP_PUSH_PULL\x10\x03\x32\xf6\x08\n\x0fParameterServer\x12\x43\n\x06Status\x12\x1b.elasticdl.v1.StatusRequest\x1a\x1c.elasticdl.v1.StatusResponse\x12\x37\n\tPushModel\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk(\x01\x12\x43\n\x17PushEmbeddingTableInfos\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x41\n\x13PullDenseParameters\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk0\x01\x12@\n\x14PullEmbeddingVectors\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x30\n\x04Pull\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x39\n\rPushGradients\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x43\n\x15PushGradientsInPieces\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk(\x01\x12\x34\n\x08PushPull\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk\x12\x35\n\x05Steps\x12\x13.elasticdl.v1.Chunk\x1a\x13.elasticdl.v1.Chunk(\x01\x30\x01\x12O\n\nApplyRound\x12\x1f.elasticdl.v1.ApplyRoundRequest\x1a .elasticdl.v1.ApplyRoundResponse\x12U\n\x0c\x43losedRounds\x12!.elasticdl.v1.ClosedRoundsRequest\x1a\".elasticdl.v1.ClosedRoundsResponse\x12O\n\nFlushRound\x12\x1f.elasticdl.v1.FlushRoundRequest\x1a .elasticdl.v1.FlushRoundResponse\x12:\n\x03Pin\x12\x18.elasticdl.v1.PinRequest\x1a\x19.elasticdl.v1.PinResponse\x12@\n\x05Unpin\x12\x1a.elasticdl.v1.UnpinRequest\x1a\x1b.elasticdl.v1.UnpinResponse\x12=\n\x04Save\x12\x19.elasticdl.v1.SaveRequest\x1a\x1a.elasticdl.v1.SaveResponse\x12\x46\n\x07Restore\x12\x1c.elasticdl.v1.RestoreRequest\x1a\x1d.elasticdl.v1.RestoreResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'elasticdl_proto.v1.ps_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STEP']._serialized_start=2841
-  _globals['_STEP']._serialized_end=2912
+  _globals['_STEP']._serialized_start=2887
+  _globals['_STEP']._serialized_end=2958
   _globals['_CHUNK']._serialized_start=45
   _globals['_CHUNK']._serialized_end=52
   _globals['_STATUSREQUEST']._serialized_start=54
@@ -60,49 +60,49 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PULLRESPONSE']._serialized_start=1144
   _globals['_PULLRESPONSE']._serialized_end=1346
   _globals['_PUSHGRADIENTSREQUEST']._serialized_start=1349
-  _globals['_PUSHGRADIENTSREQUEST']._serialized_end=1535
-  _globals['_PUSHGRADIENTSRESPONSE']._serialized_start=1538
-  _globals['_PUSHGRADIENTSRESPONSE']._serialized_end=1672
-  _globals['_PUSHPULLREQUEST']._serialized_start=1674
-  _globals['_PUSHPULLREQUEST']._serialized_end=1801
-  _globals['_PUSHPULLPARTS']._serialized_start=1803
-  _globals['_PUSHPULLPARTS']._serialized_end=1865
-  _globals['_PUSHPULLRESPONSE']._serialized_start=1867
-  _globals['_PUSHPULLRESPONSE']._serialized_end=1978
-  _globals['_MEMBER']._serialized_start=1980
-  _globals['_MEMBER']._serialized_end=2022
-  _globals['_ROUNDMEMBERS']._serialized_start=2024
-  _globals['_ROUNDMEMBERS']._serialized_end=2115
-  _globals['_APPLYROUNDREQUEST']._serialized_start=2117
-  _globals['_APPLYROUNDREQUEST']._serialized_end=2179
-  _globals['_APPLYROUNDRESPONSE']._serialized_start=2181
-  _globals['_APPLYROUNDRESPONSE']._serialized_end=2218
-  _globals['_CLOSEDROUNDSREQUEST']._serialized_start=2220
-  _globals['_CLOSEDROUNDSREQUEST']._serialized_end=2256
-  _globals['_CLOSEDROUNDSRESPONSE']._serialized_start=2258
-  _globals['_CLOSEDROUNDSRESPONSE']._serialized_end=2324
-  _globals['_FLUSHROUNDREQUEST']._serialized_start=2326
-  _globals['_FLUSHROUNDREQUEST']._serialized_end=2345
-  _globals['_FLUSHROUNDRESPONSE']._serialized_start=2347
-  _globals['_FLUSHROUNDRESPONSE']._serialized_end=2428
-  _globals['_PINREQUEST']._serialized_start=2430
-  _globals['_PINREQUEST']._serialized_end=2455
-  _globals['_PINRESPONSE']._serialized_start=2457
-  _globals['_PINRESPONSE']._serialized_end=2487
-  _globals['_UNPINREQUEST']._serialized_start=2489
-  _globals['_UNPINREQUEST']._serialized_end=2516
-  _globals['_UNPINRESPONSE']._serialized_start=2518
-  _globals['_UNPINRESPONSE']._serialized_end=2533
-  _globals['_SAVEREQUEST']._serialized_start=2535
-  _globals['_SAVEREQUEST']._serialized_end=2567
-  _globals['_SAVEDFILE']._serialized_start=2569
-  _globals['_SAVEDFILE']._serialized_end=2624
-  _globals['_SAVERESPONSE']._serialized_start=2626
-  _globals['_SAVERESPONSE']._serialized_end=2712
-  _globals['_RESTOREREQUEST']._serialized_start=2714
-  _globals['_RESTOREREQUEST']._serialized_end=2789
-  _globals['_RESTORERESPONSE']._serialized_start=2791
-  _globals['_RESTORERESPONSE']._serialized_end=2839
-  _globals['_PARAMETERSERVER']._serialized_start=2915
-  _globals['_PARAMETERSERVER']._serialized_end=4057
+  _globals['_PUSHGRADIENTSREQUEST']._serialized_end=1558
+  _globals['_PUSHGRADIENTSRESPONSE']._serialized_start=1561
+  _globals['_PUSHGRADIENTSRESPONSE']._serialized_end=1695
+  _globals['_PUSHPULLREQUEST']._serialized_start=1697
+  _globals['_PUSHPULLREQUEST']._serialized_end=1824
+  _globals['_PUSHPULLPARTS']._serialized_start=1826
+  _globals['_PUSHPULLPARTS']._serialized_end=1888
+  _globals['_PUSHPULLRESPONSE']._serialized_start=1890
+  _globals['_PUSHPULLRESPONSE']._serialized_end=2001
+  _globals['_MEMBER']._serialized_start=2003
+  _globals['_MEMBER']._serialized_end=2045
+  _globals['_ROUNDMEMBERS']._serialized_start=2047
+  _globals['_ROUNDMEMBERS']._serialized_end=2161
+  _globals['_APPLYROUNDREQUEST']._serialized_start=2163
+  _globals['_APPLYROUNDREQUEST']._serialized_end=2225
+  _globals['_APPLYROUNDRESPONSE']._serialized_start=2227
+  _globals['_APPLYROUNDRESPONSE']._serialized_end=2264
+  _globals['_CLOSEDROUNDSREQUEST']._serialized_start=2266
+  _globals['_CLOSEDROUNDSREQUEST']._serialized_end=2302
+  _globals['_CLOSEDROUNDSRESPONSE']._serialized_start=2304
+  _globals['_CLOSEDROUNDSRESPONSE']._serialized_end=2370
+  _globals['_FLUSHROUNDREQUEST']._serialized_start=2372
+  _globals['_FLUSHROUNDREQUEST']._serialized_end=2391
+  _globals['_FLUSHROUNDRESPONSE']._serialized_start=2393
+  _globals['_FLUSHROUNDRESPONSE']._serialized_end=2474
+  _globals['_PINREQUEST']._serialized_start=2476
+  _globals['_PINREQUEST']._serialized_end=2501
+  _globals['_PINRESPONSE']._serialized_start=2503
+  _globals['_PINRESPONSE']._serialized_end=2533
+  _globals['_UNPINREQUEST']._serialized_start=2535
+  _globals['_UNPINREQUEST']._serialized_end=2562
+  _globals['_UNPINRESPONSE']._serialized_start=2564
+  _globals['_UNPINRESPONSE']._serialized_end=2579
+  _globals['_SAVEREQUEST']._serialized_start=2581
+  _globals['_SAVEREQUEST']._serialized_end=2613
+  _globals['_SAVEDFILE']._serialized_start=2615
+  _globals['_SAVEDFILE']._serialized_end=2670
+  _globals['_SAVERESPONSE']._serialized_start=2672
+  _globals['_SAVERESPONSE']._serialized_end=2758
+  _globals['_RESTOREREQUEST']._serialized_start=2760
+  _globals['_RESTOREREQUEST']._serialized_end=2835
+  _globals['_RESTORERESPONSE']._serialized_start=2837
+  _globals['_RESTORERESPONSE']._serialized_end=2885
+  _globals['_PARAMETERSERVER']._serialized_start=2961
+  _globals['_PARAMETERSERVER']._serialized_end=4103
 # @@protoc_insertion_point(module_scope)

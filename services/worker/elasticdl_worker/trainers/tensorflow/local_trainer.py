@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from elasticdl.callbacks import LearningRateScheduler
 from elasticdl_worker.trainers.tensorflow.embeddings import RowsScope
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.input import Minibatch
 from elasticdl_worker.trainers.tensorflow.local_tables import LocalTables
 from elasticdl_worker.trainers.tensorflow.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel
-from elasticdl_worker.trainers.tensorflow.optimizers import check_optimizer
+from elasticdl_worker.trainers.tensorflow.optimizers import (
+    LearningRate,
+    again,
+    check_optimizer,
+    checked_rate,
+    learning_rate_of,
+    with_rate,
+)
 from elasticdl_worker.trainers.tensorflow.programs import Programs
 
 
@@ -48,13 +54,14 @@ class LocalTrainer:
         self._programs = programs
         self._labels_spec = labels_spec
         self._eager = eager
-        self._schedule: Callable[[int], float] | None = next(
-            (callback.schedule for callback in callbacks if isinstance(callback, LearningRateScheduler)), None
-        )
+        self._schedule: LearningRate | None = None
         self._optimizer: Any = None if optimizer is None else check_optimizer(optimizer)
         self._step: Callable[..., Any] | None = None
         self._forward: Callable[..., Any] | None = None
         if self._optimizer is not None:
+            self._schedule = learning_rate_of(self._optimizer, callbacks)
+            if self._schedule is not None:
+                self._optimizer = with_rate(self._optimizer, self._schedule(0))
             self._optimizer.build(self._trained())
 
     def train(self, batch: Minibatch) -> float:
@@ -64,7 +71,8 @@ class LocalTrainer:
         if grown:
             self._rebuild()
         if self._schedule is not None:
-            self._optimizer.learning_rate = float(self._schedule(self.steps))
+            name = type(self._optimizer).__name__.lower()
+            self._optimizer.learning_rate = checked_rate(self._schedule(self.steps), self.steps, name)
         if self._step is None:
             self._step = self._compiled(self._step_now, indices, labels=True)
         loss = float(self._step(batch.features, batch.labels, indices))
@@ -120,10 +128,7 @@ class LocalTrainer:
         if self._optimizer is None:
             return
         old = self._optimizer
-        new = type(old).from_config(old.get_config())
-        for name in ("_exclude_from_weight_decay_keys", "_exclude_from_weight_decay"):
-            if hasattr(old, name):
-                setattr(new, name, getattr(old, name))
+        new = again(old)
         new.build(self._trained())
         for before, after in zip(_variables(old), _variables(new), strict=True):
             source, target = raw_variable(before), raw_variable(after)

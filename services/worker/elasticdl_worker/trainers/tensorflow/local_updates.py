@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
+from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel
+from elasticdl_worker.trainers.tensorflow.optimizers import with_rate
 
 _OWN_STEP = ("sgd",)
 """Optimizers whose update of a row is its gradient times the rate, without a memory that the worker lacks."""
@@ -27,7 +28,7 @@ class LocalUpdates:
 
     def __init__(self, model: PreparedModel, optimizer: Any, rate: float | None = None) -> None:
         self._model = model
-        self._optimizer = optimizer if rate is None else _with_rate(optimizer, rate)
+        self._optimizer = optimizer if rate is None else with_rate(optimizer, rate)
         # The gradients that come in are clipped already.
         for option in ("clipnorm", "clipvalue", "global_clipnorm"):
             setattr(self._optimizer, option, None)
@@ -58,16 +59,3 @@ class LocalUpdates:
             return {}
         rate = tf.cast(tf.convert_to_tensor(self._optimizer.learning_rate), tf.float32)
         return {table: values - rate * gradients[table] for table, values in rows.items() if table in gradients}
-
-
-def _with_rate(optimizer: Any, rate: float) -> Any:
-    """The same optimizer with a rate that can be set, in place of a schedule that counts its own steps."""
-    config = optimizer.get_config()
-    if not isinstance(getattr(optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule):
-        return optimizer
-    config["learning_rate"] = rate
-    fresh = type(optimizer).from_config(config)
-    for name in ("_exclude_from_weight_decay_keys", "_exclude_from_weight_decay"):
-        if hasattr(optimizer, name):
-            setattr(fresh, name, getattr(optimizer, name))
-    return fresh

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,12 @@ _REFUSED = {
     "loss_scale_factor": "loss scaling",
     "gradient_accumulation_steps": "gradient accumulation (use --grads_to_wait in synchronous mode instead)",
 }
+_EXCLUSIONS = (
+    "_exclude_from_weight_decay",
+    "_exclude_from_weight_decay_pattern",
+    "_exclude_from_weight_decay_names",
+)
+"""Where Keras 3, and in the last one Keras 2, keep what ``exclude_from_weight_decay`` was given."""
 LearningRate = Callable[[int], float]
 
 
@@ -104,7 +111,8 @@ def translate(optimizer: Any, callbacks: Sequence[Any] = ()) -> TranslatedOptimi
     """
     optimizer = check_optimizer(optimizer)
     name = type(optimizer).__name__.lower()
-    config = optimizer.get_config()
+    schedule = learning_rate_of(optimizer, callbacks)
+    config = config_of(optimizer)
     if name not in _NAMES:
         raise UserCodeError(f"the optimizer {name} is not supported", fix=f"use one of {', '.join(sorted(_NAMES))}")
     for option, what in _REFUSED.items():
@@ -115,7 +123,6 @@ def translate(optimizer: Any, callbacks: Sequence[Any] = ()) -> TranslatedOptimi
             f"the optimizer {name} has the option decay, which Keras gave up",
             fix="use tf.keras.optimizers.schedules.InverseTimeDecay as the learning rate",
         )
-    schedule = _schedule(optimizer, callbacks)
     params: dict[str, float | bool] = {
         "learning_rate": schedule(0) if schedule else float(tf.convert_to_tensor(optimizer.learning_rate))
     }
@@ -124,10 +131,30 @@ def translate(optimizer: Any, callbacks: Sequence[Any] = ()) -> TranslatedOptimi
             value = config[key]
             params[key] = value if isinstance(value, bool) else float(value)
     decay = config.get("weight_decay")
-    if decay:
+    if decay is not None:
         params["weight_decay"] = float(decay)
     clipping = Clipping(config.get("clipnorm"), config.get("clipvalue"), config.get("global_clipnorm"))
     return TranslatedOptimizer(OptimizerSpec(name, params), clipping, schedule)
+
+
+def checked_rate(rate: float, version: int, optimizer: str) -> float:
+    """Returns what a schedule gave, if it is a learning rate. 0 is one: nothing moves.
+
+    Args:
+        rate: what it gave.
+        version: at which model version.
+        optimizer: name of the optimizer.
+
+    Raises:
+        UserCodeError: it is none, or the optimizer divides by it.
+    """
+    lowest = "over 0" if optimizer == "ftrl" else "of 0 or more"
+    if not math.isfinite(rate) or rate < 0 or (rate == 0 and optimizer == "ftrl"):
+        raise UserCodeError(
+            f"the learning rate schedule gave {rate} at model version {version}",
+            fix=f"return a finite number {lowest}",
+        )
+    return rate
 
 
 def uses_weight_decay(optimizer: Any, variable: Any) -> bool:
@@ -136,14 +163,66 @@ def uses_weight_decay(optimizer: Any, variable: Any) -> bool:
     return bool(check(variable)) if callable(check) else True
 
 
-def _schedule(optimizer: Any, callbacks: Sequence[Any]) -> LearningRate | None:
+def config_of(optimizer: Any) -> dict[str, Any]:
+    """A Keras optimizer's configuration, in which a schedule is replaced by a number.
+
+    A schedule of the user's own need not have a ``get_config``: nothing here is written to a file.
+    """
+    rate = _own_rate(optimizer)
+    if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) or not hasattr(
+        optimizer, "_learning_rate"
+    ):
+        return dict(optimizer.get_config())
+    optimizer._learning_rate = 1.0
+    try:
+        return dict(optimizer.get_config())
+    finally:
+        optimizer._learning_rate = rate
+
+
+def again(optimizer: Any, **changes: Any) -> Any:
+    """A fresh optimizer of the same configuration, which leaves the same variables without weight decay.
+
+    Args:
+        optimizer: a Keras optimizer.
+        changes: what is different in its configuration.
+    """
+    fresh = type(optimizer).from_config({**config_of(optimizer), **changes})
+    for name in _EXCLUSIONS:
+        if hasattr(optimizer, name):
+            setattr(fresh, name, getattr(optimizer, name))
+    return fresh
+
+
+def with_rate(optimizer: Any, rate: float) -> Any:
+    """The same optimizer with a rate that can be set, in place of a schedule that counts its own steps."""
+    if not isinstance(_own_rate(optimizer), keras.optimizers.schedules.LearningRateSchedule):
+        return optimizer
+    return again(optimizer, learning_rate=rate)
+
+
+def learning_rate_of(optimizer: Any, callbacks: Sequence[Any]) -> LearningRate | None:
+    """The learning rate by model version, or None where it is constant.
+
+    Raises:
+        UserCodeError: it is a function without arguments.
+    """
     for callback in callbacks:
         if isinstance(callback, LearningRateScheduler):
             own = callback.schedule
             return lambda version: float(own(version))
-    # The optimizers of Keras 2 that came before 2.11 keep their numbers in ``_hyper``.
-    found = getattr(optimizer, "_hyper", {}).get("learning_rate", getattr(optimizer, "_learning_rate", None))
+    found = _own_rate(optimizer)
     if not isinstance(found, keras.optimizers.schedules.LearningRateSchedule):
+        if callable(found) and not isinstance(found, tf.Variable) and not hasattr(found, "assign"):
+            raise UserCodeError(
+                "the optimizer's learning rate is a function without arguments, which Keras reads once",
+                fix="use a Keras LearningRateSchedule, or elasticdl.callbacks.LearningRateScheduler",
+            )
         return None
     compiled = tf.function(lambda step: tf.cast(found(step), tf.float32), autograph=False)
     return lambda version: float(compiled(tf.constant(version, tf.int64)))
+
+
+def _own_rate(optimizer: Any) -> Any:
+    # The optimizers of Keras 2 that came before 2.11 keep their numbers in ``_hyper``.
+    return getattr(optimizer, "_hyper", {}).get("learning_rate", getattr(optimizer, "_learning_rate", None))

@@ -20,10 +20,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl_core.errors import UnavailableError, UserCodeError
+from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import RowPolicy, UpdateMode
 from elasticdl_worker.losses import LossGuard
@@ -33,7 +32,7 @@ from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.metrics import Metrics, to_numpy
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel
-from elasticdl_worker.trainers.tensorflow.optimizers import TranslatedOptimizer
+from elasticdl_worker.trainers.tensorflow.optimizers import TranslatedOptimizer, checked_rate
 from elasticdl_worker.trainers.tensorflow.programs import Programs, StepResult
 from elasticdl_worker.trainers.tensorflow.step_choice import Horizon
 from elasticdl_worker.trainers.tensorflow.stream import Work
@@ -271,7 +270,8 @@ class Trainer:
         # All of them, whether or not the PS had news: a group begins with what the PS hold.
         dense = {name: self._latest[name] for name in model.trainable}
         model.assign({name: value for name, value in pulled.dense.items() if name not in dense})
-        if self._local is not None and (rate := self._rate(pulled.version)):
+        rate = self._rate(pulled.version)
+        if self._local is not None and rate is not None:
             self._local.set_rate(rate)
         batches = [(batch.features, batch.labels) for batch in work.batches]
         with self._module.guard("a training step", "check the shapes of features, labels and predictions"):
@@ -318,18 +318,13 @@ class Trainer:
             "--grads_to_wait allows",
         )
 
-    def _rate(self, version: int) -> float:
-        """The learning rate at a model version; 0 where it is constant."""
+    def _rate(self, version: int) -> float | None:
+        """The learning rate at a model version; None, which is not 0, where it is constant."""
         schedule = self._optimizer.learning_rate if self._optimizer else None
-        if schedule is None:
-            return 0.0
+        if self._optimizer is None or schedule is None:
+            return None
         with self._module.guard("the learning rate schedule"):
-            rate = schedule(version)
-        if not np.isfinite(rate) or rate < 0:
-            raise UserCodeError(
-                f"the learning rate schedule gave {rate} at model version {version}", fix="return a number over 0"
-            )
-        return rate
+            return checked_rate(schedule(version), version, self._optimizer.spec.name)
 
     def _send(self, work: Work, result: StepResult, version: int) -> _Push:
         """Starts a push, with the pull of the step that the reading thread has ready, if any."""
