@@ -48,6 +48,7 @@ class FakeServer:
         self.applied: Counter[str] = Counter()
         self.pins: dict[int, int] = {}
         self.refuse_saves = ""
+        self.hangs = False
 
     def __getattr__(self, name: str) -> Any:
         if name in PS_SERVICE.methods_by_name:
@@ -58,6 +59,8 @@ class FakeServer:
         raise InvalidInputError("a master does not call this")
 
     async def Status(self, request: Any, caller: Any) -> Any:
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
         return ps_pb2.StatusResponse(
             index=self.index,
             num_ps=self.num_ps,

@@ -49,6 +49,7 @@ class SimServer:
 
     id: ProcessId
     ready_at: float
+    frozen_until: float = 0.0
     initialized: bool = False
     version: int = 0
     applied: Counter[Record] = field(default_factory=Counter)
@@ -131,6 +132,7 @@ class World:
         self.next_tick = self.next_poll = self.next_reap = 0.0
         self.trouble_since: float | None = None
         self.save_fails = 0.0
+        self.server_start_s = 0.0
         self.user_code = lambda task, position: ""
         self.kinds: dict[str, str] = {}
 
@@ -217,7 +219,7 @@ class World:
                 if isinstance(instruction, do.Save):
                     self.tell(ev.SaveFailed(instruction.kind, "a PS was lost"))
                 continue
-            alive = [s for s in self.servers.values() if self.now >= s.ready_at]
+            alive = [s for s in self.servers.values() if self.answers(s)]
             whole = len(alive) == self.spec.num_ps
             match instruction:
                 case do.ListShards():
@@ -270,6 +272,9 @@ class World:
                 for i, shard in enumerate(shards):
                     self.tell(ev.ShardsListed(type_, [shard], last=i + 1 == len(shards)))
 
+    def answers(self, server: SimServer) -> bool:
+        return self.now >= max(server.ready_at, server.frozen_until)
+
     def in_order(self) -> list[SimServer]:
         return [self.servers[index] for index in sorted(self.servers)]
 
@@ -285,6 +290,7 @@ class World:
         self.statuses[process] = ProcessStatus(process, ProcessState.RUNNING)
         ready = self.now + self.rng.uniform(0.0, 3.0)
         if process.role is Role.PS:
+            ready += self.server_start_s
             self.servers[process.index] = SimServer(process, ready)
         else:
             self.workers[process] = SimWorker(process, ready)
@@ -392,7 +398,7 @@ class World:
     def process(self, worker: SimWorker) -> None:
         one = worker.work[0]
         task = one.task
-        alive = [s for s in self.servers.values() if self.now >= s.ready_at]
+        alive = [s for s in self.servers.values() if self.answers(s)]
         if len(alive) < self.spec.num_ps:
             return
         if task.id.type is TaskType.TRAINING:
@@ -503,12 +509,12 @@ class World:
         if self.desk is not None and self.now >= self.next_poll:
             self.next_poll = self.now + 1.0
             for index, server in list(self.servers.items()):
-                if self.now >= server.ready_at:
-                    self.tell(
-                        ev.ServerSeen(
-                            index, server.id.incarnation, server.initialized, server.version, rows=1, bytes=2
-                        )
-                    )
+                incarnation = server.id.incarnation
+                if self.answers(server):
+                    seen = ev.ServerSeen(index, incarnation, server.initialized, server.version, rows=1, bytes=2)
+                    self.tell(seen)
+                else:
+                    self.tell(ev.ServerSilent(index, incarnation))
         if self.desk is not None and self.now >= self.next_tick:
             self.next_tick = self.now + 0.5
             self.tell(ev.Directed(self.desired, self.target))
@@ -535,7 +541,7 @@ class World:
     def work_alone(self, worker: SimWorker) -> None:
         """Training goes on while there is no master."""
         one = worker.work[0]
-        alive = [s for s in self.servers.values() if self.now >= s.ready_at]
+        alive = [s for s in self.servers.values() if self.answers(s)]
         if one.task.id.type is not TaskType.TRAINING or len(alive) < self.spec.num_ps:
             return
         end = min(worker.position + self.spec.minibatch_size, one.task.id.end)

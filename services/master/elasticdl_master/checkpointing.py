@@ -129,6 +129,7 @@ class ServerOperations:
         try:
             status = await self._control.status(index)
         except ElasticDLError:
+            await self._tell(ev.ServerSilent(index, incarnation))
             return
         if server.incarnation != incarnation:
             return  # replaced while the call was under way: nobody knows which of the two has answered

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from elasticdl_core.errors import UserCodeError
+from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.master_client import LeasedTask
 from elasticdl_worker.session import Session
 from elasticdl_worker.traces import TraceWriter
@@ -191,6 +191,8 @@ class TaskLoop:
             self._current = None
         self._session.fail(lease, error)
         if self._failures >= _MAX_FAILURES:
+            if not isinstance(error, UserCodeError | DataError):
+                raise error
             raise UserCodeError(
                 f"{self._failures} tasks failed one after the other; the last one: {error}",
                 fix=getattr(error, "fix", ""),

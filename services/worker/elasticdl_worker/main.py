@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import faulthandler
 import gc
+import math
 import os
 import sys
 import threading
@@ -87,6 +88,9 @@ async def _serve(environment: Environment, stop: asyncio.Event, start_up: StartU
             token,
             owner,
             welcome.spec.wire_dtype,
+            # How long to wait for a parameter server is the master's to say: it replaces one that hangs, and the job
+            # is alive while heartbeats are answered.
+            patience_s=math.inf,
             hot_rows_staleness=welcome.spec.hot_rows_staleness,
         )
         stack.push_async_callback(parameters.close)

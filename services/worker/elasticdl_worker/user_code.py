@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from elasticdl_core.errors import DataError, UserCodeError
+from elasticdl_core.errors import DataError, FencedError, UnauthenticatedError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -125,9 +125,13 @@ def guarded(what: str, roots: Sequence[Path], *, fix: str = "") -> Iterator[None
     Raises:
         UserCodeError: the code raised, or called ``sys.exit``.
         DataError: raised by a reader inside; passed on as it is.
+        UnavailableError, FencedError, UnauthenticatedError: raised by what carries the user's code, such as a pull
+            inside it; passed on as they are, for no user can correct them.
     """
     try:
         yield
+    except (UnavailableError, FencedError, UnauthenticatedError):
+        raise
     except (UserCodeError, DataError) as error:
         original = _original(error)
         if original is not error:

@@ -75,6 +75,8 @@ class EarlyStopping:
         Raises:
             UserCodeError: the metric is not among those of the evaluation.
         """
+        if not metrics:
+            return ""  # nothing was evaluated, and the report says so
         name = next((one for one in (self.monitor, self.monitor.removeprefix(_PREFIX)) if one in metrics), None)
         if name is None:
             raise UserCodeError(

@@ -365,6 +365,21 @@ async def test_early_stopping_by_an_evaluation(make_job: MakeJob) -> None:
     assert any("did not improve" in event["message"] for event in job.api.events)
 
 
+async def test_a_parameter_server_that_hangs_is_replaced(make_job: MakeJob) -> None:
+    job = await make_job(num_epochs=20, limits=Limits(heartbeat_s=0.1, recovery_s=0.2, server_silent_s=0.5))
+    job.processes.step_s = 0.02
+    job.start_master()
+    await job.api.pulse.until(lambda: job.api.checkpoints)
+    job.processes.servers[0].hangs = True
+    await job.api.pulse.until(lambda: any(event["kind"] == "ps_stuck" for event in job.api.events))
+    assert await job.finish() == 0
+    assert job.api.state is JobState.SUCCEEDED
+    for counts in job.counts():
+        assert set(counts) == job.records(epochs=20)
+    lost = next(event for event in job.api.events if event["kind"] == "ps_lost")
+    assert "ps-0.0 did not answer for" in lost["message"]
+
+
 @pytest.mark.parametrize(
     ("monitor", "validation", "message"), [("auc", "yes", "watches 'auc'"), ("x", "", "no validation data")]
 )

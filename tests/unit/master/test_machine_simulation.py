@@ -10,6 +10,7 @@ import pytest
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.ports.launcher import ProcessState, Role
 from elasticdl_core.task import Shard, TaskType
+from elasticdl_master.state.status import status_of
 from tests.fakes.job_world import World
 
 pytestmark = pytest.mark.unit
@@ -84,7 +85,10 @@ class Faults:
         world.faults += 1
         workers = [w.id for w in world.workers.values()]
         kind = rng.choice(
-            ["worker", "worker", "ps", "master", "store", "freeze", "scale", "store_tail", "master+store"]
+            [
+                *("worker", "worker", "ps", "master", "store", "freeze", "scale", "store_tail", "master+store"),
+                "freeze_ps",
+            ]
         )
         if kind == "worker" and workers:
             world.exit(rng.choice(workers), -9)
@@ -99,6 +103,8 @@ class Faults:
             world.kill_master(rng.uniform(0.0, 20.0))
         elif kind == "freeze" and workers:
             world.workers[rng.choice(workers)].frozen_until = world.now + rng.uniform(5.0, 80.0)
+        elif kind == "freeze_ps" and world.servers:
+            rng.choice(world.in_order()).frozen_until = world.now + rng.uniform(5.0, 80.0)
         elif kind == "scale":
             world.target = rng.randint(1, 4)
 
@@ -137,6 +143,66 @@ def test_no_record_is_lost_whatever_happens(part: int) -> None:
                 assert len({e.number for e in world.evaluations}) == len(world.evaluations)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def kinds(world: World) -> list[str]:
+    return [event.kind for event in world.events]
+
+
+def test_a_ps_that_hangs_is_killed_and_restored_as_if_it_had_died() -> None:
+    for seed in range(10):
+        world = make_world(seed, num_epochs=6)
+        world.start_master()
+        run(world, lambda world: world.machine.work.records_done > 20)
+        world.servers[seed % 2].frozen_until = float("inf")
+        run(world, ended)
+        assert world.state is JobState.SUCCEEDED, world.detail
+        for applied in world.applied():
+            assert not world.expected() - set(applied), "records are missing in the model"
+        stuck, lost = (next(e for e in world.events if e.kind == kind) for kind in ("ps_stuck", "ps_lost"))
+        assert f"ps-{seed % 2}.0 did not answer for" in stuck.message
+        assert "did not answer for" in lost.message
+        assert "worker_stuck" not in kinds(world)
+
+
+def test_a_ps_that_answers_again_in_time_is_left_alone() -> None:
+    world = make_world(1, num_epochs=6)
+    world.start_master()
+    run(world, lambda world: world.machine.work.records_done > 20)
+    world.servers[0].frozen_until = world.now + 0.8 * world.limits.server_silent_s
+    run(world, lambda world: world.machine.servers.silent)
+    assert status_of(world.machine)["degraded"] == "a parameter server does not answer"
+    run(world, ended)
+    assert world.state is JobState.SUCCEEDED
+    assert not {"ps_stuck", "ps_lost", "worker_stuck"} & set(kinds(world))
+
+
+def test_a_ps_may_be_slow_to_start_but_not_for_ever() -> None:
+    world = make_world(1)
+    world.server_start_s = 400.0
+    world.start_master()
+    run(world, ended)
+    assert world.state is JobState.SUCCEEDED
+    assert not {"ps_stuck", "ps_lost", "worker_stuck", "worker_lost"} & set(kinds(world))
+    never = make_world(1)
+    never.server_start_s = float("inf")
+    never.start_master()
+    run(never, ended, seconds=20_000.0)
+    assert never.state is JobState.FAILED
+    assert "after its start" in never.detail["message"]
+
+
+def test_a_new_master_finds_a_ps_that_hangs() -> None:
+    world = make_world(1, num_epochs=6)
+    world.start_master()
+    run(world, lambda world: world.machine.work.records_done > 20)
+    world.servers[0].frozen_until = float("inf")
+    world.kill_master(2.0)
+    run(world, ended)
+    assert world.state is JobState.SUCCEEDED
+    assert "ps_stuck" in kinds(world)
+    for applied in world.applied():
+        assert not world.expected() - set(applied), "records are missing in the model"
 
 
 def test_types_of_tasks_are_all_used() -> None:

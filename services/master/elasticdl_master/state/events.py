@@ -151,6 +151,14 @@ class ServerSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerSilent:
+    """A PS did not answer its status call."""
+
+    index: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServersRestored:
     """All PS hold the content of one checkpoint."""
 
@@ -218,6 +226,7 @@ Event: TypeAlias = (
     | ProcessChanged
     | Directed
     | ServerSeen
+    | ServerSilent
     | ServersRestored
     | RestoreFailed
     | Pinned

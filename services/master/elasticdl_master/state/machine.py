@@ -256,7 +256,8 @@ class JobMachine(TakingOver):
         self.throughput.tick(self.workers, now)
         if self.ending is not None:
             return
-        for worker, reason in self.workers.overdue(now, watch=self.servers.ready and not self.store_trouble):
+        watch = self.servers.ready and not self.servers.silent and not self.store_trouble
+        for worker, reason in self.workers.overdue(now, watch=watch):
             if reason:
                 worker.stuck = True
                 self._tell("worker_stuck", f"{worker.owner} {reason}; it is replaced")
@@ -284,6 +285,7 @@ _HANDLERS: dict[type, Callable[[JobMachine, Any, float], None]] = {
     ev.ProcessChanged: JobMachine._on_process,
     ev.Directed: JobMachine._on_directed,
     ev.ServerSeen: JobMachine._on_server_seen,
+    ev.ServerSilent: JobMachine._on_server_silent,
     ev.ServersRestored: JobMachine._on_restored,
     ev.RestoreFailed: JobMachine._on_restore_failed,
     ev.Pinned: JobMachine._on_pinned,

@@ -20,7 +20,7 @@ class Recovering(Evaluating):
     """Brings PS to content, and the ledger to what they contain."""
 
     def _on_server_seen(self, event: ev.ServerSeen, now: float) -> None:
-        self.servers.seen(
+        came_back = self.servers.seen(
             event.index,
             event.incarnation,
             initialized=event.initialized,
@@ -28,12 +28,22 @@ class Recovering(Evaluating):
             rows=event.rows,
             size=event.bytes,
         )
+        if came_back:
+            self.workers.spare(now)
         if event.index == 0 and self.servers.servers[0].incarnation == event.incarnation:
             self._saw_version(event.version, now)
 
+    def _on_server_silent(self, event: ev.ServerSilent, now: float) -> None:
+        server = self.servers.unanswered(event.index, event.incarnation, now)
+        if server is None or self.ending is not None or self.servers.phase is Phase.STOPPED:
+            return
+        self._tell("ps_stuck", f"ps-{server.index}.{server.incarnation} {server.stuck}; it is replaced")
+        self._emit(do.TerminateServer(server.index, server.incarnation, 0.0))
+
     def _server_lost(self, status: ProcessStatus, now: float) -> None:
-        words = f"ps-{status.id.index}.{status.id.incarnation} {describe_exit(status)}"
-        why = self.servers.lost(self.servers.servers[status.id.index], status, now)
+        server = self.servers.servers[status.id.index]
+        words = f"ps-{status.id.index}.{status.id.incarnation} {server.stuck or describe_exit(status)}"
+        why = self.servers.lost(server, status, now)
         self._tell("ps_lost", words, exit_code=status.exit_code, reason=status.reason)
         if why:
             self._fail(f"{why}; the last one, {words}", fix="look at the log of the PS; raise ps_memory_mib")

@@ -34,6 +34,10 @@ class Server:
     rows: int = 0
     bytes: int = 0
     launch_at: float = 0.0
+    reached: bool = False
+    running_since: float | None = None
+    silent_since: float | None = None
+    stuck: str = ""
 
     @property
     def state(self) -> str:
@@ -96,6 +100,8 @@ class ServerPool:
         )
         if same:
             self.phase = Phase.READY
+            for server in self.servers:
+                server.reached = True
         return same
 
     def process(self, status: ProcessStatus, now: float) -> Server | None:
@@ -105,9 +111,11 @@ class ServerPool:
             return None
         if status.id.incarnation > server.incarnation:
             server.incarnation = status.id.incarnation
-            server.alive = False
+            self._forget(server)
         was_alive = server.alive
         server.alive = status.state is not ProcessState.EXITED
+        if status.state is ProcessState.RUNNING and server.running_since is None:
+            server.running_since = now
         if server.alive:
             return None
         server.answers = server.initialized = False
@@ -135,6 +143,7 @@ class ServerPool:
         for server in self.servers:
             if not server.alive and now >= server.launch_at and self.phase is not Phase.STOPPED:
                 server.incarnation = max(server.incarnation + 1, self._first_incarnation)
+                self._forget(server)
                 server.alive = True
                 out.append(LaunchServer(server.index, server.incarnation, self.memory_mib))
         return out
@@ -154,9 +163,43 @@ class ServerPool:
         self.phase = Phase.STOPPED
         return [TerminateServer(server.index, server.incarnation, grace_s) for server in self.servers if server.alive]
 
-    def seen(self, index: int, incarnation: int, *, initialized: bool, version: int, rows: int, size: int) -> None:
-        """Takes in an answer to a status call."""
+    def seen(self, index: int, incarnation: int, *, initialized: bool, version: int, rows: int, size: int) -> bool:
+        """Takes in an answer to a status call; returns whether the PS was silent before."""
         server = self.servers[index]
-        if server.incarnation == incarnation and server.alive:
-            server.answers, server.initialized = True, initialized
-            server.version, server.rows, server.bytes = version, rows, size
+        if server.incarnation != incarnation or not server.alive:
+            return False
+        was_silent, server.silent_since = server.silent_since is not None and server.reached, None
+        server.answers, server.initialized, server.reached = True, initialized, True
+        server.version, server.rows, server.bytes = version, rows, size
+        return was_silent
+
+    def unanswered(self, index: int, incarnation: int, now: float) -> Server | None:
+        """A status call had no answer. Returns the PS if that is so for too long; ``stuck`` says for how long.
+
+        Only calls that failed count as silence: a master that was itself stopped for a while has made none.
+        """
+        server = self.servers[index]
+        if server.incarnation != incarnation or not server.alive or server.stuck or server.running_since is None:
+            return None
+        if server.silent_since is None:
+            server.silent_since = now
+        if server.reached:
+            since, allowed, what = server.silent_since, self.limits.server_silent_s, ""
+        else:
+            since, allowed, what = server.running_since, self.limits.server_start_s, " after its start"
+        if now - since <= allowed:
+            return None
+        server.stuck = f"did not answer for {now - since:.0f} s{what}"
+        return server
+
+    @property
+    def silent(self) -> bool:
+        """Whether a PS that answered before does not answer now."""
+        return any(server.alive and server.reached and server.silent_since is not None for server in self.servers)
+
+    @staticmethod
+    def _forget(server: Server) -> None:
+        """Another process takes the place of a PS: nothing is known of it yet."""
+        server.alive = server.answers = server.initialized = server.reached = False
+        server.running_since = server.silent_since = None
+        server.stuck = ""

@@ -23,7 +23,9 @@ class Limits:
         infrastructure_failures: failures of one task for other reasons than user code that condemn it.
         crashes: crashes of a worker in a row, without any task done by anybody, that condemn the job.
         kills: the same for kills from outside.
-        server_crashes: the same for PS.
+        server_silent_s: how long a PS that has answered before may miss its status calls before it is replaced.
+        server_start_s: how long a PS may take from its start to its first answer.
+        server_crashes: losses of PS, without a record more than ever before, that condemn the job.
         memory_growth: by how much memory grows after a process was killed for it.
         memory_limit: how many times the asked memory a process may get that way.
         recovery_s: how often to checkpoint for the job's own recovery when the user asked for none; 0 for never.
@@ -44,6 +46,8 @@ class Limits:
     infrastructure_failures: int = 10
     crashes: int = 3
     kills: int = 20
+    server_silent_s: float = 30.0
+    server_start_s: float = 600.0
     server_crashes: int = 5
     memory_growth: float = 1.5
     memory_limit: float = 4.0

@@ -99,6 +99,8 @@ def _degraded(machine: JobMachine, trouble: str) -> str | None:
         return f"the task queue is away: {machine.store_trouble}"
     if machine.save_trouble:
         return f"no checkpoint can be written: {machine.save_trouble}"
+    if machine.servers.silent and machine.ending is None:
+        return "a parameter server does not answer"
     if not machine.servers.ready and machine.ending is None:
         return "the parameter servers are coming back" if machine.servers.ever_lost else trouble or None
     return trouble or None

@@ -270,7 +270,7 @@ class WorkerPool:
         for worker in self.living:
             if worker.state is WorkerState.DRAINING and now >= worker.leave_at:
                 found.append((worker, ""))
-            elif worker.state is WorkerState.STARTING and now - worker.since > self.limits.start_s:
+            elif worker.state is WorkerState.STARTING and watch and now - worker.since > self.limits.start_s:
                 found.append((worker, f"did not register within {self.limits.start_s:.0f} s of its start"))
             elif worker.state is WorkerState.RUNNING and watch:
                 reason = self._stuck(worker, now)
@@ -295,6 +295,8 @@ class WorkerPool:
         for worker in self.living:
             worker.last_progress = now
             worker.last_heartbeat = now
+            if worker.state is WorkerState.STARTING:
+                worker.since = now
 
 
 def describe_exit(status: ProcessStatus) -> str:

@@ -1,0 +1,52 @@
+"""What no user can correct is not told to the user as an error of the model module."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticdl_core.errors import ElasticDLError, FencedError, UnauthenticatedError, UnavailableError, UserCodeError
+from elasticdl_core.task import Shard, Task, TaskId, TaskType
+from elasticdl_worker.loop import TaskLoop
+from elasticdl_worker.master_client import LeasedTask
+from elasticdl_worker.user_code import guarded
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize("kind", [UnavailableError, FencedError, UnauthenticatedError])
+def test_the_guard_of_user_code_passes_on_what_is_no_users_fault(kind: type[ElasticDLError]) -> None:
+    raised = kind("PS 0 does not answer", fix="wait")
+    with pytest.raises(kind) as caught, guarded("the worker", (Path("/zoo"),)):
+        raise raised
+    assert caught.value is raised
+
+
+class Failing:
+    """An engine and a session in one: each task fails, and the failure is heard."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.failed: list[BaseException] = []
+
+    def fail(self, lease: LeasedTask | None, error: BaseException) -> None:
+        self.failed.append(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(UnavailableError("away"), UnavailableError), (UserCodeError("wrong"), UserCodeError)],
+)
+def test_a_worker_that_cannot_go_on_says_whose_fault_it_is(error: Exception, expected: type[Exception]) -> None:
+    shard = Shard("a", 0, 4)
+    lease = LeasedTask(Task(TaskId(TaskType.TRAINING, 0, 0, 0, 4), shard, -1, ""), "1-1-0000000000000001")
+    session: Any = Failing(error)
+    engine: Any = None
+    traces: Any = None
+    loop = TaskLoop(engine, session, traces)
+    with pytest.raises(expected):
+        for _ in range(3):
+            loop._fail(lease, error)
+    assert session.failed == [error] * 3
