@@ -95,23 +95,25 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
 
 class _LocalRun:
     def __init__(self, spec: JobSpec, module: ModelModule, emit: Emit) -> None:
+        from elasticdl_worker.trainers.tensorflow.callbacks import callbacks_of
+
         keep_large_blocks()
         self._spec = spec
         self._module = module
         self._emit = emit
-        self._callbacks: list[Any] = []
-        if module.callbacks is not None:
-            with module.guard("callbacks"):
-                self._callbacks = list(module.callbacks() or [])
+        self._callbacks = callbacks_of(module, spec)
 
     def train(self, output: Path) -> None:
         """Trains, evaluates at the end of each epoch (or every N steps), exports."""
+        from elasticdl_worker.trainers.tensorflow.contract import check_optimizer
+
         spec, module = self._spec, self._module
         reader = self._reader(spec.training_data)
         pipeline = self._pipeline(reader, Mode.TRAINING)
         module.need("loss")
         with module.guard("optimizer"):
             optimizer = module.need("optimizer")()
+        check_optimizer(optimizer)
         trainer = self._trainer(pipeline, optimizer)
         evaluate = self._evaluator(trainer)
         guard, stopping = LossGuard(), self._early_stopping()
@@ -197,7 +199,9 @@ class _LocalRun:
         from elasticdl_worker.trainers.tensorflow.programs import Programs
 
         spec = self._spec
-        model = build_model(self._module, pipeline.features_spec, BuildOptions(None, spec.seed))
+        model = build_model(
+            self._module, pipeline.features_spec, BuildOptions(None, spec.seed, spec.type is JobType.TRAINING)
+        )
         programs = Programs(model, self._module.loss, pipeline.labels_spec, eager=spec.eager)
         trainer = LocalTrainer(model, programs, optimizer, self._callbacks, pipeline.labels_spec, eager=spec.eager)
         if spec.checkpoint_dir_for_init:

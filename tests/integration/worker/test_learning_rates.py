@@ -83,7 +83,7 @@ async def test_a_weight_decay_of_0_is_none(tmp_path: Path, start_servers: Any) -
     [
         ("Ftrl(RATES['polynomial to 0']())", "the learning rate schedule gave 0.0 at model version 5"),
         ("SGD(schedules.PolynomialDecay(0.1, 5, -0.1))", "the learning rate schedule gave -0.0.* at model version 3"),
-        ("SGD(lambda: 0.1)", "the optimizer's learning rate is a function without arguments"),
+        ("SGD(lambda: 0.1)", "the learning rate of the optimizer SGD is a function"),
     ],
     ids=["0 for FTRL", "negative", "a function"],
 )

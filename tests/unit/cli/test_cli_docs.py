@@ -24,9 +24,10 @@ EXAMPLES = sorted(
 )
 
 
-def test_the_page_is_up_to_date() -> None:
+@pytest.mark.parametrize("tool", ["gen_cli_docs.py", "gen_contract_docs.py"])
+def test_the_pages_are_up_to_date(tool: str) -> None:
     done = subprocess.run(
-        [sys.executable, "tools/gen_cli_docs.py", "--check"],
+        [sys.executable, f"tools/{tool}", "--check"],
         cwd=ROOT,
         capture_output=True,
         text=True,

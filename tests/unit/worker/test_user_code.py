@@ -116,7 +116,7 @@ def test_what_fails_in_a_run_names_the_cause(
     assert fix in caught.value.fix
 
 
-@pytest.mark.parametrize(("name", "message"), [("lion", "lion is not supported"), ("averaging", "moving averages")])
+@pytest.mark.parametrize(("name", "message"), [("lion", "Lion is not among"), ("averaging", "moving averages")])
 def test_optimizers_that_the_servers_do_not_have_are_refused(make_spec: Any, name: str, message: str) -> None:
     module = load_model_module(make_spec(model_def="broken.custom_model", optimizer=name), ZOO)
     with pytest.raises(UserCodeError, match=message):

@@ -19,6 +19,7 @@ from elasticdl_worker.master_client import LeasedTask
 from elasticdl_worker.parameters import ParameterClient
 from elasticdl_worker.predictions import PredictionSink
 from elasticdl_worker.session import Session
+from elasticdl_worker.trainers.tensorflow.callbacks import callbacks_of
 from elasticdl_worker.trainers.tensorflow.framework import keras_version
 from elasticdl_worker.trainers.tensorflow.input import InputPipeline
 from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
@@ -89,14 +90,14 @@ class TensorFlowEngine:
             ElasticDLError: the user's module, the data or the parameter servers do not allow it.
         """
         spec, module = self._spec, self._module
-        if module.callbacks is not None:
-            with module.guard("callbacks"):
-                self._callbacks = list(module.callbacks() or [])
+        self._callbacks = callbacks_of(module, spec)
         main = self._pipeline(_MODES[spec.type])
         optimizer = self._keras_optimizer()
         translated = None if optimizer is None else translate(optimizer, self._callbacks)
         self._model: PreparedModel = build_model(
-            module, main.features_spec, BuildOptions(spec.embedding_threshold_bytes, spec.seed)
+            module,
+            main.features_spec,
+            BuildOptions(spec.embedding_threshold_bytes, spec.seed, spec.type is JobType.TRAINING),
         )
         if spec.type is JobType.TRAINING:
             module.need("loss")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from elasticdl_worker.trainers.tensorflow.contract import check_optimizer, optimizer_name
 from elasticdl_worker.trainers.tensorflow.embeddings import RowsScope
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.input import Minibatch
@@ -14,7 +15,6 @@ from elasticdl_worker.trainers.tensorflow.model import PreparedModel
 from elasticdl_worker.trainers.tensorflow.optimizers import (
     LearningRate,
     again,
-    check_optimizer,
     checked_rate,
     learning_rate_of,
     with_rate,
@@ -71,7 +71,7 @@ class LocalTrainer:
         if grown:
             self._rebuild()
         if self._schedule is not None:
-            name = type(self._optimizer).__name__.lower()
+            name = optimizer_name(self._optimizer).lower()
             self._optimizer.learning_rate = checked_rate(self._schedule(self.steps), self.steps, name)
         if self._step is None:
             self._step = self._compiled(self._step_now, indices, labels=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from elasticdl_worker.trainers.tensorflow.contract import optimizer_name
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel
 from elasticdl_worker.trainers.tensorflow.optimizers import with_rate
@@ -33,7 +34,7 @@ class LocalUpdates:
         for option in ("clipnorm", "clipvalue", "global_clipnorm"):
             setattr(self._optimizer, option, None)
         self._optimizer.build(model.keras_model.trainable_variables)
-        self._moves_rows = type(optimizer).__name__.lower() in _OWN_STEP
+        self._moves_rows = optimizer_name(optimizer).lower() in _OWN_STEP
         self._names = list(model.trainable)
         variables = self._optimizer.variables
         self._variables = [raw_variable(v) for v in (variables() if callable(variables) else variables)]

@@ -15,6 +15,7 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import DenseKind, DenseSpec, TableSpec
 from elasticdl_worker.trainers.tensorflow import embeddings
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
+from elasticdl_worker.trainers.tensorflow.contract import check_model
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.optimizers import uses_weight_decay
 from elasticdl_worker.user_code import ModelModule
@@ -114,10 +115,12 @@ class BuildOptions:
     Attributes:
         threshold_bytes: Keras embeddings larger than this become tables; None keeps all of them in the graph.
         seed: seeds initial values.
+        training: whether the model is to be trained.
     """
 
     threshold_bytes: int | None
     seed: int = 0
+    training: bool = True
 
 
 def build_model(module: ModelModule, features_spec: Any, options: BuildOptions) -> PreparedModel:
@@ -129,7 +132,8 @@ def build_model(module: ModelModule, features_spec: Any, options: BuildOptions) 
         options: see ``BuildOptions``.
 
     Raises:
-        UserCodeError: the model function raised or returned something that is no Keras model.
+        UserCodeError: the model function raised, returned something that is no Keras model, or a model that defines
+            what is refused.
     """
     embeddings.install()
     # Names start anew. Collecting garbage among all of TensorFlow's objects besides would take a fifth of a second.
@@ -146,6 +150,7 @@ def build_model(module: ModelModule, features_spec: Any, options: BuildOptions) 
                 + ("" if is_legacy() else "; for a model of Keras 2 (tf_keras) set keras: legacy on the job"),
             )
         _trace_once(model, features_spec, module)
+    check_model(model, training=options.training)
     return PreparedModel(model, registry, features_spec, module.roots)
 
 

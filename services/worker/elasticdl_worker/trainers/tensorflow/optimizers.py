@@ -10,6 +10,7 @@ from typing import Any
 from elasticdl.callbacks import LearningRateScheduler
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import OptimizerSpec
+from elasticdl_worker.trainers.tensorflow.contract import check_optimizer, keras_class, optimizer_name
 from elasticdl_worker.trainers.tensorflow.framework import keras, tf
 
 _NAMES = {
@@ -28,11 +29,6 @@ _NAMES = {
         "l2_shrinkage_regularization_strength",
         "beta",
     ),
-}
-_REFUSED = {
-    "use_ema": "moving averages of the weights",
-    "loss_scale_factor": "loss scaling",
-    "gradient_accumulation_steps": "gradient accumulation (use --grads_to_wait in synchronous mode instead)",
 }
 _EXCLUSIONS = (
     "_exclude_from_weight_decay",
@@ -83,22 +79,6 @@ class TranslatedOptimizer:
     learning_rate: LearningRate | None
 
 
-def check_optimizer(optimizer: Any) -> Any:
-    """Returns a Keras optimizer instance, made from its name if it is one.
-
-    Raises:
-        UserCodeError: it is no Keras optimizer.
-    """
-    if isinstance(optimizer, str):
-        optimizer = keras.optimizers.get(optimizer)
-    if not hasattr(optimizer, "get_config") or not hasattr(optimizer, "apply_gradients"):
-        raise UserCodeError(
-            f"optimizer() returned a {type(optimizer).__name__}",
-            fix="return a Keras optimizer, e.g. tf.keras.optimizers.Adam(0.001)",
-        )
-    return optimizer
-
-
 def translate(optimizer: Any, callbacks: Sequence[Any] = ()) -> TranslatedOptimizer:
     """Translates a Keras optimizer for parameter servers.
 
@@ -110,19 +90,9 @@ def translate(optimizer: Any, callbacks: Sequence[Any] = ()) -> TranslatedOptimi
         UserCodeError: an optimizer or an option that the parameter servers do not have.
     """
     optimizer = check_optimizer(optimizer)
-    name = type(optimizer).__name__.lower()
+    name = optimizer_name(optimizer).lower()
     schedule = learning_rate_of(optimizer, callbacks)
     config = config_of(optimizer)
-    if name not in _NAMES:
-        raise UserCodeError(f"the optimizer {name} is not supported", fix=f"use one of {', '.join(sorted(_NAMES))}")
-    for option, what in _REFUSED.items():
-        if config.get(option) or getattr(optimizer, option, None):
-            raise UserCodeError(f"the optimizer {name} asks for {what}: {option}", fix=f"remove {option}")
-    if config.get("decay"):
-        raise UserCodeError(
-            f"the optimizer {name} has the option decay, which Keras gave up",
-            fix="use tf.keras.optimizers.schedules.InverseTimeDecay as the learning rate",
-        )
     params: dict[str, float | bool] = {
         "learning_rate": schedule(0) if schedule else float(tf.convert_to_tensor(optimizer.learning_rate))
     }
@@ -187,7 +157,7 @@ def again(optimizer: Any, **changes: Any) -> Any:
         optimizer: a Keras optimizer.
         changes: what is different in its configuration.
     """
-    fresh = type(optimizer).from_config({**config_of(optimizer), **changes})
+    fresh = keras_class(optimizer).from_config({**config_of(optimizer), **changes})
     for name in _EXCLUSIONS:
         if hasattr(optimizer, name):
             setattr(fresh, name, getattr(optimizer, name))
@@ -202,22 +172,13 @@ def with_rate(optimizer: Any, rate: float) -> Any:
 
 
 def learning_rate_of(optimizer: Any, callbacks: Sequence[Any]) -> LearningRate | None:
-    """The learning rate by model version, or None where it is constant.
-
-    Raises:
-        UserCodeError: it is a function without arguments.
-    """
+    """The learning rate by model version, or None where it is constant."""
     for callback in callbacks:
         if isinstance(callback, LearningRateScheduler):
             own = callback.schedule
             return lambda version: float(own(version))
     found = _own_rate(optimizer)
     if not isinstance(found, keras.optimizers.schedules.LearningRateSchedule):
-        if callable(found) and not isinstance(found, tf.Variable) and not hasattr(found, "assign"):
-            raise UserCodeError(
-                "the optimizer's learning rate is a function without arguments, which Keras reads once",
-                fix="use a Keras LearningRateSchedule, or elasticdl.callbacks.LearningRateScheduler",
-            )
         return None
     compiled = tf.function(lambda step: tf.cast(found(step), tf.float32), autograph=False)
     return lambda version: float(compiled(tf.constant(version, tf.int64)))

@@ -1,0 +1,127 @@
+"""A module's callbacks in the words of ``elasticdl.callbacks``: Keras' own are translated or refused."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+from elasticdl.callbacks import Callback, EarlyStopping, LearningRateScheduler, MaxStepsStopping, SavedModelExporter
+from elasticdl_core.contract import Subject, Verdict, find, refusal
+from elasticdl_core.errors import UserCodeError
+from elasticdl_core.job import JobSpec, JobType
+from elasticdl_worker.trainers.tensorflow.contract import shown
+from elasticdl_worker.trainers.tensorflow.framework import keras
+from elasticdl_worker.user_code import ModelModule
+
+OWN = (EarlyStopping, LearningRateScheduler, MaxStepsStopping, SavedModelExporter)
+_RISING = ("acc", "accuracy", "auc", "precision", "recall")
+_LIST = "return a list of callbacks, e.g. [elasticdl.callbacks.EarlyStopping()]"
+
+
+def callbacks_of(module: ModelModule, spec: JobSpec) -> list[Any]:
+    """The callbacks of a module, each of them one that is acted upon.
+
+    Raises:
+        UserCodeError: ``callbacks()`` raised, or gave something that nobody would act upon; with its name.
+    """
+    if module.callbacks is None:
+        return []
+    with module.guard("callbacks"):
+        given = module.callbacks()
+    found = translated([] if given is None else given)
+    if spec.type is JobType.TRAINING:
+        _check_together(found, spec)
+    return found
+
+
+def translated(given: Any) -> list[Any]:
+    """Callbacks in the words of ``elasticdl.callbacks``.
+
+    Raises:
+        UserCodeError: one of them is refused, or is no callback at all.
+    """
+    if isinstance(given, str | bytes | dict) or not isinstance(given, Iterable):
+        raise UserCodeError(f"callbacks() returned a {type(given).__name__}", fix=_LIST)
+    return [one for callback in given if (one := _translate(callback)) is not None]
+
+
+def _translate(callback: Any) -> Any:
+    kind = type(callback)
+    if kind in OWN:
+        return callback
+    if inspect.isclass(callback):
+        raise UserCodeError(
+            f"callbacks() gives the class {callback.__name__}", fix=f"give an object: {callback.__name__}(...)"
+        )
+    if isinstance(callback, Callback):
+        raise refusal(Subject.CALLBACK, "Callback", f"the callback {shown(kind)}")
+    known = getattr(keras.callbacks, kind.__name__, None) is kind
+    if not known and isinstance(callback, keras.callbacks.Callback):
+        raise refusal(Subject.CALLBACK, "Callback", f"the callback {shown(kind)}")
+    if not known:
+        raise UserCodeError(f"callbacks() gives {callback!r:.80}, a {kind.__name__}, which is no callback", fix=_LIST)
+    row = find(Subject.CALLBACK, kind.__name__)
+    if row is None or row.verdict is Verdict.REFUSED:
+        raise refusal(Subject.CALLBACK, kind.__name__ if row else "Callback", f"the Keras callback {kind.__name__}")
+    translate = _TRANSLATIONS.get(kind.__name__)
+    return None if translate is None else translate(callback)
+
+
+def _early_stopping(callback: Any) -> EarlyStopping:
+    monitor = str(callback.monitor)
+    if not monitor.startswith("val_"):
+        raise UserCodeError(
+            f"the Keras callback EarlyStopping watches {monitor!r}, a metric of training minibatches",
+            fix=f"watch an evaluation: monitor='val_{monitor}'",
+        )
+    for option, asks in (
+        ("restore_best_weights", callback.restore_best_weights),
+        ("baseline", callback.baseline is not None),
+        ("start_from_epoch", callback.start_from_epoch),
+    ):
+        if asks:
+            raise UserCodeError(
+                f"the Keras callback EarlyStopping has {option}, which a job cannot do",
+                fix=f"leave out {option}"
+                + ("; use --checkpoint_steps and export the best checkpoint" if option.startswith("restore") else ""),
+            )
+    name = monitor.removeprefix("val_")
+    return EarlyStopping(name, max(1, int(callback.patience)), _mode(callback, name), abs(float(callback.min_delta)))
+
+
+def _mode(callback: Any, name: str) -> Literal["min", "max"]:
+    # Version 2 keeps no mode, but the comparison that follows from it.
+    mode = getattr(callback, "mode", None) or str(getattr(callback.monitor_op, "__name__", ""))
+    if mode in ("min", "less"):
+        return "min"
+    if mode in ("max", "greater"):
+        return "max"
+    if name == "loss":
+        return "min"
+    if name.endswith(_RISING):
+        return "max"
+    raise UserCodeError(
+        f"the Keras callback EarlyStopping watches {callback.monitor!r} and does not say whether more is better",
+        fix="give mode='max' or mode='min'",
+    )
+
+
+_TRANSLATIONS: dict[str, Callable[[Any], Any]] = {
+    "EarlyStopping": _early_stopping,
+}
+
+
+def _check_together(callbacks: list[Any], spec: JobSpec) -> None:
+    """Refuses callbacks of which one would have no effect."""
+    rates = [c for c in callbacks if isinstance(c, LearningRateScheduler)]
+    if len(rates) > 1:
+        raise UserCodeError("callbacks() gives more than one LearningRateScheduler", fix="keep one of them")
+    stopping = [c for c in callbacks if isinstance(c, EarlyStopping)]
+    if len(stopping) > 1:
+        raise UserCodeError("callbacks() gives more than one EarlyStopping", fix="keep one of them")
+    if stopping and not spec.validation_data:
+        raise UserCodeError(
+            f"EarlyStopping watches {stopping[0].monitor!r} of the evaluations, but the job has none",
+            fix="give --validation_data, or leave out EarlyStopping",
+        )
