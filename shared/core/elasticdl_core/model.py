@@ -17,6 +17,22 @@ class DenseKind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ConstraintSpec:
+    """What a trained parameter is brought back to after each update, in Keras' words.
+
+    Attributes:
+        kind: non_neg, max_norm, unit_norm or min_max_norm.
+        axes: along which the norms go, counted from 0; none for non_neg, which looks at each element by itself.
+        params: numbers that the kind takes: ``max_value``, ``min_value``, ``rate``, and ``epsilon``, which norms are
+            raised by before they divide.
+    """
+
+    kind: str
+    axes: tuple[int, ...] = ()
+    params: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class DenseSpec:
     """One dense parameter.
 
@@ -26,6 +42,7 @@ class DenseSpec:
         dtype: numpy name of the dtype; trainable parameters are float32 on the PS.
         kind: gradient-trained or additive state.
         weight_decay: whether the optimizer's weight decay applies (it can exclude variables).
+        constraint: what holds after each update, if anything.
     """
 
     name: str
@@ -33,6 +50,12 @@ class DenseSpec:
     dtype: str = "float32"
     kind: DenseKind = DenseKind.TRAINABLE
     weight_decay: bool = True
+    constraint: ConstraintSpec | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether one parameter server must hold all of it: norms need every element along their axes."""
+        return self.constraint is not None and bool(self.constraint.axes)
 
     @property
     def size(self) -> int:

@@ -64,7 +64,9 @@ def ps_of_ids(ids: NDArray[np.int64], num_ps: int) -> NDArray[np.int64]:
 
 
 def place_dense(specs: Sequence[DenseSpec], num_ps: int) -> list[DenseSlice]:
-    """Places dense parameters: large ones in equal slices over all PS, the others largest first on the lightest PS.
+    """Places dense parameters: large ones in equal slices over all PS, others largest first on the lightest PS.
+
+    Those that have to be ``whole`` are not cut, however large.
 
     The placement is a pure function of its arguments, so that every worker and a restore agree on it.
 
@@ -79,7 +81,7 @@ def place_dense(specs: Sequence[DenseSpec], num_ps: int) -> list[DenseSlice]:
     heapq.heapify(load)
     slices: list[DenseSlice] = []
     for spec in sorted(specs, key=lambda s: (-s.size, s.name)):
-        if num_ps > 1 and spec.size >= _SPLIT_ELEMENTS:
+        if num_ps > 1 and spec.size >= _SPLIT_ELEMENTS and not spec.whole:
             bounds = [spec.size * part // num_ps for part in range(num_ps + 1)]
             slices += [DenseSlice(spec.name, bounds[ps], bounds[ps + 1], ps) for ps in range(num_ps)]
             load = [(weight + bounds[ps + 1] - bounds[ps], ps) for weight, ps in load]

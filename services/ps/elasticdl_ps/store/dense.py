@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import DenseKind, DenseSpec
+from elasticdl_ps.constraints import Constrain, check_constraint, make_constraint
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
 
@@ -34,6 +35,7 @@ class DensePart:
         size: number of elements here.
         values: the elements, ``[size]``; a view.
         as_bytes: the same, uint8.
+        constrain: what is done to ``values`` after each update, if anything.
     """
 
     spec: DenseSpec
@@ -44,11 +46,13 @@ class DensePart:
     size: int = field(init=False)
     values: NDArray[Any] = field(init=False)
     as_bytes: NDArray[np.uint8] = field(init=False)
+    constrain: Constrain | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.size = self.stop - self.start
         self.values = self.record[0, : self.size]
         self.as_bytes = self.values.view(np.uint8)
+        self.constrain = make_constraint(self.spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,16 @@ class DenseStore:
                 elif part.size:
                     decays = part.spec.weight_decay
                     self._update(part.record, _ONLY_ROW, change.reshape(1, -1), numbers if decays else undecayed)
+                    if part.constrain is not None:
+                        part.constrain(part.values)
                 part.version = version
+
+    def declare_anew(self, specs: Iterable[DenseSpec]) -> None:
+        """Takes what a model says now of parameters that are here: their weight decay and constraints."""
+        with self._lock:
+            for spec in specs:
+                part = self._parts[spec.name]
+                part.spec, part.constrain = spec, make_constraint(spec)
 
     def changed(self, since: int) -> tuple[DensePart, ...]:
         """The slices that changed after version ``since`` (-1: all), by name; copy them with ``copy``."""
@@ -196,7 +209,8 @@ def check_specs(specs: Iterable[tuple[DenseSpec, int, int]]) -> None:
     """Checks declared slices.
 
     Raises:
-        InvalidInputError: a name comes twice, a slice is not within its parameter, or a dtype cannot be held.
+        InvalidInputError: a name comes twice, a slice is not within its parameter, a dtype cannot be held, or a
+            constraint cannot be kept.
     """
     seen: set[str] = set()
     for spec, start, stop in specs:
@@ -218,6 +232,7 @@ def check_specs(specs: Iterable[tuple[DenseSpec, int, int]]) -> None:
                 f"the dense parameter {spec.name!r} ({spec.kind}) has the dtype {spec.dtype!r}",
                 fix="send trained parameters as float32, and state as floating-point numbers or integers",
             )
+        check_constraint(spec, start, stop)
 
 
 def _check_shape(name: str, shape: Sequence[int]) -> None:

@@ -284,6 +284,7 @@ class Partition:
             table = self.tables.get(spec.name)
             if table is not None and table.dim != spec.dim:
                 raise _other_model(f"embedding table {spec.name!r}", spec.dim, table.dim)
+        self.dense.declare_anew(part.spec for part in dense)
         changed = mode.rows != self.mode.rows
         self.mode = mode
         if optimizer.spec != self.optimizer.spec:

@@ -69,7 +69,7 @@ class TableStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., admitted: _Optional[int] = ..., evicted: _Optional[int] = ..., refused: _Optional[int] = ...) -> None: ...
 
 class Dense(_message.Message):
-    __slots__ = ("name", "dtype", "shape", "kind", "weight_decay", "start", "stop", "buffer", "version")
+    __slots__ = ("name", "dtype", "shape", "kind", "weight_decay", "start", "stop", "buffer", "version", "constraint")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,7 @@ class Dense(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     BUFFER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
     name: str
     dtype: str
     shape: _containers.RepeatedScalarFieldContainer[int]
@@ -88,7 +89,8 @@ class Dense(_message.Message):
     stop: int
     buffer: int
     version: int
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., kind: _Optional[str] = ..., weight_decay: bool = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., buffer: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+    constraint: str
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., kind: _Optional[str] = ..., weight_decay: bool = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., buffer: _Optional[int] = ..., version: _Optional[int] = ..., constraint: _Optional[str] = ...) -> None: ...
 
 class Table(_message.Message):
     __slots__ = ("name", "dim", "initializer", "input_dim")

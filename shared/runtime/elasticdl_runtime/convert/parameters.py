@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import (
+    ConstraintSpec,
     DenseKind,
     DenseSpec,
     InitializerSpec,
@@ -39,6 +40,7 @@ def dense_to_message(spec: DenseSpec, start: int, stop: int, buffer: int, versio
         stop=stop,
         buffer=buffer,
         version=version,
+        constraint="" if spec.constraint is None else json.dumps(_constraint_to_json(spec.constraint)),
     )
 
 
@@ -46,24 +48,28 @@ def dense_from_message(message: ps_pb2.Dense) -> DenseSpec:
     """The parameter that a message describes.
 
     Raises:
-        InvalidInputError: its kind is unknown.
+        InvalidInputError: its kind is unknown, or its constraint cannot be read.
     """
     try:
         kind = DenseKind(message.kind)
     except ValueError:
         raise InvalidInputError(f"{message.name!r} is of the unknown kind {message.kind!r}", fix=_FIX) from None
-    return DenseSpec(message.name, tuple(message.shape), message.dtype, kind, message.weight_decay)
+    constraint = None
+    if message.constraint:
+        constraint = _constraint_from_json(_object(message.constraint, f"the constraint of {message.name!r}"))
+    return DenseSpec(message.name, tuple(message.shape), message.dtype, kind, message.weight_decay, constraint)
 
 
 def dense_to_json(spec: DenseSpec) -> dict[str, Any]:
     """A parameter as JSON."""
-    return {
+    found: dict[str, Any] = {
         "name": spec.name,
         "shape": list(spec.shape),
         "dtype": spec.dtype,
         "kind": str(spec.kind),
         "weight_decay": spec.weight_decay,
     }
+    return found if spec.constraint is None else found | {"constraint": _constraint_to_json(spec.constraint)}
 
 
 def dense_from_json(data: Mapping[str, Any]) -> DenseSpec:
@@ -74,6 +80,7 @@ def dense_from_json(data: Mapping[str, Any]) -> DenseSpec:
         str(data["dtype"]),
         DenseKind(data["kind"]),
         bool(data["weight_decay"]),
+        _constraint_from_json(data["constraint"]) if "constraint" in data else None,
     )
 
 
@@ -242,6 +249,18 @@ def from_bfloat16(values: NDArray[np.uint16]) -> NDArray[np.float32]:
     bits = values.astype(np.uint32)
     bits <<= np.uint32(16)
     return bits.view(np.float32)
+
+
+def _constraint_to_json(spec: ConstraintSpec) -> dict[str, Any]:
+    return {"kind": spec.kind, "axes": list(spec.axes), "params": dict(spec.params)}
+
+
+def _constraint_from_json(data: Mapping[str, Any]) -> ConstraintSpec:
+    try:
+        axes = tuple(int(axis) for axis in data["axes"])
+        return ConstraintSpec(str(data["kind"]), axes, {str(k): float(v) for k, v in data["params"].items()})
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise InvalidInputError(f"the constraint {dict(data)!r} lacks something", fix=_FIX) from None
 
 
 def _initializer_to_json(spec: InitializerSpec) -> dict[str, Any]:

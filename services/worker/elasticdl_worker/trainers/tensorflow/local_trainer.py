@@ -59,6 +59,7 @@ class LocalTrainer:
         self._step: Callable[..., Any] | None = None
         self._forward: Callable[..., Any] | None = None
         if self._optimizer is not None:
+            model.constraints()
             self._schedule = learning_rate_of(self._optimizer, callbacks)
             if self._schedule is not None:
                 self._optimizer = with_rate(self._optimizer, self._schedule(0))

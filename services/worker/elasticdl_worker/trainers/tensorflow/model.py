@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from elasticdl.layers import lookup
 from elasticdl_core.errors import UserCodeError
-from elasticdl_core.model import DenseKind, DenseSpec, TableSpec
+from elasticdl_core.model import ConstraintSpec, DenseKind, DenseSpec, TableSpec
 from elasticdl_worker.trainers.tensorflow import embeddings
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
+from elasticdl_worker.trainers.tensorflow.constraints import constraint_of
 from elasticdl_worker.trainers.tensorflow.contract import check_model
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.optimizers import uses_weight_decay
@@ -74,12 +75,23 @@ class PreparedModel:
 
     def dense_specs(self, optimizer: Any = None) -> list[DenseSpec]:
         """Specifications of all dense parameters, as the parameter servers need them."""
-        specs = []
+        specs, constraints = [], self.constraints()
         for name, variable in (self.trainable | self.state).items():
             kind = DenseKind.TRAINABLE if name in self.trainable else DenseKind.STATE
             decays = optimizer is None or uses_weight_decay(optimizer, self._keras_variables[name])
-            specs.append(DenseSpec(name, tuple(variable.shape), variable.dtype.name, kind, decays))
+            specs.append(
+                DenseSpec(name, tuple(variable.shape), variable.dtype.name, kind, decays, constraints.get(name))
+            )
         return specs
+
+    def constraints(self) -> dict[str, ConstraintSpec]:
+        """Constraints of trained variables by name.
+
+        Raises:
+            UserCodeError: one that the parameter servers cannot carry out.
+        """
+        found = {name: constraint_of(name, self._keras_variables[name]) for name in self.trainable}
+        return {name: constraint for name, constraint in found.items() if constraint is not None}
 
     def values(self) -> dict[str, NDArray[Any]]:
         """Copies of all dense parameters."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from elasticdl.layers import lookup
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
+from elasticdl_worker.trainers.tensorflow.constraints import unassigned
 from elasticdl_worker.trainers.tensorflow.embeddings import ROWS_NAME, RowsScope
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, tf
 from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
@@ -146,9 +147,10 @@ class Programs:
         """Loss and predictions in training mode, to be called under a tape.
 
         Raises:
-            UserCodeError: there is no loss function.
+            UserCodeError: there is no loss function, or the model assigns to its trained weights.
         """
-        predictions = self.call(features, scope, training=True)
+        with unassigned(self.model.trainable):
+            predictions = self.call(features, scope, training=True)
         return self.loss_of(labels, predictions), predictions
 
     def call(self, features: Any, scope: lookup.Scope | None, *, training: bool) -> Any:

@@ -1,0 +1,92 @@
+"""What a model does to its trained weights beside the optimizer: constraints, and assignments in ``call``.
+
+The parameter servers own the weights. A constraint that they know is carried out by them after each update, as Keras
+does it; what only the model knows would be undone by the next pull, and is refused, in a local run as on a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from elasticdl_core.errors import UserCodeError
+from elasticdl_core.model import ConstraintSpec
+from elasticdl_worker.trainers.tensorflow.framework import keras
+
+_KINDS = {
+    "NonNeg": ("non_neg", ()),
+    "MaxNorm": ("max_norm", ("max_value",)),
+    "UnitNorm": ("unit_norm", ()),
+    "MinMaxNorm": ("min_max_norm", ("min_value", "max_value", "rate")),
+}
+HONOURED = tuple(_KINDS)
+"""Keras' constraints that the parameter servers carry out."""
+_WRITES = ("assign", "assign_add", "assign_sub", "scatter_update", "scatter_add", "scatter_sub", "scatter_nd_update")
+
+
+def constraint_of(name: str, variable: Any) -> ConstraintSpec | None:
+    """The constraint of a trained variable in the words of the parameter servers.
+
+    Args:
+        name: the variable's name.
+        variable: the Keras variable.
+
+    Raises:
+        UserCodeError: it is none of Keras' own that they know.
+    """
+    found = getattr(variable, "constraint", None)
+    if found is None:
+        return None
+    kind = type(found).__name__
+    if kind not in _KINDS or type(found) is not getattr(keras.constraints, kind):
+        what = getattr(found, "__name__", None) or kind
+        raise UserCodeError(
+            f"the weight {name} has the constraint {what}, which parameter servers cannot carry out",
+            fix=f"use one of {', '.join(HONOURED)} of tf.keras.constraints, or constrain a copy of it in call",
+        )
+    word, numbers = _KINDS[kind]
+    if word == "non_neg":
+        return ConstraintSpec(word)
+    params = {number: float(getattr(found, number)) for number in numbers}
+    return ConstraintSpec(word, _axes(found.axis, len(variable.shape)), params | {"epsilon": keras.backend.epsilon()})
+
+
+@contextlib.contextmanager
+def unassigned(variables: Mapping[str, Any]) -> Iterator[None]:
+    """A context in which the model is called, and must leave its trained weights alone.
+
+    Args:
+        variables: the trained ``tf.Variable`` objects by name.
+
+    Raises:
+        UserCodeError: inside, something assigned to one of them.
+    """
+    for name, variable in variables.items():
+        for write in _WRITES:
+            setattr(variable, write, _refusal(name))
+    try:
+        yield
+    finally:
+        for variable in variables.values():
+            for write in _WRITES:
+                delattr(variable, write)
+
+
+def _refusal(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise UserCodeError(
+            f"the model assigns to the trained weight {name} while it is called",
+            fix="compute the changed weight without storing it, or keep it in a weight made with trainable=False; "
+            "layers such as SpectralNormalization, which store it, cannot be trained here",
+        )
+
+    return refuse
+
+
+def _axes(axis: Any, rank: int) -> tuple[int, ...]:
+    """Axes counted from 0; None is all of them."""
+    if axis is None:
+        return tuple(range(rank))
+    given = axis if isinstance(axis, list | tuple) else [axis]
+    return tuple(int(one) % rank for one in given)
