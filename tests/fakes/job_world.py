@@ -365,7 +365,7 @@ class World:
             100.0,
             self.servers[0].version if 0 in self.servers else 0,
             ((worker.steps, 0.5),),
-            "training" if worker.work else "waiting",
+            "training" if worker.work and worker.position > worker.work[0].task.id.start else "waiting",
             0.1,
         )
         directive, lost = finish(self.desk.heartbeat(beat, worker.owner))
@@ -429,6 +429,11 @@ class World:
     def go_wrong(self, worker: SimWorker, one: Handed, wrong: str) -> None:
         if wrong == "crash":
             self.exit(worker.id, -11)
+            return
+        if wrong == "hang":
+            return
+        if wrong == "silence":
+            worker.frozen_until = float("inf")
             return
         call = self.desk.fail(worker.owner, wrong, "boom", "mend it", "Traceback", one.task.id, str(one.lease.token))
         try:

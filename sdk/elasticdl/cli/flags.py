@@ -60,6 +60,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
         "max_workers",
         "num_ps",
         "priority",
+        "progress_timeout_s",
         "worker_memory_mib",
         "ps_memory_mib",
         "distribution_strategy",

@@ -76,7 +76,7 @@ class JobRunner:
         self._launcher = launcher
         self._make_queue = make_queue
         self._stop = stop
-        self._limits = limits or Limits(recovery_s=settings.recovery_s)
+        self._limits = limits
         self._quit_at_once = quit_at_once
         self._token = OwnToken(settings)
         self._api = ApiClient(settings.api_url, settings.job_id, self._token)
@@ -199,7 +199,8 @@ class JobRunner:
         problem: ElasticDLError | None,
     ) -> None:
         settings, spec = self._settings, setup.spec
-        machine = JobMachine(setup, self._limits)
+        limits = self._limits or Limits(recovery_s=settings.recovery_s, stuck_s=float(spec.progress_timeout_s))
+        machine = JobMachine(setup, limits)
         addresses = [self._processes.address(Role.PS, index) for index in range(spec.num_ps)]
         control = ServerControl(addresses, self._token)
         stack.push_async_callback(control.close)

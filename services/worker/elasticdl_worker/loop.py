@@ -150,7 +150,9 @@ class TaskLoop:
 
     def _step(self, lease: LeasedTask, what: Any) -> None:
         self._begin(lease)
-        self._session.progress.phase("draining" if self._session.drain.is_set() else "training")
+        # The first step is traced and compiled, which may take longer than any record.
+        phase = "compiling" if self._on_first_step is not None else "training"
+        self._session.progress.phase("draining" if self._session.drain.is_set() else phase)
         self._engine.train(what)
         if self._on_first_step is not None:
             self._on_first_step()
@@ -159,7 +161,7 @@ class TaskLoop:
         self._failures = 0
         if self._engine.ordered:
             shard = lease.task.shard
-            self._session.progress.hold(lease.token, min(shard.start + self._done, shard.end))
+            self._session.progress.advance(lease.token, min(shard.start + self._done, shard.end))
 
     def _complete(self, lease: LeasedTask) -> None:
         shard = lease.task.shard

@@ -54,10 +54,24 @@ class Progress:
         with self._lock:
             self._phase = name
 
-    def hold(self, token: str, position: int) -> None:
-        """Takes a task into the list, or moves its position."""
+    def idle(self) -> None:
+        """Says that the worker waits for work, if it has none."""
         with self._lock:
+            if not self._positions:
+                self._phase = "waiting"
+
+    def hold(self, token: str, position: int) -> None:
+        """Takes a task into the list."""
+        with self._lock:
+            if not self._positions and self._phase in ("starting", "waiting"):
+                self._phase = "reading"
             self._positions[token] = position
+
+    def advance(self, token: str, position: int) -> None:
+        """Moves the position of a task, if it is still in the list."""
+        with self._lock:
+            if token in self._positions:
+                self._positions[token] = position
 
     def drop(self, token: str) -> None:
         """Takes a task off the list."""

@@ -165,6 +165,8 @@ class Session:
                 _log.warning("heartbeat unanswered", seconds=round(away, 1))
             else:
                 self._lost.update(answer.lost)
+                for token in answer.lost:
+                    self.progress.drop(token)
                 self.token = answer.token or self.token
                 if answer.directive == "drain":
                     self.request_drain()
@@ -201,7 +203,7 @@ class Session:
                 self.finished.set()
             if self.drain.is_set() or self.finished.is_set():
                 return None
-            self.progress.phase("waiting")
+            self.progress.idle()
             try:
                 await asyncio.wait_for(self._wake.wait(), timeout=max(answer.wait_s, 0.05))
             except TimeoutError:

@@ -132,6 +132,8 @@ class JobSpec:
         min_workers: the job starts only when this many fit.
         max_workers: the job never has more.
         priority: higher goes first; -1000 to 1000.
+        progress_timeout_s: a worker that holds a task and processes no record of it for so many seconds, or ten times
+            its slowest usual minibatch if that is longer, is replaced; a task that holds up three fails the job.
         worker_memory_mib: memory limit of a worker in MiB; 0 for none.
         ps_memory_mib: memory limit of a PS in MiB; 0 for none.
         envs: environment variables for the workers.
@@ -192,6 +194,7 @@ class JobSpec:
     min_workers: int = 1
     max_workers: int = 1
     priority: int = 0
+    progress_timeout_s: int = 60
     worker_memory_mib: int = 0
     ps_memory_mib: int = 0
     envs: dict[str, str] = field(default_factory=dict)
@@ -435,6 +438,7 @@ _AT_LEAST = {
     "keep_checkpoint_max": 0,
     "min_workers": 1,
     "max_workers": 1,
+    "progress_timeout_s": 1,
     "worker_memory_mib": 0,
     "ps_memory_mib": 0,
     "seed": 0,

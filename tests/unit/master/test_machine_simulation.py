@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.ports.launcher import ProcessState, Role
 from elasticdl_core.task import Shard, TaskType
+from elasticdl_master.state import events as ev
 from elasticdl_master.state.status import status_of
 from tests.fakes.job_world import World
 
@@ -314,6 +316,67 @@ def test_a_task_that_ends_its_workers_fails_the_job() -> None:
         run(world, ended)
         assert world.state is JobState.FAILED
         assert "SIGSEGV" in world.detail["message"]
+
+
+@pytest.mark.parametrize("how", ["hang", "silence"])
+@pytest.mark.parametrize("first_record", [True, False])
+def test_a_task_that_holds_workers_up_is_found_and_named(how: str, first_record: bool) -> None:
+    for seed in range(5):
+        world = make_world(seed)
+        at = [15, 17][not first_record]
+        world.user_code = lambda task, position, at=at: how if task.index == 2 and position >= at else ""
+        world.shards = [Shard("a", 3, 60)]
+        world.start_master()
+        began = world.now
+        run(world, ended)
+        assert world.state is JobState.FAILED
+        # A worker that leaves may have returned the front of the task that it had done.
+        # One that falls silent may not have told how far it had come.
+        known = f"({at}|15)" if how == "silence" else str(at)
+        expected = rf"3 workers made no progress at record {known} of task t:0:2:(15|{at}):21 \(.* to 21 of a\)"
+        assert re.fullmatch(expected, world.detail["message"])
+        stuck = [event for event in world.events if event.kind == "worker_stuck"]
+        assert all(event.detail["task"].startswith("t:0:2:") for event in stuck[-3:])
+        assert world.now - began < 400.0
+        assert not living(world, Role.WORKER)
+
+
+def test_a_task_that_held_up_a_worker_is_told_in_the_status_until_it_is_done() -> None:
+    world = make_world(3)
+    told = []
+    world.user_code = lambda task, position: "hang" if task.index == 4 and len(told) < 1 else ""
+    world.start_master()
+
+    def until(world: World) -> bool:
+        trouble = status_of(world.machine)["degraded"] if world.machine is not None else None
+        if trouble and "made no progress" in trouble and trouble not in told:
+            told.append(trouble)
+        return ended(world)
+
+    run(world, until)
+    assert world.state is JobState.SUCCEEDED
+    assert told
+    assert "1 worker made no progress at record" in told[0]
+    assert len(told) == 1
+
+
+def test_slow_minibatches_are_no_hang() -> None:
+    world = make_world(1)
+    world.start_master()
+    run(world, lambda world: bool(world.workers) and any(w.work for w in world.workers.values()))
+    pool, since = world.machine.workers, world.now
+    worker = next(w for w in pool.living if w.leases)
+
+    def why(phase: str, step_p95_s: float, seconds: float) -> str:
+        beat = ev.Heartbeat(worker.index, worker.incarnation, phase=phase, step_p95_s=step_p95_s)
+        world.machine.handle(beat, since)
+        worker.last_heartbeat = since + seconds
+        return next((reason for one, reason in pool.overdue(since + seconds, watch=True) if one is worker), "")
+
+    assert why("compiling", 0.0, 300.0) == ""
+    assert why("training", 30.0, 290.0) == ""
+    assert why("training", 30.0, 310.0) == "made no progress for 310 s while training"
+    assert why("waiting", 0.1, 61.0) == "made no progress for 61 s while waiting"
 
 
 def test_corrupt_data_fails_the_job_at_once() -> None:

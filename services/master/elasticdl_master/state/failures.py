@@ -26,6 +26,7 @@ class FailureBook:
     _unexplained: dict[Key, int] = field(default_factory=dict)
     _failures: dict[Key, list[int]] = field(default_factory=dict)
     _deaths: dict[Key, int] = field(default_factory=dict)
+    _held_up: dict[Key, tuple[int, TaskId, int]] = field(default_factory=dict)
 
     def user_failed(self, task: TaskId, worker: int, *, alone: bool) -> bool:
         """User code raised on a task. Returns whether that condemns it.
@@ -56,6 +57,22 @@ class FailureBook:
         key = _key(task)
         self._deaths[key] = self._deaths.get(key, 0) + 1
         return self._deaths[key] >= self.limits.user_failures
+
+    def held_up(self, task: TaskId, position: int) -> bool:
+        """A worker made no progress on a task; ``position`` is as far as it got. Returns whether that condemns it."""
+        key = _key(task)
+        count = self._held_up[key][0] + 1 if key in self._held_up else 1
+        self._held_up[key] = count, task, position
+        return count >= self.limits.stuck_workers
+
+    def done(self, task: TaskId) -> None:
+        """A task, or a part of one, is done: what held it up is over."""
+        self._held_up.pop(_key(task), None)
+
+    @property
+    def suspect(self) -> tuple[int, TaskId, int] | None:
+        """The task that has held up most workers: how many, the task, as far as the last one got."""
+        return max(self._held_up.values(), default=None)
 
 
 def _key(task: TaskId) -> Key:

@@ -22,7 +22,7 @@ from elasticdl_master.state.ending import Directive
 from elasticdl_master.state.evaluations import Evaluation
 from elasticdl_master.state.servers import Phase
 from elasticdl_master.state.taking_over import TakingOver
-from elasticdl_master.state.workers import Death, describe_exit
+from elasticdl_master.state.workers import Death, Worker, describe_exit
 
 
 class JobMachine(TakingOver):
@@ -194,6 +194,7 @@ class JobMachine(TakingOver):
             self._single_done(task, event.result, now)
 
     def _main_done(self, task: TaskId) -> None:
+        self.failures.done(task)
         if task.round == self.work.round.number and self.work.main.holds(task):
             self.work.round.mark(task)
             self._emit(do.MarkDone([task]))
@@ -259,9 +260,37 @@ class JobMachine(TakingOver):
         watch = self.servers.ready and not self.servers.silent and not self.store_trouble
         for worker, reason in self.workers.overdue(now, watch=watch):
             if reason:
-                worker.stuck = True
-                self._tell("worker_stuck", f"{worker.owner} {reason}; it is replaced")
+                self._held_up(worker, reason)
             self._out += self.workers.stop(worker, self.limits.leave_s)
+
+    def _held_up(self, worker: Worker, reason: str) -> None:
+        """A worker makes no progress: it is replaced, and the task that it had is to blame if that happens again."""
+        worker.stuck = True
+        if worker.in_hand is None:
+            self._tell("worker_stuck", f"{worker.owner} {reason}; it is replaced")
+            return
+        task, position = worker.in_hand
+        where = self.place_of(task, position)
+        self._tell(
+            "worker_stuck", f"{worker.owner} {reason}, at {where}; it is replaced", task=str(task), position=position
+        )
+        if not self.failures.held_up(task, position):
+            return
+        self.failures.quarantined.add(task)
+        self._emit(do.Quarantine(task))
+        self._fail(
+            f"{self.limits.stuck_workers} workers made no progress at {where}",
+            fix="look at these records, and at the code that reads them and trains on them; "
+            "raise progress_timeout_s if they only take long",
+            where=f"task {task}",
+        )
+
+    def place_of(self, task: TaskId, position: int) -> str:
+        """A place in a task, for people."""
+        if not task.records:
+            return f"task {task}"
+        name = self.work.shard_of(task).name
+        return f"record {position} of task {task} (records {task.start} to {task.end} of {name})"
 
 
 _STAFFED = (ev.TasksLeased, ev.TaskReported)

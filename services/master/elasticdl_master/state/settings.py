@@ -16,8 +16,10 @@ class Limits:
         leave_s: how long a process told to stop has before it is killed.
         start_s: how long a worker may take from its start to its first step.
         silent_s: how long a worker's heartbeats may be missing before it is replaced.
-        stuck_s: least time without progress on a task after which a worker is replaced.
+        stuck_s: least time without a record of a task in hand after which a worker is replaced; the job's
+            ``progress_timeout_s`` where it is run.
         stuck_steps: the same in multiples of its slowest usual step (95th percentile).
+        stuck_workers: workers that one task has held up that condemn it.
         export_s: how long a task that is no pass over records may take.
         user_failures: failures of user code on one task that condemn it.
         infrastructure_failures: failures of one task for other reasons than user code that condemn it.
@@ -41,6 +43,7 @@ class Limits:
     silent_s: float = 60.0
     stuck_s: float = 60.0
     stuck_steps: float = 10.0
+    stuck_workers: int = 3
     export_s: float = 1800.0
     user_failures: int = 3
     infrastructure_failures: int = 10

@@ -97,6 +97,10 @@ def _tasks_done(machine: JobMachine) -> int:
 def _degraded(machine: JobMachine, trouble: str) -> str | None:
     if machine.store_trouble:
         return f"the task queue is away: {machine.store_trouble}"
+    suspect = machine.failures.suspect
+    if suspect is not None and machine.ending is None:
+        count, task, position = suspect
+        return f"{count} worker{'s' * (count > 1)} made no progress at {machine.place_of(task, position)}"
     if machine.save_trouble:
         return f"no checkpoint can be written: {machine.save_trouble}"
     if machine.servers.silent and machine.ending is None:

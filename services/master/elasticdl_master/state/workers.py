@@ -8,15 +8,14 @@ import signal
 from dataclasses import dataclass, field
 
 from elasticdl_core.ports.launcher import ProcessState, ProcessStatus, Role
-from elasticdl_core.task import Lease, TaskId
+from elasticdl_core.task import Lease, TaskId, TaskType
 from elasticdl_master.state.events import Heartbeat
 from elasticdl_master.state.instructions import Instruction, LaunchWorker, TerminateWorker
 from elasticdl_master.state.settings import Limits
 
 EXIT_UNREACHABLE = 70
 """Exit code of a worker whose master or PS stayed away: no fault of the user's code."""
-_IDLE_PHASES = frozenset({"waiting", "draining"})
-_LONG_PHASES = frozenset({"exporting", "starting"})
+_LONG_PHASES = frozenset({"starting", "compiling"})
 
 
 class WorkerState(enum.StrEnum):
@@ -61,7 +60,7 @@ class Worker:
     finished: bool = False
     stuck: bool = False
     leave_at: float = float("inf")
-    progress: tuple[object, ...] = ()
+    taken: tuple[TaskId, int] | None = None
     positions: dict[str, int] = field(default_factory=dict)
     leases: dict[str, TaskId] = field(default_factory=dict)
 
@@ -69,6 +68,13 @@ class Worker:
     def owner(self) -> str:
         """Name in leases and traces."""
         return f"{Role.WORKER}-{self.index}.{self.incarnation}"
+
+    @property
+    def in_hand(self) -> tuple[TaskId, int] | None:
+        """The task that it works on, or had when it was last heard of, and the record up to which it got."""
+        if self.taken is not None:
+            return self.taken
+        return next(((task, self.positions.get(token, task.start)) for token, task in self.leases.items()), None)
 
     @property
     def staying(self) -> bool:
@@ -144,13 +150,14 @@ class WorkerPool:
         if worker is None:
             return None
         worker.phase, worker.step_p95_s = beat.phase, beat.step_p95_s
+        # Only records count: of the tasks in hand, or trained in whatever order. A new task or phase is no progress.
+        further = any(at > worker.positions.get(token, at) for token, at in beat.positions.items())
+        if further or (beat.records, beat.steps) != (worker.records, worker.steps) or not worker.leases:
+            worker.last_progress, worker.taken = now, None
         worker.records, worker.steps = beat.records, beat.steps
         worker.samples_per_second = beat.samples_per_second
         worker.model_version = max(worker.model_version, beat.model_version)
         worker.positions = dict(beat.positions)
-        progress = (beat.records, beat.steps, beat.phase, tuple(sorted(beat.positions.items())))
-        if progress != worker.progress or beat.phase in _IDLE_PHASES or not worker.leases:
-            worker.progress, worker.last_progress = progress, now
         return worker
 
     def leased(self, leases: list[Lease] | tuple[Lease, ...]) -> None:
@@ -174,6 +181,7 @@ class WorkerPool:
         worker = self.by_owner(owner)
         if worker is None or token not in worker.leases:
             return 0
+        worker.taken = worker.in_hand
         task = worker.leases.pop(token)
         done = max(0, worker.positions.get(token, task.start) - task.start)
         self.duplicates += done
@@ -282,9 +290,9 @@ class WorkerPool:
         if now - worker.last_heartbeat > self.limits.silent_s:
             return f"sent no heartbeat for {now - worker.last_heartbeat:.0f} s"
         allowed = max(self.limits.stuck_s, self.limits.stuck_steps * worker.step_p95_s)
-        if worker.phase == "exporting":
-            allowed = self.limits.export_s
-        elif worker.phase in _LONG_PHASES or not worker.steps:
+        if any(task.type is TaskType.EXPORT for task in worker.leases.values()):
+            allowed = max(allowed, self.limits.export_s)
+        elif worker.phase in _LONG_PHASES or not any(task.records for task in worker.leases.values()):
             allowed = max(allowed, self.limits.start_s)
         if worker.leases and now - worker.last_progress > allowed:
             return f"made no progress for {now - worker.last_progress:.0f} s while {worker.phase or 'working'}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from elasticdl_worker.predictions import PredictionSink
 from elasticdl_worker.session import Session
 from elasticdl_worker.trainers.tensorflow.callbacks import callbacks_of
 from elasticdl_worker.trainers.tensorflow.framework import keras_version
-from elasticdl_worker.trainers.tensorflow.input import InputPipeline
+from elasticdl_worker.trainers.tensorflow.input import InputPipeline, Minibatch
 from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.metrics import Metrics
 from elasticdl_worker.trainers.tensorflow.model import BuildOptions, PreparedModel, build_model
@@ -72,6 +72,7 @@ class TensorFlowEngine:
         self._sink: PredictionSink | None = None
         self._stream: Stream | None = None
         self._callbacks: list[Any] = []
+        self._compiled: set[Mode] = set()
 
     @property
     def version(self) -> int:
@@ -258,8 +259,7 @@ class TensorFlowEngine:
         metrics.reset()
         payload = json.loads(lease.task.payload or "{}")
         pin = int(payload.get("pin", lease.task.id.round))
-        batches = self._pipeline(Mode.EVALUATION).minibatches(lease.task.shard)
-        seen = self._trainer.evaluate(batches, metrics, pin)
+        seen = self._trainer.evaluate(self._followed(lease, Mode.EVALUATION, "evaluating"), metrics, pin)
         return lease.task.shard.records, {"states": metrics.state(), "records": seen}
 
     def _summarise(self, lease: LeasedTask) -> tuple[int, dict[str, Any]]:
@@ -272,9 +272,21 @@ class TensorFlowEngine:
             self._sink = PredictionSink(self._module, Path(output), self._worker_index)
         before = {file["path"] for file in self._sink.files()}
         with self._sink.task(lease.task.shard) as write:
-            self._trainer.predict(self._pipeline(Mode.PREDICTION).minibatches(lease.task.shard), write)
+            self._trainer.predict(self._followed(lease, Mode.PREDICTION, "predicting"), write)
         files = [file for file in self._sink.files() if file["path"] not in before]
         return lease.task.shard.records, {"files": files}
+
+    def _followed(self, lease: LeasedTask, mode: Mode, phase: str) -> Iterator[Minibatch]:
+        """The minibatches of a task; the master hears how far it is, and when the first one ever is compiled."""
+        progress, shard = self._session.progress, lease.task.shard
+        position = shard.start
+        for batch in self._pipeline(mode).minibatches(shard):
+            progress.phase(phase if mode in self._compiled else "compiling")
+            yield batch
+            self._compiled.add(mode)
+            progress.phase(phase)
+            position = min(position + batch.records, shard.end)
+            progress.advance(lease.token, position)
 
     def _list_shards(self, lease: LeasedTask) -> tuple[int, dict[str, Any] | None]:
         payload = json.loads(lease.task.payload or "{}")

@@ -38,6 +38,7 @@ _INHERITED = frozenset(
         "ELASTICDL_FAILPOINTS",
         "ELASTICDL_LOG_FORMAT",
         "ELASTICDL_LOG_LEVEL",
+        "ELASTICDL_RECOVERY_S",
     }
 )
 _INHERITED_PREFIXES = ("LC_", "PYTHON")
