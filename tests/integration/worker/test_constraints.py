@@ -93,13 +93,16 @@ def optimizer():
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("model(constraint=NonNeg())", "the weight out/kernel has the constraint NonNeg, which parameter servers"),
-        ("model(constraint=lambda w: w)", "the weight out/kernel has the constraint <lambda>, which"),
+        ("model(constraint=NonNeg())", "the constraint NonNeg of the weight out/kernel is not among those"),
+        ("model(constraint=lambda w: w)", "the constraint <lambda> of the weight out/kernel is not among those"),
         (
             "model(tf.keras.layers.SpectralNormalization(tf.keras.layers.Dense(4, name='d')))",
-            "assigns to the trained weight .*kernel while it is called",
+            "what the model assigns to the trained weight .*kernel in call would be undone",
         ),
-        ("model(Storing(name='own'))", "the model assigns to the trained weight own/scale while it is called"),
+        (
+            "model(Storing(name='own'))",
+            "what the model assigns to the trained weight own/scale in call",
+        ),
     ],
     ids=["own constraint", "function", "SpectralNormalization", "own layer"],
 )

@@ -112,6 +112,28 @@ LAYERS = (
         "kernel_regularizer bias_regularizer activity_regularizer embeddings_regularizer",
         "are part of the loss in training; a layer `Embedding` with one keeps its weights in the model",
     ),
+    rows(
+        _LAYER,
+        _AS,
+        "NonNeg MaxNorm UnitNorm MinMaxNorm",
+        "as constraint of a weight is carried out by the parameter servers after each update",
+    ),
+    rows(
+        _LAYER,
+        _NO,
+        "constraint",
+        "is not among those that parameter servers carry out after an update",
+        "use one of NonNeg, MaxNorm, UnitNorm, MinMaxNorm of tf.keras.constraints, or constrain a copy of the weight "
+        "in call",
+    ),
+    rows(
+        _LAYER,
+        _NO,
+        "assign",
+        "would be undone by the next pull, as the parameter servers own what is trained",
+        "compute the changed weight without storing it, or keep it in a weight made with trainable=False; layers "
+        "that store it, such as SpectralNormalization, cannot be trained here",
+    ),
     rows(_LAYER, _YES, "trainable=False", "keeps weights as they are; they are shared as state and exported"),
     rows(
         _LAYER,

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from elasticdl_core.errors import UserCodeError
+from elasticdl_core.contract import Subject, refusal
 from elasticdl_core.model import ConstraintSpec
 from elasticdl_worker.trainers.tensorflow.framework import keras
 
@@ -20,8 +20,6 @@ _KINDS = {
     "UnitNorm": ("unit_norm", ()),
     "MinMaxNorm": ("min_max_norm", ("min_value", "max_value", "rate")),
 }
-HONOURED = tuple(_KINDS)
-"""Keras' constraints that the parameter servers carry out."""
 _WRITES = ("assign", "assign_add", "assign_sub", "scatter_update", "scatter_add", "scatter_sub", "scatter_nd_update")
 
 
@@ -41,10 +39,7 @@ def constraint_of(name: str, variable: Any) -> ConstraintSpec | None:
     kind = type(found).__name__
     if kind not in _KINDS or type(found) is not getattr(keras.constraints, kind):
         what = getattr(found, "__name__", None) or kind
-        raise UserCodeError(
-            f"the weight {name} has the constraint {what}, which parameter servers cannot carry out",
-            fix=f"use one of {', '.join(HONOURED)} of tf.keras.constraints, or constrain a copy of it in call",
-        )
+        raise refusal(Subject.LAYER, "constraint", f"the constraint {what} of the weight {name}")
     word, numbers = _KINDS[kind]
     if word == "non_neg":
         return ConstraintSpec(word)
@@ -75,11 +70,7 @@ def unassigned(variables: Mapping[str, Any]) -> Iterator[None]:
 
 def _refusal(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise UserCodeError(
-            f"the model assigns to the trained weight {name} while it is called",
-            fix="compute the changed weight without storing it, or keep it in a weight made with trainable=False; "
-            "layers such as SpectralNormalization, which store it, cannot be trained here",
-        )
+        raise refusal(Subject.LAYER, "assign", f"what the model assigns to the trained weight {name} in call")
 
     return refuse
 

@@ -19,7 +19,7 @@ from elasticdl_worker.trainers.tensorflow.optimizers import (
     learning_rate_of,
     with_rate,
 )
-from elasticdl_worker.trainers.tensorflow.programs import Programs
+from elasticdl_worker.trainers.tensorflow.programs import Programs, summed
 
 
 class LocalTrainer:
@@ -110,7 +110,7 @@ class LocalTrainer:
             loss, _ = self._programs.compute(features, labels, scope)
         trained = self._trained()
         gradients = tape.gradient(loss, [raw_variable(variable) for variable in trained])
-        pairs = [(g, v) for g, v in zip(gradients, trained, strict=True) if g is not None]
+        pairs = [(summed(g), v) for g, v in zip(gradients, trained, strict=True) if g is not None]
         self._optimizer.apply_gradients(pairs)
         return loss
 

@@ -247,6 +247,18 @@ class Programs:
         return Compiled(forward, (self.model.features_spec, rows, inverse))
 
 
+def summed(gradient: Any) -> Any:
+    """A gradient in which the parts of equal ids are one: what ``_merged`` does, without the rows that have none.
+
+    Keras 3 on TensorFlow leaves them apart, and its optimizers then square and clip each by itself.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    ids, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(ids))
+    return tf.IndexedSlices(values, ids, gradient.dense_shape)
+
+
 def _merged(gradient: Any, source: Any) -> Any:
     """A gradient as a dense tensor; the parts of rows that occur more than once are summed."""
     if not isinstance(gradient, tf.IndexedSlices):
