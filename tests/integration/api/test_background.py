@@ -216,6 +216,51 @@ async def test_a_master_that_keeps_failing_fails_the_job_with_a_growing_back_off
     assert delays == [0, 1, 2, 4, 8]
 
 
+async def _failures(api: Api, job_id: str) -> int:
+    (row,) = await _sql(api, "SELECT master_failures FROM jobs WHERE id = :id", id=job_id)
+    return int(row[0])
+
+
+async def test_progress_forgives_the_masters_that_were_lost_on_the_way_but_only_new_progress(api: Api) -> None:
+    job_id = await _launched(api)
+    watchdog = Watchdog(api.services.intents, api.launcher)
+
+    async def lose_master(incarnation: int) -> None:
+        api.launcher.finish(_master(job_id, incarnation), 1)
+        await watchdog.step()
+        await _sql(api, "UPDATE launch_intents SET deliver_after = now()")
+        await Relay(api.services.intents, api.launcher).step()
+
+    async def reach(incarnation: int, records: int) -> None:
+        master = api.master(job_id, incarnation)
+        await master.lease()
+        await master.heartbeat(status={"progress": {"records_done": records}})
+
+    for incarnation in range(1, 2 * MAX_FAILURES):
+        await lose_master(incarnation)
+        assert await _failures(api, job_id) == 1
+        await reach(incarnation + 1, 100 * incarnation)
+        assert await _failures(api, job_id) == 0
+    assert (await api.job(job_id))["state"] == "RUNNING"
+    for incarnation in range(2 * MAX_FAILURES, 3 * MAX_FAILURES):
+        await lose_master(incarnation)
+        await reach(incarnation + 1, 500)  # less than it once was: the same work again
+    assert await _failures(api, job_id) == MAX_FAILURES
+    await lose_master(3 * MAX_FAILURES)
+    assert (await api.job(job_id))["state"] == "FAILED"
+
+
+async def test_planned_stops_never_fail_a_job(api: Api) -> None:
+    job_id = await _launched(api)
+    watchdog = Watchdog(api.services.intents, api.launcher)
+    for incarnation in range(1, 2 * MAX_FAILURES):
+        api.launcher.finish(_master(job_id, incarnation), 0)
+        await watchdog.step()
+        await Relay(api.services.intents, api.launcher).step()
+    assert (await api.job(job_id))["state"] == "RUNNING"
+    assert await _failures(api, job_id) == 0
+
+
 async def test_failures_long_ago_are_forgiven(api: Api) -> None:
     job_id = await _launched(api)
     await _sql(

@@ -17,11 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticdl_api import files, schemas
-from elasticdl_api.background.watchdog import LEASE_GRACE_S, MAX_FAILURES, START_GRACE_S, Action, judge
+from elasticdl_api.background.loops import EVERY_S
+from elasticdl_api.background.watchdog import (
+    LEASE_GRACE_S,
+    MAX_FAILURES,
+    RETURN_GRACE_S,
+    START_GRACE_S,
+    Action,
+    judge,
+)
 from elasticdl_api.problems import MalformedError
 from elasticdl_api.settings import Settings
 from elasticdl_api.store.intents import Watched
-from elasticdl_api.store.masters import completed_rounds
+from elasticdl_api.store.masters import LEASE_S, completed_rounds
 from elasticdl_api.store.records import JobRecord
 from elasticdl_api.values import clean, parse_json
 from elasticdl_core.errors import InvalidInputError, NotFoundError
@@ -53,6 +61,8 @@ def _process(state: ProcessState = ProcessState.RUNNING, code: int | None = None
 
 
 DEAD = _process(ProcessState.EXITED, 1)
+LEFT = _process(ProcessState.EXITED, 0)
+TAKEN_ALONG = ProcessStatus(DEAD.id, ProcessState.EXITED, -9, "launcher_lost")
 SILENT = {"lease_alive": False}
 
 
@@ -72,6 +82,8 @@ SILENT = {"lease_alive": False}
         (_watched(**SILENT, lease_incarnation=1), _process(ProcessState.PENDING), START_GRACE_S, Action.REPLACE),
         (_watched(recent_failures=MAX_FAILURES - 1), DEAD, 0, Action.REPLACE),
         (_watched(recent_failures=MAX_FAILURES), DEAD, 0, Action.CONCLUDE),
+        (_watched(recent_failures=MAX_FAILURES), LEFT, 0, Action.REPLACE),
+        (_watched(recent_failures=MAX_FAILURES), TAKEN_ALONG, 0, Action.REPLACE),
         (_watched(state="STARTING", desired="evict"), DEAD, 0, Action.CONCLUDE),
         (_watched(state="RUNNING", desired="suspend"), DEAD, 0, Action.REPLACE),
         (_watched(state="CANCELLING"), _process(), 0, Action.WAIT),
@@ -84,6 +96,25 @@ def test_judge(watched: Watched, process: ProcessStatus | None, wrong_s: float, 
     verdict = judge(watched, process, wrong_s)
     assert verdict.action is action
     assert bool(verdict.reason) == (action is not Action.NOTHING)
+
+
+@pytest.mark.parametrize("process", [LEFT, TAKEN_ALONG])
+@pytest.mark.parametrize("before", [0, 3, MAX_FAILURES])
+def test_a_master_that_left_as_told_costs_nothing(process: ProcessStatus, before: int) -> None:
+    verdict = judge(_watched(recent_failures=before), process, 0)
+    assert (verdict.action, verdict.failures, verdict.delay_s) == (Action.REPLACE, before, 0.0)
+
+
+def test_after_the_api_was_away_masters_have_longer_to_be_heard() -> None:
+    silent = _watched(**SILENT)
+    assert judge(silent, _process(), LEASE_GRACE_S, returned=True).action is Action.WAIT
+    assert judge(silent, _process(), RETURN_GRACE_S, returned=True).action is Action.REPLACE
+    assert judge(silent, DEAD, 0, returned=True).action is Action.REPLACE
+
+
+def test_a_silent_master_is_replaced_in_time() -> None:
+    """Its lease, the grace and the watchdog's pace leave 4 s of 15 for the start of the next one."""
+    assert LEASE_S + LEASE_GRACE_S + EVERY_S <= 11.0
 
 
 def test_the_back_off_grows_and_is_bounded() -> None:

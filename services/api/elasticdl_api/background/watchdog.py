@@ -19,9 +19,11 @@ from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessState, ProcessStatus, Role
 
 MAX_FAILURES = 5
-"""Masters replaced in a row before the job fails."""
-LEASE_GRACE_S = 10.0
-"""How long a lease may be seen expired. A restarted api gives all masters that long to be heard."""
+"""Masters lost in a row, without the job getting any further, before it fails."""
+LEASE_GRACE_S = 2.0
+"""How long a lease may be seen expired: the master is silent for that long more than the lease, 10 s in all."""
+RETURN_GRACE_S = 10.0
+"""The same after the api, its database or the launcher was away: all masters have that long to be heard again."""
 MISSING_GRACE_S = 5.0
 START_GRACE_S = 90.0
 """How long a new master may take to its lease (measured: under 2 s; a busy machine takes much longer)."""
@@ -62,13 +64,14 @@ class Verdict:
 _FINE = Verdict(Action.NOTHING)
 
 
-def judge(watched: Watched, process: ProcessStatus | None, wrong_s: float) -> Verdict:
+def judge(watched: Watched, process: ProcessStatus | None, wrong_s: float, *, returned: bool = False) -> Verdict:
     """Decides about the master of an active job.
 
     Args:
         watched: the job and its lease.
         process: the newest master's process; None if the launcher does not know it.
         wrong_s: seconds since the watchdog first saw what is wrong now.
+        returned: whether masters may have been unable to reach the api a moment ago.
     """
     job = watched.job
     alive = process is not None and process.state is not ProcessState.EXITED
@@ -82,9 +85,9 @@ def judge(watched: Watched, process: ProcessStatus | None, wrong_s: float) -> Ve
     reason, patience = _complaint(watched, process, alive)
     if not reason:
         return _FINE
-    if wrong_s < patience:
+    if wrong_s < (max(patience, RETURN_GRACE_S) if returned and patience else patience):
         return Verdict(Action.WAIT, reason)
-    return _replacement(watched, reason)
+    return _replacement(watched, reason, planned=_left_as_told(process))
 
 
 def _complaint(watched: Watched, process: ProcessStatus | None, alive: bool) -> tuple[str, float]:
@@ -103,15 +106,26 @@ def _complaint(watched: Watched, process: ProcessStatus | None, alive: bool) -> 
     return "the master did not take the job's lease in time", START_GRACE_S
 
 
-def _replacement(watched: Watched, reason: str) -> Verdict:
+def _left_as_told(process: ProcessStatus | None) -> bool:
+    """Whether a master ended because it, or its launcher, was told to: that says nothing against it."""
+    if process is None or process.state is not ProcessState.EXITED:
+        return False
+    return process.exit_code == 0 or process.reason == "launcher_lost"
+
+
+def _replacement(watched: Watched, reason: str, *, planned: bool) -> Verdict:
     job = watched.job
     if job.state == "STARTING" and job.desired in ("suspend", "evict"):
         # There is nothing to save yet, so no new master is needed only to stop.
         to = "SUSPENDED" if job.desired == "suspend" else "QUEUED"
         return Verdict(Action.CONCLUDE, f"{job.desired} was asked for; {reason}", to=to)
+    if planned:
+        return Verdict(Action.REPLACE, reason, failures=watched.recent_failures)
     failures = watched.recent_failures + 1
     if failures > MAX_FAILURES:
-        return Verdict(Action.CONCLUDE, f"the master failed {failures} times in a row; last: {reason}", to="FAILED")
+        return Verdict(
+            Action.CONCLUDE, f"the master failed {failures} times without any progress; last: {reason}", to="FAILED"
+        )
     delay_s = 0.0 if failures == 1 else min(2.0 ** (failures - 2), 16.0)
     return Verdict(Action.REPLACE, reason, delay_s=delay_s, failures=failures)
 
@@ -130,6 +144,7 @@ class Watchdog:
         self._launcher = launcher
         self._clock = clock
         self._wrong_since: dict[tuple[str, int, str], float] = {}
+        self._returned_at: float | None = None
 
     async def step(self) -> None:
         """Looks at every active job once, and acts.
@@ -138,6 +153,8 @@ class Watchdog:
             UnavailableError: the database or the launcher is down. What was held against masters until now is
                 forgotten, for they may only have been unable to reach the api.
         """
+        if self._returned_at is None:
+            self._returned_at = self._clock()
         try:
             watched = await self._intents.watched()
             processes = {status.id: status for status in await self._launcher.list()} if watched else {}
@@ -146,7 +163,7 @@ class Watchdog:
                 await self._look_at(item, processes, since)
             self._wrong_since = since
         except UnavailableError:
-            self._wrong_since = {}
+            self._wrong_since, self._returned_at = {}, None
             raise
 
     async def _look_at(
@@ -157,11 +174,12 @@ class Watchdog:
     ) -> None:
         process_id = ProcessId(item.job.id, Role.MASTER, 0, item.job.master_incarnation)
         process = processes.get(process_id)
-        verdict = judge(item, process, 0.0)
+        returned = self._returned_at is None or self._clock() - self._returned_at < RETURN_GRACE_S
+        verdict = judge(item, process, 0.0, returned=returned)
         if verdict.action is Action.WAIT:
             key = (item.job.id, item.job.master_incarnation, verdict.reason)
             since[key] = self._wrong_since.get(key, self._clock())
-            verdict = judge(item, process, self._clock() - since[key])
+            verdict = judge(item, process, self._clock() - since[key], returned=returned)
         if verdict.action is Action.REPLACE:
             await self._replace(item, process_id, verdict)
         elif verdict.action is Action.CONCLUDE:

@@ -17,6 +17,7 @@ from elasticdl_api.store.records import ACTIVE, JobRecord
 from elasticdl_core.ports.launcher import ProcessId, Role
 
 _FORGIVEN = text("now() - interval '10 minutes'")
+"""A master that lived that long is forgiven its predecessors, even if the job got no further meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class Watched:
         lease_incarnation: incarnation of the last master that leased.
         delivered: whether the newest launch intent was delivered.
         outcome: how the delivery went; empty if it went well.
-        recent_failures: masters replaced in a row, none longer than ten minutes before the next.
+        recent_failures: masters lost in a row, none longer than ten minutes before the next, without the job getting
+            further than ever before meanwhile.
     """
 
     job: JobRecord

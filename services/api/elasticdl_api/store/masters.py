@@ -25,11 +25,12 @@ from elasticdl_core.errors import ConflictError, FencedError
 from elasticdl_core.job import LEGAL_TRANSITIONS, JobState
 from elasticdl_core.task import TaskId, TaskType
 
-LEASE_S = 10
+LEASE_S = 8
 _EXPIRY = text(f"now() + interval '{LEASE_S} seconds'")
 _AFTER_THE_END = {"SUSPENDED": "suspend", "QUEUED": "evict"}
 _MEASURED = ("throughput", "rescale_cost_s", "worker_seconds")
 """What a new master goes on measuring from."""
+_BIGINT = 2**63 - 1
 _STOPPED = frozenset({"SUSPENDED", "QUEUED", "SUCCEEDED", "FAILED", "CANCELLED"})
 """States that a master reports as its last word."""
 
@@ -103,8 +104,14 @@ class MasterStore:
         status: Mapping[str, Any],
         losses: Sequence[tuple[int, float, datetime | None]],
     ) -> dict[str, Any]:
-        """Extends the lease, records what the master says, answers what is wanted of it."""
+        """Extends the lease, records what the master says, answers what is wanted of it.
+
+        A job that is further than ever before forgives the masters that were lost on the way. What is done a second
+        time, after a return to a checkpoint, is no progress: a master that always dies at the same place is found.
+        """
         active = t.jobs.c.state.in_(ACTIVE)
+        reached = _records_done(status)
+        further = t.jobs.c.master_progress < reached
         given = type_coerce(dict(status), JSONB)
         query = (
             update(t.jobs)
@@ -113,6 +120,8 @@ class MasterStore:
                 # A master that begins tells what it has trouble with; the progress is the last one's until then.
                 status=given if "progress" in status else t.jobs.c.status.concat(given),
                 master_lease_expires_at=case((active, _EXPIRY), else_=t.jobs.c.master_lease_expires_at),
+                master_failures=case((further, 0), else_=t.jobs.c.master_failures),
+                master_progress=func.greatest(t.jobs.c.master_progress, reached),
             )
             .returning(t.jobs.c.state, t.jobs.c.desired, t.jobs.c.target_workers)
         )
@@ -240,6 +249,12 @@ class MasterStore:
         """The job."""
         async with self._database.transaction() as connection:
             return await _job(connection, job_id)
+
+
+def _records_done(status: Mapping[str, Any]) -> int:
+    progress = status.get("progress")
+    done = progress.get("records_done") if isinstance(progress, Mapping) else None
+    return done if isinstance(done, int) and not isinstance(done, bool) and 0 <= done <= _BIGINT else 0
 
 
 def completed_rounds(plan: Mapping[str, Any] | None, done: Iterable[str]) -> list[dict[str, int]]:

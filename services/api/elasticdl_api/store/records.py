@@ -34,7 +34,7 @@ class JobRecord:
         desired: what is asked of its master: run, suspend, cancel or evict.
         master_epoch: grows with each lease of a master; an older one is fenced.
         master_incarnation: the newest launch of a master.
-        master_failures: launches in a row that replaced a failed master.
+        master_failures: masters lost in a row, without the job getting further than ever before meanwhile.
         status: what the master reported last.
         error: why it failed: message, fix, traceback.
         created_at: when it was submitted.

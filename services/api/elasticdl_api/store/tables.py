@@ -63,6 +63,7 @@ jobs = Table(
     Column("master_incarnation", Integer, nullable=False, server_default=text("0")),
     Column("master_failures", Integer, nullable=False, server_default=text("0")),
     _at("master_failed_at", required=False),
+    Column("master_progress", BigInteger, nullable=False, server_default=text("0")),
     Column("status", JSONB, nullable=False, server_default=_NO_DETAIL),
     Column("error", JSONB),
     _at("created_at"),
