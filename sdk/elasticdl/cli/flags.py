@@ -43,6 +43,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
         "embedding_threshold_bytes",
         "eager",
         "xla",
+        "on_nan",
     ),
     "Data": ("training_data", "validation_data", "prediction_data", "data_reader_params"),
     "Work": (
@@ -131,6 +132,7 @@ _TRAINING_ONLY = frozenset(
         "keep_checkpoint_max",
         "export_formats",
         "xla",
+        "on_nan",
     }
 )
 _NOT_FOR: Mapping[JobType, frozenset[str]] = {

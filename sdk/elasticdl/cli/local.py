@@ -15,7 +15,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
-from elasticdl.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, count, duration, print_json, show_error
+from elasticdl.cli.output import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    count,
+    duration,
+    print_bold,
+    print_json,
+    show_error,
+    skipped_words,
+)
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.json_numbers import from_json
@@ -149,6 +159,8 @@ class PanelLocalView:
             )
         elif report["event"] == "evaluation":
             self._console.print(evaluation_words(report), markup=False)
+        elif report["event"] == "skipped":
+            self._console.print(f"skipped: {report['message']}", markup=False, style="bold yellow")
 
 
 class LineLocalView:
@@ -177,6 +189,8 @@ class LineLocalView:
                 self._next, self._pending = now + LINE_EVERY_S, None
         elif report["event"] == "evaluation":
             self._write(evaluation_words(report))
+        elif report["event"] == "skipped":
+            self._write(f"skipped: {report['message']}")
 
     def _write(self, line: str) -> None:
         self._stream.write(line + "\n")
@@ -223,5 +237,7 @@ def _conclude(last: Mapping[str, Any], code: int, as_json: bool) -> int:
 def _print_done(last: Mapping[str, Any]) -> None:
     metrics = "".join(f", {name} {value:.4g}" for name, value in from_json(last.get("metrics", {})).items())
     print(f"done: {last.get('records', 0):,} records, {last.get('steps', 0):,} steps{metrics}")
+    for skip in last.get("skipped", []):
+        print_bold(skipped_words(skip))
     for artifact in last.get("artifacts", []):
         print(f"  {artifact['path'] if isinstance(artifact, dict) else artifact}")

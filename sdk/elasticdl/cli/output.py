@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +81,21 @@ def _line(label: str, message: str, fix: str) -> Any:
 def print_json(data: Any) -> None:
     """Prints data as indented JSON on standard output."""
     sys.stdout.write(json.dumps(to_json(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def print_bold(line: str) -> None:
+    """Prints a line that must not be overlooked."""
+    from rich.text import Text
+
+    stdout().print(Text(line, style="bold yellow"))
+
+
+def skipped_words(entry: Mapping[str, Any]) -> str:
+    """An entry of ``skipped`` in one line."""
+    of = "validation: " if entry.get("of") == "validation" else ""
+    records = entry.get("records")
+    many = "an unknown number of records" if records is None else f"{records:,} record{'' if records == 1 else 's'}"
+    return f"skipped: {of}{many} passed over ({entry.get('reason')}), such as {entry.get('example')}"
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:

@@ -207,7 +207,10 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
             )  # fmt: skip
         if self._skip:
             good = [row for row in good if not any(map(_SURROGATE.search, row))]
-        self._count_skipped(len(rows) - len(good))
+        if len(good) < len(rows):
+            kept = {id(row) for row in good}
+            first = next(i for i, row in enumerate(rows) if id(row) not in kept)
+            self._count_skipped(len(rows) - len(good), path, low + first)
         return good
 
     def _parse(self, text: str, path: str, base: int) -> Iterator[list[str]]:

@@ -87,6 +87,7 @@ class FileDataReader(DataReader, Generic[IndexT]):
         refuse_unknown(self.reader_params, (*COMMON_PARAMS, *self.params), reader=self.kind)
         self._skip = take_choice(self.reader_params, "on_corrupt", ("fail", "skip"), "fail") == "skip"
         self._skipped = 0
+        self._skipped_example = ""
         self._skipped_lock = threading.Lock()
         self._damaged: dict[str, str] = {}
         self._indexes: BoundedCache[IndexT] = BoundedCache(max_weight=256)
@@ -154,9 +155,17 @@ class FileDataReader(DataReader, Generic[IndexT]):
             self._damaged[path] = reason
             _log.warning("%s: the rest of the file is left out: %s", path, reason)
 
-    def _count_skipped(self, records: int) -> None:
-        with self._skipped_lock:
-            self._skipped += records
+    @property
+    def skipped_example(self) -> str:
+        """Which record was passed over last."""
+        return self._skipped_example
+
+    def _count_skipped(self, records: int, path: str, first: int) -> None:
+        """Counts records as passed over; ``first`` is the index of the first of them."""
+        if records:
+            with self._skipped_lock:
+                self._skipped += records
+                self._skipped_example = f"record {first} of {path}"
 
     def _scan_checked(self, shard: ShardLike) -> Iterator[list[Record]]:
         total = self.count_records(shard.name)

@@ -122,3 +122,8 @@ class DataReader(abc.ABC):
     def skipped_records(self) -> int:
         """Records that were passed over as corrupt since this reader was made (``on_corrupt=skip``)."""
         return 0
+
+    @property
+    def skipped_example(self) -> str:
+        """Which record was passed over last, in words; empty if none was."""
+        return ""

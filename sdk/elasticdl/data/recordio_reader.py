@@ -78,6 +78,6 @@ class RecordIODataReader(FileDataReader[recordio.Index]):
                 except CorruptDataError:
                     if not self._skip:
                         raise
-                    self._count_skipped(high - low)
+                    self._count_skipped(high - low, path, chunk.first + low)
                     continue
                 yield records[low:high]

@@ -62,7 +62,10 @@ class TFRecordDataReader(FileDataReader[OffsetIndex]):
 
     def _scan(self, path: str, start: int, end: int) -> Iterator[list[Record]]:
         with files.open_for_reading(path) as file:
+            at = start
             for found in tfrecord.scan(file, path, self.index_of(path), start, end, skip=self._skip):
                 records = [record for record in found if record is not None]
-                self._count_skipped(len(found) - len(records))
+                if len(records) < len(found):
+                    self._count_skipped(len(found) - len(records), path, at + found.index(None))
+                at += len(found)
                 yield records

@@ -157,9 +157,9 @@ class MasterServicer:
 
     async def Fail(self, request: pb.FailRequest, caller: Claims) -> pb.FailResponse:
         """A worker cannot go on with a task, or at all."""
-        if request.kind not in ("user_code", "data", "infrastructure"):
+        if request.kind not in ("user_code", "nan", "data", "infrastructure"):
             raise InvalidInputError(
-                f"{request.kind!r} is no kind of failure", fix="give user_code, data or infrastructure"
+                f"{request.kind!r} is no kind of failure", fix="give user_code, nan, data or infrastructure"
             )
         await self._desk.fail(
             caller.owner,

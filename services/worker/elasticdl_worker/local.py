@@ -4,7 +4,9 @@
 
 - ``{"event": "progress", "records", "total", "epoch", "step", "loss", "samples_per_second"}``
 - ``{"event": "evaluation", "epoch", "step", "records", "metrics"}``; no metrics where no record was evaluated
-- ``{"event": "done", "artifacts", "metrics", "records", "steps"}``
+- ``{"event": "skipped", "message"}``: records were passed over
+- ``{"event": "done", "artifacts", "metrics", "records", "steps", "skipped"}``; ``skipped`` has one entry for each
+  reason: ``{"of": "main" | "validation", "reason", "records", "example"}``
 - ``{"event": "error", "message", "fix", "traceback"}``; the exit code is then 1.
 """
 
@@ -27,9 +29,10 @@ from elasticdl_core.early_stopping import EarlyStopping
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.json_numbers import to_json
+from elasticdl_core.skips import SkipReason, Skips, doublings, words
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.early_stopping import early_stopping_of
-from elasticdl_worker.losses import LossGuard
+from elasticdl_worker.losses import NanPolicy
 from elasticdl_worker.user_code import ModelModule, load_model_module
 
 Emit = Callable[[dict[str, Any]], None]
@@ -102,6 +105,8 @@ class _LocalRun:
         self._module = module
         self._emit = emit
         self._callbacks = callbacks_of(module, spec)
+        self._skips = Skips()
+        self._validation_skips = Skips()
 
     def train(self, output: Path) -> None:
         """Trains, evaluates at the end of each epoch (or every N steps), exports."""
@@ -116,7 +121,7 @@ class _LocalRun:
         check_optimizer(optimizer)
         trainer = self._trainer(pipeline, optimizer)
         evaluate = self._evaluator(trainer)
-        guard, stopping = LossGuard(), self._early_stopping()
+        policy, stopping = NanPolicy(spec.on_nan), self._early_stopping()
         limit = self._max_steps()
         shards = list(reader.create_shards())
         progress = _Progress(self._emit, spec.num_epochs * sum(shard.records for shard in shards))
@@ -127,17 +132,20 @@ class _LocalRun:
                 if limit and trainer.steps >= limit:
                     break
                 with module.guard("a training step", "check the shapes of features, labels and predictions"):
-                    loss = trainer.train(batch)
-                guard.check(loss, trainer.steps)
-                progress.advance(batch.records, epoch, trainer.steps, loss)
+                    step = trainer.train(batch)
+                if step.unsound:
+                    self._skip(policy.unsound(step.unsound, batch.where, batch.records, trainer.steps))
+                else:
+                    policy.sound()
+                progress.advance(batch.records, epoch, trainer.steps, step.loss)
                 if evaluate and spec.evaluation_steps and trainer.steps % spec.evaluation_steps == 0:
                     metrics, evaluated_at = evaluate(epoch), trainer.steps
-                    stopped = stopping.observe(metrics) if stopping else ""
+                    stopped = stopping.observe(metrics) if stopping and metrics else ""
                     if stopped:
                         break
             if evaluate and evaluated_at != trainer.steps:
                 metrics, evaluated_at = evaluate(epoch), trainer.steps
-                stopped = stopping.observe(metrics) if stopping else ""
+                stopped = stopping.observe(metrics) if stopping and metrics else ""
             if stopped or (limit and trainer.steps >= limit):
                 break
         progress.show()
@@ -147,9 +155,10 @@ class _LocalRun:
                 "event": "done",
                 "artifacts": artifacts,
                 "metrics": metrics,
-                "records": progress.records,
+                "records": progress.records - self._skips.count(SkipReason.NAN),
                 "steps": trainer.steps,
             }
+            | self._said()
         )
 
     def evaluate_only(self) -> None:
@@ -158,7 +167,7 @@ class _LocalRun:
         trainer = self._trainer(self._pipeline(reader, Mode.EVALUATION), None)
         evaluate = self._evaluator(trainer)
         metrics = evaluate(0) if evaluate else {}
-        self._emit({"event": "done", "artifacts": [], "metrics": metrics, "records": 0, "steps": 0})
+        self._emit({"event": "done", "artifacts": [], "metrics": metrics, "records": 0, "steps": 0} | self._said())
 
     def predict(self, output: Path) -> None:
         """Predicts with a checkpoint."""
@@ -178,9 +187,13 @@ class _LocalRun:
                         predictions = trainer.predict(batch.features)
                     write(predictions)
                     progress.advance(batch.records, 0, 0, None)
+            self._skip(pipeline.intake.skips)
         progress.show()
         artifacts = sink.files()
-        self._emit({"event": "done", "artifacts": artifacts, "metrics": {}, "records": progress.records, "steps": 0})
+        self._emit(
+            {"event": "done", "artifacts": artifacts, "metrics": {}, "records": progress.records, "steps": 0}
+            | self._said()
+        )
 
     def _reader(self, origin: str) -> DataReader:
         with self._module.guard("custom_data_reader"):
@@ -215,7 +228,16 @@ class _LocalRun:
         if self._spec.shuffle:
             random.Random(f"{self._spec.seed}:{epoch}").shuffle(order)
         for shard in order:
-            yield from pipeline.minibatches(shard)
+            try:
+                yield from pipeline.minibatches(shard)
+            finally:
+                self._skip(pipeline.intake.skips)
+
+    def _skip(self, skips: Skips) -> None:
+        """Counts records that are passed over, and says so for each reason at once and then at each doubling."""
+        before, self._skips = self._skips, self._skips + skips
+        for news in doublings(before, self._skips):
+            self._emit({"event": "skipped", "message": news})
 
     def _evaluator(self, trainer: Any) -> Callable[[int], dict[str, Any]] | None:
         """What evaluates, if there is something to evaluate on."""
@@ -234,13 +256,17 @@ class _LocalRun:
 
         def evaluate(epoch: int) -> dict[str, Any]:
             metrics.reset()
-            records = 0
+            records, skips = 0, Skips()
             for shard in shards:
                 for batch in pipeline.minibatches(shard):
                     with module.guard("an evaluation step"):
                         predictions = trainer.predict(batch.features)
                     metrics.update(batch.labels, predictions, batch.records)
                     records += batch.records
+                skips += pipeline.intake.skips
+            if skips != self._validation_skips:
+                self._validation_skips = skips
+                self._emit({"event": "skipped", "message": f"validation: {words(skips)}"})
             values = metrics.results(metrics.state()) if records else {}
             report = {"event": "evaluation", "epoch": epoch, "step": trainer.steps, "records": records}
             self._emit(report | {"metrics": values})
@@ -258,6 +284,11 @@ class _LocalRun:
             return []
         open_tables = {name: table.ids_and_rows() for name, table in trainer.tables.tables.items()}
         return export_model(trainer.model, output, formats, open_tables)
+
+    def _said(self) -> dict[str, Any]:
+        """What was passed over, for the report at the end."""
+        of = [("main", self._skips), ("validation", self._validation_skips)]
+        return {"skipped": [{"of": name, **entry} for name, skips in of for entry in skips.to_json()]}
 
     def _max_steps(self) -> int:
         limits = [self._spec.max_steps, *(c.max_steps for c in self._callbacks if isinstance(c, MaxStepsStopping))]

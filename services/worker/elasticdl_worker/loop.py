@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import structlog
 
 from elasticdl_core.errors import DataError, UserCodeError
+from elasticdl_worker.accounts import Account, Intake
 from elasticdl_worker.master_client import LeasedTask
 from elasticdl_worker.session import Session
 from elasticdl_worker.traces import TraceWriter
@@ -52,7 +53,7 @@ class Engine(Protocol):
         """Whether a task's records come in order, so that it can be cut between two minibatches."""
 
     def next(self, *, wait: bool) -> tuple[Event, LeasedTask | None, Any] | None:
-        """The next item: its kind, its task and, by kind, the minibatch or the error; None if nothing is ready."""
+        """The next item: kind, task and, by kind, minibatch, error or intake; None if nothing is ready."""
 
     def records(self, item: Any) -> int:
         """Number of records of a minibatch."""
@@ -66,8 +67,14 @@ class Engine(Protocol):
     def settle(self) -> None:
         """Waits for every push."""
 
-    def do(self, lease: LeasedTask) -> tuple[int, dict[str, Any] | None]:
-        """Does a task that is not training; returns its number of records and its result."""
+    def account(self, lease: LeasedTask, intake: Intake | None = None) -> Account:
+        """Ends the account of a training task, or of the part of one that is done."""
+
+    def drop(self, lease: LeasedTask) -> None:
+        """Forgets the account of a task that failed."""
+
+    def do(self, lease: LeasedTask) -> tuple[int, dict[str, Any] | None, Account | None]:
+        """Does a task that is not training; returns its number of records, its result and its account."""
 
     def stop(self) -> list[LeasedTask]:
         """Ends the reading ahead; returns the leases that it holds."""
@@ -142,7 +149,7 @@ class TaskLoop:
         else:
             self._begin(lease)
             self._current = None
-            self._guarded(lease, lambda: self._engine.after_pushes(lambda: self._complete(lease)))
+            self._guarded(lease, lambda: self._engine.after_pushes(lambda: self._complete(lease, what)))
 
     def _begin(self, lease: LeasedTask) -> None:
         if self._current is not lease:
@@ -163,19 +170,20 @@ class TaskLoop:
             shard = lease.task.shard
             self._session.progress.advance(lease.token, min(shard.start + self._done, shard.end))
 
-    def _complete(self, lease: LeasedTask) -> None:
+    def _complete(self, lease: LeasedTask, intake: Intake) -> None:
         shard = lease.task.shard
+        account = self._engine.account(lease, intake)
         self._traces.append(lease.task.id, lease.token, shard.start, shard.end)
-        self._session.report(lease, shard.records, None, self._engine.version)
+        self._session.report(lease, shard.records, None, self._engine.version, account)
 
     def _do(self, lease: LeasedTask) -> None:
         self._engine.settle()
-        records, result = self._engine.do(lease)
+        records, result, account = self._engine.do(lease)
         if self._session.is_lost(lease):
             return
         if records:
             self._traces.append(lease.task.id, lease.token, lease.task.shard.start, lease.task.shard.end)
-        self._session.report(lease, records, result, self._engine.version)
+        self._session.report(lease, records, result, self._engine.version, account)
         self._failures = 0
 
     def _guarded(self, lease: LeasedTask | None, action: Callable[[], None]) -> None:
@@ -191,6 +199,7 @@ class TaskLoop:
         self._failures += 1
         if self._current is lease:
             self._current = None
+        self._engine.drop(lease)
         self._session.fail(lease, error)
         if self._failures >= _MAX_FAILURES:
             if not isinstance(error, UserCodeError | DataError):
@@ -219,7 +228,7 @@ class TaskLoop:
             position = min(shard.start + self._done, shard.end) if self._engine.ordered else shard.start
             if position > shard.start:
                 self._traces.append(current.task.id, current.token, shard.start, position)
-            self._session.give_back(current, position)
+            self._session.give_back(current, position, self._engine.account(current))
         for lease in held:
             if lease is not current and not self._session.is_lost(lease):
                 self._session.give_back(lease, lease.task.shard.start)

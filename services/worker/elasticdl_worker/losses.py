@@ -1,43 +1,101 @@
-"""Watches losses for values that are no numbers."""
+"""Losses and gradients that are no numbers: what they are, and what the job's policy makes of them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from elasticdl_core.errors import UserCodeError
+from elasticdl_core.skips import SkipReason, Skips
 
-MAX_BAD_LOSSES = 5
+MAX_IN_A_ROW = 100
+"""Bad minibatches in a row after which skipping is no longer training."""
+_FIX = (
+    "lower the learning rate, clip gradients (clipnorm), or mend these records; --on_nan skip leaves such "
+    "minibatches out and counts them; --eager prints every layer's output"
+)
 
 
-class LossGuard:
-    """Ends training when the loss stays NaN or infinite.
+class NotFiniteError(UserCodeError):
+    """A minibatch has a loss or gradients that are NaN or infinite. Trying again on another worker helps nothing."""
+
+
+class NanPolicy:
+    """Fails, or counts what is left out, as the job's ``on_nan`` says.
 
     Args:
-        limit: consecutive bad losses that are one too many.
+        policy: ``fail`` or ``skip``.
+        limit: bad minibatches in a row that are one too many.
     """
 
-    def __init__(self, limit: int = MAX_BAD_LOSSES) -> None:
+    def __init__(self, policy: str, limit: int = MAX_IN_A_ROW) -> None:
+        self._skip = policy == "skip"
         self._limit = limit
-        self._bad = 0
+        self._row = 0
 
-    def check(self, loss: float, version: int) -> bool:
-        """Takes a loss; returns whether it is a number.
+    def sound(self) -> None:
+        """A minibatch was as it should be."""
+        self._row = 0
+
+    def unsound(self, what: str, where: str, records: int, version: int) -> Skips:
+        """A minibatch was not; returns what is left out.
 
         Args:
-            loss: the loss of a minibatch.
-            version: model version that it was computed at, for the message.
+            what: is wrong with it, from ``unsound_part``.
+            where: the records that it is made of.
+            records: how many those are.
+            version: model version that it was computed at.
 
         Raises:
-            UserCodeError: too many bad losses in a row.
+            NotFiniteError: the policy is to fail, or there were too many in a row.
         """
-        if math.isfinite(loss):
-            self._bad = 0
-            return True
-        self._bad += 1
-        if self._bad >= self._limit:
-            raise UserCodeError(
-                f"the loss was {loss} in {self._bad} minibatches in a row, at model version {version}",
-                fix="lower the learning rate, clip gradients (clipnorm), or look for bad values in the data; "
-                "--eager prints every layer's output",
+        self._row += 1
+        message = f"{what} in the minibatch of {where}, at model version {version}"
+        if not self._skip:
+            raise NotFiniteError(message, fix=_FIX)
+        if self._row >= self._limit:
+            raise NotFiniteError(
+                f"{self._row} minibatches in a row were left out (on_nan=skip): nothing is trained any more; "
+                f"in the last one, {message}",
+                fix="lower the learning rate, clip gradients (clipnorm), or look for bad values in the data",
             )
-        return False
+        return Skips.of(SkipReason.NAN, records, f"{where}: {what}")
+
+
+def unsound_part(
+    losses: Sequence[float], gradients: Mapping[str, NDArray[Any]], state: Mapping[str, NDArray[Any]]
+) -> str:
+    """Which part of a step's result is NaN or infinite, in words; nothing if all are finite.
+
+    Args:
+        losses: of the step's minibatches.
+        gradients: by parameter or table.
+        state: changes of what has no gradient, such as moving averages.
+    """
+    for loss in losses:
+        if not math.isfinite(loss):
+            return f"the loss is {loss}"
+    for name, values in gradients.items():
+        if not _finite(values):
+            return gradient_words(name, losses[-1])
+    for name, values in state.items():
+        if not _finite(values):
+            return f"the new value of {name} is not finite (the loss is {losses[-1]:.6g})"
+    return ""
+
+
+def gradient_words(name: str, loss: float) -> str:
+    """What is wrong with a minibatch that has a loss, but no usable gradient of a parameter."""
+    return f"the gradient of {name} is not finite (the loss is {loss:.6g})"
+
+
+def _finite(values: NDArray[Any]) -> bool:
+    if values.dtype.kind != "f":
+        return True
+    with np.errstate(all="ignore"):
+        # A sum is one pass without a temporary; only if it is none does it need a second look, for it can overflow.
+        return math.isfinite(float(values.sum())) or bool(np.isfinite(values).all())

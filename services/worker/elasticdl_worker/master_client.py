@@ -18,6 +18,7 @@ from elasticdl_core.json_numbers import to_json
 from elasticdl_core.task import Shard, Task, TaskId
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime.rpc.client import RpcClient
+from elasticdl_worker.accounts import Account
 from elasticdl_worker.progress import Snapshot
 
 _log = structlog.get_logger(__name__)
@@ -81,6 +82,23 @@ class Answer:
     ps_addresses: tuple[str, ...] = ()
     ps_generation: int = 0
     token: str = ""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a worker says of a task that is done.
+
+    Attributes:
+        records: that the task has.
+        result: what the type of task gives.
+        version: the highest model version seen.
+        account: what became of the records, for a task that works on records.
+    """
+
+    records: int
+    result: dict[str, Any] | None
+    version: int
+    account: Account | None = None
 
 
 class MasterClient:
@@ -148,9 +166,7 @@ class MasterClient:
             token=response.token,
         )
 
-    async def report(
-        self, lease: LeasedTask, records: int, result: dict[str, Any] | None, version: int, limit: int = 0
-    ) -> tuple[bool, tuple[LeasedTask, ...]]:
+    async def report(self, lease: LeasedTask, done: Done, limit: int = 0) -> tuple[bool, tuple[LeasedTask, ...]]:
         """Says that a task is done, and asks for up to ``limit`` others.
 
         Returns:
@@ -159,17 +175,20 @@ class MasterClient:
         request = pb.ReportRequest(
             task_id=str(lease.task.id),
             token=lease.token,
-            records=records,
-            result=json.dumps(to_json(result), allow_nan=False).encode() if result is not None else b"",
-            model_version=version,
+            records=done.records,
+            result=json.dumps(to_json(done.result), allow_nan=False).encode() if done.result is not None else b"",
+            model_version=done.version,
             max_tasks=limit,
+            account=_account(done.account),
         )
         response = await self._call("Report", request)
         return bool(response.accepted), _tasks(response.tasks)
 
-    async def give_back(self, lease: LeasedTask, position: int) -> bool:
+    async def give_back(self, lease: LeasedTask, position: int, account: Account | None = None) -> bool:
         """Gives back the records of a task from ``position`` on; those before count as done."""
-        request = pb.ReturnRequest(task_id=str(lease.task.id), token=lease.token, position=position)
+        request = pb.ReturnRequest(
+            task_id=str(lease.task.id), token=lease.token, position=position, account=_account(account)
+        )
         response = await self._call("Return", request)
         return bool(response.accepted)
 
@@ -226,6 +245,13 @@ def _tasks(messages: Iterable[pb.Task]) -> tuple[LeasedTask, ...]:
         )
         for t in messages
     )
+
+
+def _account(account: Account | None) -> pb.Account | None:
+    if account is None:
+        return None
+    skipped = [pb.Skip(**entry) for entry in account.skips.to_json()]
+    return pb.Account(fed=account.fed, applied=account.applied, skipped=skipped)
 
 
 def _directive(value: int) -> str:

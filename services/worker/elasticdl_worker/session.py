@@ -14,8 +14,10 @@ import structlog
 
 from elasticdl_core.errors import DataError, ElasticDLError, UnavailableError, UserCodeError
 from elasticdl_core.task import Shard
+from elasticdl_worker.accounts import Account
 from elasticdl_worker.handover import Handover
-from elasticdl_worker.master_client import SHARDS_PER_CALL, Answer, LeasedTask, MasterClient
+from elasticdl_worker.losses import NotFiniteError
+from elasticdl_worker.master_client import SHARDS_PER_CALL, Answer, Done, LeasedTask, MasterClient
 from elasticdl_worker.progress import Progress
 
 _log = structlog.get_logger(__name__)
@@ -115,13 +117,20 @@ class Session:
         self._lost.add(lease.token)
         self.progress.drop(lease.token)
 
-    def report(self, lease: LeasedTask, records: int, result: dict[str, Any] | None, version: int) -> None:
+    def report(
+        self,
+        lease: LeasedTask,
+        records: int,
+        result: dict[str, Any] | None,
+        version: int,
+        account: Account | None = None,
+    ) -> None:
         """Reports a task, without waiting for the answer."""
-        self._loop.call_soon_threadsafe(self._begin_report, lease, records, result, version)
+        self._loop.call_soon_threadsafe(self._begin_report, lease, Done(records, result, version, account))
 
-    def give_back(self, lease: LeasedTask, position: int) -> bool:
+    def give_back(self, lease: LeasedTask, position: int, account: Account | None = None) -> bool:
         """Gives back the rest of a task; returns whether the lease was still this worker's."""
-        accepted = self.call(self._master.give_back(lease, position))
+        accepted = self.call(self._master.give_back(lease, position, account))
         self.forget(lease)
         return accepted
 
@@ -221,23 +230,23 @@ class Session:
                 return lease
         return None
 
-    def _begin_report(self, lease: LeasedTask, records: int, result: dict[str, Any] | None, version: int) -> None:
-        task = self._loop.create_task(self._report(lease, records, result, version), name=f"report {lease.task.id}")
+    def _begin_report(self, lease: LeasedTask, done: Done) -> None:
+        task = self._loop.create_task(self._report(lease, done), name=f"report {lease.task.id}")
         self._reports.add(task)
         task.add_done_callback(self._reports.discard)
 
-    async def _report(self, lease: LeasedTask, records: int, result: dict[str, Any] | None, version: int) -> None:
+    async def _report(self, lease: LeasedTask, done: Done) -> None:
         try:
             if self._short and not self._ready and not self._asking.locked() and not self.drain.is_set():
                 async with self._asking:
-                    accepted, tasks = await self._master.report(lease, records, result, version, 1)
+                    accepted, tasks = await self._master.report(lease, done, 1)
                     for task in tasks:
                         self.progress.hold(task.token, task.task.shard.start)
                     self._ready.extend(tasks)
                     if tasks:
                         self._wake.set()
             else:
-                accepted, _ = await self._master.report(lease, records, result, version)
+                accepted, _ = await self._master.report(lease, done)
             if not accepted:
                 _log.warning("a lease was lost before its report", task=str(lease.task.id))
         except ElasticDLError as error:
@@ -259,6 +268,8 @@ class Session:
 
 def classify(error: BaseException) -> tuple[str, ElasticDLError, str]:
     """The kind of a failure for the master, the error to show, and the traceback to show."""
+    if isinstance(error, NotFiniteError):
+        return "nan", error, ""
     if isinstance(error, UserCodeError):
         return "user_code", error, error.traceback
     if isinstance(error, DataError):

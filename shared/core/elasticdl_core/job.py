@@ -62,6 +62,7 @@ STRATEGIES = ("auto", "ParameterServerStrategy")
 KERAS_FLAVOURS = ("default", "legacy")
 XLA_MODES = ("auto", "on", "off")
 WIRE_DTYPES = ("float32", "bfloat16")
+NAN_POLICIES = ("fail", "skip")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
@@ -123,6 +124,8 @@ class JobSpec:
         embedding_threshold_bytes: an ``Embedding`` layer larger than this becomes PS-backed.
         eager: run the model eagerly and print every layer's output.
         xla: ``auto`` tries the training step with XLA too and keeps the faster one, ``on`` uses XLA, ``off`` never.
+        on_nan: what to do with a minibatch whose loss or gradients are NaN or infinite: ``fail`` ends the job and
+            names the records, ``skip`` leaves it out of training and counts its records.
         checkpoint_steps: checkpoint every N updates; 0 for the end of the job only.
         checkpoint_dir: where checkpoints go; empty for the job's own directory.
         keep_checkpoint_max: keep the last N; 0 keeps all.
@@ -185,6 +188,7 @@ class JobSpec:
     embedding_threshold_bytes: int = 2 * 1024 * 1024
     eager: bool = False
     xla: str = "auto"
+    on_nan: str = "fail"
     checkpoint_steps: int = 0
     checkpoint_dir: str = ""
     keep_checkpoint_max: int = 3
@@ -293,6 +297,12 @@ class JobSpec:
             "xla",
             f"{self.xla!r} is unknown",
             f"give one of {XLA_MODES}",
+        )
+        need(
+            self.on_nan in NAN_POLICIES,
+            "on_nan",
+            f"{self.on_nan!r} is unknown",
+            f"give one of {NAN_POLICIES}",
         )
         need(
             self.wire_dtype in WIRE_DTYPES,

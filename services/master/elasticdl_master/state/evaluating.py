@@ -81,7 +81,7 @@ class Evaluating(MachineCore):
         if one.boundary:
             self._evaluated_epochs.add(one.training_epoch)
         self._emit(do.PostEvaluation(one.number, one.model_version, one.training_epoch, metrics))
-        if self.early_stopping is not None and self.spec.type is JobType.TRAINING:
+        if metrics and self.early_stopping is not None and self.spec.type is JobType.TRAINING:
             try:
                 why = self.early_stopping.observe(metrics)
             except UserCodeError as error:

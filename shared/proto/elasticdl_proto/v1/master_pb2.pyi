@@ -156,21 +156,43 @@ class HeartbeatResponse(_message.Message):
     token: str
     def __init__(self, directive: _Optional[_Union[Directive, str]] = ..., lost: _Optional[_Iterable[str]] = ..., parameter_servers: _Optional[_Union[ParameterServers, _Mapping]] = ..., token: _Optional[str] = ...) -> None: ...
 
+class Skip(_message.Message):
+    __slots__ = ("reason", "records", "example")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLE_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    records: int
+    example: str
+    def __init__(self, reason: _Optional[str] = ..., records: _Optional[int] = ..., example: _Optional[str] = ...) -> None: ...
+
+class Account(_message.Message):
+    __slots__ = ("fed", "applied", "skipped")
+    FED_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    fed: int
+    applied: int
+    skipped: _containers.RepeatedCompositeFieldContainer[Skip]
+    def __init__(self, fed: _Optional[int] = ..., applied: _Optional[int] = ..., skipped: _Optional[_Iterable[_Union[Skip, _Mapping]]] = ...) -> None: ...
+
 class ReportRequest(_message.Message):
-    __slots__ = ("task_id", "token", "records", "result", "model_version", "max_tasks")
+    __slots__ = ("task_id", "token", "records", "result", "model_version", "max_tasks", "account")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MAX_TASKS_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     token: str
     records: int
     result: bytes
     model_version: int
     max_tasks: int
-    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., records: _Optional[int] = ..., result: _Optional[bytes] = ..., model_version: _Optional[int] = ..., max_tasks: _Optional[int] = ...) -> None: ...
+    account: Account
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., records: _Optional[int] = ..., result: _Optional[bytes] = ..., model_version: _Optional[int] = ..., max_tasks: _Optional[int] = ..., account: _Optional[_Union[Account, _Mapping]] = ...) -> None: ...
 
 class ReportResponse(_message.Message):
     __slots__ = ("accepted", "replay", "tasks")
@@ -183,14 +205,16 @@ class ReportResponse(_message.Message):
     def __init__(self, accepted: bool = ..., replay: bool = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ...) -> None: ...
 
 class ReturnRequest(_message.Message):
-    __slots__ = ("task_id", "token", "position")
+    __slots__ = ("task_id", "token", "position", "account")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     token: str
     position: int
-    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
+    account: Account
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., position: _Optional[int] = ..., account: _Optional[_Union[Account, _Mapping]] = ...) -> None: ...
 
 class ReturnResponse(_message.Message):
     __slots__ = ("accepted",)

@@ -13,6 +13,7 @@ from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.json_numbers import from_json
 from elasticdl_core.model import OptimizerSpec
 from elasticdl_core.task import TaskType
+from elasticdl_worker.accounts import Account, Intake
 from elasticdl_worker.description import describe
 from elasticdl_worker.loop import Event
 from elasticdl_worker.master_client import LeasedTask
@@ -37,6 +38,10 @@ _MODES = {
     JobType.EVALUATION: Mode.EVALUATION,
     JobType.PREDICTION: Mode.PREDICTION,
 }
+
+
+_Done = tuple[int, dict[str, Any] | None, Account | None]
+"""Of a task that is not training: its number of records, its result, what became of its records."""
 
 
 class TensorFlowEngine:
@@ -81,8 +86,8 @@ class TensorFlowEngine:
 
     @property
     def ordered(self) -> bool:
-        """Whether training records come in the order of the task."""
-        return self._pipeline(Mode.TRAINING).ordered
+        """Whether the records trained on so far are the first ones of the task: in order, and none passed over."""
+        return self._pipeline(Mode.TRAINING).ordered and not self._reader(Mode.TRAINING).skipped_records
 
     def prepare(self) -> None:
         """Builds the model, pushes it if it is the first, tells the master about it, starts to read ahead.
@@ -152,8 +157,9 @@ class TensorFlowEngine:
             return Event.STEP, item.lease, item
         if isinstance(item, TaskBroken):
             return Event.TASK_BROKEN, item.lease, item.error
-        kind = Event.TASK_READ if isinstance(item, TaskRead) else Event.OTHER_TASK
-        return kind, item.lease, None
+        if isinstance(item, TaskRead):
+            return Event.TASK_READ, item.lease, item.intake
+        return Event.OTHER_TASK, item.lease, None
 
     def records(self, item: Work) -> int:
         """Number of records of a step."""
@@ -179,9 +185,17 @@ class TensorFlowEngine:
         """Number of minibatches that so many records make."""
         return -(-records // self._spec.minibatch_size)
 
-    def do(self, lease: LeasedTask) -> tuple[int, dict[str, Any] | None]:
+    def account(self, lease: LeasedTask, intake: Intake | None = None) -> Account:
+        """Ends the account of a training task, or of the part of one that is done."""
+        return self._trainer.accounts.close(lease.token, intake)
+
+    def drop(self, lease: LeasedTask) -> None:
+        """Forgets the account of a task that failed."""
+        self._trainer.accounts.drop(lease.token)
+
+    def do(self, lease: LeasedTask) -> tuple[int, dict[str, Any] | None, Account | None]:
         """Does a task that is not training."""
-        phases: dict[TaskType, tuple[str, Callable[[LeasedTask], tuple[int, dict[str, Any] | None]]]] = {
+        phases: dict[TaskType, tuple[str, Callable[[LeasedTask], _Done]]] = {
             TaskType.EVALUATION: ("evaluating", self._evaluate),
             TaskType.EVALUATION_SUMMARY: ("evaluating", self._summarise),
             TaskType.PREDICTION: ("predicting", self._predict),
@@ -254,27 +268,32 @@ class TensorFlowEngine:
             self._metrics = Metrics(self._module, loss)
         return self._metrics
 
-    def _evaluate(self, lease: LeasedTask) -> tuple[int, dict[str, Any]]:
+    def _evaluate(self, lease: LeasedTask) -> _Done:
         metrics = self._evaluation_metrics()
         metrics.reset()
         payload = json.loads(lease.task.payload or "{}")
         pin = int(payload.get("pin", lease.task.id.round))
         seen = self._trainer.evaluate(self._followed(lease, Mode.EVALUATION, "evaluating"), metrics, pin)
-        return lease.task.shard.records, {"states": metrics.state(), "records": seen}
+        account = Account(seen, seen, self._pipeline(Mode.EVALUATION).intake.skips)
+        return lease.task.shard.records, {"states": metrics.state(), "records": seen}, account
 
-    def _summarise(self, lease: LeasedTask) -> tuple[int, dict[str, Any]]:
+    def _summarise(self, lease: LeasedTask) -> _Done:
         data = json.loads(lease.task.payload)
-        return 0, {"metrics": self._evaluation_metrics().results(from_json(data.get("states", data)))}
+        return 0, {"metrics": self._evaluation_metrics().results(from_json(data.get("states", data)))}, None
 
-    def _predict(self, lease: LeasedTask) -> tuple[int, dict[str, Any]]:
+    def _predict(self, lease: LeasedTask) -> _Done:
         if self._sink is None:
             output = self._spec.output or self._job_dir / "artifacts" / "predictions"
             self._sink = PredictionSink(self._module, Path(output), self._worker_index)
         before = {file["path"] for file in self._sink.files()}
         with self._sink.task(lease.task.shard) as write:
-            self._trainer.predict(self._followed(lease, Mode.PREDICTION, "predicting"), write)
+            seen = self._trainer.predict(self._followed(lease, Mode.PREDICTION, "predicting"), write)
         files = [file for file in self._sink.files() if file["path"] not in before]
-        return lease.task.shard.records, {"files": files}
+        return (
+            lease.task.shard.records,
+            {"files": files},
+            Account(seen, seen, self._pipeline(Mode.PREDICTION).intake.skips),
+        )
 
     def _followed(self, lease: LeasedTask, mode: Mode, phase: str) -> Iterator[Minibatch]:
         """The minibatches of a task; the master hears how far it is, and when the first one ever is compiled."""
@@ -288,19 +307,19 @@ class TensorFlowEngine:
             position = min(position + batch.records, shard.end)
             progress.advance(lease.token, position)
 
-    def _list_shards(self, lease: LeasedTask) -> tuple[int, dict[str, Any] | None]:
+    def _list_shards(self, lease: LeasedTask) -> _Done:
         payload = json.loads(lease.task.payload or "{}")
         purpose = payload.get("purpose") or str(_MODES[self._spec.type])
         reader = self._reader(Mode(purpose))
         with self._module.guard("custom_data_reader.create_shards"):
             shards = list(reader.create_shards())
         self._session.report_shards(lease, shards)
-        return 0, {"shards": len(shards)}
+        return 0, {"shards": len(shards)}, None
 
-    def _export(self, lease: LeasedTask) -> tuple[int, dict[str, Any]]:
+    def _export(self, lease: LeasedTask) -> _Done:
         from elasticdl_worker.trainers.tensorflow.checkpoint_export import ExportRequest, export_checkpoint
 
         payload = json.loads(lease.task.payload or "{}")
         request = ExportRequest.of(payload, self._spec, self._job_dir, self._callbacks)
         files = export_checkpoint(self._module, self._model.features_spec, request, self._spec.seed)
-        return 0, {"files": files}
+        return 0, {"files": files}, None

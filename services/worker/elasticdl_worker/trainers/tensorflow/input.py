@@ -18,7 +18,9 @@ import structlog
 
 from elasticdl.data import DataReader, Shard
 from elasticdl_core.errors import DataError, ElasticDLError, UserCodeError
+from elasticdl_core.skips import SkipReason, Skips
 from elasticdl_runtime.memory import keep_large_blocks
+from elasticdl_worker.accounts import Intake
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.vectorize import Chain, chain_of, same, vectorized
@@ -46,11 +48,25 @@ class Minibatch:
         features: nested tensors.
         labels: nested tensors; None in prediction.
         records: number of records.
+        shard: where they are from.
+        first: index of the first of them in the shard's source; None if they may be any of the shard's.
     """
 
     features: Any
     labels: Any
     records: int
+    shard: Shard | None = None
+    first: int | None = None
+
+    @property
+    def where(self) -> str:
+        """The records that it is made of, in words."""
+        shard = self.shard
+        if shard is None:
+            return f"{self.records} records"
+        if self.first is not None:
+            return f"records {self.first} to {self.first + self.records} of {shard.name}"
+        return f"{self.records} of the records {shard.start} to {shard.end} of {shard.name}"
 
 
 class InputPipeline:
@@ -79,6 +95,8 @@ class InputPipeline:
         self._mode = mode
         self._shard: Shard | None = None
         self._error: BaseException | None = None
+        self._fed = 0
+        self._skipped_before = 0
         self._minibatch_size = minibatch_size
         self._chunk_spec = _chunk_spec(reader)
         source = tf.data.Dataset.from_generator(self._chunks, output_signature=self._chunk_spec).unbatch()
@@ -118,7 +136,8 @@ class InputPipeline:
             elements = self._whole_elements(shard, self._whole)
         else:
             elements = iter(self._dataset)
-        self._shard, self._error = shard, None
+        self._shard, self._error, self._fed = shard, None, 0
+        skipped = self._skipped_before = self._reader.skipped_records
         while True:
             try:
                 element = next(elements)
@@ -128,7 +147,16 @@ class InputPipeline:
                 raise self._explain(error, shard) from error
             self._keep_large_blocks()
             features, labels = self._split(element)
-            yield Minibatch(features, labels, _count(features))
+            records = _count(features)
+            exact = self.ordered and self._reader.skipped_records == skipped
+            yield Minibatch(features, labels, records, shard, shard.start + self._fed if exact else None)
+            self._fed += records
+
+    @property
+    def intake(self) -> Intake:
+        """What came in for the present shard so far."""
+        skipped = self._reader.skipped_records - self._skipped_before
+        return Intake(self._fed, Skips.of(SkipReason.CORRUPT, skipped, self._reader.skipped_example))
 
     def _keep_large_blocks(self) -> None:
         """Once, after the first element: TensorFlow undoes it in its first generator on Python 3.11."""
@@ -187,13 +215,16 @@ class InputPipeline:
         if shard is None:
             return
         kind = self._reader.records_kind.kind
+        skipped, seen = self._reader.skipped_records, 0
         try:
             with guarded("the data reader", self._module.roots):
                 for records in self._reader.read_batches(shard, size):
+                    seen += len(records)
                     if kind == "python":
                         yield tf.nest.map_structure(lambda *parts: np.stack(parts), *records)
                     else:
                         yield np.array(records, object)
+            _require_all(shard, seen, self._reader.skipped_records - skipped)
         except BaseException as error:
             self._error = error
             raise
@@ -211,6 +242,20 @@ class InputPipeline:
                 raise cause
         except UserCodeError as explained:
             return explained
+
+
+def _require_all(shard: Shard, seen: int, skipped: int) -> None:
+    """Every record of a range is either there or known to be passed over.
+
+    Raises:
+        DataError: the reader gave more records or fewer.
+    """
+    if seen + skipped != shard.records:
+        raise DataError(
+            f"the reader gave {seen} records for the range {shard.start} to {shard.end} of {shard.name}, "
+            f"which has {shard.records}",
+            fix="let read_records(task) yield exactly the records task.start to task.end",
+        )
 
 
 def _shown(error: Exception) -> Exception:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from elasticdl_worker.losses import gradient_words
 from elasticdl_worker.trainers.tensorflow.contract import check_optimizer, optimizer_name
 from elasticdl_worker.trainers.tensorflow.embeddings import RowsScope
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
@@ -20,6 +22,19 @@ from elasticdl_worker.trainers.tensorflow.optimizers import (
     with_rate,
 )
 from elasticdl_worker.trainers.tensorflow.programs import Programs, summed
+
+
+@dataclass(frozen=True)
+class LocalStep:
+    """What came of a minibatch.
+
+    Attributes:
+        loss: its loss.
+        unsound: what of it is not finite, so that it was left out; empty if all is well.
+    """
+
+    loss: float
+    unsound: str = ""
 
 
 class LocalTrainer:
@@ -56,6 +71,7 @@ class LocalTrainer:
         self._eager = eager
         self._schedule: LearningRate | None = None
         self._optimizer: Any = None if optimizer is None else check_optimizer(optimizer)
+        self._sources: list[str] = []
         self._step: Callable[..., Any] | None = None
         self._forward: Callable[..., Any] | None = None
         if self._optimizer is not None:
@@ -65,8 +81,8 @@ class LocalTrainer:
                 self._optimizer = with_rate(self._optimizer, self._schedule(0))
             self._optimizer.build(self._trained())
 
-    def train(self, batch: Minibatch) -> float:
-        """Updates the model by one minibatch; returns its loss."""
+    def train(self, batch: Minibatch) -> LocalStep:
+        """Updates the model by one minibatch, unless its loss or a gradient is not finite: then nothing changes."""
         lookups = self._programs.collect(batch.features, training=True)
         indices, grown = self.tables.place(lookups)
         if grown:
@@ -76,9 +92,14 @@ class LocalTrainer:
             self._optimizer.learning_rate = checked_rate(self._schedule(self.steps), self.steps, name)
         if self._step is None:
             self._step = self._compiled(self._step_now, indices, labels=True)
-        loss = float(self._step(batch.features, batch.labels, indices))
-        self.steps += 1
-        return loss
+        loss, bad = self._step(batch.features, batch.labels, indices)
+        number = int(bad)
+        if number < 0:
+            self.steps += 1
+            return LocalStep(float(loss))
+        if not number:
+            return LocalStep(float(loss), f"the loss is {float(loss)}")
+        return LocalStep(float(loss), gradient_words(self._sources[number - 1], float(loss)))
 
     def predict(self, features: Any) -> Any:
         """The model's outputs, in inference mode."""
@@ -105,14 +126,28 @@ class LocalTrainer:
         return tf.function(function, input_signature=(self.model.features_spec, *middle, inverse), autograph=False)
 
     def _step_now(self, features: Any, labels: Any, indices: dict[str, list[Any]]) -> Any:
+        """The loss, and which of it and the gradients is not finite: -1 for none, 0 for the loss."""
+        before = [tf.identity(variable) for variable in self.model.state.values()]
         with tf.GradientTape() as tape:
             scope = RowsScope(self.tables.rows(), indices) if indices else None
             loss, _ = self._programs.compute(features, labels, scope)
         trained = self._trained()
         gradients = tape.gradient(loss, [raw_variable(variable) for variable in trained])
         pairs = [(summed(g), v) for g, v in zip(gradients, trained, strict=True) if g is not None]
-        self._optimizer.apply_gradients(pairs)
-        return loss
+        self._sources = [variable.name for _, variable in pairs]
+        values = [loss, *(g.values if isinstance(g, tf.IndexedSlices) else g for g, _ in pairs)]
+        finite = tf.stack([tf.reduce_all(tf.math.is_finite(value)) for value in values])
+
+        def apply() -> Any:
+            self._optimizer.apply_gradients(pairs)
+            return tf.constant(-1, tf.int64)
+
+        def undo() -> Any:
+            for variable, value in zip(self.model.state.values(), before, strict=True):
+                variable.assign(value)
+            return tf.argmin(tf.cast(finite, tf.int32))
+
+        return loss, tf.cond(tf.reduce_all(finite), apply, undo)
 
     def _forward_now(self, features: Any, indices: dict[str, list[Any]]) -> Any:
         scope = RowsScope(self.tables.rows(), indices) if indices else None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticdl_core.task import TaskType
+from elasticdl_worker.accounts import Intake
 from elasticdl_worker.master_client import LeasedTask
 from elasticdl_worker.trainers.tensorflow.input import InputPipeline, Minibatch
 from elasticdl_worker.trainers.tensorflow.lookups import Lookups
@@ -45,9 +46,10 @@ class Work:
 
 @dataclass(frozen=True)
 class TaskRead:
-    """All minibatches of a task were yielded."""
+    """All minibatches of a task were yielded: those of ``intake``."""
 
     lease: LeasedTask
+    intake: Intake
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,8 @@ class Stream:
 
     def _read(self, lease: LeasedTask) -> None:
         try:
-            minibatches = self._pipeline().minibatches(lease.task.shard)
+            pipeline = self._pipeline()
+            minibatches = pipeline.minibatches(lease.task.shard)
             while batches := tuple(itertools.islice(minibatches, self._group)):
                 if self._stop.is_set() or self._is_lost(lease):
                     break
@@ -165,10 +168,11 @@ class Stream:
                 if self._prefetch is not None and not self._prefetch(work, self._permit):
                     break
                 self._queue.put(work)
+            intake = pipeline.intake
         except BaseException as error:
             self._queue.put(TaskBroken(lease, error))
             return
-        self._queue.put(TaskRead(lease))
+        self._queue.put(TaskRead(lease, intake))
 
     def _permit(self) -> bool:
         while not self._permits.acquire(timeout=_POLL_S):

@@ -11,7 +11,6 @@ end of the round, and a refused gradient is computed anew on fresh parameters.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
@@ -25,7 +24,8 @@ from numpy.typing import NDArray
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import RowPolicy, UpdateMode
-from elasticdl_worker.losses import LossGuard
+from elasticdl_worker.accounts import Accounts
+from elasticdl_worker.losses import NanPolicy, unsound_part
 from elasticdl_worker.parameters import Gradients, ParameterClient, Pulled, PushResult
 from elasticdl_worker.progress import Progress
 from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
@@ -105,6 +105,7 @@ class Trainer:
 
     Attributes:
         version: the highest model version seen.
+        accounts: what became of the records of the tasks in work.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class Trainer:
         horizon: Horizon | None = None,
     ) -> None:
         self.version = 0
+        self.accounts = Accounts()
         self._spec = spec
         self._module = module
         self._model = model
@@ -133,7 +135,7 @@ class Trainer:
         self._horizon = horizon
         self._latest: dict[str, NDArray[Any]] = {}
         self._pushes: deque[_Push | Callable[[], None]] = deque()
-        self._guard = LossGuard()
+        self._nan = NanPolicy(spec.on_nan)
         self._steps = 0
         self._upcoming: Work | None = None
         self._announced: deque[Work] = deque()
@@ -179,7 +181,7 @@ class Trainer:
         """Trains on the minibatches of a step; its push may still be on its way when this returns.
 
         Raises:
-            UserCodeError: the user's code raised, or the loss is no number for too long.
+            UserCodeError: the user's code raised, or a loss or gradient is no number and ``on_nan`` is to fail.
             UnavailableError: the parameter servers are away.
         """
         started = time.monotonic()
@@ -287,15 +289,20 @@ class Trainer:
             self._pushes.append(self._send(work, result, pulled.version))
 
     def _is_sound(self, work: Work, result: StepResult, version: int) -> bool:
-        """Whether all losses are numbers. If not, the good minibatches of a group are trained one by one instead."""
-        if all(map(math.isfinite, result.losses)):
-            return self._guard.check(result.loss, version)
+        """Whether all of it is finite. If not, the good minibatches of a group are trained one by one instead."""
+        what = unsound_part(result.losses, {**result.dense, **result.rows}, result.state)
+        if not what:
+            self._nan.sound()
+            return True
         # Nothing of this may stay: neither in moving averages nor in the memory of the local optimizer.
         self._model.assign({name: self._latest[name] for name in self._model.state if name in self._latest})
         if self._local is not None:
             self._local.reset()
         if len(work.batches) == 1:
-            return self._guard.check(result.loss, version)
+            (batch,) = work.batches
+            skips = self._nan.unsound(what, batch.where, batch.records, version)
+            self.accounts.skipped(work.lease.token, skips)
+            return False
         for batch in work.batches:
             single = Work(work.lease, (batch,))
             self._train_in_step(single, self._pull(single))
@@ -310,6 +317,7 @@ class Trainer:
             outcome: PushResult = self._runner.call(self._push(work, result, pulled.version))
             self.version = max(self.version, outcome.version)
             if outcome.accepted:
+                self.accounts.applied(work.lease.token, work.records)
                 return
             pulled = self._pull(work)
         raise UnavailableError(
@@ -356,7 +364,9 @@ class Trainer:
             return
         outcome = entry.outcome.result()
         self.version = max(self.version, outcome.version)
-        if not outcome.accepted:
+        if outcome.accepted:
+            self.accounts.applied(entry.work.lease.token, entry.work.records)
+        else:
             if not self.depth and entry.following is not None:
                 # It was read before the update that is made now.
                 entry.following.pulled = None

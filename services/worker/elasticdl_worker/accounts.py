@@ -1,0 +1,75 @@
+"""What became of the records of a task, counted where they are read and where they are trained on.
+
+The counts do not know the lease: they are of minibatches that the reader gave and that the parameter servers took.
+The master compares them with what the task should have been.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from elasticdl_core.skips import SkipReason, Skips
+
+
+@dataclass(frozen=True)
+class Intake:
+    """What came in for a task.
+
+    Attributes:
+        fed: records that came out of the user's ``feed``.
+        skips: records that the reader passed over.
+    """
+
+    fed: int
+    skips: Skips = field(default_factory=Skips)
+
+
+@dataclass(frozen=True)
+class Account:
+    """What became of a task's records.
+
+    Attributes:
+        fed: records that came out of the user's ``feed``.
+        applied: those whose gradients the parameter servers took.
+        skips: those that were passed over, before ``feed`` or after it.
+    """
+
+    fed: int = 0
+    applied: int = 0
+    skips: Skips = field(default_factory=Skips)
+
+
+class Accounts:
+    """The accounts of tasks in work, by lease token; used by the training thread."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Account] = {}
+
+    def applied(self, token: str, records: int) -> None:
+        """The parameter servers took a push of so many records."""
+        self._change(token, records, Skips())
+
+    def skipped(self, token: str, skips: Skips) -> None:
+        """Records that came out of ``feed`` were left out of training."""
+        self._change(token, 0, skips)
+
+    def close(self, token: str, intake: Intake | None = None) -> Account:
+        """Ends a task's account.
+
+        Args:
+            token: of its lease.
+            intake: what came in; None for the part of a task that a leaving worker did: all of that is accounted for.
+        """
+        account = self._open.pop(token, Account())
+        left_out = account.skips.count(SkipReason.NAN)
+        if intake is None:
+            return Account(account.applied + left_out, account.applied, account.skips)
+        return Account(intake.fed, account.applied, account.skips + intake.skips)
+
+    def drop(self, token: str) -> None:
+        """Forgets a task that failed or whose lease is lost."""
+        self._open.pop(token, None)
+
+    def _change(self, token: str, applied: int, skips: Skips) -> None:
+        before = self._open.get(token, Account())
+        self._open[token] = Account(before.fed, before.applied + applied, before.skips + skips)
