@@ -57,8 +57,12 @@ class MemoryParameters:
         self.pushes.append((version, gradients, learning_rate))
         rate = float(self.optimizer.params["learning_rate"]) if learning_rate is None else learning_rate
         for name, gradient in gradients.dense.items():
-            step = -rate * gradient if self._kinds[name] is DenseKind.TRAINABLE else gradient
-            self.dense[name] = self.dense[name] + step
+            assert self._kinds[name] is DenseKind.TRAINABLE
+            self.dense[name] = self.dense[name] - rate * gradient
+        for name, change in gradients.state.items():
+            assert self._kinds[name] is DenseKind.STATE
+            moved = change.keep * self.dense[name].astype(np.float64) + change.add
+            self.dense[name] = np.asarray(moved).astype(change.add.dtype)
         for table, (ids, values) in gradients.rows.items():
             assert len(set(ids.tolist())) == len(ids)
             for i, gradient in zip(ids.tolist(), values, strict=True):

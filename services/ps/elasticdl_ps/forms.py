@@ -16,7 +16,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.model import DenseKind
+from elasticdl_core.model import DenseKind, DenseSpec
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps.store.dense import DensePart, DenseValue
 from elasticdl_ps.store.partition import Partition
@@ -32,19 +32,21 @@ _ROW_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class DensePlace:
-    """Where a push has the gradient of a dense parameter, or the difference of state.
+    """Where a push has the gradient of a dense parameter, or what is added to state.
 
     Attributes:
         part: the slice that it is for.
         buffer: which buffer.
         dtype: of its numbers.
         what: for errors.
+        keep: how much of the old value state keeps; None for a gradient.
     """
 
     part: DensePart
     buffer: int
     dtype: str
     what: str
+    keep: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +318,10 @@ def _push_form(partition: Partition, request: ps_pb2.PushGradientsRequest) -> Pu
             )
         if message.name in dense:
             raise InvalidInputError(f"{what} comes twice", fix="send it once")
-        dtype = part.spec.dtype if part.spec.kind is DenseKind.STATE else "float32"
-        dense[message.name] = DensePlace(part, message.buffer, dtype, what)
+        is_state = part.spec.kind is DenseKind.STATE
+        dtype = part.spec.dtype if is_state else "float32"
+        keep = _keep(message, part.spec) if is_state else None
+        dense[message.name] = DensePlace(part, message.buffer, dtype, what, keep)
     rows: dict[str, RowsPlace] = {}
     for entry in request.rows:
         if entry.table in rows:
@@ -328,3 +332,22 @@ def _push_form(partition: Partition, request: ps_pb2.PushGradientsRequest) -> Pu
     words = all(place.dtype == "float32" or np.dtype(place.dtype).kind != "f" for place in dense.values())
     words &= all(place.dtype == "float32" for place in rows.values())
     return PushForm(tables, tuple(dense.values()), tuple(rows.values()), words)
+
+
+def _keep(message: ps_pb2.Dense, spec: DenseSpec) -> float:
+    """How much of the old value a change of state keeps.
+
+    Raises:
+        InvalidInputError: it does not say, or the state's dtype cannot be changed so.
+    """
+    kind = np.dtype(spec.dtype).kind
+    allowed = message.HasField("keep") and 0 <= message.keep <= 1
+    if kind != "f":
+        allowed = allowed and (message.keep == 0 or (message.keep == 1 and kind != "b"))
+    if not allowed:
+        said = message.keep if message.HasField("keep") else "nothing"
+        raise InvalidInputError(
+            f"a change of {spec.name!r} ({spec.dtype}) says {said} about what is kept of the old value",
+            fix="send keep: 0 to 1 for floating-point numbers, 0 or 1 for integers, 0 for booleans",
+        )
+    return message.keep

@@ -14,7 +14,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from elasticdl_core.errors import ConflictError, FencedError
-from elasticdl_ps.store.partition import Changes, Partition
+from elasticdl_ps.store.merging import Changes
+from elasticdl_ps.store.partition import Partition
 
 _HISTORY = 64
 STALE = "stale"

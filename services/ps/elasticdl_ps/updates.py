@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
-from elasticdl_core.errors import PermissionDeniedError
+from elasticdl_core.errors import InvalidInputError, PermissionDeniedError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_ps import wire
 from elasticdl_ps.forms import Forms, PushMessage
 from elasticdl_ps.rounds import Answer, Incarnations, Member, Round, Rounds
-from elasticdl_ps.store.partition import Changes, Partition
+from elasticdl_ps.store.merging import Changes
+from elasticdl_ps.store.partition import Partition
 from elasticdl_runtime.tokens import Claims
 
 
@@ -120,7 +121,12 @@ class Updates:
 
     def _changes(self, push: PushMessage) -> Changes:
         form = push.form or self._forms.learn_push(push.request, push.header)
-        return wire.read_changes(self._partition, form, push.frame, push.buffers)
+        records = push.request.records
+        if records < 1 and not self._partition.mode.use_async:
+            raise InvalidInputError(
+                f"a gradient of {records} records cannot count in a round", fix="say how many records it is of"
+            )
+        return wire.read_changes(self._partition, form, push.frame, push.buffers, records)
 
     def _note(self, worker: str) -> None:
         replaced = self._incarnations.check(worker)

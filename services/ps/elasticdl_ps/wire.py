@@ -17,7 +17,8 @@ from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps.forms import PullForm, PushForm, RowsPlace, undecodable
 from elasticdl_ps.rounds import Answer, Member, Round
 from elasticdl_ps.store.dense import DensePart
-from elasticdl_ps.store.partition import Changes, DenseInit, Partition
+from elasticdl_ps.store.merging import Changes, StateChange
+from elasticdl_ps.store.partition import DenseInit, Partition
 from elasticdl_ps.store.table import EmbeddingTable
 from elasticdl_runtime.convert.parameters import (
     array_of,
@@ -72,14 +73,17 @@ def read_dense_inits(messages: Sequence[ps_pb2.Dense], buffers: Sequence[memoryv
     return inits
 
 
-def read_changes(partition: Partition, form: PushForm, frame: bytes, buffers: Sequence[memoryview]) -> Changes:
-    """The gradients of a push, checked.
+def read_changes(
+    partition: Partition, form: PushForm, frame: bytes, buffers: Sequence[memoryview], records: int = 1
+) -> Changes:
+    """What a push changes, checked.
 
     Args:
         partition: what they are for.
         form: what the push names.
         frame: the whole message.
         buffers: the buffers of the push.
+        records: how many records it is of.
 
     Raises:
         InvalidInputError: an id comes twice or cannot be, a size disagrees, or a number is not finite.
@@ -88,11 +92,15 @@ def read_changes(partition: Partition, form: PushForm, frame: bytes, buffers: Se
     # it does not, because ids happen to look like infinity for example, each buffer is looked at by itself.
     finite = form.words and bool(form.dense or form.rows) and partition.kernels.all_finite(_body(frame))
     dense: dict[str, NDArray[Any]] = {}
+    state: dict[str, StateChange] = {}
     for place in form.dense:
         values = array_of(buffers, place.buffer, place.dtype, place.part.size, place.what)
         if not finite:
             _require_finite(values, place.what)
-        dense[place.part.spec.name] = values
+        if place.keep is None:
+            dense[place.part.spec.name] = values
+        else:
+            state[place.part.spec.name] = StateChange(place.keep, values)
     rows: dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]] = {}
     ids = Ids(buffers)
     for entry in form.rows:
@@ -100,7 +108,7 @@ def read_changes(partition: Partition, form: PushForm, frame: bytes, buffers: Se
         if ids.has_duplicates(partition):
             raise InvalidInputError(f"{entry.what} name an id twice", fix="add up the gradients of equal ids first")
         rows[entry.table.spec.name] = wanted, _read_row_gradients(partition, entry, len(wanted), buffers, finite)
-    return Changes(dense, rows)
+    return Changes(dense, rows, state, records)
 
 
 class Ids:
@@ -337,8 +345,10 @@ def _dtype(name: str, what: str) -> str:
         dtype = np.dtype(name)
     except TypeError:
         dtype = np.dtype(object)
-    if dtype.kind not in "fiu":
-        raise InvalidInputError(f"{what} has the dtype {name!r}", fix="send floating-point numbers or integers")
+    if dtype.kind not in "fiub":
+        raise InvalidInputError(
+            f"{what} has the dtype {name!r}", fix="send floating-point numbers, integers or booleans"
+        )
     return name
 
 

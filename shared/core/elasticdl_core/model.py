@@ -13,7 +13,7 @@ class DenseKind(enum.StrEnum):
     TRAINABLE = "trainable"
     """Pushes carry gradients; the optimizer applies them."""
     STATE = "state"
-    """Pushes carry differences that are added (moving averages and other non-trainable state)."""
+    """Pushes carry what is kept of the old value, and what is added to that (moving averages, counters)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class DenseSpec:
         name: unique in the model.
         shape: the tensor's shape.
         dtype: numpy name of the dtype; trainable parameters are float32 on the PS.
-        kind: gradient-trained or additive state.
+        kind: trained by gradients, or state.
         weight_decay: whether the optimizer's weight decay applies (it can exclude variables).
         constraint: what holds after each update, if anything.
     """

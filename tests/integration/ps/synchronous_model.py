@@ -20,6 +20,6 @@ async def ensure(client: Any, grads_to_wait: int, tolerance: int = 0) -> None:
     await client.ensure_model(zeros, SPECS, TABLES, SGD, UpdateMode(False, grads_to_wait, tolerance))
 
 
-def step(amount: float) -> Gradients:
+def step(amount: float, records: int = 1) -> Gradients:
     dense = {spec.name: np.full(spec.shape, amount, np.float32) for spec in SPECS}
-    return Gradients(dense, {"t": (IDS, np.full((len(IDS), 2), amount, np.float32))})
+    return Gradients(dense, {"t": (IDS, np.full((len(IDS), 2), amount, np.float32))}, records=records)

@@ -13,7 +13,7 @@ from elasticdl_core.errors import ConflictError, DataError, InvalidInputError, P
 from elasticdl_core.model import DenseKind, DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.checkpoint_files import CheckpointFile, read_checkpoint
-from elasticdl_worker.parameters import Gradients
+from elasticdl_worker.parameters import Gradients, StateChange
 
 pytestmark = pytest.mark.integration
 
@@ -23,6 +23,7 @@ SPECS = [
     DenseSpec("scalar", ()),
     DenseSpec("empty", (0, 3)),
     DenseSpec("mean", (4,), "float64", DenseKind.STATE),
+    DenseSpec("steps", (), "int32", DenseKind.STATE),
 ]
 TABLES = [TableSpec("t", 4, InitializerSpec("normal", seed=1)), TableSpec("u", 3), TableSpec("unused", 2)]
 ADAM = OptimizerSpec("adam", {"learning_rate": 0.01, "amsgrad": True})
@@ -38,7 +39,8 @@ def gradients(seed: int) -> Gradients:
     random = np.random.default_rng(seed)
     some = np.sort(random.choice(IDS, 1000, replace=False))
     rows = {name: (some, random.normal(size=(1000, dim)).astype(np.float32)) for name, dim in (("t", 4), ("u", 3))}
-    return Gradients(values(seed + 100), rows)
+    dense = values(seed + 100)
+    return Gradients(dense, rows, {"mean": StateChange(0.9, dense.pop("mean")), "steps": StateChange(1, np.array(2))})
 
 
 async def train(client: Any, seeds: range) -> None:
@@ -101,6 +103,7 @@ async def test_the_reader_gives_the_whole_model(start_servers: Any, tmp_path: Pa
         assert content.dense.keys() == {spec.name for spec in SPECS}
         for spec in SPECS:
             np.testing.assert_array_equal(content.dense[spec.name], pulled.dense[spec.name])
+            assert content.dense[spec.name].dtype == pulled.dense[spec.name].dtype == spec.dtype
             assert content.dense[spec.name].shape == spec.shape
         ids, vectors = content.tables["t"]
         np.testing.assert_array_equal(ids, np.unique(ids))

@@ -50,7 +50,7 @@ def streams(client: Any, index: int = 0) -> list[Any]:
 
 
 def push(sequence: int, worker: str = "worker-0.0", **fields: Any) -> tuple[Any, list[Any]]:
-    message = ps_pb2.PushGradientsRequest(worker=worker, sequence=sequence, **fields)
+    message = ps_pb2.PushGradientsRequest(worker=worker, sequence=sequence, records=1, **fields)
     message.dense.add(name="w", stop=4, buffer=0)
     message.rows.add(table="t", ids=1, values=2)
     return message, [np.ones(4, np.float32), IDS, np.ones((len(IDS), 2), np.float32)]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from tests.integration.ps.synchronous_model import IDS, ensure, step
@@ -30,6 +31,27 @@ async def test_an_update_is_the_mean_of_the_gradients_waited_for(servers: Any) -
     reader = servers.client(9)
     await ensure(reader, 3)
     await assert_all_equal(reader, -3, 1)
+
+
+async def test_a_gradient_of_more_records_weighs_more(servers: Any) -> None:
+    """Two workers with minibatches of 24 and 8 records make what one worker makes of all 32."""
+    clients = [servers.client(index) for index in range(2)]
+    for client in clients:
+        await ensure(client, 2)
+        await client.pull({})
+    for client, amount, records in zip(clients, (1, 5), (24, 8), strict=True):
+        assert (await client.push(step(amount, records), version=0)).accepted
+    reader = servers.client(9)
+    await ensure(reader, 2)
+    await assert_all_equal(reader, -(24 * 1 + 8 * 5) / 32, 1)
+
+
+async def test_a_gradient_of_no_records_is_refused(servers: Any) -> None:
+    client = servers.client()
+    await ensure(client, 1)
+    await client.pull({})
+    with pytest.raises(InvalidInputError, match="0 records"):
+        await client.push(step(1, 0), version=0)
 
 
 async def test_a_stale_gradient_is_refused_and_can_be_computed_anew(servers: Any) -> None:

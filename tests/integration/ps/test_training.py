@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from elasticdl_core.model import DenseKind, DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
-from elasticdl_worker.parameters import Gradients
+from elasticdl_worker.parameters import Gradients, StateChange
 
 pytestmark = pytest.mark.integration
 
@@ -51,10 +51,12 @@ async def test_an_update_moves_dense_parameters_rows_and_state(servers: Any) -> 
         {
             "kernel": np.ones((700, 400), np.float32),
             "scalar": np.float32(2.0),
-            "moving_mean": np.array([1, 2, 3], np.float32),
-            "count": np.int64(7),
         },
         {"users": (users[:2], np.ones((2, 4), np.float32)), "items": (items, np.full((2, 8), 2, np.float32))},
+        {
+            "moving_mean": StateChange(0.5, np.array([1, 2, 3], np.float32)),
+            "count": StateChange(1, np.array(7)),
+        },
     )
     result = await client.push(gradients, version=before.version)
     assert (result.accepted, result.version, result.reason) == (True, 1, "")
@@ -62,7 +64,9 @@ async def test_an_update_moves_dense_parameters_rows_and_state(servers: Any) -> 
     assert set(after.dense) == {"kernel", "scalar", "moving_mean", "count"}
     np.testing.assert_array_equal(after.dense["kernel"], before.dense["kernel"] - 0.5)
     np.testing.assert_array_equal(after.dense["scalar"], before.dense["scalar"] - 1)
-    np.testing.assert_array_equal(after.dense["moving_mean"], before.dense["moving_mean"] + [1, 2, 3])
+    np.testing.assert_array_equal(
+        after.dense["moving_mean"], before.dense["moving_mean"] * np.float32(0.5) + [1, 2, 3]
+    )
     assert after.dense["count"] == before.dense["count"] + 7
     np.testing.assert_array_equal(after.rows["users"][:2], before.rows["users"][:2] - np.float32(0.5))
     np.testing.assert_array_equal(after.rows["users"][2], before.rows["users"][2])

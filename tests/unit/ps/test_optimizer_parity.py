@@ -11,7 +11,8 @@ import pytest
 from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_ps.kernels import KernelSet, load_kernels
 from elasticdl_ps.optimizers import OPTIMIZER_NAMES, Optimizer
-from elasticdl_ps.store.partition import Changes, DenseInit, Partition
+from elasticdl_ps.store.merging import Changes
+from elasticdl_ps.store.partition import DenseInit, Partition
 
 pytestmark = pytest.mark.unit
 

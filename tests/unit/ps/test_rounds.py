@@ -9,7 +9,8 @@ from elasticdl_core.errors import ConflictError, FencedError
 from elasticdl_core.model import DenseSpec, OptimizerSpec, UpdateMode
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.rounds import STALE, Incarnations, Member, Rounds
-from elasticdl_ps.store.partition import Changes, DenseInit, Partition
+from elasticdl_ps.store.merging import Changes
+from elasticdl_ps.store.partition import DenseInit, Partition
 
 pytestmark = pytest.mark.unit
 

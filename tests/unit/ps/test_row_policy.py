@@ -15,7 +15,8 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import InitializerSpec, OptimizerSpec, RowPolicy, TableSpec, UpdateMode
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.store.id_map import IdMap
-from elasticdl_ps.store.partition import Changes, Partition
+from elasticdl_ps.store.merging import Changes
+from elasticdl_ps.store.partition import Partition
 from elasticdl_ps.store.row_lives import RowLives
 from elasticdl_runtime.convert.parameters import mode_from_json, mode_to_json
 

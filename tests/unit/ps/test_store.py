@@ -15,7 +15,8 @@ from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.arena import Arena
 from elasticdl_ps.store.id_map import IdMap
-from elasticdl_ps.store.partition import Changes, DenseInit, Partition
+from elasticdl_ps.store.merging import Changes, StateChange
+from elasticdl_ps.store.partition import DenseInit, Partition
 from elasticdl_ps.store.table import EmbeddingTable
 
 pytestmark = pytest.mark.unit
@@ -147,17 +148,20 @@ def test_a_mean_of_members_is_one_update() -> None:
     partition = make_partition()
     members = [
         Changes(
-            {"w": np.full(3, 2, np.float32), "n": np.array([4])},
+            {"w": np.full(3, 2, np.float32)},
             {"t": (np.array([1, 2]), np.ones((2, 2), np.float32))},
+            {"n": StateChange(1, np.array([4]))},
         ),
         Changes(
-            {"w": np.full(3, 4, np.float32), "n": np.array([2])}, {"t": (np.array([2]), np.ones((1, 2), np.float32))}
+            {"w": np.full(3, 4, np.float32)},
+            {"t": (np.array([2]), np.ones((1, 2), np.float32))},
+            {"n": StateChange(1, np.array([2]))},
         ),
     ]
     assert partition.apply(members) == 1
     assert read(partition, [1, 2]) == [[0.5, 0.5], [0, 0]]
     values = {v.spec.name: v.values.tolist() for v in partition.dense.read(-1)}
-    assert values == {"w": [-3, -3, -3], "n": [8]}
+    assert values == {"w": [-3, -3, -3], "n": [11]}
     np.testing.assert_array_equal(members[0].dense["w"], np.full(3, 2, np.float32))
 
 

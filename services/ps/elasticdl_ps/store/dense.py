@@ -15,8 +15,9 @@ from elasticdl_core.model import DenseKind, DenseSpec
 from elasticdl_ps.constraints import Constrain, check_constraint, make_constraint
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
+from elasticdl_ps.store.merging import StateChange
 
-_NUMBERS = "fiu"
+_STATE = "fiub"
 _ONLY_ROW = np.zeros(1, np.int64)
 """A dense parameter is a table of one row."""
 
@@ -138,21 +139,18 @@ class DenseStore:
         undecayed: NDArray[np.float32],
         version: int,
     ) -> None:
-        """Applies gradients to trained slices, and adds differences to state.
+        """Applies gradients to trained slices.
 
         Args:
-            changes: by name of the parameter, ``[size]`` float32, or of the state's dtype.
-            numbers: from ``Optimizer.numbers``; the scale counts for state too.
+            changes: by name of the parameter, float32 ``[size]``.
+            numbers: from ``Optimizer.numbers``.
             undecayed: the same without weight decay, for the parameters that have none.
             version: the partition's version after this update.
         """
         with self._lock:
             for name, change in changes.items():
                 part = self._parts[name]
-                if part.spec.kind is DenseKind.STATE:
-                    scale = float(numbers[0])
-                    part.values[...] += change if scale == 1 else (change * scale).astype(change.dtype)
-                elif part.size:
+                if part.size:
                     decays = part.spec.weight_decay
                     self._update(part.record, _ONLY_ROW, change.reshape(1, -1), numbers if decays else undecayed)
                     if part.constrain is not None:
@@ -165,6 +163,14 @@ class DenseStore:
             for spec in specs:
                 part = self._parts[spec.name]
                 part.spec, part.constrain = spec, make_constraint(spec)
+
+    def change_state(self, changes: Mapping[str, StateChange], version: int) -> None:
+        """Changes slices of state; ``version`` is the partition's after this update."""
+        with self._lock:
+            for name, change in changes.items():
+                part = self._parts[name]
+                change.apply(part.values)
+                part.version = version
 
     def changed(self, since: int) -> tuple[DensePart, ...]:
         """The slices that changed after version ``since`` (-1: all), by name; copy them with ``copy``."""
@@ -227,10 +233,10 @@ def check_specs(specs: Iterable[tuple[DenseSpec, int, int]]) -> None:
             dtype = np.dtype(spec.dtype)
         except TypeError:
             dtype = np.dtype(object)
-        if dtype.kind not in _NUMBERS or (spec.kind is DenseKind.TRAINABLE and dtype != np.float32):
+        if dtype.kind not in _STATE or (spec.kind is DenseKind.TRAINABLE and dtype != np.float32):
             raise InvalidInputError(
                 f"the dense parameter {spec.name!r} ({spec.kind}) has the dtype {spec.dtype!r}",
-                fix="send trained parameters as float32, and state as floating-point numbers or integers",
+                fix="send trained parameters as float32, and state as floating-point numbers, integers or booleans",
             )
         check_constraint(spec, start, stop)
 

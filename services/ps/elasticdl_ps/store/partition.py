@@ -10,10 +10,9 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundError
@@ -21,6 +20,7 @@ from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.dense import DenseStore, DenseValue, check_specs
+from elasticdl_ps.store.merging import Changes, merge
 from elasticdl_ps.store.table import EmbeddingTable
 
 _MAX_DIM = 1 << 16
@@ -36,19 +36,6 @@ class DenseInit:
     start: int
     stop: int
     values: NDArray[Any] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Checked gradients of one minibatch for one partition.
-
-    Attributes:
-        dense: by parameter: ``[size]`` gradient or difference.
-        rows: by table: unique ids ``[n]`` and gradients ``[n, dim]``.
-    """
-
-    dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    rows: Mapping[str, tuple[NDArray[np.int64], NDArray[np.float32]]] = field(default_factory=dict)
 
 
 class Partition:
@@ -169,10 +156,10 @@ class Partition:
         return table
 
     def apply(self, members: Sequence[Changes], learning_rate: float | None = None) -> int:
-        """Makes one update of the mean of the members' gradients.
+        """Makes one update of the mean of the members' gradients, and of what they make of state.
 
         Args:
-            members: checked gradients; more than one in synchronous mode.
+            members: checked changes; more than one in synchronous mode.
             learning_rate: None for the optimizer's own.
 
         Returns:
@@ -180,13 +167,14 @@ class Partition:
         """
         with self._lock:
             step = self.version + 1
-            scale = 1.0 / max(1, len(members))
+            changes, scale = merge(members, self.kernels), 1.0 / len(members)
             numbers = self.optimizer.numbers(step, learning_rate, scale=scale)
             undecayed = numbers
             if self.optimizer.decays:
                 undecayed = self.optimizer.numbers(step, learning_rate, scale=scale, weight_decay=False)
-            self.dense.apply(_sum_dense(members), numbers, undecayed, step)
-            for name, (ids, grads) in self._sum_rows(members).items():
+            self.dense.apply(changes.dense, numbers, undecayed, step)
+            self.dense.change_state(changes.state, step)
+            for name, (ids, grads) in changes.rows.items():
                 self.tables[name].update(ids, grads, numbers, step)
             self.version = step
             return step
@@ -316,19 +304,6 @@ class Partition:
         self._set_policies(tables)
         self.tables, self.optimizer = tables, optimizer
 
-    def _sum_rows(self, members: Sequence[Changes]) -> Mapping[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        if len(members) == 1:
-            return members[0].rows
-        result = {}
-        for name in {name for member in members for name in member.rows}:
-            parts = [member.rows[name] for member in members if name in member.rows]
-            ids = np.concatenate([part[0] for part in parts])
-            grads = np.concatenate([part[1] for part in parts])
-            out_ids, out_grads = np.empty_like(ids), np.empty_like(grads)
-            count = self.kernels.merge_rows(ids, grads, out_ids, out_grads)
-            result[name] = (out_ids[:count], out_grads[:count])
-        return result
-
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -349,19 +324,6 @@ class Snapshot:
     dense: Sequence[DenseValue]
     tables: Sequence[EmbeddingTable]
     pin: int
-
-
-def _sum_dense(members: Sequence[Changes]) -> Mapping[str, NDArray[Any]]:
-    if len(members) == 1:
-        return members[0].dense
-    total: dict[str, NDArray[Any]] = {}
-    for member in members:
-        for name, change in member.dense.items():
-            if name in total:
-                total[name] += change
-            else:
-                total[name] = change.copy()
-    return total
 
 
 def _check_tables(tables: Sequence[TableSpec]) -> None:

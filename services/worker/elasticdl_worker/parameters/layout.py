@@ -191,13 +191,21 @@ class Layout:
         Raises:
             InvalidInputError: the model does not have the parameter, or the value is missing or of another size.
         """
-        dense = self.placed(name)
         value = values.get(name)
         if value is None:
             raise InvalidInputError(
                 f"the dense parameter {name!r} is without a value",
                 fix="name parameters as the model's specification does",
             )
+        return self.flat_value(name, value)
+
+    def flat_value(self, name: str, value: Any) -> NDArray[Any]:
+        """What ``flat`` says, of one value.
+
+        Raises:
+            InvalidInputError: the model does not have the parameter, or the value is of another size.
+        """
+        dense = self.placed(name)
         flat = np.ascontiguousarray(value, dense.dtype).reshape(-1)
         if len(flat) != dense.size:
             raise InvalidInputError(

@@ -97,18 +97,22 @@ class PushFrames:
         """
         layout = self._layout
         flats = [layout.flat(name, gradients.dense) for name in gradients.dense]
+        flats += [layout.flat_value(name, change.add) for name, change in gradients.state.items()]
+        keeps = {name: change.keep for name, change in gradients.state.items()}
         values = [self._checked(table, *rows) for table, rows in gradients.rows.items()]
         splits = layout.split({table: ids for table, (ids, _) in gradients.rows.items()})
         pushed, push_numbers = distinct(splits)
         pulled, pull_numbers = distinct(following.splits) if following else ([], ())
-        key = (*gradients.dense, None, *splits, push_numbers, *(following.splits if following else ()), pull_numbers)
+        reading = following.splits if following else ()
+        key = (*gradients.dense, None, *keeps.items(), None, *splits, push_numbers, *reading, pull_numbers)
         forms = self._forms.get(key)
         if forms is None:
             if len(self._forms) >= _REMEMBERED:
                 self._forms.clear()
             tables = list(zip(splits, push_numbers, strict=True))
             reads = list(zip(following.splits, pull_numbers, strict=True)) if following else []
-            forms = [self._form(index, list(gradients.dense), tables, reads) for index in range(layout.num_ps)]
+            names: dict[str, float | None] = {**dict.fromkeys(gradients.dense), **keeps}
+            forms = [self._form(index, names, tables, reads) for index in range(layout.num_ps)]
             self._forms[key] = forms
         frames = []
         for index, form in enumerate(forms):
@@ -121,6 +125,7 @@ class PushFrames:
             along = following if following is not None and not (following.only_first and index) else None
             if along is not None:
                 buffers += [split.parts[index] for split in pulled]
+            form.message.push.records = gradients.records
             frame, places = compose_frame(_header(form.message, index, stamp, along), buffers)
             _fill(places, rows)
             frames.append(frame)
@@ -142,23 +147,29 @@ class PushFrames:
         return values if chosen is None else Room((len(chosen), values.shape[1]), _SINGLE)
 
     def _form(
-        self, index: int, dense: list[str], tables: list[tuple[str, int]], reads: list[tuple[str, int]]
+        self,
+        index: int,
+        dense: Mapping[str, float | None],
+        tables: list[tuple[str, int]],
+        reads: list[tuple[str, int]],
     ) -> _Form:
         """The form of messages to one PS.
 
         Args:
             index: the PS.
-            dense: names of the dense parameters.
+            dense: names of the dense parameters, with what is kept of those that are state.
             tables: names of the tables that are pushed to, and which buffer of ids is theirs.
             reads: names of the tables that are pulled from, and which of the pull's buffers of ids is theirs.
         """
         message = ps_pb2.PushPullRequest()
         parts: list[tuple[int, slice | None]] = []
-        for number, name in enumerate(dense):
+        for number, (name, keep) in enumerate(dense.items()):
             placed = self._layout.placed(name)
             for place in placed.slices:
                 if place.ps == index:
-                    message.push.dense.add(name=name, start=place.start, stop=place.stop, buffer=len(parts))
+                    message.push.dense.add(
+                        name=name, start=place.start, stop=place.stop, buffer=len(parts), keep=keep
+                    )
                     whole = place.stop - place.start == placed.size
                     parts.append((number, None if whole else slice(place.start, place.stop)))
         first_values = len(parts) + len({number for _, number in tables})

@@ -31,17 +31,33 @@ class Pulled:
 
 
 @dataclass(frozen=True, slots=True)
-class Gradients:
-    """What one minibatch teaches.
+class StateChange:
+    """How a worker's minibatches change a variable ``x`` of the model's state: ``x`` becomes ``keep * x + add``.
 
     Attributes:
-        dense: by parameter name, of the parameter's shape: gradients of trainable parameters, differences
-            (after minus before) of state.
+        keep: ``momentum ** updates`` for a moving average, 1 for a counter, 0 for what is just replaced.
+        add: of the variable's shape and dtype.
+    """
+
+    keep: float
+    add: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """What one or more minibatches teach.
+
+    Attributes:
+        dense: gradients of trainable parameters by name, of the parameter's shape.
         rows: by table: unique ids and the merged gradient of each.
+        state: changes of state by name.
+        records: how many records they are of: their weight in a synchronous round.
     """
 
     dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     rows: Mapping[str, Rows] = field(default_factory=dict)
+    state: Mapping[str, StateChange] = field(default_factory=dict)
+    records: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from elasticdl_worker.trainers.tensorflow.constraints import constraint_of
 from elasticdl_worker.trainers.tensorflow.contract import check_model
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.optimizers import uses_weight_decay
+from elasticdl_worker.trainers.tensorflow.state import ModelState
 from elasticdl_worker.user_code import ModelModule
 
 _WORKER_STRIDE = 7919
@@ -35,7 +36,8 @@ class PreparedModel:
 
     Attributes:
         trainable: variables that the optimizer changes, by name.
-        state: other floating-point variables (moving averages, frozen weights), by name.
+        state: the other variables (moving averages, counters, frozen weights), by name.
+        merging: how what workers make of the state becomes one.
     """
 
     def __init__(
@@ -48,8 +50,8 @@ class PreparedModel:
         names = _unique_names(keras_model.weights)
         trained = {id(variable) for variable in keras_model.trainable_variables}
         self.trainable: dict[str, Any] = {}
-        self.state: dict[str, Any] = {}
         self._keras_variables: dict[str, Any] = {}
+        others: dict[str, Any] = {}
         for name, variable in names.items():
             raw = raw_variable(variable)
             if id(variable) in trained:
@@ -59,9 +61,11 @@ class PreparedModel:
                         fix="keep weights in float32; for mixed precision use the policy mixed_bfloat16",
                     )
                 self.trainable[name] = raw
-            elif raw.dtype.is_floating:
-                self.state[name] = raw
+            else:
+                others[name] = variable
             self._keras_variables[name] = variable
+        self.merging = ModelState(keras_model, others)
+        self.state: dict[str, Any] = self.merging.variables
         self._assigners: dict[tuple[str, ...], Compiled] = {}
 
     @property

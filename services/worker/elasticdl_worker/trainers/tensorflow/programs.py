@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from elasticdl.layers import lookup
 from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.parameters import StateChange
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
 from elasticdl_worker.trainers.tensorflow.constraints import unassigned
 from elasticdl_worker.trainers.tensorflow.embeddings import ROWS_NAME, RowsScope
@@ -31,13 +32,13 @@ class StepResult:
         losses: the loss of each minibatch, with regularisation.
         dense: gradients of the trainable variables that the loss depends on, by name, summed over the minibatches.
         rows: gradients of the rows of each table, ``[unique ids, dim]``, summed over the minibatches.
-        state: by how much the other variables changed, by name.
+        state: how the other variables changed, by name.
     """
 
     losses: tuple[float, ...]
     dense: dict[str, NDArray[Any]]
     rows: dict[str, NDArray[np.float32]]
-    state: dict[str, NDArray[Any]]
+    state: dict[str, StateChange]
 
     @property
     def loss(self) -> float:
@@ -88,6 +89,7 @@ class Programs:
         self._forwards: dict[bool, Callable[..., Any]] = {}
         self._gradient_names: list[str] = []
         self._row_names: list[str] = []
+        self._keeps: dict[int, dict[str, float]] = {}
 
     def collect(self, *batches: Any, training: bool) -> Lookups:
         """Finds the rows that minibatches need together, from the features of each.
@@ -127,14 +129,17 @@ class Programs:
         kind = len(batches), tuple(dense)
         if kind not in self._steps:
             self._steps[kind] = self._make_step(kind[0], kind[1], lookups)
-        losses, found, row_gradients, state = self._steps[kind](list(batches), dict(dense), rows, lookups.inverse)
-        changes = {name: _view(change) for name, change in zip(self.model.state, state, strict=True)}
+        losses, found, row_gradients, (added, changed) = self._steps[kind](
+            list(batches), dict(dense), rows, lookups.inverse
+        )
+        keeps = self._keeps[len(batches)]
+        state = zip(self.model.state, added, _view(changed).tolist(), strict=True)
         return StepResult(
             losses=tuple(_view(losses).tolist()),
             dense={name: _view(g) for name, g in zip(self._gradient_names, found, strict=True)},
             # What comes after the rows is padding.
             rows={name: _view(g)[: len(rows[name])] for name, g in zip(self._row_names, row_gradients, strict=True)},
-            state={name: change for name, change in changes.items() if change.any()},
+            state={name: StateChange(keeps[name], _view(add)) for name, add, has_changed in state if has_changed},
         )
 
     def forward(self, features: Any, rows: Mapping[str, Any], lookups: Lookups) -> Any:
@@ -193,25 +198,27 @@ class Programs:
     def _steps_now(self, batches: list[Any], dense: dict[str, Any], rows: dict[str, Any], inverse: Any) -> Any:
         for name, value in dense.items():
             self.model.trainable[name].assign(value)
-        before = [tf.identity(variable) for variable in self.model.state.values()]
+        state = self.model.merging
+        before = state.before()
         losses: list[Any] = []
         total: dict[str, Any] = {}
         moved = dict(rows)
-        for number, (features, labels) in enumerate(batches):
-            calls = {table: len(found) // len(batches) for table, found in inverse.items()}
-            mine = {table: inverse[table][number * n : (number + 1) * n] for table, n in calls.items()}
-            loss, found = self._step_now(features, labels, moved, mine)
-            losses.append(loss)
-            total = {name: total[name] + g if total else g for name, g in found.items()}
-            if number + 1 < len(batches) and self._local is not None:
-                self._local.apply({name: found[name] for name in self._gradient_names})
-                moved = moved | self._local.moved(moved, found)
-        after = [variable - old for variable, old in zip(self.model.state.values(), before, strict=True)]
+        with state.counting() as keeps:
+            for number, (features, labels) in enumerate(batches):
+                calls = {table: len(found) // len(batches) for table, found in inverse.items()}
+                mine = {table: inverse[table][number * n : (number + 1) * n] for table, n in calls.items()}
+                loss, found = self._step_now(features, labels, moved, mine)
+                losses.append(loss)
+                total = {name: total[name] + g if total else g for name, g in found.items()}
+                if number + 1 < len(batches) and self._local is not None:
+                    self._local.apply({name: found[name] for name in self._gradient_names})
+                    moved = moved | self._local.moved(moved, found)
+            self._keeps[len(batches)] = keeps()
         return (
             tf.stack(losses),
             [total[name] for name in self._gradient_names],
             [total[name] for name in self._row_names],
-            after,
+            state.changes(before, self._keeps[len(batches)]),
         )
 
     def _step_now(

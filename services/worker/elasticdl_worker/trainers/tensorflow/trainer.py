@@ -290,7 +290,8 @@ class Trainer:
 
     def _is_sound(self, work: Work, result: StepResult, version: int) -> bool:
         """Whether all of it is finite. If not, the good minibatches of a group are trained one by one instead."""
-        what = unsound_part(result.losses, {**result.dense, **result.rows}, result.state)
+        state = {name: change.add for name, change in result.state.items()}
+        what = unsound_part(result.losses, {**result.dense, **result.rows}, state)
         if not what:
             self._nan.sound()
             return True
@@ -355,7 +356,7 @@ class Trainer:
     def _changes(self, work: Work, result: StepResult) -> Gradients:
         unique = self._lookups(work).unique
         rows = {table: (unique[table], gradient) for table, gradient in result.rows.items()}
-        return Gradients({**result.dense, **result.state}, rows)
+        return Gradients(result.dense, rows, result.state, work.records)
 
     def _settle_first(self) -> None:
         entry = self._pushes.popleft()

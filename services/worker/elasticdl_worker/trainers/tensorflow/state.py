@@ -1,0 +1,197 @@
+"""The variables of a model that no gradient changes, and how what several workers make of them becomes one.
+
+Whatever a worker did in its minibatches, the parameter servers are told it as ``x`` becomes ``keep * x + add``, so
+that the changes of workers come one after the other. What is kept follows from what the variable is (see ADR 12):
+
+- a moving average of BatchNormalization keeps ``momentum`` to the power of its updates;
+- an integer is a counter and keeps all: the changes of all workers are added;
+- what else there is keeps nothing: the last worker's value counts.
+
+A variable's ``aggregation`` overrules that: ``sum`` adds, ``only_first_replica`` lets the last worker's value count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
+
+_AVERAGES = {
+    "momentum": ("moving_mean", "moving_variance", "moving_stddev"),
+    "renorm_momentum": ("renorm_mean", "renorm_stddev"),
+}
+"""Variables of BatchNormalization by the attribute that has their momentum."""
+_WIDTHS = {"float": (16, 32, 64), "int": (8, 16, 32, 64), "uint": (8, 16, 32, 64)}
+_SHARED = {"bool", *(f"{kind}{width}" for kind, widths in _WIDTHS.items() for width in widths)}
+
+
+class Merge(enum.Enum):
+    """How the changes that workers make to a variable become one."""
+
+    AVERAGE = "average"
+    COUNT = "count"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class _Average:
+    """A moving average: the layer that updates it, and what it keeps of the old value then."""
+
+    layer: Any
+    momentum: float
+
+
+class ModelState:
+    """The state of a model.
+
+    Args:
+        keras_model: the model, built.
+        variables: its Keras variables that are not trained, by name.
+
+    Attributes:
+        variables: the ``tf.Variable`` of each, by name.
+        rules: how changes of each are merged.
+
+    Raises:
+        UserCodeError: a variable is of a type that cannot be shared.
+    """
+
+    def __init__(self, keras_model: Any, variables: Mapping[str, Any]) -> None:
+        self._averages = _moving_averages(keras_model)
+        self.variables = {name: raw_variable(variable) for name, variable in variables.items()}
+        self.rules = {name: self._rule(name, variable) for name, variable in variables.items()}
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[Callable[[], dict[str, float]]]:
+        """Counts the updates of moving averages by what is run or traced inside.
+
+        Yields:
+            A function that says what each variable keeps of its value from before.
+        """
+        layers = {id(average.layer): average.layer for average in self._averages.values()}
+        counts = {key: _Calls(layer) for key, layer in layers.items()}
+
+        def keeps() -> dict[str, float]:
+            return {name: self._keep(name, counts) for name in self.variables}
+
+        for call in counts.values():
+            call.begin()
+        try:
+            yield keeps
+        finally:
+            for call in counts.values():
+                call.end()
+
+    def before(self) -> list[Any]:
+        """The values now; to be called while tracing."""
+        return [tf.identity(variable) for variable in self.variables.values()]
+
+    def changes(self, before: list[Any], keeps: Mapping[str, float]) -> tuple[list[Any], Any]:
+        """What has become of the variables; to be called while tracing.
+
+        Args:
+            before: from ``before``.
+            keeps: what each keeps of its old value.
+
+        Returns:
+            What is added to that, for each, and whether the variable has changed at all, for each.
+        """
+        added, changed = [], [tf.zeros([0], tf.bool)]
+        for old, (name, variable) in zip(before, self.variables.items(), strict=True):
+            new, keep = tf.identity(variable), keeps[name]
+            if keep == 0:
+                add = new
+            elif keep == 1:
+                add = new - old
+            else:
+                # In double precision: what is added is small against what is kept, and must not be its rounding.
+                add = tf.cast(tf.cast(new, tf.float64) - keep * tf.cast(old, tf.float64), new.dtype)
+            added.append(add)
+            changed.append(tf.reshape(tf.reduce_any(tf.not_equal(new, old)), [1]))
+        return added, tf.concat(changed, 0)
+
+    def _rule(self, name: str, variable: Any) -> Merge:
+        raw = raw_variable(variable)
+        if raw.dtype.name not in _SHARED:
+            raise UserCodeError(
+                f"the variable {name} of the model is {raw.dtype.name}, which workers cannot share",
+                fix="keep it in float32, in an integer type or as bool, or outside the model",
+            )
+        aggregation = str(getattr(variable, "aggregation", "")).lower().rpartition(".")[2]
+        if id(raw) in self._averages:
+            return Merge.AVERAGE
+        if aggregation == "sum" and raw.dtype != tf.bool:
+            return Merge.COUNT
+        if aggregation.startswith("only_first"):
+            return Merge.LATEST
+        return Merge.COUNT if raw.dtype.is_integer else Merge.LATEST
+
+    def _keep(self, name: str, counts: Mapping[int, _Calls]) -> float:
+        if self.rules[name] is not Merge.AVERAGE:
+            return float(self.rules[name] is Merge.COUNT)
+        average = self._averages[id(self.variables[name])]
+        updates = counts[id(average.layer)].count
+        return float(average.momentum) ** updates if updates else 0.0
+
+
+class _Calls:
+    """Counts the calls of a layer for a while."""
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
+        self._calls = 0
+        self._unknown = False
+
+    @property
+    def count(self) -> int:
+        """The number of calls; 0 if there may have been more, because a loop or a branch of the graph has one."""
+        return 0 if self._unknown else self._calls
+
+    def begin(self) -> None:
+        """Counts from now on."""
+        original, graph = self._layer.call, tf.compat.v1.get_default_graph()
+
+        @functools.wraps(original)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self._calls += 1
+            self._unknown |= tf.compat.v1.get_default_graph() is not graph
+            return original(*args, **kwargs)
+
+        # Not by assignment, which Keras follows up.
+        vars(self._layer)["call"] = counted
+
+    def end(self) -> None:
+        """Counts no more."""
+        del vars(self._layer)["call"]
+
+
+def _moving_averages(keras_model: Any) -> dict[int, _Average]:
+    """The moving averages of BatchNormalization layers, by the identity of their ``tf.Variable``."""
+    found = {}
+    for layer in keras_model._flatten_layers():
+        if not _is_batch_normalization(layer):
+            continue
+        for attribute, names in _AVERAGES.items():
+            momentum = getattr(layer, attribute, None)
+            if not isinstance(momentum, float | int):
+                continue
+            for name in names:
+                variable = getattr(layer, name, None)
+                # With renormalisation the variance is made from the average of the deviation.
+                derived = name == "moving_variance" and getattr(layer, "renorm", False)
+                if variable is not None and not derived:
+                    found[id(raw_variable(variable))] = _Average(layer, float(momentum))
+    return found
+
+
+def _is_batch_normalization(layer: Any) -> bool:
+    """Whether a layer updates its averages as Keras' own does: a subclass with its own ``call`` may do otherwise."""
+    kinds = [kind for kind in type(layer).__mro__ if kind.__name__.startswith("BatchNormalization")]
+    own = str(getattr(type(layer).call, "__module__", "")).split(".")[0]
+    return any(kind in keras.layers.BatchNormalization.__mro__ for kind in kinds) and own in ("keras", "tf_keras")
