@@ -1,0 +1,393 @@
+"""Trains one row's model in every way that the product has, and compares what comes out.
+
+A *row* is a model module with its data and options. ``--local`` is the local run's own function; the clusters are
+the real master with a real queue, real parameter servers behind gRPC and the workers' own loop, trainer and export
+(see ``processes``). What is compared is what a user gets: the exported model, the evaluations, or the words of the
+refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import itertools
+import json
+import re
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from elasticdl_core.errors import ElasticDLError
+from elasticdl_core.job import JobSpec
+from elasticdl_master.queue.redis import RedisQueue
+from elasticdl_master.runner import JobRunner
+from elasticdl_master.settings import Settings
+from elasticdl_master.state.settings import Limits
+from elasticdl_worker.local import run_local
+from tests.differential.processes import RealProcesses, forget
+from tests.fakes.internal_api import InternalApi
+from tests.fakes.redis_server import RedisServer
+
+EQUAL = 1e-6
+CRASH = "--local crashed:"
+JOB_S = 100.0
+SECRET = "5" * 64
+_numbers = itertools.count()
+Weights = dict[str, np.ndarray[Any, Any]]
+Evaluations = tuple[Mapping[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model to train in every way.
+
+    Attributes:
+        name: of the row and of its module.
+        source: the module.
+        family: what it is an example of; CI runs some rows of each.
+        spec: fields of the job.
+        model: the model's entry in the module.
+        data: writes the data into a folder and returns fields of the job; the same columns for all by default.
+        refused: part of the words with which every way refuses the row; empty if it trains.
+        one: verdict on one worker, strictly in order: ``equal`` or ``close``.
+        two: verdict on two workers and two PS: ``equal`` (synchronous, all minibatches alike, so that any two make
+            the same update), ``close`` (asynchronous), or empty if it says nothing new.
+        counts: whether the number of records must agree too.
+        tolerance: largest difference that is equal, relative to the largest element of a tensor, at least absolute.
+        served: also export a SavedModel, and compare its predictions.
+        loose: names of weights that need not agree, as a regular expression, with the reason in a comment.
+    """
+
+    name: str
+    source: str
+    family: str
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    model: str = "forward"
+    data: Callable[[Path, bool], Mapping[str, Any]] | None = None
+    refused: str = ""
+    one: str = "equal"
+    two: str = "equal"
+    counts: bool = True
+    tolerance: float = EQUAL
+    served: bool = False
+    loose: str = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a user has in the end.
+
+    Attributes:
+        error: the words of the refusal, with what to do; empty after a success.
+        weights: of the exported model, by name, rows of open tables included.
+        evaluations: metrics, in order.
+        records: how many were trained.
+        steps: how many updates there were.
+        output: where the export is.
+    """
+
+    error: tuple[str, str] = ("", "")
+    weights: Weights = field(default_factory=dict)
+    evaluations: Evaluations = ()
+    records: int = 0
+    steps: int = 0
+    output: Path = Path()
+
+
+class Bench:
+    """Runs rows, one at a time.
+
+    Args:
+        folder: for data and results; short, because sockets lie there.
+        redis: the queue's.
+
+    Attributes:
+        rows: how many rows were compared.
+        runs: how many times a model was trained for that.
+    """
+
+    def __init__(self, folder: Path, redis: RedisServer) -> None:
+        self.rows = self.runs = 0
+        self._folder = folder
+        self._redis = redis
+
+    def verdict(self, row: Row) -> list[str]:
+        """What is wrong with a row; empty if everything is as it should be."""
+        self.rows += 1
+        path = list(sys.path)
+        try:
+            return self._refusals(row) if row.refused else [*self._with_one(row), *self._with_two(row)]
+        finally:
+            sys.path[:] = path
+            forget(row.name)
+            gc.unfreeze()
+            gc.collect()
+
+    def _refusals(self, row: Row) -> list[str]:
+        local, cluster = self.local(row), self.cluster(row, workers=1)
+        problems = [
+            f"{way} trains it, or says something else: {outcome.error}"
+            for way, outcome in (("--local", local), ("the cluster", cluster))
+            if row.refused not in outcome.error[0]
+        ]
+        if not problems and local.error != cluster.error:
+            problems = [f"different words:\n  --local:  {local.error}\n  cluster:  {cluster.error}"]
+        return problems
+
+    def _with_one(self, row: Row) -> list[str]:
+        local, cluster = self.local(row), self.cluster(row, workers=1)
+        compare = differences if row.one == "equal" else distances
+        return [f"one worker: {text}" for text in compare(row, local, cluster)]
+
+    def _with_two(self, row: Row) -> list[str]:
+        if not row.two:
+            return []
+        if row.two == "close":
+            local, cluster = self.local(row), self.cluster(row, workers=2)
+            return [f"two workers: {text}" for text in distances(row, local, cluster)]
+        # Each update takes two minibatches, and all are alike: half of the local run's are one update each.
+        local = self.local(row, alike=True, halved=True)
+        cluster = self.cluster(row, workers=2, alike=True, use_async=False, grads_to_wait=2)
+        return [f"two workers: {text}" for text in differences(row, local, cluster, records=False)]
+
+    def local(self, row: Row, *, alike: bool = False, halved: bool = False, **fields: Any) -> Outcome:
+        """Trains in one process."""
+        place = self._place()
+        spec = self._spec(row, place, alike=alike, **fields)
+        if halved:
+            halve(spec)
+        forget(row.name)
+        events: list[dict[str, Any]] = []
+        try:
+            run_local(JobSpec.from_mapping(spec), place / "out", events.append)
+        except ElasticDLError as error:
+            return Outcome(error=(readable(error.message, place), readable(error.fix, place)))
+        except Exception as error:  # what a user would see as a traceback of ours
+            return Outcome(error=(f"{CRASH} {type(error).__name__}: {readable(str(error), place)}", ""))
+        done = events[-1]
+        return Outcome(
+            weights=read_weights(place / "out"),
+            evaluations=tuple(e["metrics"] for e in events if e["event"] == "evaluation"),
+            records=done["records"],
+            steps=done["steps"],
+            output=place / "out",
+        )
+
+    def cluster(self, row: Row, *, workers: int, alike: bool = False, **fields: Any) -> Outcome:
+        """Trains with a master, as many PS as workers, and workers."""
+        place = self._place()
+        spec = self._spec(row, place, alike=alike, **({"num_ps": workers} if workers > 1 else {}), **fields)
+        return asyncio.run(self._job(row, spec, place, workers))
+
+    async def _job(self, row: Row, spec: dict[str, Any], place: Path, workers: int) -> Outcome:
+        job_id = f"diff-{next(_numbers)}"
+        async with InternalApi(job_id, spec) as api:
+            api.target = workers
+            processes = RealProcesses(place, job_id, int(spec["num_ps"]), SECRET, api.pulse, row.name)
+            settings = Settings(
+                job_id=job_id,
+                incarnation=0,
+                listen=f"unix:{place}/master-0.sock",
+                job_dir=place / "job",
+                api_url=api.url,
+                redis_url=self._redis.url,
+                agent="unix:/nowhere",
+                job_secret=SECRET,
+            )
+            runner = JobRunner(
+                settings,
+                processes,
+                lambda epoch: RedisQueue(self._redis.url, job_id, epoch, timeout_s=5.0),
+                asyncio.Event(),
+                limits=Limits(heartbeat_s=0.2, recovery_s=0.0, drain_s=5.0),
+                quit_at_once=lambda code: None,
+            )
+            try:
+                await asyncio.wait_for(runner.run(), JOB_S)
+            finally:
+                await processes.close()
+        return outcome_of(api, place)
+
+    def _place(self) -> Path:
+        self.runs += 1
+        place = self._folder / str(next(_numbers))
+        (place / "job").mkdir(parents=True)
+        (place / "zoo").mkdir()
+        return place
+
+    def _spec(self, row: Row, place: Path, *, alike: bool, **fields: Any) -> dict[str, Any]:
+        from tests.differential.data import columns
+
+        (place / "zoo" / f"{row.name}.py").write_text(row.source)
+        data = (row.data or columns)(place, alike)
+        base: dict[str, Any] = {
+            "model_def": f"{row.name}.{row.model}",
+            "model_zoo": str(place / "zoo"),
+            "minibatch_size": 8,
+            "num_minibatches_per_task": 3,
+            "num_epochs": 2,
+            "shuffle": False,
+            "seed": 3,
+            "num_ps": 1,
+            "max_workers": 2,
+            "export_formats": "keras,saved_model" if row.served else "keras",
+            **data,
+            **row.spec,
+            **fields,
+        }
+        return base
+
+
+def outcome_of(api: InternalApi, place: Path) -> Outcome:
+    """What the api has heard of a job that has ended."""
+    if str(api.state) != "SUCCEEDED":
+        detail = api.detail
+        message = str(detail.get("message", f"{api.state}: {detail}"))
+        return Outcome(error=(readable(message, place), readable(str(detail.get("fix", "")), place)))
+    output = place / "job" / "artifacts" / "model"
+    progress = api.status.get("progress", {})
+    return Outcome(
+        weights=read_weights(output),
+        evaluations=tuple(e["metrics"] for e in sorted(api.evaluations, key=lambda e: e["number"])),
+        records=int(progress.get("records_done", 0)),
+        steps=int(api.status.get("model_version", 0)),
+        output=output,
+    )
+
+
+def halve(spec: dict[str, Any]) -> None:
+    """Keeps the first half of the training data, which is as many minibatches as two workers make updates of."""
+    epochs = spec["num_epochs"]
+    if epochs % 2 == 0:
+        spec["num_epochs"] = epochs // 2
+        return
+    raise ValueError("give an even number of epochs")
+
+
+def readable(text: str, place: Path) -> str:
+    """Words without what differs from run to run: folders and object addresses."""
+    return re.sub(r"0x[0-9a-f]+", "0x", text.replace(str(place), "PLACE"))
+
+
+def read_weights(output: Path) -> Weights:
+    """Everything that an export holds, by name."""
+    weights: Weights = {}
+
+    def take(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            weights[name] = np.asarray(item)
+
+    if (output / "model.keras").is_file():
+        with zipfile.ZipFile(output / "model.keras") as archive:
+            held = io.BytesIO(archive.read("model.weights.h5"))
+        with h5py.File(held) as file:
+            file.visititems(take)
+    readme = output / "README.json"
+    tables = json.loads(readme.read_text())["tables"] if readme.is_file() else {}
+    for name, entry in tables.items():
+        with np.load(output / entry["file"]) as held:
+            order = np.argsort(held["ids"])
+            weights[f"table {name}: ids"] = held["ids"][order]
+            weights[f"table {name}: rows"] = held["vectors"][order]
+    return weights
+
+
+def differences(row: Row, local: Outcome, cluster: Outcome, *, records: bool = True) -> list[str]:
+    """Where two outcomes are not equal."""
+    if local.error[0] or cluster.error[0]:
+        return [f"{way} failed: {o.error}" for way, o in (("--local", local), ("cluster", cluster)) if o.error[0]]
+    problems = []
+    if records and row.counts and local.records != cluster.records:
+        problems.append(f"{local.records} records locally, {cluster.records} on the cluster")
+    if not local.weights:
+        problems.append("nothing was exported")
+    if set(local.weights) != set(cluster.weights):
+        problems.append(f"other weights: {sorted(set(local.weights) ^ set(cluster.weights))}")
+    for name in sorted(set(local.weights) & set(cluster.weights)):
+        if row.loose and re.search(row.loose, name):
+            continue
+        problems += _difference(name, local.weights[name], cluster.weights[name], row.tolerance)
+    problems += _metric_differences(
+        local.evaluations if records else local.evaluations[-1:],
+        cluster.evaluations if records else cluster.evaluations[-1:],
+    )
+    if row.served and not problems:
+        problems += _predictions_differ(local, cluster)
+    return problems
+
+
+def _difference(name: str, mine: Any, other: Any, tolerance: float) -> list[str]:
+    if mine.shape != other.shape or mine.dtype != other.dtype:
+        return [f"{name}: {mine.dtype}{list(mine.shape)} and {other.dtype}{list(other.shape)}"]
+    if mine.dtype.kind not in "fiub":
+        return [] if (mine == other).all() else [f"{name}: {mine} and {other}"]
+    if not mine.size:
+        return []
+    a, b = np.asarray(mine, np.float64), np.asarray(other, np.float64)
+    allowed = tolerance * max(1.0, float(np.abs(a).max())) if mine.dtype.kind == "f" else 0.0
+    gap = np.abs(a - b)
+    if not np.isfinite(a).all() or not np.isfinite(b).all():
+        return [f"{name}: not all are numbers"]
+    worst = int(gap.argmax())
+    if gap.max() <= allowed:
+        return []
+    return [f"{name}{list(mine.shape)}: {gap.max():.3g} apart, {a.ravel()[worst]:.8g} and {b.ravel()[worst]:.8g}"]
+
+
+def _metric_differences(local: Evaluations, cluster: Evaluations) -> list[str]:
+    if len(local) != len(cluster):
+        return [f"{len(local)} evaluations locally, {len(cluster)} on the cluster"]
+    problems = []
+    for number, (mine, other) in enumerate(zip(local, cluster, strict=True), 1):
+        if set(mine) != set(other):
+            problems.append(f"evaluation {number}: {sorted(mine)} and {sorted(other)}")
+            continue
+        for name in mine:
+            if not np.isclose(float(mine[name]), float(other[name]), rtol=1e-5, atol=1e-5, equal_nan=True):
+                problems.append(f"evaluation {number}: {name} is {mine[name]} and {other[name]}")
+    return problems
+
+
+def _predictions_differ(local: Outcome, cluster: Outcome) -> list[str]:
+    from tests.differential.data import predictions
+
+    mine, other = predictions(local.output), predictions(cluster.output)
+    gap = max((float(np.abs(a - b).max()) for a, b in zip(mine, other, strict=True)), default=float("nan"))
+    return [] if gap <= EQUAL * 10 else [f"predictions of the exports are {gap:.3g} apart"]
+
+
+def distances(row: Row, local: Outcome, cluster: Outcome) -> list[str]:
+    """Where two outcomes are not even alike: forms, counts, or a model that has learned much less."""
+    if local.error[0] or cluster.error[0]:
+        return differences(row, local, cluster)
+    problems = []
+    if local.records != cluster.records:
+        problems.append(f"{local.records} records locally, {cluster.records} on the cluster")
+    if {n: w.shape for n, w in local.weights.items()} != {n: w.shape for n, w in cluster.weights.items()}:
+        problems.append(f"other weights: {sorted(set(local.weights) ^ set(cluster.weights))}")
+    bad = [name for name, w in cluster.weights.items() if w.dtype.kind == "f" and not np.isfinite(w).all()]
+    problems += [f"{name}: not all are numbers" for name in bad]
+    if not local.evaluations or not cluster.evaluations:
+        return [*problems, "rows that are close need validation data"]
+    first, mine, other = (
+        float(e["loss"]) for e in (local.evaluations[0], local.evaluations[-1], cluster.evaluations[-1])
+    )
+    if not other <= mine + 0.5 * max(first - mine, 0.0) + 0.1 * abs(mine):
+        problems.append(f"the loss went from {first:.4g} to {mine:.4g} locally, and to {other:.4g} on the cluster")
+    return problems
+
+
+def clean(folder: Path) -> None:
+    """Removes what rows have left."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,108 @@
+"""A launcher whose processes live in the test's process: the product's own parameter servers and workers.
+
+TensorFlow is imported once for all rows. A worker is the coroutine that its process runs, with its training thread;
+a parameter server is the real servicer on a real socket. What is not as in a cluster: they share one interpreter.
+The second worker begins when the first has built the model, because Keras draws initial values from one generator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
+from elasticdl_ps.kernels import load_kernels
+from elasticdl_ps.servicer import ParameterServer
+from elasticdl_ps.store.partition import Partition
+from elasticdl_runtime import tokens
+from elasticdl_runtime.rpc.service import listen, make_server
+from elasticdl_runtime.settings import Environment
+from elasticdl_worker.main import _serve
+from elasticdl_worker.startup import StartUp
+from tests.fakes.job_processes import PS_SERVICE, JobProcesses
+from tests.fakes.pulse import Pulse
+
+
+class RealProcesses(JobProcesses):
+    """Implements the launcher port with the product's own servers and workers.
+
+    Args:
+        folder: for sockets; short.
+        job_id: the job.
+        num_ps: number of its PS.
+        secret: the job's secret.
+        pulse: beats when anything happens.
+        module: name of the model's module, which each process imports for itself.
+    """
+
+    def __init__(self, folder: Path, job_id: str, num_ps: int, secret: str, pulse: Pulse, module: str) -> None:
+        super().__init__(folder, job_id, num_ps, secret, pulse)
+        self._module = module
+        self._turn = asyncio.Lock()
+
+    async def _serve(self, process: ProcessId) -> None:
+        await asyncio.gather(*self._dying.pop(process.index, []), return_exceptions=True)
+        servicer = ParameterServer(Partition(load_kernels()), process.index, self.num_ps)
+        server = make_server(
+            PS_SERVICE, servicer, lambda token: tokens.verify(self.secret, token, job_id=self.job_id)
+        )
+        listen(server, self.address(self.job_id, Role.PS, process.index))
+        await server.start()
+        self.servers[process.index] = servicer  # type: ignore[assignment]  # a real one in the place of the fake
+        self.pulse.beat()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if self.servers.get(process.index) is servicer:
+                del self.servers[process.index]
+            servicer.stop()
+            await server.stop(None)
+            servicer.close()
+
+    async def _work(self, spec: ProcessSpec) -> None:
+        await self.pulse.until(lambda: len(self.servers) == self.num_ps, 60.0)
+        stop = asyncio.Event()
+        self.workers[spec.id] = SimpleNamespace(drain=stop)  # type: ignore[assignment]  # all that the base asks for
+        variables = dict(spec.environment) | {
+            "ELASTICDL_JOB_ID": self.job_id,
+            "ELASTICDL_INDEX": str(spec.id.index),
+            "ELASTICDL_INCARNATION": str(spec.id.incarnation),
+        }
+        start_up = _Beginning()
+        async with self._turn:
+            forget(self._module)
+            work = asyncio.create_task(_serve(Environment(variables), stop, start_up), name=str(spec.id))
+            began = asyncio.create_task(start_up.prepared.wait())
+            await asyncio.wait({work, began}, return_when=asyncio.FIRST_COMPLETED)
+            began.cancel()
+        try:
+            code = await work
+        except asyncio.CancelledError:
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+            raise
+        self._end(spec.id, code, "")
+
+
+class _Beginning(StartUp):
+    """Says when a worker has built its model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prepared = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def done(self, part: str) -> None:
+        super().done(part)
+        if part == "prepare":
+            self._loop.call_soon_threadsafe(self.prepared.set)
+
+
+def forget(module: str) -> None:
+    """Lets the next import of a model module run it anew, as the import of another process would."""
+    for name in [name for name in sys.modules if name in (module, f"model_zoo_file.{module}")]:
+        del sys.modules[name]

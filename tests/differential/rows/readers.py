@@ -1,0 +1,77 @@
+"""Rows about data: every reader, files of every form, tasks of every size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.differential.data import columns, table, write_csv
+from tests.differential.driver import Row
+from tests.differential.zoo import module
+
+EXAMPLE = """
+def parse(record):
+    given = tf.io.parse_single_example(record, {
+        "x": tf.io.FixedLenFeature([4], tf.float32),
+        "y": tf.io.FixedLenFeature([1], tf.float32),
+    })
+    return given
+"""
+READER = """
+class Lines:
+    metadata = None
+
+    def __init__(self, origin):
+        self.lines = open(origin).read().splitlines()
+
+    def create_shards(self):
+        half = len(self.lines) // 2
+        return {shards}
+
+    def read_records(self, task):
+        for line in self.lines[task.start : task.end]:
+            yield line
+
+
+def custom_data_reader(data_origin, records_per_task=None, **params):
+    return Lines(data_origin)
+
+
+def feed(dataset, mode, metadata):
+    return give("x")(dataset.map(lambda line: tf.strings.split(line, ",")).map(lambda r: tf.ensure_shape(r, [10])), mode, metadata)
+"""
+
+
+def row(name: str, *parts: str, **more: object) -> Row:
+    """A row of this file."""
+    return Row(name, module(*parts), "readers", **more)  # type: ignore[arg-type]
+
+
+def reader(shards: str) -> str:
+    """A reader of the module's own."""
+    return READER.replace("{shards}", shards)
+
+
+def ragged(place: Path, alike: bool) -> Mapping[str, Any]:
+    """A number of records that no task and no minibatch divides."""
+    write_csv(place / "train.csv", table(alike=alike)[:43])
+    return {"training_data": str(place / "train.csv")}
+
+
+def carriage_returns(place: Path, alike: bool) -> Mapping[str, Any]:
+    """Lines as Windows ends them."""
+    (place / "train.csv").write_text("".join(",".join(record) + "\r\n" for record in table(alike=alike)), newline="")
+    return {"training_data": str(place / "train.csv")}
+
+
+ROWS = []
+
+
+def _broken(place: Path) -> Mapping[str, Any]:
+    fields = columns(place, False)
+    path = Path(fields["training_data"])
+    lines = path.read_text().splitlines()
+    lines[20] = lines[20].replace(lines[20].split(",")[3], "oops", 1)
+    path.write_text("\n".join(lines) + "\n")
+    return fields
