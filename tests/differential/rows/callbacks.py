@@ -29,4 +29,54 @@ def refused(name: str, callback: str, words: str) -> Row:
 
 LONG = {"num_epochs": 8}
 
-ROWS = []
+ROWS = [
+    ours("scheduler", "LearningRateScheduler(lambda version: 0.1 / (1 + version))"),
+    ours("scheduler_zero", "LearningRateScheduler(lambda version: 0.1 if version < 5 else 0.0)"),
+    ours(
+        "scheduler_adam",
+        "LearningRateScheduler(lambda version: 0.01 * (version % 3))",
+        "def optimizer():\n    return keras.optimizers.Adam(0.5)",
+    ),
+    ours(
+        "early_stopping_unknown",
+        "EarlyStopping('no such metric', patience=1)",
+        data=validated,
+        refused="no such metric",
+    ),
+    ours("early_stopping_blind", "EarlyStopping(patience=1)", refused="EarlyStopping"),
+    ours("saved_model_exporter", "SavedModelExporter()", served=True),
+    ours("no_callbacks", ""),
+    ours(
+        "two_schedulers",
+        "LearningRateScheduler(lambda v: 0.1), LearningRateScheduler(lambda v: 0.2)",
+        refused="LearningRateScheduler",
+    ),
+    ours("callbacks_string", "'early'", refused="early"),
+    theirs("terminate_on_nan", "TerminateOnNaN()"),
+    theirs("history", "History(), keras.callbacks.ProgbarLogger()"),
+    refused("reduce_on_plateau", "ReduceLROnPlateau()", "ReduceLROnPlateau"),
+    refused("keras_scheduler", "LearningRateScheduler(lambda epoch: 0.1)", "LearningRateScheduler"),
+    refused("lambda_callback", "LambdaCallback()", "LambdaCallback"),
+    refused("model_checkpoint", "ModelCheckpoint('/tmp/no.keras')", "ModelCheckpoint"),
+    refused("backup", "BackupAndRestore('/tmp/no')", "BackupAndRestore"),
+    refused("csv_logger", "CSVLogger('/tmp/no.csv')", "CSVLogger"),
+    refused("tensor_board", "TensorBoard('/tmp/no')", "TensorBoard"),
+    refused("swap_ema", "SwapEMAWeights()", "SwapEMAWeights"),
+    refused("callback_base", "Callback()", "Callback"),
+    Row(
+        "own_callback",
+        module(
+            """
+            class Mine(keras.callbacks.Callback):
+                def on_epoch_end(self, epoch, logs=None):
+                    raise RuntimeError("never called")
+
+
+            def callbacks():
+                return [Mine()]
+            """
+        ),
+        "callbacks",
+        refused="Mine",
+    ),
+]

@@ -33,6 +33,24 @@ ROWS = [
     row("sequential_unbuilt", SEQUENTIAL.replace("keras.Input((4,)), ", ""), model="custom_model"),
     row("subclass", SUBCLASS, model="CustomModel", served=True),
     row(
+        "subclass_state",
+        """
+        class CustomModel(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.out = layers.Dense(1)
+                self.seen = self.add_weight(shape=(), initializer="zeros", trainable=False, name="seen")
+
+            def call(self, inputs, training=False):
+                if training:
+                    self.seen.assign_add(tf.reduce_mean(inputs))
+                return self.out(inputs) + 0.0 * self.seen
+        """,
+        model="CustomModel",
+        family="state",
+        two="",  # two synchronous steps that add at once: which sum is right is the subject of other tests
+    ),
+    row(
         "functional_subclass",
         """
         class CustomModel(keras.Model):
@@ -57,6 +75,18 @@ ROWS = [
         ),
     ),
     row("shared_layer", net("d = layers.Dense(4)", "h = d(d(h))")),
+    row("frozen_layer", net("h = layers.Dense(4, trainable=False)(h)", "h = layers.Dense(3)(h)"), family="state"),
+    row(
+        "frozen_after",
+        """
+        def forward():
+            model = keras.Sequential([keras.Input((4,)), layers.Dense(4), layers.BatchNormalization(), layers.Dense(1)])
+            model.layers[0].trainable = False
+            model.layers[1].trainable = False
+            return model
+        """,
+        family="state",
+    ),
     row(
         "own_weights",
         """
@@ -73,6 +103,46 @@ ROWS = [
             i = keras.Input((4,))
             return keras.Model(i, layers.Dense(1)(Scale()(i)))
         """,
+    ),
+    row(
+        "moving_average",
+        """
+        class Average(layers.Layer):
+            def build(self, shape):
+                self.mean = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False, name="mean")
+
+            def call(self, inputs, training=False):
+                if training:
+                    self.mean.assign(0.9 * self.mean + 0.1 * tf.reduce_mean(inputs, 0))
+                return inputs - self.mean
+
+
+        def forward():
+            i = keras.Input((4,))
+            return keras.Model(i, layers.Dense(1)(Average()(i)))
+        """,
+        family="state",
+        two="",
+    ),
+    row(
+        "assigns_to_weights",
+        """
+        class Shrinking(layers.Layer):
+            def build(self, shape):
+                self.w = self.add_weight(shape=(shape[-1],), initializer="ones", name="w")
+
+            def call(self, inputs, training=False):
+                if training:
+                    self.w.assign(self.w * 0.9)
+                return inputs * self.w
+
+
+        def forward():
+            i = keras.Input((4,))
+            return keras.Model(i, layers.Dense(1)(Shrinking()(i)))
+        """,
+        family="state",
+        refused="w",
     ),
     # Inputs and outputs
     row(

@@ -25,8 +25,98 @@ def noisy(name: str, *calls: str, before: str = "", family: str = "random", **mo
 
 ROWS = [
     # Dense and its kin
+    chain("dense_activations", 'layers.Dense(5, "relu")', 'layers.Dense(5, "gelu")', 'layers.Dense(4, "softmax")'),
+    chain(
+        "activations",
+        "layers.Dense(6)",
+        "layers.LeakyReLU()",
+        "layers.ELU()",
+        "layers.PReLU()",
+        'layers.Activation("swish")',
+        "layers.ReLU(max_value=6)",
+        "layers.Softmax()",
+        "layers.Identity()",
+        "layers.UnitNormalization()",
+    ),
+    Row(
+        "merging",
+        module(
+            net(
+                "a, b = layers.Dense(3)(h), layers.Dense(3)(h)",
+                "parts = [kind()([a, b]) for kind in (layers.Add, layers.Subtract, layers.Multiply)]",
+                "parts += [kind()([a, b]) for kind in (layers.Average, layers.Maximum, layers.Minimum)]",
+                "h = layers.Concatenate()([*parts, layers.Dot(axes=1)([a, b])])",
+            )
+        ),
+        "layers",
+    ),
+    chain(
+        "shapes",
+        "layers.Permute((2, 1))",
+        "layers.ZeroPadding1D(1)",
+        "layers.Cropping1D(1)",
+        "layers.UpSampling1D(2)",
+        "layers.Masking()",
+        "layers.Flatten()",
+        "layers.RepeatVector(2)",
+        before=SEQUENCE,
+    ),
+    chain("lambda_layer", "layers.Lambda(lambda t: t * 2 + 1, output_shape=(4,))", "layers.Rescaling(0.5, 0.1)"),
+    chain("time_distributed", "layers.TimeDistributed(layers.Dense(2))", before=SEQUENCE),
     # Convolutions
+    chain("conv1d", 'layers.Conv1D(3, 2, activation="relu")', "layers.Conv1DTranspose(2, 2)", before=SEQUENCE),
+    chain("separable1d", "layers.SeparableConv1D(3, 2)", "layers.DepthwiseConv1D(2)", before=SEQUENCE),
+    chain("conv2d", 'layers.Conv2D(3, 2, activation="relu")', "layers.Conv2DTranspose(2, 2)", before=IMAGE),
+    chain("depthwise2d", "layers.DepthwiseConv2D(2)", "layers.SeparableConv2D(3, 2)", before=IMAGE),
+    chain("conv3d", "layers.Conv3D(2, 2)", "layers.Conv3DTranspose(1, 2)", before=VOLUME),
+    chain("conv_lstm", "layers.ConvLSTM1D(2, 2)", before="h = layers.Reshape((2, 3, 2))(layers.Dense(12)(h))"),
+    chain("conv_lstm2d", "layers.ConvLSTM2D(2, 2)", before="h = layers.Reshape((2, 3, 3, 1))(layers.Dense(18)(h))"),
+    chain(
+        "conv_lstm3d", "layers.ConvLSTM3D(1, 2)", before="h = layers.Reshape((2, 2, 2, 2, 1))(layers.Dense(16)(h))"
+    ),
     # Pooling
+    chain(
+        "pooling1d",
+        "layers.MaxPooling1D(2, strides=1)",
+        "layers.AveragePooling1D(2, strides=1)",
+        "layers.GlobalAveragePooling1D()",
+        before=SEQUENCE,
+    ),
+    chain("global_max1d", "layers.GlobalMaxPooling1D()", before=SEQUENCE),
+    chain(
+        "pooling2d",
+        "layers.MaxPooling2D(2, strides=1)",
+        "layers.AveragePooling2D(2, strides=1)",
+        "layers.GlobalAveragePooling2D()",
+        before=IMAGE,
+    ),
+    chain("global_max2d", "layers.GlobalMaxPooling2D()", before=IMAGE),
+    chain(
+        "pooling3d",
+        "layers.MaxPooling3D(2, strides=1)",
+        "layers.AveragePooling3D(2, strides=1)",
+        "layers.GlobalAveragePooling3D()",
+        before=VOLUME,
+    ),
+    chain("global_max3d", "layers.GlobalMaxPooling3D()", before=VOLUME),
+    chain(
+        "adaptive_pooling",
+        "layers.AdaptiveAveragePooling2D(3)",
+        "layers.AdaptiveMaxPooling2D(2)",
+        "layers.Reshape((4, 2))",
+        "layers.AdaptiveAveragePooling1D(3)",
+        "layers.AdaptiveMaxPooling1D(2)",
+        before=IMAGE,
+    ),
+    chain(
+        "image_shapes",
+        "layers.ZeroPadding2D(1)",
+        "layers.Cropping2D(1)",
+        "layers.UpSampling2D(2)",
+        "layers.Resizing(3, 3)",
+        "layers.CenterCrop(2, 2)",
+        before=IMAGE,
+    ),
     # Normalisation
     # Recurrence and attention
     # Randomness

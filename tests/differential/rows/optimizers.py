@@ -62,4 +62,6 @@ ROWS = [
     scheduled("staircase", f"{S}ExponentialDecay(0.1, 3, 0.5, staircase=True)", of="Adam"),
     scheduled("inverse_time", f"{S}InverseTimeDecay(0.1, 3, 0.5)"),
     scheduled("piecewise", f"{S}PiecewiseConstantDecay([3, 7], [0.1, 0.05, 0.01])"),
+    scheduled("polynomial_cycle", f"{S}PolynomialDecay(0.1, 5, end_learning_rate=0.01, cycle=True)", of="Adam"),
+    scheduled("cosine", f"{S}CosineDecay(0.1, 30, alpha=0.1)"),
 ]
