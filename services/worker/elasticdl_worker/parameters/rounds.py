@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -12,29 +13,32 @@ from elasticdl_worker.parameters.connection import ServerConnection
 from elasticdl_worker.parameters.pulls import Moment
 from elasticdl_worker.parameters.waiting import together
 
+_POLL_S = 0.1
 PullOne = Callable[[int, Moment], Awaitable[PartialPull]]
 PushOne = Callable[[ServerConnection, bytes], Awaitable[ps_pb2.PushGradientsResponse]]
 
 
 async def align(
-    servers: Sequence[ServerConnection],
-    parts: list[PartialPull],
-    again: Callable[[int], Awaitable[PartialPull]],
-    patience_s: float,
-) -> None:
-    """Pulls again, and helps along, until all PS show one version.
+    servers: Sequence[ServerConnection], parts: list[PartialPull], pull: PullOne, patience_s: float
+) -> list[PartialPull]:
+    """Helps PS along that are behind, and pulls again, until all show one version; returns what they show.
+
+    All are pulled from again, also those that seem ahead: what they have answered may be from before they went back
+    to a checkpoint, and then nobody would ever catch up with it.
 
     Args:
         servers: the PS.
-        parts: what each has answered; replaced by what it answers later.
-        again: pulls from one of them again.
+        parts: what each has answered.
+        pull: pulls from one of them.
         patience_s: for how long they may differ.
 
     Raises:
         UnavailableError: they differ for longer.
     """
     give_up = time.monotonic() + patience_s
-    while len({part.version for part in parts}) > 1:
+    for attempt in itertools.count():
+        if len({part.version for part in parts}) == 1:
+            break
         if time.monotonic() > give_up:
             raise UnavailableError(
                 f"the parameter servers stay at versions {[part.version for part in parts]}",
@@ -42,10 +46,14 @@ async def align(
             )
         newest = max(part.version for part in parts)
         behind = [index for index, part in enumerate(parts) if part.version < newest]
-        await together([_catch_up(servers, index, parts[index].version) for index in behind if index])
-        fresh = await together([again(index) for index in behind])
-        for index, part in zip(behind, fresh, strict=True):
-            parts[index] = part
+        helped = await together([_catch_up(servers, index, parts[index].version) for index in behind if index])
+        if attempt and not any(helped):
+            # Nobody can help: they are on their way back to a checkpoint.
+            await servers[0].pause(_POLL_S)
+        first = await pull(0, Moment(one_version=True))
+        moment = Moment(one_version=True, apply=first.round)
+        parts = [first, *await together([pull(server.index, moment) for server in servers[1:]])]
+    return parts
 
 
 async def pull_of_round(
@@ -71,8 +79,7 @@ async def follow(
     """Pulls from the other PS what the first has answered for its part; see ``pull_of_round``."""
     moment = Moment(one_version=True, apply=first.round)
     parts = [first, *await together([pull(server.index, moment) for server in servers[1:]])]
-    await align(servers, parts, lambda index: pull(index, Moment(one_version=True)), patience_s)
-    return parts
+    return await align(servers, parts, pull, patience_s)
 
 
 async def prepare(
@@ -89,11 +96,16 @@ async def pass_on(servers: Sequence[ServerConnection], closed: ps_pb2.RoundMembe
     await together([_apply_round(server, request) for server in servers[1:]])
 
 
-async def _catch_up(servers: Sequence[ServerConnection], index: int, version: int) -> None:
-    """Passes the rounds that the first PS has closed on to one that has not applied them."""
-    response = await servers[0].call("ClosedRounds", ps_pb2.ClosedRoundsRequest(since=version))
-    for round_ in response.rounds:
-        await servers[index].call("ApplyRound", ps_pb2.ApplyRoundRequest(round=round_))
+async def _catch_up(servers: Sequence[ServerConnection], index: int, version: int) -> bool:
+    """Passes the rounds that the first PS has closed on to one that has not applied them; whether there are any."""
+    try:
+        response = await servers[0].call("ClosedRounds", ps_pb2.ClosedRoundsRequest(since=version))
+        for round_ in response.rounds:
+            await servers[index].call("ApplyRound", ps_pb2.ApplyRoundRequest(round=round_))
+    except ConflictError:
+        # One of the two was replaced, and knows nothing of these rounds: the master restores both.
+        return False
+    return bool(response.rounds)
 
 
 async def _apply_round(server: ServerConnection, request: ps_pb2.ApplyRoundRequest) -> None:
