@@ -212,3 +212,17 @@ def test_the_open_embedding_works_alone_and_can_be_saved() -> None:
     np.testing.assert_array_equal(again(tf.constant([[5]], tf.int64))[0, 0], out[0, 0])
     with pytest.raises(ValueError, match="sparse ids need a combiner"):
         elasticdl.layers.Embedding(4)(tf.sparse.from_dense([[1, 0]]))
+
+
+def test_each_worker_drops_out_other_units() -> None:
+    def dropping() -> Any:
+        x = tf.keras.Input((64,))
+        return tf.keras.Model(x, Layers.Dropout(0.5)(x))
+
+    masks = []
+    for worker in (0, 1):
+        model = prepared(dropping, tf.TensorSpec([None, 64], tf.float32))
+        model.vary_randomness(worker)
+        masks.append(np.asarray(model.keras_model(np.ones((1, 64), np.float32), training=True)))
+    assert 0 < np.count_nonzero(masks[0]) < 64
+    assert (masks[0] != masks[1]).any()

@@ -134,6 +134,21 @@ LAYERS = (
         "compute the changed weight without storing it, or keep it in a weight made with trainable=False; layers "
         "that store it, such as SpectralNormalization, cannot be trained here",
     ),
+    rows(
+        _LAYER,
+        _NO,
+        "random_ids",
+        "would be drawn twice, once to fetch rows and once by the step, and differ: this holds for embeddings on "
+        "parameter servers and for elasticdl.layers.Embedding",
+        "draw in `feed`, and give what was drawn as a feature",
+    ),
+    rows(
+        _LAYER,
+        _NO,
+        "trained_ids",
+        "would be computed twice, from weights that change in between",
+        "compute ids from the features alone, or keep the layer in the model by a higher --embedding_threshold_bytes",
+    ),
     rows(_LAYER, _YES, "trainable=False", "keeps weights as they are; they are shared as state and exported"),
     rows(
         _LAYER,

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl_core.contract import Subject, refusal
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
 from elasticdl_worker.trainers.tensorflow.embeddings import ZEROS_NAME, CollectScope
-from elasticdl_worker.trainers.tensorflow.framework import tf
-from elasticdl_worker.trainers.tensorflow.model import PreparedModel
+from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
+from elasticdl_worker.trainers.tensorflow.model import PreparedModel, is_seed
+
+_RANDOM = ("Random", "Uniform", "Normal", "Multinomial", "CandidateSampler", "Rng", "Gamma", "Binomial", "Poisson")
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,12 @@ class Collector:
         self._uniques: dict[tuple[bool, int], Callable[..., Any]] = {}
 
     def prepare(self, *, training: bool) -> None:
-        """Traces what ``collect`` needs, so that another thread can run it."""
-        if not self._eager and training not in self._traced:
+        """Traces what ``collect`` needs, so that another thread can run it.
+
+        Raises:
+            UserCodeError: ids do not follow from the features alone.
+        """
+        if training not in self._traced:
             self._traced[training] = self._trace(training)
 
     def collect(self, batches: Sequence[Any], *, training: bool) -> Lookups:
@@ -75,10 +82,10 @@ class Collector:
 
         Raises:
             DataError: an id outside the range of a closed table.
-            UserCodeError: ids that depend on rows.
+            UserCodeError: ids that do not follow from the features alone.
         """
         self.prepare(training=training)
-        traced = self._inspect_now(batches) if self._eager else self._traced[training]
+        traced = self._inspect_now(batches, training) if self._eager else self._traced[training]
         ids = [traced.ids(features) for features in batches]
         wanted = [[tensors[place] for tensors in ids for place in places] for _, places in traced.groups]
         found = Lookups()
@@ -101,10 +108,10 @@ class Collector:
             self._uniques[training, count] = Compiled(_merge, (specs,))
         return self._uniques[training, count]
 
-    def _inspect_now(self, batches: Sequence[Any]) -> _Traced:
+    def _inspect_now(self, batches: Sequence[Any], training: bool) -> _Traced:
         scopes = [CollectScope() for _ in batches]
         for scope, features in zip(scopes, batches, strict=True):
-            self._call(features, scope, training=False)
+            self._call(features, scope, training=training)
         flat = [[ids for calls in scope.ids.values() for ids in calls] for scope in scopes]
         groups, at = [], 0
         for table, calls in scopes[0].ids.items():
@@ -135,7 +142,10 @@ class Collector:
                 groups.append(([table], places))
             else:
                 same.append(table)
-        return _Traced(_program(whole, feeds, distinct), groups, [_open_shape(ids) for ids in distinct])
+        computed = [place for place, ids in enumerate(distinct) if not _holds(feeds, ids)]
+        named = sorted(table for tables, places in groups if set(places) & set(computed) for table in tables)
+        program = _program(whole, feeds, distinct, f"the ids of the embedding {', '.join(named)}", self._model)
+        return _Traced(program, groups, [_open_shape(ids) for ids in distinct])
 
     def _check_range(self, table: str, ids: NDArray[np.int64]) -> None:
         limit = self._model.tables[table].input_dim
@@ -149,8 +159,10 @@ class Collector:
             )
 
 
-def _program(whole: Any, feeds: list[Any], distinct: list[Any]) -> Callable[[Any], list[Any]]:
-    """A function from features to the distinct tensors of ids."""
+def _program(
+    whole: Any, feeds: list[Any], distinct: list[Any], what: str, model: PreparedModel
+) -> Callable[[Any], list[Any]]:
+    """A function from features to the distinct tensors of ids; ``what`` they are is for errors."""
     given = [_place(feeds, ids) if _holds(feeds, ids) else None for ids in distinct]
     places = [place for place in given if place is not None]
     if len(places) == len(distinct):
@@ -167,7 +179,37 @@ def _program(whole: Any, feeds: list[Any], distinct: list[Any]) -> Callable[[Any
             "the ids of an embedding depend on the rows of another one",
             fix="compute ids from the features alone, or raise --embedding_threshold_bytes",
         )
+    _require_repeatable(pruned.graph, what, model)
     return lambda features: list(pruned(*tf.nest.flatten(features, expand_composites=True)))
+
+
+def _require_repeatable(graph: Any, what: str, model: PreparedModel) -> None:
+    """Refuses ids that the step would compute anew and find to be others than those whose rows were fetched."""
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+    if any(_draws(node.op) for node in nodes):
+        raise refusal(Subject.LAYER, "random_ids", what)
+    # All that the whole model captures stays; what the ids need of it has consumers.
+    captured = [external for external, internal in graph.captures if internal.consumers()]
+    handles = {id(external) for external in captured}
+    for name, variable in model.trainable.items():
+        if id(variable.handle) in handles:
+            raise refusal(Subject.LAYER, "trained_ids", f"{what}, by the weight {name},")
+    # A generator of Keras keeps its seed in a variable, which each draw changes.
+    weights = {id(raw_variable(variable).handle) for variable in model.keras_model.weights}
+    if any(_is_seed(external) for external in captured if id(external) not in weights):
+        raise refusal(Subject.LAYER, "random_ids", what)
+
+
+def _draws(operation: str) -> bool:
+    """Whether an operation draws numbers by a state of its own."""
+    return not operation.startswith("Stateless") and any(word in operation for word in _RANDOM)
+
+
+def _is_seed(captured: Any) -> bool:
+    data = getattr(captured, "_handle_data", None)
+    shapes = getattr(data, "shape_and_type", ()) if data is not None and data.is_set else ()
+    return any(is_seed(tf.as_dtype(entry.dtype), [dim.size for dim in entry.shape.dim]) for entry in shapes)
 
 
 def _merge(groups: list[list[Any]]) -> list[tuple[Any, list[Any]]]:

@@ -118,10 +118,11 @@ class PreparedModel:
 
     def vary_randomness(self, worker_index: int) -> None:
         """Makes the dropout masks of this worker differ from those of others that built the same model."""
+        weights = {id(variable) for variable in self.keras_model.weights}
         for variable in getattr(self.keras_model, "non_trainable_variables", ()):
             raw = raw_variable(variable)
-            if raw.dtype == tf.uint32 and raw.shape == (2,):
-                raw.assign(raw + tf.constant([0, _WORKER_STRIDE * worker_index % (1 << 31)], tf.uint32))
+            if id(variable) not in weights and is_seed(raw.dtype, raw.shape):
+                raw.assign(raw + tf.constant([0, _WORKER_STRIDE * worker_index % (1 << 31)], raw.dtype))
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,11 @@ def build_model(module: ModelModule, features_spec: Any, options: BuildOptions) 
         _trace_once(model, features_spec, module)
     check_model(model, training=options.training)
     return PreparedModel(model, registry, features_spec, module.roots)
+
+
+def is_seed(dtype: Any, shape: Any) -> bool:
+    """Whether a variable that is no weight looks like a generator's seed, which Keras keeps as uint32 or as int64."""
+    return dtype in (tf.uint32, tf.int64) and list(shape) == [2]
 
 
 def _trace_once(model: Any, features_spec: Any, module: ModelModule) -> None:
