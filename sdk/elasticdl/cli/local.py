@@ -48,7 +48,8 @@ def run_local(prepared: Mapping[str, Any], *, as_json: bool = False) -> int:
     with tempfile.TemporaryDirectory(prefix="elasticdl-local-") as folder:
         file = Path(folder) / "spec.json"
         file.write_text(json.dumps(spec.to_mapping()))
-        command = [sys.executable, "-m", "elasticdl_worker", "local", "--spec", str(file), "--output", output]
+        # Without -P the present directory would come first where modules are imported from.
+        command = [sys.executable, "-P", "-m", "elasticdl_worker", "local", "--spec", str(file), "--output", output]
         environment = {**os.environ, **spec.envs}
         if spec.keras == "legacy":
             environment["TF_USE_LEGACY_KERAS"] = "1"

@@ -36,7 +36,7 @@ from elasticdl_master.state.settings import Limits
 from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.status import status_of
 from elasticdl_proto.v1 import master_pb2
-from elasticdl_runtime.bundles import unpack_bundle
+from elasticdl_runtime.bundles import unpack_zoo, unpacked_zoo
 from elasticdl_runtime.lifecycle import EXIT_FENCED
 from elasticdl_runtime.rpc.service import listen, make_server
 
@@ -153,13 +153,14 @@ class JobRunner:
     async def _code_of(self, spec: JobSpec) -> Path:
         if not spec.model_bundle:
             return await asyncio.to_thread(Path(spec.model_zoo).absolute)
-        target = self._settings.job_dir / "code"
-        if not target.is_dir() or not any(target.iterdir()):
+        folder = self._settings.job_dir / "code"
+        zoo = await asyncio.to_thread(unpacked_zoo, folder)
+        if zoo is None:
             archive = self._settings.job_dir / ".bundle.zip"
             await self._patiently("the api", lambda: self._api.bundle(archive))
-            await asyncio.to_thread(unpack_bundle, archive, target)
+            zoo = await asyncio.to_thread(unpack_zoo, archive, folder)
             archive.unlink()
-        return target
+        return zoo
 
     def _setup(
         self,

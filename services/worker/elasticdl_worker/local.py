@@ -33,7 +33,7 @@ from elasticdl_core.skips import SkipReason, Skips, doublings, words
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.early_stopping import early_stopping_of
 from elasticdl_worker.losses import NanPolicy
-from elasticdl_worker.user_code import ModelModule, load_model_module
+from elasticdl_worker.user_code import ModelModule
 
 Emit = Callable[[dict[str, Any]], None]
 _PROGRESS_S = 0.5
@@ -81,7 +81,9 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
     """
     if not spec.model_zoo:
         raise InvalidInputError("a local run needs the model zoo as a directory", fix="give --model_zoo DIR")
-    module = load_model_module(spec, Path(spec.model_zoo))
+    from elasticdl_worker.trainers.tensorflow.loading import load_module
+
+    module = load_module(spec, Path(spec.model_zoo))
     run = _LocalRun(spec, module, emit)
     with contextlib.ExitStack() as stack:
         if spec.eager:
@@ -104,7 +106,7 @@ class _LocalRun:
         self._spec = spec
         self._module = module
         self._emit = emit
-        self._callbacks = callbacks_of(module, spec)
+        self._callbacks = callbacks_of(module)
         self._skips = Skips()
         self._validation_skips = Skips()
 

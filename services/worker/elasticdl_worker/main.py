@@ -31,7 +31,7 @@ from elasticdl_worker.parameters import ParameterClient
 from elasticdl_worker.session import Session, classify
 from elasticdl_worker.startup import StartUp
 from elasticdl_worker.traces import TraceWriter
-from elasticdl_worker.user_code import guarded, load_model_module
+from elasticdl_worker.user_code import guarded
 
 EXIT_FAILED = 1
 EXIT_UNREACHABLE = 70
@@ -184,17 +184,19 @@ def _run(
     start_up: StartUp,
 ) -> Ending:
     spec = welcome.spec
-    module = load_model_module(spec, zoo)
-    start_up.done("model module")
     from elasticdl_worker.trainers.tensorflow import framework
     from elasticdl_worker.trainers.tensorflow.engine import TensorFlowEngine
     from elasticdl_worker.trainers.tensorflow.layer_prints import printing_layers
+    from elasticdl_worker.trainers.tensorflow.loading import load_module
 
+    start_up.done("framework")
+    # Before the user's module, which may run TensorFlow when it is imported.
+    framework.configure(max(1, len(os.sched_getaffinity(0)) // max(1, spec.max_workers)))
+    keep_large_blocks()
+    module = load_module(spec, zoo)
     # Hundreds of thousands of objects that stay: the garbage collector need not look at them again and again.
     gc.freeze()
-    start_up.done("framework")
-    keep_large_blocks()
-    framework.configure(max(1, len(os.sched_getaffinity(0)) // max(1, spec.max_workers)))
+    start_up.done("model module")
     engine = TensorFlowEngine(spec, module, session, parameters, index, Path(welcome.job_dir))
     with printing_layers() if spec.eager else contextlib.nullcontext():
         engine.prepare()

@@ -23,6 +23,8 @@ from typing import Any
 
 from elasticdl_core.errors import DataError, FencedError, UnauthenticatedError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec
+from elasticdl_worker.fixes import fix_of
+from elasticdl_worker.zoo_path import make_importable, refuse_hidden
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _DEFAULTS = {
@@ -51,6 +53,8 @@ class ModelModule:
         callbacks: makes the list of callbacks.
         custom_data_reader: makes a reader.
         prediction_outputs_processor: class with ``process(predictions, worker_id)``.
+        has: which entries there are.
+        taken_names: how often each name of a layer was taken when the module was imported.
     """
 
     path: Path
@@ -64,6 +68,7 @@ class ModelModule:
     custom_data_reader: Callable[..., Any] | None = None
     prediction_outputs_processor: Callable[[], Any] | None = None
     has: dict[str, bool] = field(default_factory=dict)
+    taken_names: dict[str, int] = field(default_factory=dict)
 
     def guard(self, what: str, fix: str = "") -> contextlib.AbstractContextManager[None]:
         """A context in which the user's code runs; see ``guarded``."""
@@ -88,7 +93,7 @@ def load_model_module(spec: JobSpec, zoo: Path) -> ModelModule:
 
     Args:
         spec: names the model and overrides entries by name; a dotted name is an object of another file of the zoo.
-        zoo: the model zoo directory; it and its parent become importable.
+        zoo: the model zoo directory; it and its parent become importable, after everything that is installed.
 
     Raises:
         UserCodeError: a file or an entry is missing, or importing it failed; with the place and the fix.
@@ -96,9 +101,7 @@ def load_model_module(spec: JobSpec, zoo: Path) -> ModelModule:
     zoo = zoo.resolve()
     if not zoo.is_dir():
         raise UserCodeError(f"the model zoo {zoo} is not a directory", fix="give --model_zoo an existing directory")
-    for folder in (str(zoo.parent), str(zoo)):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
+    make_importable(zoo)
     roots = (zoo,)
     file_name, _, model_name = spec.model_def.rpartition(".")
     module = _import_file(zoo, file_name, roots, "model_def")
@@ -146,7 +149,7 @@ def guarded(what: str, roots: Sequence[Path], *, fix: str = "") -> Iterator[None
     except Exception as error:
         raise UserCodeError(
             f"{what} raised {type(error).__name__}: {_first_lines(error)}{place(error, roots)}",
-            fix=fix,
+            fix=fix_of(error) or fix,
             traceback=user_traceback(error, roots),
         ) from error
 
@@ -200,6 +203,7 @@ def _import_file(zoo: Path, dotted: str, roots: tuple[Path, ...], flag: str) -> 
             f"--{flag}: there is no file {path}",
             fix=f"{hint}the zoo {zoo} has: {', '.join(names[:20]) or 'no Python file'}",
         )
+    refuse_hidden(zoo, path)
     try:
         return _import_path(dotted, path)
     except SyntaxError as error:
@@ -211,7 +215,8 @@ def _import_file(zoo: Path, dotted: str, roots: tuple[Path, ...], flag: str) -> 
     except ModuleNotFoundError as error:
         raise UserCodeError(
             f"{path} imports {error.name!r}, which is not there{place(error, roots)}",
-            fix=f"install the package that provides {error.name!r} where workers run, or put the module in the zoo",
+            fix=fix_of(error)
+            or f"install the package that provides {error.name!r} where workers run, or put the module in the zoo",
             traceback=user_traceback(error, roots),
         ) from error
     except BaseException as error:

@@ -30,6 +30,9 @@ MAX_FILES = 10_000
 """Most files in it."""
 MAX_FILE_BYTES = 16 << 20
 """Most bytes of one file when packing; larger ones are data, not code."""
+ZOO_NAME = "model_zoo"
+"""The directory of a bundle that does not say its zoo's name."""
+_ZOO_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _IGNORED = frozenset({"__pycache__", "node_modules"})
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PIECE = 1 << 18
@@ -63,7 +66,7 @@ def pack_bundle(directory: str | os.PathLike[str]) -> tuple[bytes, str]:
         directory: the model zoo.
 
     Returns:
-        The bytes of the zip file, and their digest.
+        The bytes of the zip file, whose comment is the zoo's name, and their digest.
 
     Raises:
         InvalidInputError: it is no directory, holds no Python file, or holds too much.
@@ -89,6 +92,7 @@ def pack_bundle(directory: str | os.PathLike[str]) -> tuple[bytes, str]:
             info.create_system = 3
             info.external_attr = (stat.S_IFREG | 0o644) << 16
             archive.writestr(info, data)
+        archive.comment = root.resolve().name.encode()
     if not modules:
         raise InvalidInputError(f"{root} holds no Python file", fix="give the directory of the model modules")
     content = buffer.getvalue()
@@ -132,6 +136,35 @@ def unpack_bundle(zip_path: str | os.PathLike[str], target_dir: str | os.PathLik
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return target
+
+
+def unpack_zoo(zip_path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
+    """Unpacks a bundle under the zoo's own name, so that its modules can import each other by that.
+
+    Args:
+        zip_path: the zip file.
+        folder: where the zoo's directory is to be.
+
+    Returns:
+        The zoo's directory.
+
+    Raises:
+        InvalidInputError: see ``unpack_bundle``.
+        OSError: see ``unpack_bundle``.
+    """
+    try:
+        with zipfile.ZipFile(zip_path) as archive:
+            name = archive.comment.decode()
+    except (zipfile.BadZipFile, UnicodeDecodeError, ValueError):
+        name = ""  # unpacking says what is wrong with it
+    return unpack_bundle(zip_path, Path(folder) / (name if _ZOO_NAME.fullmatch(name) else ZOO_NAME))
+
+
+def unpacked_zoo(folder: str | os.PathLike[str]) -> Path | None:
+    """The zoo that was unpacked into a folder; None if there is none."""
+    present = Path(folder)
+    found = sorted(p for p in present.iterdir() if not p.name.startswith(".")) if present.is_dir() else []
+    return found[0] if found else None
 
 
 def _files(root: Path) -> Iterator[Path]:

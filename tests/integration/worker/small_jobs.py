@@ -22,7 +22,7 @@ from elasticdl_worker.master_client import MasterClient
 from elasticdl_worker.session import Session
 from elasticdl_worker.traces import TraceWriter
 from elasticdl_worker.trainers.tensorflow.engine import TensorFlowEngine
-from elasticdl_worker.user_code import load_model_module
+from elasticdl_worker.trainers.tensorflow.loading import load_module
 from tests.fakes.master import FakeMaster
 from tests.integration.ps.conftest import Servers
 
@@ -138,7 +138,7 @@ async def _work(master: FakeMaster, parameters: Any) -> Ending:
     traces = TraceWriter(master.job_dir, "worker-0.0")
 
     def train() -> Ending:
-        module = load_model_module(master.spec, Path(master.spec.model_zoo))
+        module = load_module(master.spec, Path(master.spec.model_zoo))
         engine = TensorFlowEngine(master.spec, module, session, parameters, 0, master.job_dir)
         engine.prepare()
         return TaskLoop(engine, session, traces).run()
@@ -175,7 +175,7 @@ def by_keras(
         merged: whether gradients of equal ids are summed before the optimizer sees them.
         matrices: first values of variables by name.
     """
-    module = load_model_module(spec, Path(spec.model_zoo))
+    module = load_module(spec, Path(spec.model_zoo))
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(spec.seed)
     model, optimizer = module.build_model(), module.need("optimizer")()

@@ -54,6 +54,24 @@ def traces(cluster: Cluster) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
+async def test_a_module_may_run_tensorflow_when_it_is_imported(cluster: Cluster, data: Path, tmp_path: Path) -> None:
+    """Its parent's name leads to the zoo as well, as it does in one process."""
+    zoo = tmp_path / "code" / "my_zoo"
+    zoo.mkdir(parents=True)
+    (zoo / "deepfm.py").write_text((ZOO / "deepfm.py").read_text())
+    (zoo / "net.py").write_text(
+        "import tensorflow as tf\nfrom my_zoo.deepfm import custom_model, loss, feed, optimizer\n"
+        "TABLE = tf.constant([1.0])\nWORDS = tf.keras.layers.StringLookup(vocabulary=['a'])\n"
+    )
+    await cluster.start_ps(1)
+    master = await cluster.start_master(make_spec(data, model_zoo=str(zoo), model_def="net.custom_model"))
+    worker = await cluster.start_worker(master)
+    add_epoch(master, data, 0)
+    await master.until(lambda: len(master.reports) == 5 or master.failures)
+    assert not master.failures, master.failures[0].message
+    assert await worker.wait() == 0
+
+
 async def test_a_job_from_training_to_an_export_that_plain_keras_loads(cluster: Cluster, data: Path) -> None:
     await cluster.start_ps(2)
     spec = make_spec(data, validation_data=str(data), optimizer_params={"kind": "Adam", "lr": 0.01})

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime import bundles
-from elasticdl_runtime.bundles import digest_hex, digest_of, pack_bundle, unpack_bundle
+from elasticdl_runtime.bundles import digest_hex, digest_of, pack_bundle, unpack_bundle, unpack_zoo, unpacked_zoo
 
 pytestmark = pytest.mark.unit
 
@@ -64,6 +64,28 @@ def test_packing_depends_on_names_and_contents_only(tmp_path: Path) -> None:
     assert pack_bundle(str(zoo)) == first
     (zoo / "model.py").write_text("x = 2\n")
     assert pack_bundle(zoo)[1] != first[1]
+
+
+@pytest.mark.parametrize(
+    ("comment", "name"),
+    [
+        (b"my_zoo", "my_zoo"),
+        (b"", "model_zoo"),
+        (b"../out", "model_zoo"),
+        (b".hidden", "model_zoo"),
+        (b"\xff", "model_zoo"),
+    ],
+)
+def test_a_zoo_keeps_its_name(tmp_path: Path, comment: bytes, name: str) -> None:
+    path = tmp_path / "b.zip"
+    path.write_bytes(pack_bundle(_zoo(tmp_path))[0])
+    with zipfile.ZipFile(path, "a") as archive:
+        assert archive.comment == b"zoo"
+        archive.comment = comment
+    folder = tmp_path / "job" / "code"
+    assert unpacked_zoo(folder) is None
+    assert unpack_zoo(path, folder) == unpacked_zoo(folder) == folder / name
+    assert (folder / name / "model.py").is_file()
 
 
 def test_unpacking_again_leaves_what_is_there(tmp_path: Path) -> None:

@@ -151,7 +151,12 @@ REFUSED = {
         "EarlyStopping has restore_best_weights",
         "",
     ),
-    "nothing to watch": (callbacks("[keras.callbacks.EarlyStopping()]"), "but the job has none", ""),
+    "two schedules": (
+        "from elasticdl.callbacks import LearningRateScheduler as Rate\n"
+        + callbacks("[Rate(lambda version: 0.1), Rate(lambda version: 0.2)]"),
+        "more than one LearningRateScheduler",
+        "",
+    ),
 }
 
 
@@ -262,7 +267,9 @@ def test_everything_that_keras_offers_has_a_row(module: Any, subject: Subject, n
 
 
 def test_every_entry_has_a_row() -> None:
-    missing = [name for name in ModelModule.__dataclass_fields__ if name not in ("path", "roots", "has")]
+    missing = [
+        name for name in ModelModule.__dataclass_fields__ if name not in ("path", "roots", "has", "taken_names")
+    ]
     assert not [name for name in missing if find(Subject.ENTRY, name) is None]
 
 

@@ -20,7 +20,7 @@ from elasticdl_worker.master_client import MasterClient
 from elasticdl_worker.session import Session
 from elasticdl_worker.traces import TraceWriter
 from elasticdl_worker.trainers.tensorflow.engine import TensorFlowEngine
-from elasticdl_worker.user_code import load_model_module
+from elasticdl_worker.trainers.tensorflow.loading import load_module
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters
 
@@ -44,7 +44,7 @@ async def work(master: FakeMaster, parameters: Any, *, index: int = 0) -> Ending
     traces = TraceWriter(master.job_dir, f"worker-{index}.0")
 
     def train() -> Ending:
-        module = load_model_module(master.spec, Path(master.spec.model_zoo))
+        module = load_module(master.spec, Path(master.spec.model_zoo))
         engine = TensorFlowEngine(master.spec, module, session, parameters, index, master.job_dir)
         engine.prepare()
         return TaskLoop(engine, session, traces).run()
@@ -108,7 +108,7 @@ async def test_training_strictly_in_order_equals_plain_keras(
 
 def plain_keras(spec: JobSpec, rows_of: MemoryParameters | None, epochs: int) -> tuple[list[float], dict[str, Any]]:
     """The same model by ``model.fit``, from the same initial values."""
-    module = load_model_module(spec, Path(spec.model_zoo))
+    module = load_module(spec, Path(spec.model_zoo))
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(spec.seed)
     model = module.build_model()
@@ -225,7 +225,7 @@ def add(first: Any, second: Any) -> Any:
 
 def whole_metrics(spec: JobSpec, parameters: MemoryParameters, data: Path) -> dict[str, float]:
     """The metrics of the trained model over all records at once."""
-    module = load_model_module(spec, Path(spec.model_zoo))
+    module = load_module(spec, Path(spec.model_zoo))
     tf.keras.backend.clear_session()
     model = module.build_model()
     for variable in model.weights:

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from elasticdl.callbacks import Callback, EarlyStopping, LearningRateScheduler, MaxStepsStopping, SavedModelExporter
 from elasticdl_core.contract import Subject, Verdict, find, refusal
 from elasticdl_core.errors import UserCodeError
-from elasticdl_core.job import JobSpec, JobType
 from elasticdl_worker.trainers.tensorflow.contract import shown
 from elasticdl_worker.trainers.tensorflow.framework import keras
 from elasticdl_worker.user_code import ModelModule
@@ -19,7 +18,7 @@ _RISING = ("acc", "accuracy", "auc", "precision", "recall")
 _LIST = "return a list of callbacks, e.g. [elasticdl.callbacks.EarlyStopping()]"
 
 
-def callbacks_of(module: ModelModule, spec: JobSpec) -> list[Any]:
+def callbacks_of(module: ModelModule) -> list[Any]:
     """The callbacks of a module, each of them one that is acted upon.
 
     Raises:
@@ -30,8 +29,7 @@ def callbacks_of(module: ModelModule, spec: JobSpec) -> list[Any]:
     with module.guard("callbacks"):
         given = module.callbacks()
     found = translated([] if given is None else given)
-    if spec.type is JobType.TRAINING:
-        _check_together(found, spec)
+    _check_rates(found)
     return found
 
 
@@ -112,16 +110,8 @@ _TRANSLATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _check_together(callbacks: list[Any], spec: JobSpec) -> None:
-    """Refuses callbacks of which one would have no effect."""
+def _check_rates(callbacks: list[Any]) -> None:
+    """Refuses schedules of which one would have no effect."""
     rates = [c for c in callbacks if isinstance(c, LearningRateScheduler)]
     if len(rates) > 1:
         raise UserCodeError("callbacks() gives more than one LearningRateScheduler", fix="keep one of them")
-    stopping = [c for c in callbacks if isinstance(c, EarlyStopping)]
-    if len(stopping) > 1:
-        raise UserCodeError("callbacks() gives more than one EarlyStopping", fix="keep one of them")
-    if stopping and not spec.validation_data:
-        raise UserCodeError(
-            f"EarlyStopping watches {stopping[0].monitor!r} of the evaluations, but the job has none",
-            fix="give --validation_data, or leave out EarlyStopping",
-        )

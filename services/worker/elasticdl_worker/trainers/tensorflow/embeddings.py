@@ -10,6 +10,7 @@ the *step* program gets those rows, and their gradients come out merged: one row
 from __future__ import annotations
 
 import functools
+import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +75,24 @@ class TableRegistry:
         self.in_graph[name] = layer
         return None
 
+    def adopt(self, model: Any) -> None:
+        """Gives tables to layers of a model that was there before this build began.
+
+        Raises:
+            UserCodeError: the model was built before for another purpose, with its weights elsewhere.
+        """
+        mine = [id(layer) for layer in self.layers.values()]
+        for layer in model._flatten_layers():
+            if not hasattr(layer, "elasticdl_table") or id(layer) in mine:
+                continue
+            if isinstance(layer, keras.layers.Embedding):
+                raise UserCodeError(
+                    f"the model function returned a model with the layer {layer.name} of an earlier call",
+                    fix="make a new model in each call, or one when the module is imported",
+                )
+            if layer.built:
+                layer.elasticdl_table = self.register(layer)
+
     def _add(self, layer: Any, name: str, initializer: InitializerSpec) -> str:
         self.tables[name] = TableSpec(name, layer.output_dim, initializer, layer.input_dim)
         self.layers[name] = layer
@@ -108,15 +127,25 @@ def install() -> None:
     kind = keras.layers.Embedding
     if getattr(kind, "elasticdl_installed", False):
         return
-    original_build, original_call = kind.build, kind.call
+    original_init, original_build, original_call = kind.__init__, kind.build, kind.call
+
+    @functools.wraps(original_init)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original_init(self, *args, **kwargs)
+        # What the module made when it was imported is shared by all models that it makes: it keeps its weights.
+        self.elasticdl_open = isinstance(lookup.current_registry(), TableRegistry)
+
+    init.__signature__ = inspect.signature(original_init)  # type: ignore[attr-defined]  # Keras reads it, not wraps'
 
     @functools.wraps(original_build)
     def build(self: Any, input_shape: Any = None) -> None:
         registry = lookup.current_registry()
         # Without a shape it is not Keras that builds the layer, but somebody who is about to set its weights.
-        if not isinstance(registry, TableRegistry) or self.built or input_shape is None:
+        mine = isinstance(registry, TableRegistry) and getattr(self, "elasticdl_open", False)
+        if not mine or self.built or input_shape is None:
             original_build(self, input_shape)
             return
+        assert isinstance(registry, TableRegistry)
         table = registry.offer(self)
         if table is None:
             original_build(self, input_shape)
@@ -136,7 +165,7 @@ def install() -> None:
         rows = tf.cast(rows, self.compute_dtype)
         return inputs.with_flat_values(rows) if isinstance(inputs, tf.RaggedTensor) else rows
 
-    kind.build, kind.call = build, call
+    kind.__init__, kind.build, kind.call = init, build, call
     if isinstance(getattr(kind, "embeddings", None), property):
         kind.embeddings = _guarded_property(kind.embeddings)
     kind.elasticdl_installed = True

@@ -18,6 +18,7 @@ from elasticdl_worker.trainers.tensorflow.compiled import Compiled
 from elasticdl_worker.trainers.tensorflow.constraints import constraint_of
 from elasticdl_worker.trainers.tensorflow.contract import check_model
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw_variable, tf
+from elasticdl_worker.trainers.tensorflow.loading import begin_build
 from elasticdl_worker.trainers.tensorflow.optimizers import uses_weight_decay
 from elasticdl_worker.trainers.tensorflow.state import ModelState
 from elasticdl_worker.user_code import ModelModule
@@ -152,10 +153,7 @@ def build_model(module: ModelModule, features_spec: Any, options: BuildOptions) 
         UserCodeError: the model function raised, returned something that is no Keras model, or a model that defines
             what is refused.
     """
-    embeddings.install()
-    # Names start anew. Collecting garbage among all of TensorFlow's objects besides would take a fifth of a second.
-    keras.backend.clear_session(**({} if is_legacy() else {"free_memory": False}))
-    keras.utils.set_random_seed(options.seed & 0x7FFFFFFF)
+    begin_build(module, options.seed)
     registry = embeddings.TableRegistry(options.threshold_bytes, options.seed)
     with lookup.registering(registry):
         with module.guard("the model function"):
@@ -166,6 +164,7 @@ def build_model(module: ModelModule, features_spec: Any, options: BuildOptions) 
                 fix="return a tf.keras.Model"
                 + ("" if is_legacy() else "; for a model of Keras 2 (tf_keras) set keras: legacy on the job"),
             )
+        registry.adopt(model)
         _trace_once(model, features_spec, module)
     check_model(model, training=options.training)
     return PreparedModel(model, registry, features_spec, module.roots)

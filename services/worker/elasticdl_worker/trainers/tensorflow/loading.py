@@ -1,0 +1,62 @@
+"""Imports a model module in the state that models are built in: the same in one process and on a cluster.
+
+A module may make layers, a whole model or a dtype policy when it is imported. Keras counts the names of layers, so a
+build begins with those that the import has taken: every process, and every later build, gives the same names.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from elasticdl_core.job import JobSpec
+from elasticdl_worker.trainers.tensorflow import embeddings
+from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras
+from elasticdl_worker.user_code import ModelModule, load_model_module
+
+
+def load_module(spec: JobSpec, zoo: Path) -> ModelModule:
+    """Imports the model module of a job, with the job's seed for what it makes meanwhile.
+
+    Raises:
+        UserCodeError: see ``load_model_module``.
+    """
+    embeddings.install()
+    # Collecting garbage among all of TensorFlow's objects besides would take a fifth of a second.
+    keras.backend.clear_session(**({} if is_legacy() else {"free_memory": False}))
+    keras.utils.set_random_seed(spec.seed & 0x7FFFFFFF)
+    module = load_model_module(spec, zoo)
+    return replace(module, taken_names=_taken_names())
+
+
+def begin_build(module: ModelModule, seed: int) -> None:
+    """Prepares Keras for the building of a module's model: names, and random numbers from the seed."""
+    embeddings.install()
+    _set_names(module.taken_names)
+    keras.utils.set_random_seed(seed & 0x7FFFFFFF)
+
+
+def _taken_names() -> dict[str, int]:
+    """How often Keras has given each name to a layer."""
+    if is_legacy():
+        from tf_keras.src import backend
+
+        return dict(backend.get_default_graph_uid_map())
+    from keras.src.backend.common import global_state
+
+    return dict(global_state.get_global_attribute("object_name_uids") or {})
+
+
+def _set_names(names: Mapping[str, int]) -> None:
+    if is_legacy():
+        from tf_keras.src import backend
+
+        counts = backend.get_default_graph_uid_map()
+        counts.clear()
+        counts.update(names)
+        return
+    from keras.src.backend.common import global_state
+
+    global_state.set_global_attribute("object_name_uids", defaultdict(int, names))

@@ -1,0 +1,187 @@
+"""What a module does when it is imported: the same in one process and on a cluster, and harmless to others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.local import run_local
+from elasticdl_worker.user_code import load_model_module
+from tests.fakes.master import FakeMaster
+from tests.fakes.parameters import MemoryParameters
+from tests.unit.worker.test_contract import BASE, FEED
+from tests.unit.worker.test_ps_training import add_training, work
+
+pytestmark = pytest.mark.unit
+
+MODULE_LEVEL = (
+    BASE
+    + """
+from elasticdl.layers import Embedding as Open
+
+SCALE = tf.constant(0.001)
+WORDS = keras.layers.StringLookup(vocabulary=["0", "1"])
+SHARED = keras.layers.Dense(4)
+SMALL = keras.layers.Embedding(1000, 2)
+ROWS = Open(3)
+
+def layers_at_module_level(*more):
+    ids = keras.Input((3,), dtype="int64")
+    flat = keras.layers.Flatten()
+    parts = [SHARED(keras.layers.Rescaling(0.001)(ids)), flat(SMALL(ids)), *(flat(layer(ids)) for layer in more)]
+    joined = keras.layers.Dense(4)(keras.layers.Concatenate()(parts))
+    return keras.Model(ids, keras.layers.Dense(1)(joined))
+
+WHOLE = layers_at_module_level()
+
+def rows_at_module_level():
+    return layers_at_module_level(ROWS)
+
+def model_at_module_level():
+    return WHOLE
+
+def feed(dataset, mode, metadata):
+    def parse(columns):
+        ids = tf.strings.to_number(columns[1:], tf.int64)
+        label = tf.cast(WORDS(columns[0]) > 1, tf.float32) + 0.0 * SCALE
+        return ids if mode == "prediction" else (ids, label)
+    return dataset.map(parse)
+"""
+)
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, text in {"deepfm": FEED, **files}.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+async def on_servers(spec: Any, folder: Path) -> MemoryParameters:
+    master, parameters = FakeMaster(spec, folder), MemoryParameters()
+    await master.start()
+    add_training(master, spec)
+    await work(master, parameters)
+    await master.stop()
+    assert not master.failures
+    return parameters
+
+
+@pytest.mark.parametrize("model", ["layers_at_module_level", "model_at_module_level"])
+async def test_what_is_made_at_module_level_trains_alike(model: str, make_spec: Any, tmp_path: Path) -> None:
+    zoo = write(tmp_path / "zoo", net=MODULE_LEVEL)
+    fields = {"use_async": False, "export_formats": "keras", "embedding_threshold_bytes": 0}
+    spec = make_spec(model_zoo=str(zoo), model_def=f"net.{model}", **fields)
+    await asyncio.to_thread(run_local, spec, tmp_path / "out", lambda event: None)
+    exported = tf.keras.models.load_model(tmp_path / "out" / "model.keras", compile=False)
+    trained = await on_servers(spec, tmp_path)
+    assert not trained.rows, "what the module made when it was imported keeps its weights"
+    for variable in exported.weights:
+        np.testing.assert_allclose(trained.dense[variable.path], variable.numpy(), atol=1e-5)
+
+
+async def test_rows_of_a_layer_at_module_level_are_trained(make_spec: Any, tmp_path: Path) -> None:
+    zoo = write(tmp_path / "zoo", net=MODULE_LEVEL)
+    spec = make_spec(model_zoo=str(zoo), model_def="net.rows_at_module_level", export_formats="saved_model")
+    await asyncio.to_thread(run_local, spec, tmp_path / "out", lambda event: None)
+    ids = set(np.loadtxt(spec.training_data, delimiter=",", dtype=np.int64)[:, 1:].ravel().tolist())
+    assert set(np.load(tmp_path / "out" / "table-0.npz")["ids"].tolist()) == ids
+    (rows,) = (await on_servers(spec, tmp_path)).rows.values()
+    assert set(rows) == ids
+
+
+@pytest.mark.parametrize("where", ["keras.config.set_dtype_policy", "keras.mixed_precision.set_global_policy"])
+def test_a_policy_of_the_module_is_kept(where: str, make_spec: Any, tmp_path: Path) -> None:
+    from elasticdl_worker.trainers.tensorflow.loading import load_module
+    from elasticdl_worker.trainers.tensorflow.model import BuildOptions, build_model
+
+    zoo = write(tmp_path / "zoo", net=BASE + f"\n{where}('mixed_bfloat16')\n")
+    module = load_module(make_spec(model_zoo=str(zoo), model_def="net.Net"), zoo)
+    for _ in range(2):
+        model = build_model(module, tf.TensorSpec([None, 3], tf.int64), BuildOptions(None)).keras_model
+        assert model.logit.compute_dtype == "bfloat16"
+    tf.keras.backend.clear_session()
+
+
+def test_names_of_layers_are_the_same_in_each_build(make_spec: Any, tmp_path: Path) -> None:
+    from elasticdl_worker.trainers.tensorflow.loading import load_module
+    from elasticdl_worker.trainers.tensorflow.model import BuildOptions, build_model
+
+    zoo = write(tmp_path / "zoo", net=MODULE_LEVEL)
+    names = []
+    for _ in range(2):
+        module = load_module(make_spec(model_zoo=str(zoo), model_def="net.layers_at_module_level"), zoo)
+        for _ in range(2):
+            prepared = build_model(module, tf.TensorSpec([None, 3], tf.int64), BuildOptions(0))
+            names.append((sorted(prepared.trainable), sorted(prepared.tables)))
+    assert all(one == names[0] for one in names)
+
+
+def test_a_zoo_may_have_files_with_the_names_of_installed_packages(make_spec: Any, tmp_path: Path) -> None:
+    zoo = write(
+        tmp_path / "zoo", rich=BASE + "raise_if_imported_by_others = 1\n", structlog="raise SystemExit('shadowed')\n"
+    )
+    module = load_model_module(make_spec(model_zoo=str(zoo), model_def="rich.Net"), zoo)
+    assert module.path == zoo / "rich.py"
+    code = "import sys; sys.path[:0] = []; import rich, structlog; print(rich.__file__, structlog.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=True, cwd=zoo
+    )
+    assert str(zoo) not in done.stdout
+
+
+def test_the_local_run_does_not_import_from_the_present_directory(make_spec: Any, tmp_path: Path) -> None:
+    zoo = write(tmp_path / "zoo", rich=BASE, structlog="raise SystemExit('shadowed')\n")
+    spec = make_spec(model_zoo=str(zoo), model_def="rich.Net", max_steps=1, export_formats="")
+    run = "from elasticdl.cli.local import run_local; import json, sys; sys.exit(run_local(json.loads(sys.argv[1])))"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", run, json.dumps(spec.to_mapping())],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+        cwd=zoo,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 steps" in done.stdout
+
+
+def test_an_import_that_could_mean_two_things_is_refused(make_spec: Any, tmp_path: Path) -> None:
+    zoo = write(
+        tmp_path / "zoo", net="from other import thing\n" + BASE, other="import rich\nthing = 1\n", rich="x = 1\n"
+    )
+    with pytest.raises(
+        UserCodeError, match=r"imports 'rich', which is .*/zoo/rich.py as well as the installed"
+    ) as caught:
+        load_model_module(make_spec(model_zoo=str(zoo), model_def="net.Net"), zoo)
+    assert "import it as zoo.rich" in caught.value.fix
+    (zoo / "other.py").write_text("from zoo import rich\nthing = rich.x\n")
+    load_model_module(make_spec(model_zoo=str(zoo), model_def="net.Net"), zoo)
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("def optimizer():\n    return Mode.TRAINING\n", "from elasticdl import Mode"),
+        ("def optimizer():\n    return tf.math.log(keras.Input((3,)))\n", "--keras legacy"),
+        ("from elasticdl.python.elasticdl.feature_column import feature_column\n", "Older modules"),
+        ("import elasticdl_preprocessing.layers\n", "Older modules"),
+    ],
+)
+def test_common_mistakes_have_their_fix(text: str, fix: str, make_spec: Any, tmp_path: Path) -> None:
+    zoo = write(tmp_path / "zoo", net=BASE + text)
+    with pytest.raises(UserCodeError) as caught:
+        run_local(make_spec(model_zoo=str(zoo), model_def="net.Net"), tmp_path / "out", lambda event: None)
+    assert fix in caught.value.fix
