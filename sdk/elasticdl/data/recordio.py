@@ -40,8 +40,9 @@ HEADER = struct.Struct("<IIIII")
 _LENGTH = struct.Struct("<I")
 _MAX_UINT32 = 0xFFFFFFFF
 
-#: Chunks of 1 MiB keep a task that starts inside a chunk cheap, and compress nearly as well as larger ones.
-DEFAULT_CHUNK_BYTES = 1 << 20
+#: Whoever reads a few records decodes their chunks: chunks of 128 KiB keep that cheap, and compress as well as larger
+#: ones, since snappy compresses in frames of 64 KiB.
+DEFAULT_CHUNK_BYTES = 1 << 17
 
 
 class Compressor(enum.IntEnum):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import Role
+from elasticdl_core.shuffling import Reading
 from elasticdl_core.task import LeaseToken, Shard, TaskId
 from elasticdl_master.desk import Desk, Handed
 from elasticdl_master.queue.port import Outcome
@@ -190,6 +191,7 @@ class MasterServicer:
             payload=task.payload,
             token=str(handed.lease.token),
             lease_s=self._machine.limits.lease_s,
+            reading=None if task.reading is None else _reading(task.reading),
         )
 
     def _parameter_servers(self) -> pb.ParameterServers:
@@ -199,3 +201,13 @@ class MasterServicer:
         if caller.expires_at - clock() > _RENEW_S:
             return ""
         return tokens.issue(self._secret, self._job_id, Role.WORKER, caller.index, caller.incarnation)
+
+
+def _reading(reading: Reading) -> pb.Reading:
+    names = {name: number for number, name in enumerate(dict.fromkeys(one.name for one in reading.ranges))}
+    return pb.Reading(
+        first=reading.first,
+        key=reading.key,
+        names=list(names),
+        ranges=[number for one in reading.ranges for number in (names[one.name], one.start, one.end)],
+    )

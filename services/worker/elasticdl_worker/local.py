@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import random
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from elasticdl_core.early_stopping import EarlyStopping
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.json_numbers import to_json
+from elasticdl_core.shuffling import RecordOrder, cut
 from elasticdl_core.skips import SkipReason, Skips, doublings, words
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.early_stopping import early_stopping_of
@@ -125,7 +125,7 @@ class _LocalRun:
         evaluate = self._evaluator(trainer)
         policy, stopping = NanPolicy(spec.on_nan), self._early_stopping()
         limit = self._max_steps()
-        shards = list(reader.create_shards())
+        shards = cut(reader.create_shards(), spec.records_per_task)
         progress = _Progress(self._emit, spec.num_epochs * sum(shard.records for shard in shards))
         metrics: dict[str, Any] = {}
         stopped, evaluated_at = "", -1
@@ -226,12 +226,12 @@ class _LocalRun:
         return trainer
 
     def _minibatches(self, pipeline: Any, shards: list[Shard], epoch: int) -> Iterator[Any]:
-        order = list(shards)
-        if self._spec.shuffle:
-            random.Random(f"{self._spec.seed}:{epoch}").shuffle(order)
-        for shard in order:
+        order = RecordOrder(self._spec.seed, self._spec.shuffle_block)
+        order.extend(shards)
+        for index, shard in enumerate(shards):
+            reading = order.reading(epoch, index, shard.start, shard.end) if self._spec.shuffle else None
             try:
-                yield from pipeline.minibatches(shard)
+                yield from pipeline.minibatches(shard, reading)
             finally:
                 self._skip(pipeline.intake.skips)
 

@@ -173,7 +173,7 @@ class TaskLoop:
     def _complete(self, lease: LeasedTask, intake: Intake) -> None:
         shard = lease.task.shard
         account = self._engine.account(lease, intake)
-        self._traces.append(lease.task.id, lease.token, shard.start, shard.end)
+        self._traces.append(lease.task, lease.token, shard.start, shard.end)
         self._session.report(lease, shard.records, None, self._engine.version, account)
 
     def _do(self, lease: LeasedTask) -> None:
@@ -182,7 +182,7 @@ class TaskLoop:
         if self._session.is_lost(lease):
             return
         if records:
-            self._traces.append(lease.task.id, lease.token, lease.task.shard.start, lease.task.shard.end)
+            self._traces.append(lease.task, lease.token, lease.task.shard.start, lease.task.shard.end)
         self._session.report(lease, records, result, self._engine.version, account)
         self._failures = 0
 
@@ -227,7 +227,7 @@ class TaskLoop:
             shard = current.task.shard
             position = min(shard.start + self._done, shard.end) if self._engine.ordered else shard.start
             if position > shard.start:
-                self._traces.append(current.task.id, current.token, shard.start, position)
+                self._traces.append(current.task, current.token, shard.start, position)
             self._session.give_back(current, position, self._engine.account(current))
         for lease in held:
             if lease is not current and not self._session.is_lost(lease):

@@ -15,6 +15,7 @@ import structlog
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.json_numbers import to_json
+from elasticdl_core.shuffling import Reading
 from elasticdl_core.task import Shard, Task, TaskId
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime.rpc.client import RpcClient
@@ -238,13 +239,19 @@ class MasterClient:
 
 
 def _tasks(messages: Iterable[pb.Task]) -> tuple[LeasedTask, ...]:
-    return tuple(
-        LeasedTask(
-            Task(TaskId.parse(t.id), Shard(t.shard.name, t.shard.start, t.shard.end), t.model_version, t.payload),
-            t.token,
-        )
-        for t in messages
-    )
+    return tuple(LeasedTask(_task(message), message.token) for message in messages)
+
+
+def _task(message: pb.Task) -> Task:
+    shard = Shard(message.shard.name, message.shard.start, message.shard.end)
+    reading = _reading(message.reading) if message.HasField("reading") else None
+    return Task(TaskId.parse(message.id), shard, message.model_version, message.payload, reading)
+
+
+def _reading(message: pb.Reading) -> Reading:
+    numbers, names = message.ranges, message.names
+    ranges = (Shard(names[numbers[i]], numbers[i + 1], numbers[i + 2]) for i in range(0, len(numbers), 3))
+    return Reading(message.first, message.key, tuple(ranges))
 
 
 def _account(account: Account | None) -> pb.Account | None:

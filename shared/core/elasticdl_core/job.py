@@ -98,8 +98,10 @@ class JobSpec:
         num_minibatches_per_task: minibatches in a task.
         num_epochs: passes over the training data.
         max_steps: stop after that many model updates; 0 for no limit.
-        shuffle: whether tasks of an epoch come in random order.
-        seed: seeds the order of tasks and the initial values.
+        shuffle: whether the records of an epoch come in random order.
+        shuffle_block: records that stay together when they are shuffled, as they lie together; 0 chooses. Larger ones
+            are cheaper to read.
+        seed: seeds the order of records and the initial values.
         evaluation_steps: evaluate every N updates; 0 for the end of each epoch only (with validation data).
         log_loss_steps: report the loss every N steps.
         distribution_strategy: ``auto`` or ``ParameterServerStrategy``.
@@ -169,6 +171,7 @@ class JobSpec:
     num_epochs: int = 1
     max_steps: int = 0
     shuffle: bool = True
+    shuffle_block: int = 0
     seed: int = 0
     evaluation_steps: int = 0
     log_loss_steps: int = 100
@@ -432,6 +435,7 @@ _AT_LEAST = {
     "num_minibatches_per_task": 1,
     "num_epochs": 1,
     "max_steps": 0,
+    "shuffle_block": 0,
     "evaluation_steps": 0,
     "log_loss_steps": 1,
     "num_ps": 1,

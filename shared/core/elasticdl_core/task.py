@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from elasticdl_core.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from elasticdl_core.shuffling import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +119,22 @@ class Task:
         shard: the records to process.
         model_version: the version to evaluate at; -1 where it does not matter.
         payload: JSON text that the type of task needs (export path, metric states), else empty.
+        reading: where the records lie, if they are shuffled: the shard's range is one of positions then.
     """
 
     id: TaskId
     shard: Shard
     model_version: int = -1
     payload: str = ""
+    reading: Reading | None = None
+
+    def records(self, start: int | None = None, end: int | None = None) -> list[Shard]:
+        """The very records at the task's positions ``[start, end)``, as ranges; of the whole task by default."""
+        first = self.shard.start if start is None else start
+        last = self.shard.end if end is None else end
+        if self.reading is not None:
+            return self.reading.records(first, last)
+        return [Shard(self.shard.name, first, last)] if first < last else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
+from elasticdl_core.shuffling import SPAN_PARTS, cut
 from elasticdl_core.task import Lease, LeaseToken, Shard, TaskId, TaskType
 from elasticdl_master.artifacts import locate
 from elasticdl_master.checkpoint_directory import CheckpointDirectory, find_checkpoint
@@ -22,7 +23,7 @@ from elasticdl_master.state.events import Heartbeat
 from elasticdl_master.state.failures import FailureBook
 from elasticdl_master.state.instructions import LaunchWorker, TerminateWorker
 from elasticdl_master.state.ledger import Round
-from elasticdl_master.state.plan import Plan, cut
+from elasticdl_master.state.plan import Plan
 from elasticdl_master.state.settings import Limits
 from elasticdl_master.state.throughput import Throughput
 from elasticdl_master.state.workers import Death, WorkerPool, WorkerState
@@ -32,8 +33,7 @@ pytestmark = pytest.mark.unit
 
 def make_plan(*ends: int, size: int = 10, shuffle: bool = True) -> Plan:
     plan = Plan(TaskType.TRAINING, size, rounds=2, seed=7, shuffle=shuffle)
-    plan.extend([Shard(f"s{i}", 0, end) for i, end in enumerate(ends)])
-    plan.listed = True
+    plan.extend([Shard(f"s{i}", 0, end) for i, end in enumerate(ends)], last=True)
     return plan
 
 
@@ -42,22 +42,37 @@ class TestPlan:
         parts = cut([Shard("a", 3, 25), Shard("b", 0, 0), Shard("c", 0, 10)], 10)
         assert parts == [Shard("a", 3, 13), Shard("a", 13, 23), Shard("a", 23, 25), Shard("c", 0, 10)]
 
-    def test_orders_are_permutations_that_depend_on_seed_and_round_only(self) -> None:
+    def test_what_a_task_reads_depends_on_seed_and_round_only(self) -> None:
         plan, same = make_plan(1000), make_plan(1000)
-        assert plan.order(0) == same.order(0)
-        assert plan.order(0) != plan.order(1)
-        assert sorted(plan.order(1)) == list(range(100))
-        same.seed = 8
-        assert plan.order(0) != same.order(0)
+        assert plan.reading(plan.task(0, 3)) == same.reading(same.task(0, 3))
+        assert plan.reading(plan.task(0, 3)) != plan.reading(plan.task(1, 3))
 
-    def test_without_shuffling_tasks_come_in_the_order_of_the_data(self) -> None:
-        assert make_plan(95, shuffle=False).order(3) == list(range(10))
+    def test_without_shuffling_tasks_read_their_own_range(self) -> None:
+        plan = make_plan(95, shuffle=False)
+        assert plan.reading(plan.task(0, 3)) is None
+
+    def test_while_listing_goes_on_only_parts_whose_records_are_known_are_ready(self) -> None:
+        plan = Plan(TaskType.TRAINING, 1, shuffle=True)
+        assert plan.extend([Shard("a", 0, SPAN_PARTS - 1)]) == range(0)
+        assert plan.extend([Shard("b", 0, 2)]) == range(SPAN_PARTS)
+        assert plan.extend([Shard("c", 0, 5)], last=True) == range(SPAN_PARTS, SPAN_PARTS + 6)
+        plain = Plan(TaskType.TRAINING, 1)
+        assert plain.extend([Shard("a", 0, 3)]) == range(3)
 
     def test_a_plan_adopted_from_the_ledger_is_the_same(self) -> None:
         plan = make_plan(95, 0, 7)
         other = Plan(TaskType.TRAINING, 1)
         other.adopt(json.loads(json.dumps(plan.to_mapping())))
-        assert (other.parts, other.order(1), other.records) == (plan.parts, plan.order(1), 102)
+        assert (other.parts, other.records, other.ready) == (plan.parts, 102, 11)
+        assert other.reading(plan.task(1, 4)) == plan.reading(plan.task(1, 4))
+
+    def test_a_plan_made_before_records_were_shuffled_keeps_its_ranges(self) -> None:
+        """What is done of it is named by them."""
+        mapping = make_plan(95).to_mapping()
+        del mapping["block"]
+        other = Plan(TaskType.TRAINING, 1)
+        other.adopt(mapping)
+        assert other.reading(other.task(0, 3)) is None
 
 
 class TestRound:

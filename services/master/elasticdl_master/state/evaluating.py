@@ -32,7 +32,7 @@ class Evaluating(MachineCore):
         one.stage, one.model_version = Stage.RUNNING, event.version
         self._evaluated_version = max(self._evaluated_version, event.version)
         plan = one.progress.plan
-        self._emit(do.AddTasks(one.progress.remaining(plan.order(one.number)), front=True))
+        self._emit(do.AddTasks(one.progress.remaining(range(plan.ready)), front=True))
         if self._boundary == event.number:
             self._boundary = None
 

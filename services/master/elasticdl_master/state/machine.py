@@ -70,19 +70,17 @@ class JobMachine(TakingOver):
         shard = self.work.shard_of(lease.task)
         evaluation = self.work.evaluation_of(lease.task)
         version = evaluation.model_version if evaluation is not None else -1
-        return Task(lease.task, shard, version, self._payload(lease.task, evaluation))
+        return Task(lease.task, shard, version, self._payload(lease.task, evaluation), self.work.reading(lease.task))
 
     def _on_shards_listed(self, event: ev.ShardsListed, now: float) -> None:
         plan = self.work.plan_of(event.type)
         if plan is None or plan.listed:
             return
-        indexes = plan.extend(event.shards)
-        plan.listed = event.last
+        ready = plan.extend(event.shards, last=event.last)
         if plan.listed and not plan.parts:
             self._fail(f"the {event.type} data holds no records", fix="check the path and the reader's parameters")
-        elif plan is self.work.main and self.work.uses_rounds and indexes:
-            order = plan.order(0, None if event.last and indexes.start == 0 else indexes)
-            self._emit(do.AddTasks(self.work.round.remaining(order)))
+        elif plan is self.work.main and self.work.uses_rounds and ready:
+            self._emit(do.AddTasks(self.work.round.remaining(ready)))
         if self.work.listed and not self._plan_put and self.ending is None:
             self._plan_put = True
             mapping = self.work.main.to_mapping()

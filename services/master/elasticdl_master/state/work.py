@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from elasticdl_core.job import JobSpec, JobType
+from elasticdl_core.shuffling import Reading
 from elasticdl_core.task import Shard, TaskId, TaskType
 from elasticdl_master.state.evaluations import Evaluation
 from elasticdl_master.state.ledger import Round
@@ -36,6 +37,7 @@ class Work:
             rounds=spec.num_epochs if training else 1,
             seed=spec.seed,
             shuffle=spec.shuffle and training,
+            block=spec.shuffle_block,
         )
         validates = bool(spec.validation_data)
         self.validation: Plan | None = None
@@ -103,7 +105,7 @@ class Work:
 
     def todo(self) -> list[TaskId]:
         """What is to do of the present round, in its order."""
-        return self.round.remaining(self.main.order(self.round.number))
+        return self.round.remaining(range(self.main.ready))
 
     def snapshot(self) -> dict[str, Any]:
         """The done work of all rounds as JSON data, for a checkpoint."""
@@ -138,11 +140,16 @@ class Work:
         return None
 
     def shard_of(self, task: TaskId) -> Shard:
-        """The records that a task stands for; an empty range for tasks without."""
+        """The range that a task stands for; an empty one for tasks without."""
         plan = self.plan_of(task.type)
         if plan is None or not plan.holds(task):
             return Shard("", 0, 0)
         return plan.shard_of(task)
+
+    def reading(self, task: TaskId) -> Reading | None:
+        """Where the records of a task lie, if they are shuffled."""
+        plan = self.plan_of(task.type)
+        return plan.reading(task) if plan is not None and plan.holds(task) else None
 
     def pending(self) -> list[TaskId]:
         """Everything that is to do, in the order in which it should be leased."""
@@ -168,4 +175,4 @@ def pending_of(evaluation: Evaluation) -> list[TaskId]:
     if evaluation.stage != "running":
         return []
     plan = evaluation.progress.plan
-    return evaluation.progress.remaining(plan.order(evaluation.number))
+    return evaluation.progress.remaining(range(plan.ready))

@@ -31,7 +31,7 @@ class Shard(_message.Message):
     def __init__(self, name: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("id", "type", "shard", "model_version", "payload", "token", "lease_s")
+    __slots__ = ("id", "type", "shard", "model_version", "payload", "token", "lease_s", "reading")
     ID_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class Task(_message.Message):
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    READING_FIELD_NUMBER: _ClassVar[int]
     id: str
     type: str
     shard: Shard
@@ -46,7 +47,20 @@ class Task(_message.Message):
     payload: str
     token: str
     lease_s: float
-    def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., shard: _Optional[_Union[Shard, _Mapping]] = ..., model_version: _Optional[int] = ..., payload: _Optional[str] = ..., token: _Optional[str] = ..., lease_s: _Optional[float] = ...) -> None: ...
+    reading: Reading
+    def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., shard: _Optional[_Union[Shard, _Mapping]] = ..., model_version: _Optional[int] = ..., payload: _Optional[str] = ..., token: _Optional[str] = ..., lease_s: _Optional[float] = ..., reading: _Optional[_Union[Reading, _Mapping]] = ...) -> None: ...
+
+class Reading(_message.Message):
+    __slots__ = ("first", "key", "names", "ranges")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    key: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, first: _Optional[int] = ..., key: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., ranges: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ParameterServers(_message.Message):
     __slots__ = ("addresses", "generation")

@@ -9,7 +9,7 @@ task, and the user's functions run record by record.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,11 @@ import structlog
 
 from elasticdl.data import DataReader, Shard
 from elasticdl_core.errors import DataError, ElasticDLError, UserCodeError
+from elasticdl_core.shuffling import Reading, described
 from elasticdl_core.skips import SkipReason, Skips
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.accounts import Intake
+from elasticdl_worker.shuffled import read_batches, require_all
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.vectorize import Chain, chain_of, same, vectorized
@@ -49,7 +51,8 @@ class Minibatch:
         labels: nested tensors; None in prediction.
         records: number of records.
         shard: where they are from.
-        first: index of the first of them in the shard's source; None if they may be any of the shard's.
+        first: position of the first of them in the shard's source; None if they may be any of the shard's.
+        reading: where the records of the positions lie, if they are shuffled.
     """
 
     features: Any
@@ -57,6 +60,7 @@ class Minibatch:
     records: int
     shard: Shard | None = None
     first: int | None = None
+    reading: Reading | None = None
 
     @property
     def where(self) -> str:
@@ -65,8 +69,11 @@ class Minibatch:
         if shard is None:
             return f"{self.records} records"
         if self.first is not None:
-            return f"records {self.first} to {self.first + self.records} of {shard.name}"
-        return f"{self.records} of the records {shard.start} to {shard.end} of {shard.name}"
+            return described(self._records(Shard(shard.name, self.first, self.first + self.records)))
+        return f"{self.records} of the {described(self._records(shard))}"
+
+    def _records(self, positions: Shard) -> Sequence[Shard]:
+        return [positions] if self.reading is None else self.reading.records(positions.start, positions.end)
 
 
 class InputPipeline:
@@ -81,8 +88,8 @@ class InputPipeline:
     Attributes:
         features_spec: nested ``tf.TypeSpec`` of a minibatch of features.
         labels_spec: the same of labels; None in prediction.
-        ordered: whether record ``i`` of a task is record ``i`` of its minibatches: ``feed`` neither shuffles,
-            filters nor multiplies.
+        ordered: whether the record at position ``i`` of a task is record ``i`` of its minibatches: ``feed`` neither
+            shuffles, filters nor multiplies.
 
     Raises:
         UserCodeError: there is no ``feed``, or it gives something that cannot be trained on.
@@ -94,9 +101,12 @@ class InputPipeline:
         self._module = module
         self._mode = mode
         self._shard: Shard | None = None
+        self._reading: Reading | None = None
+        self._looking_at: Sequence[Shard] = ()
         self._error: BaseException | None = None
         self._fed = 0
         self._skipped_before = 0
+        self._passed_over = 0
         self._minibatch_size = minibatch_size
         self._chunk_spec = _chunk_spec(reader)
         source = tf.data.Dataset.from_generator(self._chunks, output_signature=self._chunk_spec).unbatch()
@@ -123,40 +133,52 @@ class InputPipeline:
         self._dataset = records.batch(minibatch_size).prefetch(_PREFETCH).with_options(_options())
         self.features_spec, self.labels_spec = self._split(self._dataset.element_spec)
 
-    def minibatches(self, shard: Shard) -> Iterator[Minibatch]:
+    def minibatches(self, shard: Shard, reading: Reading | None = None) -> Iterator[Minibatch]:
         """Reads the minibatches of a shard; one shard at a time.
+
+        Args:
+            shard: the records, or their positions.
+            reading: where the records of the positions lie, if they are shuffled.
 
         Raises:
             DataError: the data cannot be read.
             UserCodeError: ``feed`` or the user's reader raised.
         """
         if self._chain is not None:
-            self._try_whole_minibatches(shard, self._chain)
+            self._try_whole_minibatches(shard if reading is None else reading.ranges[0], self._chain)
         if self._whole is not None and (self._shuffle is None or self._shuffle[0] >= shard.end - shard.start):
             elements = self._whole_elements(shard, self._whole)
         else:
             elements = iter(self._dataset)
-        self._shard, self._error, self._fed = shard, None, 0
+        self._shard, self._reading, self._error, self._fed = shard, reading, None, 0
+        self._looking_at = (shard,)
         skipped = self._skipped_before = self._reader.skipped_records
+        self._passed_over = 0
         while True:
             try:
                 element = next(elements)
             except StopIteration:
                 return
             except Exception as error:
-                raise self._explain(error, shard) from error
+                raise self._explain(error) from error
             self._keep_large_blocks()
             features, labels = self._split(element)
             records = _count(features)
             exact = self.ordered and self._reader.skipped_records == skipped
-            yield Minibatch(features, labels, records, shard, shard.start + self._fed if exact else None)
+            yield Minibatch(features, labels, records, shard, shard.start + self._fed if exact else None, reading)
             self._fed += records
 
     @property
     def intake(self) -> Intake:
         """What came in for the present shard so far."""
-        skipped = self._reader.skipped_records - self._skipped_before
-        return Intake(self._fed, Skips.of(SkipReason.CORRUPT, skipped, self._reader.skipped_example))
+        return Intake(self._fed, Skips.of(SkipReason.CORRUPT, self._skipped, self._reader.skipped_example))
+
+    @property
+    def _skipped(self) -> int:
+        """Records of the present shard that the reader passed over so far."""
+        if self._reading is not None:
+            return self._passed_over
+        return self._reader.skipped_records - self._skipped_before
 
     def _keep_large_blocks(self) -> None:
         """Once, after the first element: TensorFlow undoes it in its first generator on Python 3.11."""
@@ -189,7 +211,7 @@ class InputPipeline:
 
     def _try_whole_minibatches(self, shard: Shard, chain: Chain) -> None:
         """Once: makes whole minibatches from now on, if from the first records that gives the same."""
-        self._chain = None
+        self._chain = self._reading = None
         self._shard = Shard(shard.name, shard.start, min(shard.start + _COMPARED_RECORDS, shard.end))
         try:
             whole = Compiled(vectorized(chain), (self._chunk_spec,))
@@ -215,23 +237,35 @@ class InputPipeline:
         if shard is None:
             return
         kind = self._reader.records_kind.kind
-        skipped, seen = self._reader.skipped_records, 0
+        seen, self._passed_over, self._skipped_before = 0, 0, self._reader.skipped_records
         try:
             with guarded("the data reader", self._module.roots):
-                for records in self._reader.read_batches(shard, size):
+                for records in self._records(shard, size):
                     seen += len(records)
                     if kind == "python":
                         yield tf.nest.map_structure(lambda *parts: np.stack(parts), *records)
                     else:
                         yield np.array(records, object)
-            _require_all(shard, seen, self._reader.skipped_records - skipped)
+            require_all(shard, seen, self._skipped)
         except BaseException as error:
             self._error = error
             raise
 
-    def _explain(self, error: Exception, shard: Shard) -> ElasticDLError:
+    def _records(self, shard: Shard, size: int) -> Iterator[list[Any]]:
+        if self._reading is None:
+            return self._reader.read_batches(shard, size)
+
+        def look(ranges: Sequence[Shard]) -> None:
+            self._looking_at = ranges
+
+        def pass_over(records: int) -> None:
+            self._passed_over += records
+
+        return read_batches(self._reader, shard, self._reading, size, look, pass_over)
+
+    def _explain(self, error: Exception) -> ElasticDLError:
         """The reader's own error if it failed, else what the user's ``feed`` did."""
-        where = f"records {shard.start} to {shard.end} of {shard.name}"
+        where = described(self._looking_at)
         if isinstance(self._error, ElasticDLError):
             return self._error
         if isinstance(self._error, OSError):
@@ -242,20 +276,6 @@ class InputPipeline:
                 raise cause
         except UserCodeError as explained:
             return explained
-
-
-def _require_all(shard: Shard, seen: int, skipped: int) -> None:
-    """Every record of a range is either there or known to be passed over.
-
-    Raises:
-        DataError: the reader gave more records or fewer.
-    """
-    if seen + skipped != shard.records:
-        raise DataError(
-            f"the reader gave {seen} records for the range {shard.start} to {shard.end} of {shard.name}, "
-            f"which has {shard.records}",
-            fix="let read_records(task) yield exactly the records task.start to task.end",
-        )
 
 
 def _shown(error: Exception) -> Exception:

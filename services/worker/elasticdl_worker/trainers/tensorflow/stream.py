@@ -160,7 +160,7 @@ class Stream:
     def _read(self, lease: LeasedTask) -> None:
         try:
             pipeline = self._pipeline()
-            minibatches = pipeline.minibatches(lease.task.shard)
+            minibatches = pipeline.minibatches(lease.task.shard, lease.task.reading)
             while batches := tuple(itertools.islice(minibatches, self._group)):
                 if self._stop.is_set() or self._is_lost(lease):
                     break

@@ -1,0 +1,87 @@
+"""Reads the records of a task in the order that the plan gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from elasticdl.data import DataReader, Shard
+from elasticdl.data.reader import Record
+from elasticdl_core.errors import DataError
+from elasticdl_core.shuffling import Reading, Window
+
+_SKIPPED = object()
+
+
+def _unheard(_: Any) -> None:
+    """Hears nothing."""
+
+
+def read_batches(
+    reader: DataReader,
+    shard: Shard,
+    reading: Reading,
+    size: int,
+    looking_at: Callable[[Sequence[Shard]], None] = _unheard,
+    passed_over: Callable[[int], None] = _unheard,
+) -> Iterator[list[Record]]:
+    """The records at the positions of a shard, as lists of ``size`` records; only the last may be shorter.
+
+    Args:
+        reader: reads ranges of records; any reader can.
+        shard: the positions.
+        reading: where their records lie.
+        size: records in a list.
+        looking_at: hears which records are read next, before they are.
+        passed_over: hears how many of the positions hold a record that the reader passed over as corrupt. The
+            reader's own count says more: it is of all that was looked at.
+
+    Raises:
+        DataError: the data is missing, unreadable, corrupt, or shorter than the ranges say.
+    """
+    held: list[Record] = []
+    for window in reading.windows(shard.start, shard.end):
+        looking_at(window.ranges)
+        chosen = _in_order(reader, window)
+        good = [record for record in chosen if record is not _SKIPPED]
+        passed_over(len(chosen) - len(good))
+        held += good
+        whole = len(held) - len(held) % size
+        for position in range(0, whole, size):
+            yield held[position : position + size]
+        held = held[whole:]
+    if held:
+        yield held
+
+
+def require_all(shard: Shard, seen: int, skipped: int) -> None:
+    """Every record of a range is either there or known to be passed over.
+
+    Raises:
+        DataError: the reader gave more records or fewer.
+    """
+    if seen + skipped != shard.records:
+        raise DataError(
+            f"the reader gave {seen} records for the range {shard.start} to {shard.end} of {shard.name}, "
+            f"which has {shard.records}",
+            fix="let read_records(task) yield exactly the records task.start to task.end",
+        )
+
+
+def _in_order(reader: DataReader, window: Window) -> list[Record]:
+    records: list[Record] = []
+    for one in window.ranges:
+        records += _all_of(reader, one)
+    return [records[index] for index in window.order]
+
+
+def _all_of(reader: DataReader, shard: Shard) -> list[Record]:
+    """The records of a range, each in its place, also one that the reader passes over as corrupt."""
+    skipped = reader.skipped_records
+    records = [record for batch in reader.read_batches(shard, max(shard.records, 1)) for record in batch]
+    missing = reader.skipped_records - skipped
+    require_all(shard, len(records), missing)
+    if missing and shard.records > 1:
+        singles = (Shard(shard.name, number, number + 1) for number in range(shard.start, shard.end))
+        return [record for single in singles for record in _all_of(reader, single)]
+    return records or [_SKIPPED]

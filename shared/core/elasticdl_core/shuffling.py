@@ -1,0 +1,242 @@
+"""The random order of records, as a pure function of where they lie, the seed and the round.
+
+The records of all parts of a plan, one after the other, are cut into blocks of consecutive records, and the blocks
+are permuted. A part of the plan keeps its name and its range of *positions*, which the queue and the ledger talk of;
+the records at these positions are those of some 16 blocks from all over the data, and within a window of positions
+they come in a random order of their own. Whoever asks for the positions ``[start, end)`` of a part gets the same
+records in the same order, so a task that is done again, or the rest of one, is exact; and every record is at exactly
+one position of a round.
+
+Nothing is stored for it and nothing is shuffled in memory but one window: the permutation of blocks is computed
+number by number, so it takes the same time for a thousand records as for 10^12.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from elasticdl_core.task import Shard
+
+WINDOW_RECORDS = 1024
+"""Records that are held in memory to be put in their order."""
+BLOCKS_PER_WINDOW = 16
+SPAN_PARTS = 4096
+"""Parts among which records are exchanged in round 0, while listing goes on; in later rounds all of them are."""
+_MASK = (1 << 64) - 1
+_ROUNDS = 6
+
+
+def cut(shards: Iterable[Shard], records_per_task: int) -> list[Shard]:
+    """Cuts shards into parts of at most ``records_per_task`` records; empty shards give none."""
+    return [
+        Shard(shard.name, start, min(start + records_per_task, shard.end))
+        for shard in shards
+        for start in range(shard.start, shard.end, records_per_task)
+    ]
+
+
+class Permutation:
+    """A seeded bijection of ``range(size)`` that needs no memory.
+
+    A Feistel network on the digits of ``x = a * left + right`` with modular addition, which is a bijection of
+    ``range(rows * columns)``; numbers that leave ``range(size)`` are sent on until they are back inside ("cycle
+    walking": Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
+
+    Args:
+        size: how many numbers there are.
+        key: seeds the order.
+    """
+
+    def __init__(self, size: int, key: str) -> None:
+        self._size = size
+        self._columns = max(1, round(size**0.5))
+        self._rows = -(-size // self._columns)
+        digest = hashlib.blake2b(key.encode(), digest_size=8 * _ROUNDS).digest()
+        self._keys = [int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(_ROUNDS)]
+
+    def __call__(self, number: int) -> int:
+        """Where a number of ``range(size)`` goes."""
+        rows, columns = self._rows, self._columns
+        while True:
+            left, right = divmod(number, columns)
+            for i in range(0, _ROUNDS, 2):
+                left = (left + _mixed(right ^ self._keys[i])) % rows
+                right = (right + _mixed(left ^ self._keys[i + 1])) % columns
+            number = left * columns + right
+            if number < self._size:
+                return number
+
+
+def _mixed(x: int) -> int:
+    """The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): each bit depends on all bits."""
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+@lru_cache(maxsize=16)
+def _permutation(size: int, key: str) -> Permutation:
+    return Permutation(size, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Records that are put in their order together.
+
+    Attributes:
+        ranges: the records, as they lie.
+        order: which of them to take, one after the other, as indexes into the ranges' records.
+    """
+
+    ranges: tuple[Shard, ...]
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the positions of a task, or of a part of one, are read.
+
+    Attributes:
+        first: the position of the first record of ``ranges``; a window begins there.
+        key: seeds the order within windows.
+        ranges: the records from ``first`` on, in whole windows.
+    """
+
+    first: int
+    key: str
+    ranges: tuple[Shard, ...]
+
+    def windows(self, start: int, end: int) -> Iterator[Window]:
+        """What to read for the positions ``[start, end)``, window by window."""
+        at, ranges, held = self.first, list(self.ranges), 0
+        while ranges and at < end:
+            taken: list[Shard] = []
+            held = 0
+            while ranges and held < WINDOW_RECORDS:
+                one = ranges.pop(0)
+                if one.records > WINDOW_RECORDS - held:
+                    middle = one.start + WINDOW_RECORDS - held
+                    ranges.insert(0, Shard(one.name, middle, one.end))
+                    one = Shard(one.name, one.start, middle)
+                taken.append(one)
+                held += one.records
+            wanted = _shuffled(held, f"{self.key}:{at}")[max(start - at, 0) : max(end - at, 0)]
+            if wanted:
+                yield Window(tuple(taken), tuple(wanted))
+            at += held
+
+    def records(self, start: int, end: int) -> list[Shard]:
+        """The very records at the positions ``[start, end)``, as sorted ranges."""
+        found: list[Shard] = []
+        for window in self.windows(start, end):
+            if len(window.order) == sum(one.records for one in window.ranges):
+                found += window.ranges
+                continue
+            places = [(one.name, number) for one in window.ranges for number in range(one.start, one.end)]
+            found += [Shard(*(places[i]), places[i][1] + 1) for i in window.order]
+        return merged(sorted(found, key=lambda one: (one.name, one.start)))
+
+
+def _shuffled(count: int, key: str) -> list[int]:
+    """A random order; by sorting, for Python promises the same numbers in every release but not the same shuffle."""
+    draw = random.Random(key).random
+    keys = [draw() for _ in range(count)]
+    return sorted(range(count), key=keys.__getitem__)
+
+
+def merged(ranges: Iterable[Shard]) -> list[Shard]:
+    """Puts ranges together that follow each other."""
+    result: list[Shard] = []
+    for one in ranges:
+        if result and result[-1].name == one.name and result[-1].end == one.start:
+            result[-1] = Shard(one.name, result[-1].start, one.end)
+        else:
+            result.append(one)
+    return result
+
+
+def described(ranges: Sequence[Shard], limit: int = 3) -> str:
+    """Ranges of records in words, for messages; many are cut short."""
+    shown = [f"records {one.start} to {one.end} of {one.name}" for one in ranges[:limit]]
+    more = f" and {len(ranges) - limit} other ranges" if len(ranges) > limit else ""
+    return ", ".join(shown) + more
+
+
+class RecordOrder:
+    """The order of the records of a plan's parts.
+
+    Args:
+        seed: seeds all orders.
+        block: records that stay together; 0 chooses a sixteenth of a part, or of a window if that is less.
+    """
+
+    def __init__(self, seed: int, block: int = 0) -> None:
+        self._seed = seed
+        self._block = block
+        self._parts: list[Shard] = []
+        self._offsets = [0]
+
+    def extend(self, parts: Iterable[Shard]) -> None:
+        """Takes in more parts, which follow the others."""
+        for part in parts:
+            self._parts.append(part)
+            self._offsets.append(self._offsets[-1] + part.records)
+
+    def reading(self, round_: int, index: int, start: int, end: int) -> Reading:
+        """How to read the positions ``[start, end)`` of a part.
+
+        Args:
+            round_: the round; each has an order of its own.
+            index: the part.
+            start: first position, from ``part.start`` on.
+            end: one past the last one, at most ``part.end``.
+        """
+        part = self._parts[index]
+        low = (start - part.start) // WINDOW_RECORDS * WINDOW_RECORDS
+        high = min(-(-(end - part.start) // WINDOW_RECORDS) * WINDOW_RECORDS, part.records)
+        first, last = self._span(round_, index)
+        base = self._offsets[index] - self._offsets[first]
+        ranges = self._ranges(round_, first, last, base + low, base + high)
+        return Reading(part.start + low, f"{self._seed}:{round_}:{index}", tuple(merged(ranges)))
+
+    def _span(self, round_: int, index: int) -> tuple[int, int]:
+        if round_ > 0:
+            return 0, len(self._parts)
+        first = index // SPAN_PARTS * SPAN_PARTS
+        return first, min(first + SPAN_PARTS, len(self._parts))
+
+    def _ranges(self, round_: int, first: int, last: int, low: int, high: int) -> Iterator[Shard]:
+        """The records at the positions ``[low, high)`` of a span, in the order of its blocks."""
+        base, records = self._offsets[first], self._offsets[last] - self._offsets[first]
+        block = self._block or max(1, min(WINDOW_RECORDS, records // (last - first)) // BLOCKS_PER_WINDOW)
+        whole, rest = divmod(records, block)
+        permutation = _permutation(whole, f"{self._seed}:{round_}:{first}")
+        # The short block at the end of the data has a place of its own among the others.
+        gap = permutation(0) * block if rest and whole else 0
+        at = low
+        while at < high:
+            if rest and gap <= at < gap + rest:
+                begin, source, size = gap, whole * block, rest
+            else:
+                shift = rest if at >= gap else 0
+                number = (at - shift) // block
+                begin, source, size = number * block + shift, permutation(number) * block, block
+            until = min(begin + size, high)
+            yield from self._places(base + source + at - begin, base + source + until - begin)
+            at = until
+
+    def _places(self, start: int, end: int) -> Iterator[Shard]:
+        """The records ``[start, end)`` of all parts one after the other."""
+        index = bisect.bisect_right(self._offsets, start) - 1
+        while start < end:
+            part, offset = self._parts[index], self._offsets[index]
+            until = min(end, self._offsets[index + 1])
+            if until > start:
+                yield Shard(part.name, part.start + start - offset, part.start + until - offset)
+            start = until
+            index += 1
