@@ -24,12 +24,15 @@ class InternalApi:
     Attributes:
         url: where it listens, once started.
         away: while set, requests are answered with 503.
+        checkpoints_away: the same for checkpoints only.
+        offered: every checkpoint that a master wanted to commit.
     """
 
     def __init__(self, job_id: str, spec: Mapping[str, Any], *, bundle: bytes = b"") -> None:
         self.job_id, self.spec, self.bundle = job_id, dict(spec), bundle
         self.url = ""
         self.away = False
+        self.checkpoints_away = False
         self.epoch = 0
         self.incarnation = -1
         self.state = JobState.STARTING
@@ -37,6 +40,8 @@ class InternalApi:
         self.plan: Any = None
         self.done: dict[str, None] = {}
         self.checkpoints: dict[int, dict[str, Any]] = {}
+        self.offered: list[dict[str, Any]] = []
+        self.committed: list[str] = []
         self.evaluations: list[dict[str, Any]] = []
         self.artifacts: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
@@ -148,7 +153,11 @@ class InternalApi:
         return 200, {"new": 0}
 
     def _post_checkpoints(self, body: dict[str, Any]) -> Answer:
+        self.offered.append(body["manifest"])
+        if self.checkpoints_away:
+            return 503, {"title": "the database is away", "code": "unavailable"}
         self.checkpoints[body["manifest"]["version"]] = body["manifest"]
+        self.committed.append(body["manifest"]["directory"])
         return 204, b""
 
     def _post_evaluations(self, body: dict[str, Any]) -> Answer:

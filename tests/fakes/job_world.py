@@ -116,6 +116,7 @@ class World:
         self.plan: Mapping[str, Any] | None = None
         self.done: dict[str, None] = {}
         self.manifests: list[dict[str, Any]] = []
+        self.initial: dict[str, Any] | None = None
         self.evaluations: list[do.PostEvaluation] = []
         self.artifacts: list[do.PostArtifact] = []
         self.events: list[do.PostEvent] = []
@@ -153,6 +154,7 @@ class World:
             manifests=[copy.deepcopy(m) for m in self.manifests],
             evaluations=max((e.number for e in self.evaluations), default=0),
             evaluated_epochs=frozenset(e.training_epoch for e in self.evaluations),
+            initial=copy.deepcopy(self.initial),
             contents=contents,
             processes=list(self.statuses.values()),
             output="/artifacts",

@@ -161,6 +161,37 @@ async def test_a_ps_lost_before_any_checkpoint_starts_training_over(make_job: Ma
     assert any(event["kind"] == "start_over" for event in job.api.events)
 
 
+async def test_a_checkpoint_is_not_committed_once_a_ps_was_lost(make_job: MakeJob) -> None:
+    job = await make_job(checkpoint_steps=4)
+    job.api.checkpoints_away = True
+    job.processes.step_s = 0.02
+    job.start_master()
+    await job.api.pulse.until(lambda: job.api.offered)
+    late = job.api.offered[0]["directory"]
+    job.processes.kill(job.processes.living(Role.PS)[0])
+    await job.api.pulse.until(lambda: any(event["kind"] == "ps_lost" for event in job.api.events))
+    job.api.checkpoints_away = False
+    assert await job.finish() == 0
+    assert job.api.state is JobState.SUCCEEDED
+    # Nobody knows whether all PS had written it before; what it says is done was meanwhile queued again.
+    assert late not in job.api.committed
+    assert job.api.committed
+    nothing_missing(job)
+
+
+async def test_a_task_whose_lease_answer_was_lost_is_handed_out_again(make_job: MakeJob) -> None:
+    job = await make_job(Limits(heartbeat_s=0.1, recovery_s=0.0, lease_s=1.0))
+    job.processes.step_s = 0.02
+    job.start_master()
+    await job.api.pulse.until(lambda: len(job.processes.traces) > 2)
+    (worker,) = job.processes.workers.values()
+    await worker.call("Lease", master_pb2.LeaseRequest(max_tasks=1))  # and the answer never arrives
+    assert await job.finish() == 0
+    assert job.api.state is JobState.SUCCEEDED
+    assert not [event for event in job.api.events if event["kind"] in ("worker_lost", "worker_stuck")]
+    all_once(job)
+
+
 async def test_redis_killed_and_started_again(make_job: MakeJob) -> None:
     job = await make_job()
     job.processes.step_s = 0.02

@@ -1,0 +1,159 @@
+"""Single promises of a master, each of which one line keeps: with that line taken out its test fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from elasticdl_core.job import JobSpec, JobState
+from elasticdl_core.task import Shard, TaskType
+from elasticdl_master.queue.port import Outcome
+from tests.fakes.job_world import World, finish
+
+pytestmark = pytest.mark.unit
+
+
+def make_world(**changes: object) -> World:
+    spec = {
+        "model_def": "m.f",
+        "model_zoo": "/zoo",
+        "training_data": "/data",
+        "minibatch_size": 2,
+        "num_minibatches_per_task": 3,
+        "num_epochs": 2,
+        "min_workers": 2,
+        "max_workers": 2,
+        **changes,
+    }
+    world = World(7, JobSpec.from_mapping(spec), [Shard("a", 0, 40)])
+    world.start_master()
+    return world
+
+
+def run(world: World, until: Callable[[World], bool], seconds: float = 4000.0) -> None:
+    end = world.now + seconds
+    while not until(world):
+        assert world.now < end, f"stuck in {world.state}: {world.events[-5:]}"
+        world.step()
+
+
+def ended(world: World) -> bool:
+    return world.state.terminal
+
+
+def both_train(world: World) -> bool:
+    return world.machine is not None and len(world.machine.workers.running) == 2 and world.machine.servers.ready
+
+
+def test_a_lease_that_nobody_holds_comes_back_when_its_time_is_over() -> None:
+    world = make_world()
+    run(world, both_train)
+    owner = world.machine.workers.running[0].owner
+    (lost,), _ = finish(world.desk.lease(owner, 1))  # the worker never gets this answer
+    world.now += world.limits.lease_s - 1.0
+    finish(world.desk.reap())
+    assert lost.task.id in world.store.doing
+    world.now += 2.0
+    finish(world.desk.reap())
+    assert lost.task.id in world.store.todo
+    run(world, ended)
+    assert world.state is JobState.SUCCEEDED
+    for applied in world.applied():
+        assert set(applied) == world.expected()
+
+
+def test_leases_live_on_for_a_full_term_when_the_queue_is_made_anew() -> None:
+    world = make_world()
+    run(world, both_train)
+    owner = world.machine.workers.running[0].owner
+    (held,), _ = finish(world.desk.lease(owner, 1))
+    world.store.wipe()
+    finish(world.desk.lease(owner, 1))  # finds out
+    assert world.desk.broken
+    finish(world.desk.repair())
+    world.now += world.limits.lease_s - 1.0
+    finish(world.desk.reap())
+    assert world.store.doing[held.task.id].token == held.lease.token
+    answer = finish(world.desk.report(held.task.id, held.lease.token, owner, records=6))
+    assert answer.outcome is Outcome.ACCEPTED
+
+
+def test_a_failure_under_a_lease_that_is_over_counts_for_nothing() -> None:
+    world = make_world()
+    run(world, both_train)
+    owner = world.machine.workers.running[0].owner
+    (held,), _ = finish(world.desk.lease(owner, 1))
+    world.now += world.limits.lease_s + 1.0
+    finish(world.desk.reap())
+    for _ in range(3 * world.limits.user_failures):
+        call = world.desk.fail(
+            owner, "user_code", "boom", "mend it", "Traceback", held.task.id, str(held.lease.token)
+        )
+        finish(call)
+    assert held.task.id in world.store.todo
+    run(world, ended)
+    assert world.state is JobState.SUCCEEDED, world.detail
+    assert not [event for event in world.events if event.kind == "task_failed"]
+
+
+def kill_whoever_trains(world: World, code: int, reason: str, most: int) -> Callable[[World], bool]:
+    """Ends each worker as soon as it has something in hand, so many times."""
+    killed: list[object] = []
+
+    def until(world: World) -> bool:
+        for worker in list(world.workers.values()):
+            if worker.work and worker.work[0].task.id.type is TaskType.TRAINING and len(killed) < most:
+                killed.append(worker.id)
+                world.exit(worker.id, code, reason)
+        return ended(world)
+
+    return until
+
+
+@pytest.mark.parametrize("memory_mib", [0, 512])
+def test_a_task_on_which_workers_always_run_out_of_memory_fails_the_job_soon(memory_mib: int) -> None:
+    changes = {"worker_memory_mib": memory_mib} if memory_mib else {}
+    world = make_world(min_workers=1, max_workers=1, **changes)
+    run(world, kill_whoever_trains(world, -9, "oom_killed", 10_000), seconds=20_000.0)
+    assert world.state is JobState.FAILED
+    assert "memory" in str(world.detail.get("message", "")), world.detail
+    deaths = [event for event in world.events if event.kind == "worker_lost"]
+    assert 3 <= len(deaths) <= 8, "neither at once, nor as often as kills from outside"
+
+
+def test_workers_that_run_out_of_memory_before_they_have_a_task_fail_the_job_too() -> None:
+    world = make_world(min_workers=1, max_workers=1)
+
+    def until(world: World) -> bool:
+        for worker in list(world.workers.values()):
+            world.exit(worker.id, -9, "oom_killed")
+        return ended(world)
+
+    run(world, until, seconds=20_000.0)
+    assert world.state is JobState.FAILED
+    assert "memory" in str(world.detail.get("message", "")), world.detail
+
+
+def test_a_kill_from_outside_is_never_held_against_a_task() -> None:
+    world = make_world(min_workers=1, max_workers=1)
+    until = kill_whoever_trains(world, -9, "", 2 * world.limits.user_failures)
+    run(world, until)
+    assert world.state is JobState.SUCCEEDED, world.detail
+    assert not world.machine or not world.machine.failures.quarantined
+
+
+def test_another_jobs_checkpoint_says_nothing_about_what_this_one_has_done() -> None:
+    before = make_world()
+    run(before, ended)
+    (manifest,) = before.manifests
+    assert manifest["done"], "the first job's checkpoint says what that job has done"
+    spec = {**before.spec.to_mapping(), "checkpoint_dir_for_init": "/elsewhere"}
+    world = World(8, JobSpec.from_mapping(spec), before.shards)
+    world.initial = {**manifest, "directory": "/elsewhere/1"}
+    world.checkpoints["/elsewhere/1"] = before.checkpoints[manifest["directory"]]
+    world.start_master()
+    run(world, ended)
+    assert world.state is JobState.SUCCEEDED, world.detail
+    trained = {task for task, _ in world.leased if task.type is TaskType.TRAINING}
+    assert sum(task.records for task in trained) == 2 * 40, "every record of every epoch is this job's to do"
