@@ -123,6 +123,11 @@ class ServerOperations:
             await self._api.forget_checkpoint(int(instruction.manifest["version"]))
         await asyncio.to_thread(self._directory.prune, instruction.manifest)
 
+    @property
+    def _has_rounds(self) -> bool:
+        """Whether training is synchronous, so that all PS have one version."""
+        return not self._machine.spec.use_async
+
     async def _poll(self, index: int) -> None:
         server = self._machine.servers.servers[index]
         incarnation = server.incarnation
@@ -148,7 +153,7 @@ class ServerOperations:
                 version = await self._control.restore(manifest)
                 await self._tell(ev.ServersRestored(manifest["directory"], version))
             case do.Pin(number):
-                version = await self._control.pin(number)
+                version = await self._control.pin(number, one_version=self._has_rounds)
                 await self._tell(ev.Pinned(number, version))
             case do.Unpin(number):
                 await self._control.unpin(number)
@@ -169,9 +174,9 @@ class ServerOperations:
         return manifest
 
     async def _write(self, save: do.Save, directory: Path) -> dict[str, Any]:
-        if not self._machine.spec.use_async:
+        if self._has_rounds:
             await self._control.flush()
-        parts = await self._control.save(str(directory))
+        parts = await self._control.save(str(directory), one_version=self._has_rounds)
         manifest = {
             **self._provenance,
             "version": parts.version,

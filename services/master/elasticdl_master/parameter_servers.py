@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elasticdl_core.errors import InvalidInputError, UnavailableError
+from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.rpc.client import RpcClient
 
 _STATUS_DEADLINE_S = 2.0
 _DEADLINE_S = 30.0
 _FILES_DEADLINE_S = 1800.0
+_HOLDS_S = (2.0, 4.0, 8.0)
+"""For how long rounds may be held to copy all PS at one version, in each attempt; it takes some milliseconds."""
 _SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
 
 
@@ -54,6 +57,7 @@ class ServerControl:
     def __init__(self, addresses: Sequence[str], token: Callable[[], str]) -> None:
         self.addresses = list(addresses)
         self._clients = [RpcClient(address, _SERVICE, token) for address in addresses]
+        self._cutting = asyncio.Lock()
 
     async def status(self, index: int) -> ServerStatus:
         """Asks one PS how it is.
@@ -78,10 +82,26 @@ class ServerControl:
         answers = await self._all("Restore", request, _FILES_DEADLINE_S)
         return int(answers[0].version)
 
-    async def pin(self, number: int) -> int:
-        """Keeps the present parameters of all PS readable under a number; returns the version of the first."""
-        answers = await self._all("Pin", ps_pb2.PinRequest(pin=number), _DEADLINE_S)
-        return int(answers[0].version)
+    async def pin(self, number: int, *, one_version: bool = False) -> int:
+        """Keeps the present parameters of all PS readable under a number; returns the version of the first.
+
+        Args:
+            number: of the pin.
+            one_version: all PS must be at one version (synchronous training).
+        """
+        if not one_version:
+            answers = await self._all("Pin", ps_pb2.PinRequest(pin=number), _DEADLINE_S)
+            return int(answers[0].version)
+
+        async def take(version: int) -> None:
+            request = ps_pb2.PinRequest(pin=number, version=version)
+            answers = await self._all("Pin", request, _DEADLINE_S)
+            if {answer.version for answer in answers} != {version}:
+                # An earlier attempt got some of them only.
+                await self.unpin(number)
+                raise ConflictError(f"pin {number} is at different versions", fix="pin again")
+
+        return await self._at_one_version(take)
 
     async def unpin(self, number: int) -> None:
         """Drops a pin."""
@@ -94,14 +114,25 @@ class ServerControl:
             request = ps_pb2.ApplyRoundRequest(round=closed.closed)
             await _together([c.call("ApplyRound", request, deadline_s=_DEADLINE_S) for c in self._clients[1:]])
 
-    async def save(self, directory: str) -> SavedParts:
+    async def save(self, directory: str, *, one_version: bool = False) -> SavedParts:
         """Lets all PS write their part into a directory.
+
+        Args:
+            directory: of the checkpoint.
+            one_version: all parts must be of one version (synchronous training).
 
         Raises:
             UnavailableError: a PS does not answer.
+            ConflictError: the PS could not be brought to one version.
             ElasticDLError: a PS could not write.
         """
-        answers = await self._all("Save", ps_pb2.SaveRequest(directory=directory), _FILES_DEADLINE_S)
+        if one_version:
+            await self._at_one_version(self._cut)
+        request = ps_pb2.SaveRequest(directory=directory, cut=one_version)
+        answers = await self._all("Save", request, _FILES_DEADLINE_S)
+        versions = [int(answer.version) for answer in answers]
+        if one_version and len(set(versions)) > 1:
+            raise ConflictError(f"the parts of the checkpoint are of the versions {versions}", fix="save again")
         files = [
             {"name": file.name, "size": file.size, "sha256": file.sha256, "ps": index}
             for index, answer in enumerate(answers)
@@ -110,6 +141,47 @@ class ServerControl:
         if len(files) < len(answers):
             raise InvalidInputError("a PS wrote no file", fix="see the log of the PS")
         return SavedParts(int(answers[0].version), files, str(answers[0].model))
+
+    async def _at_one_version(self, take: Callable[[int], Awaitable[None]]) -> int:
+        """Brings all PS to one version, and takes something of all of them there; returns the version.
+
+        The first PS lets no round end meanwhile, for a bounded time. What is taken names the version, so a PS that
+        has gone on after that time refuses, and all is done again.
+
+        Raises:
+            ConflictError: it was never to be had.
+        """
+        async with self._cutting:
+            for number, seconds in enumerate(_HOLDS_S, start=1):
+                held = await self._clients[0].call(
+                    "HoldRounds", ps_pb2.HoldRoundsRequest(seconds=seconds), deadline_s=_DEADLINE_S
+                )
+                try:
+                    await _together([self._bring_to(held.version, index) for index in range(1, len(self._clients))])
+                    await take(held.version)
+                    return int(held.version)
+                except ConflictError:
+                    if number == len(_HOLDS_S):
+                        raise
+                finally:
+                    with contextlib.suppress(UnavailableError):
+                        release = ps_pb2.ReleaseRoundsRequest()
+                        await self._clients[0].call("ReleaseRounds", release, deadline_s=_DEADLINE_S)
+        raise AssertionError("every attempt returns or raises")
+
+    async def _bring_to(self, version: int, index: int) -> None:
+        """Passes rounds that the first PS has closed on to one that is behind."""
+        present = (await self.status(index)).version
+        if present >= version:
+            return
+        request = ps_pb2.ClosedRoundsRequest(since=present)
+        closed = await self._clients[0].call("ClosedRounds", request, deadline_s=_DEADLINE_S)
+        for round_ in closed.rounds:
+            apply = ps_pb2.ApplyRoundRequest(round=round_)
+            await self._clients[index].call("ApplyRound", apply, deadline_s=_DEADLINE_S)
+
+    async def _cut(self, version: int) -> None:
+        await self._all("Cut", ps_pb2.CutRequest(version=version), _DEADLINE_S)
 
     async def close(self) -> None:
         """Closes the channels."""

@@ -33,15 +33,16 @@ from elasticdl_runtime.partition import DenseSlice, place_dense, ps_of_ids
 
 
 def save_partition(
-    partition: Partition, directory: str, index: int, num_ps: int
+    partition: Partition, directory: str, index: int, num_ps: int, snapshot: Snapshot | None = None
 ) -> tuple[int, PartHeader, CheckpointFile]:
-    """Writes a partition as it is now, while updates go on.
+    """Writes a partition as it is now, or as it was at a cut, while updates go on.
 
     Args:
         partition: the partition.
         directory: of the checkpoint; made if missing.
         index: the number of this PS.
         num_ps: how many there are.
+        snapshot: the cut, which is released in the end; None cuts now.
 
     Returns:
         The version, the header, and the file, which is fsynced and renamed.
@@ -50,7 +51,7 @@ def save_partition(
         ConflictError: there is no model, or a checkpoint is being written.
         ElasticDLError: the disk is full or cannot be written.
     """
-    snapshot = partition.snapshot()
+    snapshot = snapshot or partition.snapshot()
     try:
         header = _header(snapshot, index, num_ps)
         with PartWriter(Path(directory), f"ps-{index:05d}-of-{num_ps:05d}.ckpt", header) as writer:

@@ -12,6 +12,37 @@ _LONGEST_S = 2.0
 """Who waits is answered after this long, well within a call's deadline, and asks again."""
 
 
+class Hold:
+    """Lets no round end for a while: whoever would push waits. For one event loop."""
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+        self._over: asyncio.Event = asyncio.Event()
+
+    @property
+    def active(self) -> bool:
+        """Whether pushes have to wait."""
+        return self._timer is not None
+
+    def begin(self, seconds: float) -> None:
+        """Holds rounds from now on, at most for some seconds."""
+        self.end()
+        self._over = asyncio.Event()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.end)
+
+    def end(self) -> None:
+        """Lets pushes go on."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._over.set()
+
+    async def wait(self) -> None:
+        """Waits for the end."""
+        while self.active:
+            await self._over.wait()
+
+
 class RoundEnds:
     """Lets workers wait. For one event loop.
 

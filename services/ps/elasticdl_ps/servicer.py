@@ -14,14 +14,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import numpy as np
 import structlog
 
-from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.errors import ConflictError, InvalidInputError
 from elasticdl_core.model import TableSpec
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps import wire
 from elasticdl_ps.checkpoint import load_partition, save_partition
 from elasticdl_ps.steps import Steps
-from elasticdl_ps.store.partition import Partition
+from elasticdl_ps.store.partition import Partition, Snapshot
 from elasticdl_ps.store.table import EmbeddingTable
 from elasticdl_ps.threads import Threads
 from elasticdl_runtime.checkpoint_files import CheckpointFile, PartHeader
@@ -54,6 +54,7 @@ class ParameterServer:
         self._index = index
         self._num_ps = num_ps
         self._threads = Threads()
+        self._cut: Snapshot | None = None
         self._training = Steps(partition, index, self._threads)
         self._calls: dict[int, Callable[[bytes, Claims], bytes | Awaitable[bytes]]] = {
             ps_pb2.STEP_PULL: self._training.pull,
@@ -165,10 +166,31 @@ class ParameterServer:
         closed = None if answer.closed is None else wire.round_to_message(answer.closed)
         return ps_pb2.FlushRoundResponse(version=answer.version, closed=closed)
 
+    async def HoldRounds(self, request: ps_pb2.HoldRoundsRequest, caller: Claims) -> ps_pb2.HoldRoundsResponse:
+        """Lets no round end for a while."""
+        caller.require(Role.MASTER)
+        return ps_pb2.HoldRoundsResponse(version=await self._training.hold(request.seconds))
+
+    async def ReleaseRounds(
+        self, request: ps_pb2.ReleaseRoundsRequest, caller: Claims
+    ) -> ps_pb2.ReleaseRoundsResponse:
+        """Lets rounds end again."""
+        caller.require(Role.MASTER)
+        self._training.release()
+        return ps_pb2.ReleaseRoundsResponse()
+
+    async def Cut(self, request: ps_pb2.CutRequest, caller: Claims) -> ps_pb2.CutResponse:
+        """Takes the copy that the next ``Save`` is to write."""
+        caller.require(Role.MASTER)
+        await self._threads.write(lambda: self._take_cut(request.version))
+        return ps_pb2.CutResponse()
+
     async def Pin(self, request: ps_pb2.PinRequest, caller: Claims) -> ps_pb2.PinResponse:
         """Keeps the present parameters readable."""
         caller.require(Role.MASTER)
-        return ps_pb2.PinResponse(version=await self._threads.write(lambda: self._partition.pin(request.pin)))
+        version = request.version if request.HasField("version") else None
+        pinned = await self._threads.write(lambda: self._partition.pin(request.pin, version))
+        return ps_pb2.PinResponse(version=pinned)
 
     async def Unpin(self, request: ps_pb2.UnpinRequest, caller: Claims) -> ps_pb2.UnpinResponse:
         """Forgets a pin."""
@@ -180,8 +202,11 @@ class ParameterServer:
         """Writes this partition to a file."""
         caller.require(Role.MASTER)
         _require_absolute(request.directory)
+        cut, self._cut = (self._cut, None) if request.cut else (None, self._cut)
+        if request.cut and cut is None:
+            raise ConflictError("there is no cut to write", fix="cut all parameter servers again")
         version, header, file = await self._threads.save(
-            lambda: save_partition(self._partition, request.directory, self._index, self._num_ps),
+            lambda: save_partition(self._partition, request.directory, self._index, self._num_ps, cut),
         )
         _log.info("saved", directory=request.directory, file=file.name, bytes=file.size, version=version)
         saved = ps_pb2.SavedFile(name=file.name, size=file.size, sha256=file.sha256)
@@ -223,7 +248,14 @@ class ParameterServer:
         answer = self.Steps(step, frame, caller)
         return answer if isinstance(answer, bytes) else await answer
 
+    def _take_cut(self, version: int) -> None:
+        if self._cut is not None:
+            self._partition.release(self._cut)
+            self._cut = None
+        self._cut = self._partition.snapshot(version)
+
     def _become(self, loaded: Partition) -> None:
+        self._cut = None
         self._partition.become(loaded)
         self._training.reset()
 

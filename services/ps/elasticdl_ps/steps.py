@@ -10,7 +10,7 @@ from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps import wire
 from elasticdl_ps.forms import Forms, PullMessage, PushMessage
-from elasticdl_ps.round_ends import RoundEnds
+from elasticdl_ps.round_ends import Hold, RoundEnds
 from elasticdl_ps.rounds import Answer, Round
 from elasticdl_ps.store.partition import Partition
 from elasticdl_ps.threads import Threads
@@ -19,6 +19,7 @@ from elasticdl_runtime.tokens import Claims
 
 _SHORT = 4 << 20
 """The cost up to which the event loop does pushes and pulls itself: about a millisecond."""
+_LONGEST_HOLD_S = 60.0
 Response = ps_pb2.PullResponse | ps_pb2.PushPullResponse
 
 
@@ -38,6 +39,7 @@ class Steps:
         self._forms = Forms(partition)
         self.updates = Updates(partition, self._forms, first=index == 0)
         self._ends = RoundEnds(self.updates.rounds)
+        self._hold = Hold()
 
     def reset(self) -> None:
         """Begins anew: the partition has another model, another mode, or other values."""
@@ -54,7 +56,28 @@ class Steps:
 
     def stop(self) -> None:
         """Lets nobody wait for others any more."""
+        self._hold.end()
         self._ends.stop()
+
+    async def hold(self, seconds: float) -> int:
+        """Lets no round end for some seconds; returns the version that stays meanwhile.
+
+        Raises:
+            InvalidInputError: there are no rounds, this PS does not decide on them, or the time makes no sense.
+        """
+        self.require_first()
+        if self._partition.mode.use_async or not 0 < seconds <= _LONGEST_HOLD_S:
+            raise InvalidInputError(
+                f"rounds cannot be held for {seconds} s",
+                fix=f"in synchronous mode, hold them up to {_LONGEST_HOLD_S:g} s",
+            )
+        self._hold.begin(seconds)
+        # What has come before this is done first.
+        return await self._threads.write(lambda: self._partition.version)
+
+    def release(self) -> None:
+        """Lets rounds end again."""
+        self._hold.end()
 
     def pull(self, frame: bytes, caller: Claims) -> bytes | Awaitable[bytes]:
         """Reads rows and changed dense parameters."""
@@ -64,7 +87,7 @@ class Steps:
 
     def push(self, frame: bytes, caller: Claims) -> bytes | Awaitable[bytes]:
         """Applies a gradient (asynchronous mode), or keeps it for a round or counts it (synchronous mode)."""
-        if self._is_free(frame):
+        if self._is_free(frame) and not self._hold.active:
             push = self._forms.read_push(frame)
             if self.updates.cost(push) <= _SHORT:
                 return self._answered(self.updates.take(push, caller), caller)
@@ -141,6 +164,7 @@ class Steps:
         return self._threads.read(lambda: self._pull(self._forms.read_pull(frame), ps_pb2.PullResponse()))
 
     async def _push_later(self, frame: bytes, caller: Claims) -> bytes:
+        await self._hold.wait()
         answer = await self._threads.write(lambda: self.updates.take(self._forms.read_push(frame), caller))
         return self._answered(answer, caller)
 
@@ -152,6 +176,7 @@ class Steps:
     async def _push_pull_in_round(self, frame: bytes, caller: Claims) -> bytes:
         """In synchronous mode a pull comes after the end of the round that the push counts for."""
         self.require_first()
+        await self._hold.wait()
         push, pull = self._forms.read_push_pull(frame)
         _refuse_pin(pull)
         if self._is_free(frame) and self.updates.cost(push) <= _SHORT:

@@ -382,6 +382,13 @@ def open_parts(directory: str | Path, files: Sequence[CheckpointFile]) -> list[P
                 f"the checkpoint in {directory} has the parts {found} of {wanted}",
                 fix="give all files of one checkpoint, or use an earlier one",
             )
+        versions = [reader.header.version for reader in readers]
+        if len(set(versions)) > 1 and not readers[0].header.mode.use_async:
+            raise DataError(
+                f"the parts of the checkpoint in {directory} are of the versions {versions}, and synchronous training"
+                " has but one",
+                fix="use an earlier one",
+            )
     except BaseException:
         for reader in readers:
             reader.__exit__(None, None, None)

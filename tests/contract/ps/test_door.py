@@ -30,7 +30,7 @@ pytestmark = pytest.mark.contract
 JOB, SECRET = "iris-abc123", "k" * 64
 SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
 METHODS = [method.name for method in SERVICE.methods]
-MASTER_ONLY = {"Save", "Restore", "Pin", "Unpin", "FlushRound"}
+MASTER_ONLY = {"Save", "Restore", "Pin", "Unpin", "FlushRound", "HoldRounds", "ReleaseRounds", "Cut"}
 FRAMES = {method.name for method in SERVICE.methods if method.input_type.name == "Chunk"}
 
 

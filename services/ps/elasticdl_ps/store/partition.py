@@ -183,17 +183,23 @@ class Partition:
         """The lock of updates: whoever holds it sees the parameters of one version."""
         return self._lock
 
-    def pin(self, number: int) -> int:
+    def pin(self, number: int, version: int | None = None) -> int:
         """Keeps the present parameters readable; the same pin again changes nothing. Returns their version.
+
+        Args:
+            number: of the pin.
+            version: what theirs must be; None for any.
 
         Raises:
             InvalidInputError: the number is not positive.
+            ConflictError: there is no model, or it is at another version.
         """
         if number <= 0:
             raise InvalidInputError(f"a pin cannot have the number {number}", fix="use a positive number")
         with self._lock:
             self.require_initialised()
             if number not in self._pins:
+                self._require_version(version)
                 self.dense.pin(number)
                 for table in self.tables.values():
                     table.pin(number)
@@ -221,14 +227,18 @@ class Partition:
             for table in self.tables.values():
                 table.unpin(number)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, version: int | None = None) -> Snapshot:
         """Cuts the partition for a checkpoint; updates go on while it is read. Release it in the end.
 
+        Args:
+            version: what the partition's must be; None for any.
+
         Raises:
-            ConflictError: there is no model, or another snapshot is being read.
+            ConflictError: there is no model, it is at another version, or another snapshot is being read.
         """
         with self._lock:
             self.require_initialised()
+            self._require_version(version)
             if _SNAPSHOT in self._pins:
                 raise ConflictError("a checkpoint is being written already", fix="wait until it is done")
             self._pins[_SNAPSHOT] = self.version
@@ -256,6 +266,13 @@ class Partition:
             self._set_policies(self.tables)
             self.initialised = self.restored = True
             self.generation = secrets.token_hex(8)
+
+    def _require_version(self, version: int | None) -> None:
+        if version is not None and version != self.version:
+            raise ConflictError(
+                f"the parameter server is at version {self.version}, not {version}",
+                fix="hold the rounds and bring all parameter servers to one version first",
+            )
 
     def _adopt(
         self, dense: Sequence[DenseInit], tables: Sequence[TableSpec], optimizer: Optimizer, mode: UpdateMode

@@ -300,11 +300,43 @@ class FlushRoundResponse(_message.Message):
     closed: RoundMembers
     def __init__(self, version: _Optional[int] = ..., closed: _Optional[_Union[RoundMembers, _Mapping]] = ...) -> None: ...
 
+class HoldRoundsRequest(_message.Message):
+    __slots__ = ("seconds",)
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    def __init__(self, seconds: _Optional[float] = ...) -> None: ...
+
+class HoldRoundsResponse(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class ReleaseRoundsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReleaseRoundsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CutRequest(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class CutResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class PinRequest(_message.Message):
-    __slots__ = ("pin",)
+    __slots__ = ("pin", "version")
     PIN_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     pin: int
-    def __init__(self, pin: _Optional[int] = ...) -> None: ...
+    version: int
+    def __init__(self, pin: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class PinResponse(_message.Message):
     __slots__ = ("version",)
@@ -323,10 +355,12 @@ class UnpinResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class SaveRequest(_message.Message):
-    __slots__ = ("directory",)
+    __slots__ = ("directory", "cut")
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     directory: str
-    def __init__(self, directory: _Optional[str] = ...) -> None: ...
+    cut: bool
+    def __init__(self, directory: _Optional[str] = ..., cut: bool = ...) -> None: ...
 
 class SavedFile(_message.Message):
     __slots__ = ("name", "size", "sha256")
