@@ -285,6 +285,7 @@ class JobProcesses:
         self.workers: dict[ProcessId, FakeWorker] = {}
         self.servers: dict[int, FakeServer] = {}
         self.traces: list[tuple[str, str, str, str, int, int]] = []
+        self.closing = False
         self.description: dict[str, Any] = {"has": {}, "callbacks": {"max_steps": 0, "early_stopping": None}}
         self.custom_shards: dict[str, list[tuple[str, int, int]]] = {}
         self.fail_at_start: dict[int, dict[str, str]] = {}
@@ -382,7 +383,7 @@ class JobProcesses:
             self._watchers.remove(queue)
 
     async def capacity(self) -> CapacityInfo:
-        return CapacityInfo(self.slots, {self.job_id: len(self.living(Role.WORKER))})
+        return CapacityInfo(self.slots, {self.job_id: len(self.living(Role.WORKER))}, closing=self.closing)
 
     async def logs(
         self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool

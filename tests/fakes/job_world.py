@@ -206,6 +206,12 @@ class World:
                 if not replaced:
                     self.manifests = [m for m in self.manifests if m["version"] != manifest["version"]]
                 self.checkpoints.pop(manifest["directory"], None)
+            case do.Depart():
+                self.machine = self.desk = None
+                self.master_back_at = self.now + 5.0
+                # Whoever ends the master ends the rest after it.
+                for process in list(self.statuses):
+                    self.exit(process, -9, "launcher_lost")
             case do.Finish():
                 self.store.wipe()
                 self.machine = self.desk = None
@@ -431,6 +437,9 @@ class World:
     def go_wrong(self, worker: SimWorker, one: Handed, wrong: str) -> None:
         if wrong == "crash":
             self.exit(worker.id, -11)
+            return
+        if wrong == "oom":
+            self.exit(worker.id, -9, "oom_killed")
             return
         if wrong == "hang":
             return

@@ -45,6 +45,8 @@ _TICK_S = 0.25
 _REAP_S = 1.0
 _LAST_WORDS_S = 3.0
 _SERVER_GRACE_S = 1.0
+_SAVE_S = 20.0
+"""What is saved when the launcher goes down must be saved within that time: less than the launcher's grace."""
 _log = structlog.get_logger(__name__)
 MakeQueue = Callable[[int], TaskQueue]
 """Takes the epoch."""
@@ -82,6 +84,7 @@ class JobRunner:
         self._api = ApiClient(settings.api_url, settings.job_id, self._token)
         self._outbox = Outbox(self._api)
         self._over = asyncio.Event()
+        self._departed = asyncio.Event()
         self._code = 0
         self._api_trouble = ""
         self._waiting_for = ""
@@ -353,6 +356,8 @@ class JobRunner:
                 outbox.post("state", lambda: self._set_state(instruction))
             case do.ListShards():
                 self._spawn("listing", self._list_shards())
+            case do.Depart():
+                self._departed.set()
             case do.Finish():
                 self._spawn("finish", self._finish())
             case _:
@@ -380,10 +385,27 @@ class JobRunner:
 
     async def _stop_on_signal(self) -> None:
         await self._stop.wait()
-        _log.info("told to stop; the job stays as it is")
+        if self.machine is not None and await self._is_going_down():
+            _log.info("told to stop, with all processes; the job is saved")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._depart(), _SAVE_S)
+        else:
+            _log.info("told to stop; the job stays as it is")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._outbox.flushed(), _LAST_WORDS_S)
         self._end(0)
+
+    async def _is_going_down(self) -> bool:
+        """Whether everything ends with this master. If not, the next one finds workers and PS as they are."""
+        try:
+            return (await self._launcher.capacity()).closing
+        except ElasticDLError as error:
+            _log.warning("the launcher does not say why", error=error.message)
+            return False
+
+    async def _depart(self) -> None:
+        await self._desk.tell(ev.GoingDown())
+        await self._departed.wait()
 
     def _fence(self, error: FencedError) -> None:
         """A newer master took over: touch nothing more, not even the socket, which is its by now."""

@@ -26,7 +26,7 @@ class Settings:
         redis_url: URL of the queue's Redis.
         agent: address of the agent that launches processes.
         job_secret: signs the tokens of this job's processes.
-        recovery_s: how often to checkpoint for recovery alone when the user asked for no checkpoints; 0 for never.
+        recovery_s: how often to checkpoint at least, for recovery alone; 0 for never.
     """
 
     job_id: str

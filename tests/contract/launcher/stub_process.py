@@ -27,6 +27,13 @@ def _leave(number: int, _frame: object) -> None:
     sys.exit(0)
 
 
+def _leave_after(gate: Path) -> None:
+    print("saving", flush=True)
+    while not gate.exists():
+        time.sleep(0.01)
+    sys.exit(0)
+
+
 def _about_myself() -> dict[str, object]:
     """What a process can tell of how it was started."""
     with os.scandir("/proc/self/fd") as entries:
@@ -69,6 +76,10 @@ def main() -> int:
         _wait()
     elif command == "polite":
         signal.signal(signal.SIGTERM, _leave)
+        _wait()
+    elif command == "saves":
+        # Told to leave, it stays until the file is there; the test says when all is saved.
+        signal.signal(signal.SIGTERM, lambda number, frame: _leave_after(Path(argument)))
         _wait()
     elif command == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

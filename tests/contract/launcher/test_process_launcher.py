@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -313,6 +314,35 @@ async def test_a_stopping_agent_ends_its_processes_and_remembers_them(layout: La
     ):
         found = [(status.id, status.exit_code, status.reason) for status in await launcher.list()]
         assert found == [(ended, 4, ""), (WORKER, -SIGKILL, "launcher_lost")]
+
+
+async def test_a_stopping_agent_lets_masters_save_before_it_ends_others(layout: Layout, tmp_path: Path) -> None:
+    saved, parameter_server = tmp_path / "saved", ProcessId(JOB, Role.PS, 0, 1)
+    agent = Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.1, master_grace_s=60.0)
+    async with contextlib.AsyncExitStack() as stack:
+        launcher = await stack.enter_async_context(ProcessLauncher(agent.address, NODE_TOKEN))
+        await agent.__aenter__()
+        harness = AgentHarness(launcher, layout, agent)
+        await launcher.launch(harness.spec(MASTER, f"saves:{saved}"))
+        await launcher.launch(harness.spec(parameter_server, "polite"))
+        await launcher.launch(harness.spec(WORKER, "polite"))
+        for process in (MASTER, parameter_server, WORKER):
+            await harness.ready(process)
+        assert not (await launcher.capacity()).closing
+        stopping = asyncio.create_task(agent.__aexit__(None, None, None))
+        await printed(launcher, MASTER, b"saving\n")
+        assert (await launcher.capacity()).closing
+        assert {status.state for status in await launcher.list()} == {ProcessState.RUNNING}
+        with pytest.raises(ConflictError):
+            await launcher.launch(harness.spec(ProcessId(JOB, Role.WORKER, 1, 1)))
+        saved.touch()
+        await stopping
+    async with (
+        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS) as after,
+        ProcessLauncher(after.address, NODE_TOKEN) as launcher,
+    ):
+        found = {(status.id.role, status.exit_code, status.reason) for status in await launcher.list()}
+        assert found == {(role, 0, "launcher_lost") for role in Role}
 
 
 async def test_an_agent_that_is_not_there_is_unavailable(layout: Layout) -> None:

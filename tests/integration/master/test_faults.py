@@ -396,6 +396,47 @@ async def test_early_stopping_by_an_evaluation(make_job: MakeJob) -> None:
     assert any("did not improve" in event["message"] for event in job.api.events)
 
 
+async def test_when_all_goes_down_the_master_saves_and_the_next_one_goes_on_from_there(
+    make_job: MakeJob,
+) -> None:
+    job = await make_job(limits=Limits(heartbeat_s=0.1, recovery_s=0.0))
+    job.api.target = 2
+    job.processes.step_s = 0.02
+    job.start_master()
+    await job.api.pulse.until(lambda: len(job.processes.traces) > 6)
+    job.processes.closing = True
+    job.stops[-1].set()
+    assert await job.finish() == 0
+    assert [manifest["kind"] for manifest in job.api.checkpoints.values()] == ["suspend"]
+    assert not job.processes.living(Role.WORKER)
+    assert job.api.transitions == ["RUNNING"]
+    for process in job.processes.living(Role.PS):
+        job.processes.kill(process, -9, "launcher_lost")
+    job.processes.closing = False
+    job.start_master()
+    assert await job.finish() == 0
+    assert job.api.transitions == ["RUNNING", "SUCCEEDED"]
+    all_once(job)
+    kinds = [event["kind"] for event in job.api.events]
+    assert "restored" in kinds
+    assert "rolled_back" not in kinds
+
+
+async def test_a_master_that_is_told_to_stop_alone_leaves_everybody_as_they_are(make_job: MakeJob) -> None:
+    job = await make_job(limits=Limits(heartbeat_s=0.1, recovery_s=0.0))
+    job.processes.step_s = 0.02
+    job.start_master()
+    await job.api.pulse.until(lambda: len(job.processes.traces) > 3)
+    before = job.processes.living(Role.WORKER), job.processes.living(Role.PS)
+    job.stops[-1].set()
+    assert await job.finish() == 0
+    assert not job.api.checkpoints
+    assert (job.processes.living(Role.WORKER), job.processes.living(Role.PS)) == before
+    job.start_master()
+    assert await job.finish() == 0
+    all_once(job)
+
+
 async def test_a_parameter_server_that_hangs_is_replaced(make_job: MakeJob) -> None:
     job = await make_job(num_epochs=20, limits=Limits(heartbeat_s=0.1, recovery_s=0.2, server_silent_s=0.5))
     job.processes.step_s = 0.02

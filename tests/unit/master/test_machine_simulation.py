@@ -10,8 +10,9 @@ import pytest
 
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.ports.launcher import ProcessState, Role
-from elasticdl_core.task import Shard, TaskType
+from elasticdl_core.task import Shard, TaskId, TaskType
 from elasticdl_master.state import events as ev
+from elasticdl_master.state.settings import Limits
 from elasticdl_master.state.status import status_of
 from tests.fakes.job_world import World
 
@@ -266,6 +267,109 @@ def test_a_suspension_without_faults_repeats_nothing() -> None:
         for applied in world.applied():
             assert set(applied) == world.expected()
             assert set(applied.values()) == {1}
+
+
+@pytest.mark.parametrize("store_kept", [True, False])
+def test_a_cluster_that_goes_down_saves_first_and_nothing_is_done_twice(store_kept: bool) -> None:
+    for seed in range(10):
+        world = make_world(seed, num_epochs=3, validation_data=["", "/v"][seed % 2])
+        world.start_master()
+        for records in (20, 50, 80):
+            run(world, lambda world, records=records: world.machine.work.records_done > records)
+            trained = world.machine.work.records_done
+            world.tell(ev.GoingDown())
+            run(world, lambda world: world.machine is None, seconds=20.0)
+            assert not living(world, Role.PS)
+            assert not living(world, Role.WORKER)
+            saved = max(world.manifests, key=lambda m: m["version"])
+            assert saved["kind"] == "suspend"
+            assert sum(world.checkpoints[saved["directory"]][0].applied.values()) >= trained
+            if not store_kept:
+                world.store.wipe()
+            run(world, lambda world: world.machine is not None)
+        run(world, ended)
+        assert world.state is JobState.SUCCEEDED
+        assert world.transitions == [JobState.RUNNING, JobState.SUCCEEDED]
+        for applied in world.applied():
+            assert set(applied) == world.expected()
+            assert set(applied.values()) == {1}
+        assert kinds(world).count("going_down") == 3
+        assert kinds(world).count("restored") == 3
+        assert "rolled_back" not in kinds(world)
+
+
+def test_a_takeover_that_restores_says_so_and_how_much_is_done_again() -> None:
+    for seed in range(10):
+        world = make_world(seed, num_epochs=4, checkpoint_steps=6)
+        world.start_master()
+        run(world, lambda world: world.machine.work.records_done > 60 and len(world.manifests) > 0)
+        known = world.machine.work.records_done
+        world.kill_master(1.0)
+        world.exit(world.servers[0].id, -9)
+        world.events.clear()
+        run(world, lambda world: world.machine is not None and world.machine.servers.ready)
+        saved = world.machine.work.records_done
+        restored = next(event for event in world.events if event.kind == "restored")
+        assert restored.message == f"the parameter servers hold the checkpoint of version {world.machine.version}"
+        again = [event.message for event in world.events if event.kind == "rolled_back"]
+        assert bool(again) == (saved < known)
+        if again:
+            count = int(again[0].split()[0])
+            assert count >= known - saved
+            assert status_of(world.machine)["duplicates"] >= count
+        run(world, ended)
+        assert world.state is JobState.SUCCEEDED
+
+
+def test_the_loss_of_ps_is_forgiven_by_progress_but_not_by_the_same_work_again() -> None:
+    progressing = make_world(4, num_epochs=12)
+    progressing.start_master()
+    for records in range(30, 270, 20):
+        run(progressing, lambda world, records=records: world.machine.work.records_done > records)
+        progressing.exit(progressing.servers[0].id, -9)
+        run(progressing, lambda world: not world.machine.servers.ready or ended(world))
+        run(progressing, lambda world: world.machine is None or world.machine.servers.ready)
+    run(progressing, ended)
+    assert progressing.state is JobState.SUCCEEDED
+    assert kinds(progressing).count("ps_lost") > Limits().server_crashes
+
+    repeating = make_world(4, num_epochs=12)
+    repeating.save_fails = 1.0
+    repeating.start_master()
+
+    def until(world: World) -> bool:
+        # As soon as it is a little under way, and always at the same place.
+        if world.machine is not None and world.machine.servers.ready and world.machine.work.records_done > 20:
+            world.exit(world.servers[0].id, -9)
+        return ended(world)
+
+    run(repeating, until)
+    assert repeating.state is JobState.FAILED
+    assert "without any progress" in repeating.detail["message"]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_memory_grows_to_its_bound_whatever_the_number_of_workers(workers: int) -> None:
+    world = make_world(2, worker_memory_mib=1000, min_workers=workers, max_workers=4)
+    given: set[int] = set()
+
+    def user_code(task: TaskId, position: int) -> str:
+        memory = world.machine.workers.memory_mib
+        given.add(memory)
+        return "oom" if task.index == 4 and memory < 3500 else ""
+
+    world.user_code = user_code
+    world.start_master()
+    run(world, ended)
+    assert world.state is JobState.SUCCEEDED, world.detail
+    assert {1000, 1500, 2250, 3375, 4000} <= given
+    hungry = make_world(2, worker_memory_mib=1000, min_workers=workers, max_workers=4)
+    hungry.user_code = lambda task, position: "oom" if task.index == 4 else ""
+    hungry.start_master()
+    run(hungry, ended)
+    assert hungry.state is JobState.FAILED
+    assert "even with 4000 MiB" in hungry.detail["message"]
+    assert "worker_memory_mib" in hungry.detail["fix"]
 
 
 def test_cancelling_leaves_nothing_and_leases_nothing_more() -> None:

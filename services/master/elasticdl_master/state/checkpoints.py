@@ -19,7 +19,7 @@ class CheckpointBook:
     Args:
         every: take one each so many updates; 0 for the end only.
         keep: keep that many; 0 keeps all.
-        recovery_s: how often to take one for recovery alone when ``every`` is 0; 0 for never.
+        recovery_s: how often to take one at least, for recovery alone; 0 for never.
         manifests: those that exist, oldest first.
         initial: the checkpoint of another job that this one starts from, if any.
     """
@@ -34,7 +34,7 @@ class CheckpointBook:
     ) -> None:
         self.every = every
         self.keep = keep
-        self.recovery_s = recovery_s if not every else 0.0
+        self.recovery_s = recovery_s
         self.manifests = list(manifests)
         self.initial = initial
         self.saving = ""
@@ -64,7 +64,9 @@ class CheckpointBook:
             return ""
         newest = int(self.latest["version"]) if self.latest else 0
         # A save is of a version a little before or after the one that asked for it: one for each multiple.
-        if self.every and version // self.every > max(newest, self._asked_at) // self.every:
+        asked = [m for m in self.manifests if m.get("kind") != RECOVERY and m["directory"] not in self._refused]
+        kept = max((int(m["version"]) for m in asked), default=0)
+        if self.every and version // self.every > max(kept, self._asked_at) // self.every:
             return PERIODIC
         if not self.recovery_s or (self.latest is not None and version <= newest):
             return ""
@@ -75,7 +77,9 @@ class CheckpointBook:
     def begin(self, kind: str, version: int, now: float) -> None:
         """A save was asked for at a version."""
         self.saving, self.saving_since = kind, now
-        self._before, self._asked_at = self._asked_at, version
+        self._before = self._asked_at
+        if kind != RECOVERY:
+            self._asked_at = version
 
     def went_back(self, version: int) -> None:
         """The PS went back to a version."""

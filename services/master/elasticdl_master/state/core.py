@@ -74,6 +74,8 @@ class MachineCore:
         self._virgin = True
         self._trusts_ledger = False
         self._rolled_back = False
+        self._known_done = 0
+        self._reached = 0
         self._number = setup.evaluations
         self._evaluated_epochs = set(setup.evaluated_epochs)
         self._evaluated_version = -1
@@ -178,7 +180,7 @@ class MachineCore:
 
     def _end(
         self,
-        to: JobState,
+        to: JobState | None,
         reason: str,
         detail: dict[str, Any] | None = None,
         crashed: str = "",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl_core.job import JobState, JobType
 from elasticdl_master.state.checkpoints import SUSPEND
-from elasticdl_master.state.instructions import Finish, SetState
+from elasticdl_master.state.instructions import Depart, Finish, SetState
 
 if TYPE_CHECKING:
     from elasticdl_master.state.core import MachineCore
@@ -32,20 +32,20 @@ class Step(enum.StrEnum):
     LEAVING = "leaving"
 
 
-_PAUSES = (JobState.SUSPENDED, JobState.QUEUED)
+_PAUSES = (JobState.SUSPENDED, JobState.QUEUED, None)
 
 
 class Ending:
     """The way from a decision to end to nothing being left.
 
     Args:
-        to: the state that the job will be in.
+        to: the state that the job will be in; None if it stays in its state, for the next master to go on.
         reason: why, for the user.
         detail: more for the user: traceback, fix.
         crashed: a worker whose last output belongs into the detail.
     """
 
-    def __init__(self, to: JobState, reason: str, detail: Mapping[str, Any], crashed: str = "") -> None:
+    def __init__(self, to: JobState | None, reason: str, detail: Mapping[str, Any], crashed: str = "") -> None:
         self.to = to
         self.reason = reason
         self.step = Step.BEGIN
@@ -88,7 +88,8 @@ class Ending:
             return
         self.step = Step.DRAINING
         pausing = self.to in _PAUSES
-        self._deadline = now + (limits.drain_s if pausing else limits.finish_s)
+        for_leaving = limits.depart_s if self.to is None else limits.drain_s
+        self._deadline = now + (for_leaving if pausing else limits.finish_s)
         for worker in machine.workers.living:
             if not pausing:
                 worker.finished = True
@@ -112,8 +113,9 @@ class Ending:
         wanted = (
             self.to in _PAUSES
             and machine.spec.type is JobType.TRAINING
-            and machine.servers.initialized
+            and machine.servers.ready
             and machine.work.main.listed
+            # Who has trained has a model; that the PS say so may be a second old.
             and machine.work.records_done > 0
         )
         stale = latest is None or (latest["version"], latest["done"]) != current
@@ -125,12 +127,17 @@ class Ending:
 
     def _leave(self, machine: MachineCore, now: float) -> None:
         self.step = Step.LEAVING
+        if self.to is None:
+            return  # whoever goes down ends the processes that are left
         self._deadline = now + 2 * machine.limits.leave_s
         machine.emit(*machine.servers.stop(machine.limits.leave_s))
         for worker in machine.workers.living:
             machine.emit(*machine.workers.stop(worker, machine.limits.leave_s))
 
     def _left(self, machine: MachineCore, now: float) -> bool:
+        if self.to is None:
+            machine.emit(Depart())
+            return True
         gone = not machine.workers.living and machine.servers.all_gone
         if not gone and now < self._deadline:
             return False
@@ -139,7 +146,7 @@ class Ending:
         return True
 
     def _post(self, machine: MachineCore) -> None:
-        if not self._posted:
+        if not self._posted and self.to is not None:
             self._posted = True
             machine.state = self.to
             machine.emit(SetState(self.to, self.reason, self._detail, self._crashed))

@@ -139,6 +139,11 @@ class Directed:
 
 
 @dataclass(frozen=True, slots=True)
+class GoingDown:
+    """The launcher is being stopped, and all processes with it; the job goes on when it is back."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSeen:
     """A PS answered its status call."""
 
@@ -225,6 +230,7 @@ Event: TypeAlias = (
     | WorkerFailed
     | ProcessChanged
     | Directed
+    | GoingDown
     | ServerSeen
     | ServerSilent
     | ServersRestored

@@ -207,6 +207,11 @@ class Finish:
     """The master has nothing more to do: clear the queue and leave."""
 
 
+@dataclass(frozen=True, slots=True)
+class Depart:
+    """All is saved: leave, and keep the queue for the next master."""
+
+
 Instruction: TypeAlias = (
     LaunchWorker
     | TerminateWorker
@@ -233,4 +238,5 @@ Instruction: TypeAlias = (
     | PostArtifact
     | SetState
     | Finish
+    | Depart
 )

@@ -160,7 +160,9 @@ class JobMachine(TakingOver):
         words = f"{worker.owner} {describe_exit(status)}"
         self._tell("worker_lost", words, exit_code=status.exit_code, reason=status.reason)
         culprit = next(iter(worker.leases.values()), None)
-        counts = culprit is not None and death in (Death.CRASHED, Death.OUT_OF_MEMORY)
+        # Of a death for lack of memory the task is guilty only if there is no more memory to be had.
+        grows = death is Death.OUT_OF_MEMORY and self.workers.may_grow(worker)
+        counts = culprit is not None and death in (Death.CRASHED, Death.OUT_OF_MEMORY) and not grows
         if culprit is not None and counts and self.failures.killed_worker(culprit):
             self.failures.quarantined.add(culprit)
             self._emit(do.Quarantine(culprit))
@@ -170,7 +172,7 @@ class JobMachine(TakingOver):
                 crashed=worker.owner,
             )
             return
-        why = self.workers.charge(death, now)
+        why = self.workers.charge(worker, death, now)
         if why:
             said, fix = self.failures.last_words.get(worker.owner, ("", "look at the worker's log"))
             if death is Death.OUT_OF_MEMORY:
@@ -180,16 +182,22 @@ class JobMachine(TakingOver):
 
     def _on_reported(self, event: ev.TaskReported, now: float) -> None:
         self.workers.settled(event.owner, event.token, now)
-        self.servers.crashes = 0
         self._saw_version(event.model_version, now)
         task = event.task
         if task.type is self.work.main_type and self.work.uses_rounds:
             self._main_done(task)
             self._post_artifacts(event.result)
+            self._forgive_servers()
         elif task.type is TaskType.EVALUATION:
             self._evaluation_task_done(task, event.result)
         elif task in self.work.singles:
             self._single_done(task, event.result, now)
+
+    def _forgive_servers(self) -> None:
+        """Progress forgives the PS that were lost; what is done a second time, after a return, is none."""
+        if self.work.records_done > self._reached:
+            self._reached = self.work.records_done
+            self.servers.crashes = 0
 
     def _main_done(self, task: TaskId) -> None:
         self.failures.done(task)
@@ -311,6 +319,7 @@ _HANDLERS: dict[type, Callable[[JobMachine, Any, float], None]] = {
     ev.WorkerFailed: JobMachine._on_worker_failed,
     ev.ProcessChanged: JobMachine._on_process,
     ev.Directed: JobMachine._on_directed,
+    ev.GoingDown: JobMachine._on_going_down,
     ev.ServerSeen: JobMachine._on_server_seen,
     ev.ServerSilent: JobMachine._on_server_silent,
     ev.ServersRestored: JobMachine._on_restored,

@@ -61,6 +61,7 @@ class Recovering(Evaluating):
         if self._trusts_ledger and all(initialized):
             # Redis is lost, the PS are not, and never were: the durable done-marks say what they contain.
             self.work.adopt_done(self.setup.done)
+            self._known_done = 0
             self._virgin = False
             self._serve(now)
             return
@@ -105,6 +106,7 @@ class Recovering(Evaluating):
         if manifest["directory"] != event.directory:
             self.servers.phase = Phase.STARTING
             return
+        self._tell("restored", f"the parameter servers hold the checkpoint of version {event.version}")
         self._went_back(event.version, now)
         self._roll_back(manifest, now)
         for server in self.servers.servers:
@@ -131,6 +133,8 @@ class Recovering(Evaluating):
         if self.spec.type is JobType.TRAINING:
             snapshot = manifest["done"] if manifest is not None and self._own(manifest) else None
             again = self.work.roll_back(snapshot)
+            again = max(again, self._known_done - self.work.records_done)
+            self._known_done = 0
             # Durable done-marks are never taken back: from now on they say more than the PS hold.
             self._rolled_back = self._rolled_back or again > 0 or bool(self.setup.done)
             if again:

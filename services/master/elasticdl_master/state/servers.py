@@ -61,6 +61,7 @@ class ServerPool:
     ) -> None:
         self.limits = limits
         self.memory_mib = memory_mib
+        self._asked_memory_mib = memory_mib
         self.generation = generation
         self.phase = Phase.STARTING
         self.servers = [Server(index, -1) for index in range(count)]
@@ -127,9 +128,12 @@ class ServerPool:
         self.ever_lost = True
         server.launch_at = now + min(10.0, 0.25 * 2.0 ** (self.crashes - 1))
         if status.reason == "oom_killed" and self.memory_mib:
-            self.memory_mib = int(self.memory_mib * self.limits.memory_growth)
+            most = int(self._asked_memory_mib * self.limits.memory_limit)
+            if self.memory_mib >= most:
+                return f"a parameter server runs out of memory, even with {self.memory_mib} MiB"
+            self.memory_mib = min(most, int(self.memory_mib * self.limits.memory_growth))
         if self.crashes > self.limits.server_crashes:
-            return f"parameter servers died {self.crashes} times without any progress"
+            return f"parameter servers were lost {self.crashes} times without any progress"
         return ""
 
     def restart(self) -> None:

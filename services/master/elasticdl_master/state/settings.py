@@ -30,7 +30,8 @@ class Limits:
         server_crashes: losses of PS, without a record more than ever before, that condemn the job.
         memory_growth: by how much memory grows after a process was killed for it.
         memory_limit: how many times the asked memory a process may get that way.
-        recovery_s: how often to checkpoint for the job's own recovery when the user asked for none; 0 for never.
+        recovery_s: how often to checkpoint at least, for the job's own recovery; 0 for never.
+        depart_s: how long workers have for their minibatch when the launcher goes down.
         finish_s: how long workers have to leave once all is done.
         end_s: how long ending may take in all before it is cut short.
     """
@@ -55,5 +56,6 @@ class Limits:
     memory_growth: float = 1.5
     memory_limit: float = 4.0
     recovery_s: float = 30.0
+    depart_s: float = 8.0
     finish_s: float = 10.0
     end_s: float = 28.0

@@ -15,6 +15,7 @@ from elasticdl_master.state.advancing import Advancing
 from elasticdl_master.state.checkpoints import FINAL
 from elasticdl_master.state.evaluations import Evaluation, Stage
 from elasticdl_master.state.ledger import Round
+from elasticdl_master.state.work import Work
 
 _ENDINGS = {"cancel": JobState.CANCELLED, "suspend": JobState.SUSPENDED, "evict": JobState.QUEUED}
 
@@ -37,12 +38,23 @@ class TakingOver(Advancing):
         else:
             self._virgin = not any(server.alive for server in self.servers.servers)
             originals = all(server.alive and server.incarnation == 0 for server in self.servers.servers)
+            self._known_done = self._records_known()
             self._trusts_ledger = contents is None and setup.plan is not None and originals
         if not self.work.listed:
             self._begin_listing()
         self._emit(do.RebuildQueue(self.contents()))
         self._started = True
         self._on_directed(ev.Directed(setup.desired, setup.target_workers), now)
+
+    def _records_known(self) -> int:
+        """How many records an earlier master knew to be done: by the queue, or else by the durable marks."""
+        setup = self.setup
+        if setup.plan is None or setup.spec.type is not JobType.TRAINING:
+            return 0
+        before = Work(setup.spec)
+        before.main.adopt(setup.plan)
+        before.adopt_done(setup.contents.done if setup.contents is not None else setup.done)
+        return before.records_done
 
     def _adopt_process(self, status: ProcessStatus, now: float) -> None:
         if status.id.role is Role.WORKER:
@@ -132,6 +144,11 @@ class TakingOver(Advancing):
             self.exported = True
         elif task.type is TaskType.EVALUATION_SUMMARY:
             self._summarised(task, result, now)
+
+    def _on_going_down(self, event: ev.GoingDown, now: float) -> None:
+        if self._started and self.ending is None:
+            self._tell("going_down", "the cluster goes down: workers leave, and the job is saved")
+            self._end(None, "the cluster goes down", now=now)
 
     def _on_directed(self, event: ev.Directed, now: float) -> None:
         if event.target_workers != self.target_workers:

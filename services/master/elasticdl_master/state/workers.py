@@ -215,7 +215,12 @@ class WorkerPool:
 
     # -- budgets ---------------------------------------------------------------------------------------------------
 
-    def charge(self, death: Death, now: float) -> str:
+    def may_grow(self, worker: Worker) -> bool:
+        """Whether the next worker gets more memory than one that ran out of it had."""
+        most = int(self._asked_memory_mib * self.limits.memory_limit)
+        return bool(self.memory_mib) and (worker.memory_mib < self.memory_mib or self.memory_mib < most)
+
+    def charge(self, worker: Worker, death: Death, now: float) -> str:
         """Counts a death. Returns why the job must fail, or nothing."""
         if death in (Death.EXPECTED, Death.PREEMPTED):
             return ""
@@ -225,10 +230,12 @@ class WorkerPool:
             self.kills += 1
         self._not_before = now + min(30.0, 0.25 * 2.0 ** min(self.crashes + self.kills, 10))
         if death is Death.OUT_OF_MEMORY and self.memory_mib:
-            grown = int(self.memory_mib * self.limits.memory_growth)
-            if grown > self._asked_memory_mib * self.limits.memory_limit:
+            if not self.may_grow(worker):
                 return f"workers run out of memory, even with {self.memory_mib} MiB"
-            self.memory_mib = grown
+            if worker.memory_mib >= self.memory_mib:
+                # One step at a time, also when several run out of what they had at once.
+                most = int(self._asked_memory_mib * self.limits.memory_limit)
+                self.memory_mib = min(most, int(self.memory_mib * self.limits.memory_growth))
         if self.crashes >= self.limits.crashes * max(1, len(self.living)):
             return f"workers crashed {self.crashes} times without finishing a task"
         if self.kills >= self.limits.kills:

@@ -118,12 +118,14 @@ class CapacityInfo:
         used: worker slots taken by running or pending processes, by job id.
         reservations: slots that are not for jobs.
         headroom: slots that are kept free for reservations to come.
+        closing: whether the launcher is being stopped, and all processes with it; masters first, so that they save.
     """
 
     slots: int
     used: Mapping[str, int] = field(default_factory=dict)
     reservations: Sequence[SlotReservation] = ()
     headroom: int = 0
+    closing: bool = False
 
     @property
     def for_jobs(self) -> int:

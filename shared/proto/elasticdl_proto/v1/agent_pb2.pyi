@@ -100,7 +100,7 @@ class CapacityRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class CapacityResponse(_message.Message):
-    __slots__ = ("slots", "used", "reservations", "headroom")
+    __slots__ = ("slots", "used", "reservations", "headroom", "closing")
     class UsedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -112,11 +112,13 @@ class CapacityResponse(_message.Message):
     USED_FIELD_NUMBER: _ClassVar[int]
     RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
     HEADROOM_FIELD_NUMBER: _ClassVar[int]
+    CLOSING_FIELD_NUMBER: _ClassVar[int]
     slots: int
     used: _containers.ScalarMap[str, int]
     reservations: _containers.RepeatedCompositeFieldContainer[SlotReservation]
     headroom: int
-    def __init__(self, slots: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ..., reservations: _Optional[_Iterable[_Union[SlotReservation, _Mapping]]] = ..., headroom: _Optional[int] = ...) -> None: ...
+    closing: bool
+    def __init__(self, slots: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ..., reservations: _Optional[_Iterable[_Union[SlotReservation, _Mapping]]] = ..., headroom: _Optional[int] = ..., closing: bool = ...) -> None: ...
 
 class SlotReservation(_message.Message):
     __slots__ = ("name", "slots", "granted", "grace_s", "changed_at", "has_granted_at", "granted_at")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.cluster.component import ComponentSpec, Probe, log_tail
 from elasticdl_runtime.cluster.paths import DataDirectory
-from elasticdl_runtime.launch.process.agent import STOP_GRACE_S
+from elasticdl_runtime.launch.process.agent import MASTER_GRACE_S, STOP_GRACE_S
 from elasticdl_runtime.launch.process.child import Child, Command
 from elasticdl_runtime.launch.process.client import ProcessLauncher
 from elasticdl_runtime.launch.process.environment import base_environment
@@ -87,7 +87,7 @@ class Wiring:
             environment,
             self.directory,
             self._agent_ready,
-            STOP_GRACE_S + 20.0,
+            MASTER_GRACE_S + STOP_GRACE_S + 20.0,
         )
 
     def api_spec(self) -> ComponentSpec:

@@ -21,6 +21,8 @@ from elasticdl_runtime.rpc.service import Server, listen, make_server
 PRELOADS: Mapping[Role, str] = {Role.WORKER: "elasticdl_worker.preload"}
 """What zygotes import, by role."""
 STOP_GRACE_S = 10.0
+MASTER_GRACE_S = 25.0
+"""Masters have that long to let their workers go and to save, before anything else is ended."""
 _MIN_SECRET = 16
 
 
@@ -34,6 +36,7 @@ class Agent:
         slots: worker slots of this machine.
         commands: what each role runs; other than the default in tests only.
         stop_grace_s: seconds that processes have to leave when the agent stops.
+        master_grace_s: seconds that masters have before, to save their jobs.
         headroom: slots that are kept free of workers.
         preloads: by role, the module that a zygote imports before it forks the role's processes.
 
@@ -50,6 +53,7 @@ class Agent:
         commands: Mapping[Role, Sequence[str]] = COMMANDS,
         *,
         stop_grace_s: float = STOP_GRACE_S,
+        master_grace_s: float = MASTER_GRACE_S,
         headroom: int = 0,
         preloads: Mapping[Role, str] | None = None,
     ) -> None:
@@ -68,6 +72,7 @@ class Agent:
         self._slots = slots
         self._commands = commands
         self._stop_grace_s = stop_grace_s
+        self._master_grace_s = master_grace_s
         self._headroom = headroom
         self._preloads = dict(preloads or {})
         self._zygotes = contextlib.AsyncExitStack()
@@ -95,7 +100,7 @@ class Agent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._table is not None:
-            await self._table.close(grace_s=self._stop_grace_s)
+            await self._table.close(grace_s=self._stop_grace_s, master_grace_s=self._master_grace_s)
         await self._zygotes.aclose()
         if self._server is not None:
             await self._server.stop(grace=0.5)

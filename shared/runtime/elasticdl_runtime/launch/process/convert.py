@@ -104,6 +104,7 @@ def capacity_from_message(message: agent_pb2.CapacityResponse) -> CapacityInfo:
             for one in message.reservations
         ),
         int(message.headroom),
+        bool(message.closing),
     )
 
 
@@ -122,5 +123,9 @@ def capacity_to_message(capacity: CapacityInfo) -> agent_pb2.CapacityResponse:
         for one in capacity.reservations
     ]
     return agent_pb2.CapacityResponse(
-        slots=capacity.slots, used=dict(capacity.used), reservations=reservations, headroom=capacity.headroom
+        slots=capacity.slots,
+        used=dict(capacity.used),
+        reservations=reservations,
+        headroom=capacity.headroom,
+        closing=capacity.closing,
     )

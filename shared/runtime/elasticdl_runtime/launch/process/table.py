@@ -45,6 +45,7 @@ class _Entry:
     spec: ProcessSpec
     status: ProcessStatus
     child: Child | None = None
+    run: asyncio.Task[None] | None = field(default=None, repr=False)
     starting: bool = False
     stop_reason: str = ""
     stop_at: float | None = None
@@ -185,7 +186,8 @@ class ProcessTable:
         for entry in self._entries.values():
             if entry.spec.slots and not entry.ended:
                 used[entry.spec.id.job_id] = used.get(entry.spec.id.job_id, 0) + entry.spec.slots
-        return CapacityInfo(self._slots, used, tuple(self._reservations.all()), self._reservations.headroom)
+        reservations = tuple(self._reservations.all())
+        return CapacityInfo(self._slots, used, reservations, self._reservations.headroom, self._closing)
 
     def reserve(self, name: str, slots: int, grace_s: float) -> None:
         """Takes slots from jobs; workers that still hold them after ``grace_s`` seconds are ended.
@@ -215,9 +217,22 @@ class ProcessTable:
             for entry in self._of_job(job_id)
         )
 
-    async def close(self, *, grace_s: float) -> None:
-        """Ends all processes (reason ``launcher_lost``) and waits until they are gone; launches nothing more."""
+    async def close(self, *, grace_s: float, master_grace_s: float = 0.0) -> None:
+        """Ends all processes (reason ``launcher_lost``) and waits until they are gone; launches nothing more.
+
+        Masters go first, while their jobs' other processes live, so that they can save.
+
+        Args:
+            grace_s: seconds that processes have to leave.
+            master_grace_s: seconds that masters have.
+        """
         self._closing = True
+        masters = [entry for entry in self._entries.values() if entry.spec.id.role is Role.MASTER]
+        for entry in masters:
+            self.terminate(entry.spec.id, grace_s=max(grace_s, master_grace_s), reason="launcher_lost")
+        saving = [entry.run for entry in masters if entry.run is not None]
+        if saving:
+            await asyncio.wait(saving)
         for entry in list(self._entries.values()):
             self.terminate(entry.spec.id, grace_s=grace_s, reason="launcher_lost")
         if self._runs:
@@ -248,7 +263,7 @@ class ProcessTable:
                 continue
             free -= entry.spec.slots
             entry.starting = True
-            run = asyncio.create_task(self._run(entry), name=f"run-{entry.spec.id}")
+            entry.run = run = asyncio.create_task(self._run(entry), name=f"run-{entry.spec.id}")
             self._runs.add(run)
             run.add_done_callback(self._runs.discard)
 
