@@ -26,6 +26,7 @@ from elasticdl import Client
 HERE = Path(__file__).resolve().parent
 WANTED_ACCURACY = 0.97
 STARTED = time.monotonic()
+ENDED = {"SUCCEEDED", "SUCCEEDED_WITH_SKIPS", "FAILED", "CANCELLED"}
 
 
 def say(text: str) -> None:
@@ -79,7 +80,7 @@ def follow(client: Client, job_id: str, *, every_s: float = 2.0) -> Iterator[dic
             say(describe(job))
             printed = time.monotonic()
         yield job
-        if job["state"] in {"SUCCEEDED", "FAILED", "CANCELLED"}:
+        if job["state"] in ENDED:
             return
         time.sleep(0.5)
 
@@ -101,7 +102,7 @@ def train(client: Client, job_id: str, patience_s: float) -> dict:
     job: dict = {}
     fewest = 3
     for job in follow(client, job_id):
-        if time.monotonic() > deadline and job["state"] not in {"SUCCEEDED", "FAILED", "CANCELLED"}:
+        if time.monotonic() > deadline and job["state"] not in ENDED:
             raise give_up(client, job, patience_s)
         if steps and active_workers(job) >= steps[0][0]:
             now, target = steps.pop(0)

@@ -39,6 +39,7 @@ class InternalApi:
         self.desired, self.target = "run", 1
         self.plan: Any = None
         self.done: dict[str, None] = {}
+        self.accounts: dict[str, Any] = {}
         self.checkpoints: dict[int, dict[str, Any]] = {}
         self.offered: list[dict[str, Any]] = []
         self.committed: list[str] = []
@@ -117,7 +118,7 @@ class InternalApi:
             "state": str(self.state),
             "desired": self.desired,
             "target_workers": self.target,
-            "ledger": {"plan": self.plan, "rounds": [], "done": list(self.done)},
+            "ledger": {"plan": self.plan, "rounds": [], "done": list(self.done), "accounts": dict(self.accounts)},
             "checkpoints": list(self.checkpoints.values()),
             "evaluations": self.evaluations,
             "bundle": self.spec.get("model_bundle", ""),
@@ -150,6 +151,11 @@ class InternalApi:
 
     def _post_done(self, body: dict[str, Any]) -> Answer:
         self.done.update(dict.fromkeys(body["tasks"]))
+        for task, account in body["accounts"].items():
+            assert task in self.done, "the account of a task that is not done"
+            self.accounts.pop(task, None)
+            if account:
+                self.accounts[task] = account
         return 200, {"new": 0}
 
     def _post_checkpoints(self, body: dict[str, Any]) -> Answer:

@@ -177,7 +177,12 @@ class FakeWorker:
         await self.call(
             "Report",
             master_pb2.ReportRequest(
-                task_id=task.id, token=task.token, records=id_.records, result=result, model_version=self.version
+                task_id=task.id,
+                token=task.token,
+                records=id_.records,
+                result=result,
+                model_version=self.version,
+                account=self.world.account_of(id_),
             ),
         )
         self.held.pop(task.token, None)
@@ -292,6 +297,7 @@ class JobProcesses:
         self.fail_on: Callable[[TaskId, int], dict[str, str] | None] = lambda task, position: None
         self.output: dict[int, bytes] = {}
         self.metrics: Callable[[int], dict[str, float]] = lambda number: {"accuracy": 0.5}
+        self.account_of: Callable[[TaskId], master_pb2.Account | None] = lambda task: None
         self.evaluated_records: Callable[[TaskId], int] = lambda task: task.records
         self.evaluated: list[tuple[str, int]] = []
         self.exports: list[dict[str, Any]] = []

@@ -19,6 +19,7 @@ from elasticdl.cli.output import (
     duration,
     print_json,
     size,
+    skipped_words,
     stderr,
     table,
 )
@@ -176,7 +177,9 @@ def watch(updates: Iterable[Update], view: View) -> Job:
 
 def code_of(job: Job) -> int:
     """The exit code for how a job ended."""
-    return {JobState.SUCCEEDED: EXIT_OK, JobState.CANCELLED: EXIT_CANCELLED}.get(job.state, EXIT_FAILED)
+    if job.state.succeeded:
+        return EXIT_OK
+    return EXIT_CANCELLED if job.state is JobState.CANCELLED else EXIT_FAILED
 
 
 def conclude(job: Job) -> None:
@@ -192,12 +195,14 @@ def conclude(job: Job) -> None:
     took = ""
     if job.started_at is not None and job.finished_at is not None:
         took = f" in {duration((job.finished_at - job.started_at).total_seconds())}"
-    console.print(Text(f"job {job.id} {str(job.state).lower()}{took}", style="bold"))
+    console.print(Text(f"job {job.id} {str(job.state).lower().replace('_', ' ')}{took}", style="bold"))
     if job.state is JobState.CANCELLED:
         if job.reason:
             console.print(Text(f"reason: {job.reason}"))
         return
     console.print(Text(_sums(job)))
+    for entry in job.status.skipped:
+        console.print(Text(skipped_words(entry), style="bold yellow"))
     if job.artifacts:
         console.print(table(ARTIFACT_COLUMNS, artifact_rows(job.artifacts)))
         console.print(Text(f"fetch with: elasticdl jobs artifacts {job.id} --download DIR", style="dim"))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.cli.output import count, duration
+from elasticdl.cli.output import count, duration, skipped_words
 from elasticdl.client.views import Event, Job
 from elasticdl_core.job import JobState
 
@@ -20,6 +20,7 @@ _COLOURS = {
     JobState.SUSPENDED: "yellow",
     JobState.CANCELLING: "magenta",
     JobState.SUCCEEDED: "bold green",
+    JobState.SUCCEEDED_WITH_SKIPS: "bold yellow",
     JobState.FAILED: "bold red",
     JobState.CANCELLED: "magenta",
 }
@@ -40,6 +41,7 @@ def render(job: Job, events: Sequence[Event], now: datetime) -> RenderableType:
         now: the time, for how long it has run.
     """
     from rich.console import Group
+    from rich.text import Text
 
     parts: list[Any] = [_headline(job, now), _bar(job)]
     if _speed(job):
@@ -52,6 +54,7 @@ def render(job: Job, events: Sequence[Event], now: datetime) -> RenderableType:
         parts.append(_labelled("workers", _workers(job)))
     if job.status.ps and not job.state.terminal:
         parts.append(_labelled("ps", _servers(job)))
+    parts.extend(Text(skipped_words(entry), style="bold yellow") for entry in job.status.skipped)
     if job.status.degraded:
         parts.append(_labelled("degraded", job.status.degraded, "bold yellow"))
     parts.extend(_event(event) for event in events)
@@ -159,6 +162,7 @@ def plain_line(job: Job) -> str:
             words.append(f"evaluation: {', '.join(_metrics(job.status.metrics.items()))}")
         elif job.status.evaluation:
             words.append(f"evaluation: {job.status.evaluation}")
+        words.extend(skipped_words(entry) for entry in job.status.skipped)
     return "  ".join(words)
 
 

@@ -55,6 +55,8 @@ class JobStatus:
         metrics: values of the latest evaluation.
         evaluation: why the latest evaluation has no metrics, if it has none.
         strategy: the distribution strategy and why it was chosen.
+        skipped: one mapping for each reason that records were passed over for: of (main or validation), reason,
+            records (None where nobody can know), example.
         degraded: what does not work as it should, if anything.
     """
 
@@ -68,6 +70,7 @@ class JobStatus:
     metrics: Mapping[str, float] = field(default_factory=dict)
     evaluation: str = ""
     strategy: Mapping[str, Any] = field(default_factory=dict)
+    skipped: Sequence[Mapping[str, Any]] = ()
     degraded: str = ""
 
     @classmethod
@@ -87,6 +90,7 @@ class JobStatus:
             metrics=from_json(data.get("metrics") or {}),
             evaluation=str(data.get("evaluation") or ""),
             strategy=dict(data.get("strategy") or {}),
+            skipped=tuple(data.get("skipped") or ()),
             degraded=str(data.get("degraded") or ""),
         )
 

@@ -124,6 +124,11 @@ class DataReader(abc.ABC):
         return 0
 
     @property
+    def damaged_files(self) -> dict[str, str]:
+        """Files whose rest cannot be read and is left out (``on_corrupt=skip``) -> what is wrong with them."""
+        return {}
+
+    @property
     def skipped_example(self) -> str:
         """Which record was passed over last, in words; empty if none was."""
         return ""

@@ -75,9 +75,9 @@ class ApiClient:
         """Makes the plan durable; the same plan again is fine."""
         await self._send("PUT", "/plan", {"epoch": self.epoch, "plan": plan})
 
-    async def done(self, tasks: Sequence[str]) -> None:
-        """Makes done-marks durable."""
-        await self._post("/done", tasks=list(tasks))
+    async def done(self, tasks: Sequence[str], accounts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Makes done-marks durable, with what became of the records of some of them."""
+        await self._post("/done", tasks=list(tasks), accounts=accounts)
 
     async def checkpoint(self, manifest: Mapping[str, Any]) -> None:
         """Commits a checkpoint."""

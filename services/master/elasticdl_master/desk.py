@@ -142,10 +142,12 @@ class Desk:
         Raises:
             UnavailableError: the queue cannot be reached; the worker tries again.
         """
-        turn = Turn(owner, limit, task, token, self._kept(task, result))
+        turn = Turn(owner, limit, task, token, result)
         return await self._turn(_Asked(turn, records, model_version, result))
 
-    async def give_back(self, task: TaskId, token: LeaseToken, owner: str, position: int) -> Outcome:
+    async def give_back(
+        self, task: TaskId, token: LeaseToken, owner: str, position: int, result: bytes = b""
+    ) -> Outcome:
         """A task comes back from ``position`` on. What a worker knows of half an evaluation is lost with it.
 
         Raises:
@@ -155,9 +157,9 @@ class Desk:
             self._require_queue()
             if task.type not in (TaskType.TRAINING, TaskType.PREDICTION):
                 position = task.start
-            outcome = await self._queue(self.queue.return_(task, token, position))
+            outcome = await self._queue(self.queue.return_(task, token, position, result))
             if outcome is Outcome.ACCEPTED:
-                await self._handle(ev.TaskReturned(task, owner, str(token), position))
+                await self._handle(ev.TaskReturned(task, owner, str(token), position, result))
             return outcome
 
     async def fail(
@@ -357,10 +359,6 @@ class Desk:
 
     def _unavailable(self) -> UnavailableError:
         return UnavailableError(f"the queue is not available: {self.broken}", fix="it is tried again")
-
-    def _kept(self, task: TaskId, result: bytes) -> bytes:
-        """Results that the next master would need; metrics and files of finished tasks are published at once."""
-        return result if task.type is not TaskType.TRAINING else b""
 
     async def _rebuild(self, instruction: do.RebuildQueue) -> None:
         await self._queue(self.queue.rebuild(instruction.contents))

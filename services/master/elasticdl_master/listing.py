@@ -6,6 +6,7 @@ import ast
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +19,37 @@ _PIECE = 500
 _READER = "custom_data_reader"
 
 
-async def list_shards(
-    origin: str, records_per_task: int, reader_params: Mapping[str, Any]
-) -> AsyncIterator[tuple[list[Shard], bool]]:
-    """Lists the shards of a data origin in pieces, in a thread; yields each with whether it is the last.
+@dataclass(frozen=True)
+class Piece:
+    """A piece of a list of shards.
+
+    Attributes:
+        shards: the shards.
+        last: whether that is all.
+        damaged: with the last piece: files whose rest cannot be read and is left out, and what is wrong with them.
+    """
+
+    shards: list[Shard]
+    last: bool
+    damaged: Mapping[str, str] = field(default_factory=dict)
+
+
+async def list_shards(origin: str, records_per_task: int, reader_params: Mapping[str, Any]) -> AsyncIterator[Piece]:
+    """Lists the shards of a data origin in pieces, in a thread.
 
     Raises:
         DataError: the data is missing or unreadable.
     """
-    shards = await asyncio.to_thread(_open, origin, records_per_task, reader_params)
+    reader = await asyncio.to_thread(create_data_reader, origin, records_per_task, dict(reader_params))
+    shards = reader.create_shards()
     piece = await asyncio.to_thread(_take, shards)
     while True:
         following = await asyncio.to_thread(_take, shards) if piece else []
-        yield piece, not following
         if not following:
+            yield Piece(piece, True, reader.damaged_files)
             return
+        yield Piece(piece, False)
         piece = following
-
-
-def _open(origin: str, records_per_task: int, reader_params: Mapping[str, Any]) -> Iterator[Shard]:
-    return create_data_reader(origin, records_per_task, dict(reader_params)).create_shards()
 
 
 def _take(shards: Iterator[Shard]) -> list[Shard]:

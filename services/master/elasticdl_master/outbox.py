@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import structlog
@@ -33,6 +33,7 @@ class Outbox:
         self._api = api
         self._posts: deque[tuple[str, Callable[[], Awaitable[Any]]]] = deque()
         self._done: dict[str, None] = {}
+        self._accounts: dict[str, Mapping[str, Any]] = {}
         self._events: list[dict[str, Any]] = []
         self._losses: deque[dict[str, Any]] = deque(maxlen=_MAX_LOSSES)
         self._wake = asyncio.Event()
@@ -40,9 +41,10 @@ class Outbox:
         self._empty.set()
         self.trouble = ""
 
-    def done(self, tasks: list[str]) -> None:
-        """Done-marks to make durable."""
+    def done(self, tasks: list[str], accounts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Done-marks to make durable, with what became of the records of some of them."""
         self._done.update(dict.fromkeys(tasks))
+        self._accounts.update(accounts)
         self._empty.clear()
         if len(self._done) >= _BATCH:
             self._wake.set()
@@ -95,7 +97,7 @@ class Outbox:
             self._seal()
             while self._posts:
                 await self._post_first()
-            if not self._done and not self._events:
+            if not self._done and not self._accounts and not self._events:
                 self._empty.set()
 
     async def _post_first(self) -> None:
@@ -124,7 +126,11 @@ class Outbox:
         tasks, self._done = list(self._done), {}
         for i in range(0, len(tasks), _BATCH):
             piece = tasks[i : i + _BATCH]
-            self._posts.append(("done", lambda piece=piece: self._api.done(piece)))  # type: ignore[misc]
+            told = {task: self._accounts.pop(task) for task in piece if task in self._accounts}
+            self._posts.append(("done", lambda piece=piece, told=told: self._api.done(piece, told)))  # type: ignore[misc]
+        accounts, self._accounts = self._accounts, {}
+        if accounts:
+            self._posts.append(("accounts", lambda: self._api.done([], accounts)))
         events, self._events = self._events, []
         if events:
             self._posts.append(("events", lambda: self._api.events(events)))

@@ -183,6 +183,7 @@ class JobRunner:
             target_workers=self._directed.target_workers,
             plan=ledger.get("plan"),
             done=[TaskId.parse(text) for text in ledger.get("done") or ()],
+            accounts=ledger.get("accounts") or {},
             manifests=sorted(leased.get("checkpoints") or (), key=lambda m: (m.get("created_at", 0.0), m["version"])),
             initial=initial,
             evaluations=max((int(e["number"]) for e in leased.get("evaluations") or ()), default=0),
@@ -313,8 +314,8 @@ class JobRunner:
                 if plan is None or plan.listed:
                     continue
                 pieces = list_shards(machine.data_of(purpose), spec.records_per_task, spec.data_reader_params)
-                async for shards, last in pieces:
-                    await self._desk.tell(ev.ShardsListed(purpose, shards, last))
+                async for piece in pieces:
+                    await self._desk.tell(ev.ShardsListed(purpose, piece.shards, piece.last, piece.damaged))
         except FencedError:
             raise
         except ElasticDLError as error:
@@ -337,8 +338,8 @@ class JobRunner:
                 self._servers.carry_out(instruction)
             case do.Prune():
                 outbox.post("prune", lambda: self._servers.prune(instruction))
-            case do.MarkDone(tasks):
-                outbox.done([str(task) for task in tasks])
+            case do.MarkDone(tasks, accounts):
+                outbox.done([str(task) for task in tasks], {str(t): one.to_json() for t, one in accounts.items()})
             case do.PostLosses(losses):
                 for version, loss in losses:
                     outbox.loss(version, loss)

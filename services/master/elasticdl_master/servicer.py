@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_core.shuffling import Reading
+from elasticdl_core.skips import SkipReason, Skips
 from elasticdl_core.task import LeaseToken, Shard, TaskId
 from elasticdl_master.desk import Desk, Handed
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
+from elasticdl_master.state.accounts import Account
 from elasticdl_master.state.ending import Directive
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime import tokens
@@ -139,7 +141,7 @@ class MasterServicer:
             LeaseToken.parse(request.token),
             caller.owner,
             records=request.records,
-            result=request.result,
+            result=_account(request, request.records).within(request.result),
             model_version=request.model_version,
             limit=max(0, min(request.max_tasks, _MAX_TASKS)),
         )
@@ -151,8 +153,10 @@ class MasterServicer:
 
     async def Return(self, request: pb.ReturnRequest, caller: Claims) -> pb.ReturnResponse:
         """A task, or the rest of it, comes back."""
+        task = TaskId.parse(request.task_id)
+        given = _account(request, max(0, request.position - task.start)).within(b"")
         outcome = await self._desk.give_back(
-            TaskId.parse(request.task_id), LeaseToken.parse(request.token), caller.owner, request.position
+            task, LeaseToken.parse(request.token), caller.owner, request.position, given
         )
         return pb.ReturnResponse(accepted=outcome is not Outcome.LOST)
 
@@ -211,3 +215,21 @@ def _reading(reading: Reading) -> pb.Reading:
         names=list(names),
         ranges=[number for one in reading.ranges for number in (names[one.name], one.start, one.end)],
     )
+
+
+def _account(request: pb.ReportRequest | pb.ReturnRequest, records: int) -> Account:
+    """What a worker says became of its records, so far as it is not as expected.
+
+    Raises:
+        InvalidInputError: it passed records over for a reason that nobody knows.
+    """
+    if not request.HasField("account"):
+        return Account()
+    told = request.account
+    try:
+        entries = [{"reason": one.reason, "records": one.records, "example": one.example} for one in told.skipped]
+        skips = Skips.from_json(entries)
+    except ValueError as error:
+        raise InvalidInputError(str(error), fix="use this version's worker") from None
+    readable = records - skips.count(SkipReason.CORRUPT)
+    return Account(skips, None if told.fed == readable else told.fed)

@@ -22,6 +22,8 @@ class JobState(enum.StrEnum):
     SUSPENDED = "SUSPENDED"
     CANCELLING = "CANCELLING"
     SUCCEEDED = "SUCCEEDED"
+    SUCCEEDED_WITH_SKIPS = "SUCCEEDED_WITH_SKIPS"
+    """All is done, but for records that were passed over as the job allowed."""
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
 
@@ -29,6 +31,11 @@ class JobState(enum.StrEnum):
     def terminal(self) -> bool:
         """Whether the job has ended for good."""
         return not LEGAL_TRANSITIONS[self]
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the job has done its work, with or without records that it passed over."""
+        return self in (JobState.SUCCEEDED, JobState.SUCCEEDED_WITH_SKIPS)
 
 
 LEGAL_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
@@ -39,11 +46,19 @@ LEGAL_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
         {JobState.RUNNING, JobState.QUEUED, JobState.SUSPENDED, JobState.CANCELLING, JobState.FAILED}
     ),
     JobState.RUNNING: frozenset(
-        {JobState.QUEUED, JobState.SUSPENDED, JobState.CANCELLING, JobState.SUCCEEDED, JobState.FAILED}
+        {
+            JobState.QUEUED,
+            JobState.SUSPENDED,
+            JobState.CANCELLING,
+            JobState.SUCCEEDED,
+            JobState.SUCCEEDED_WITH_SKIPS,
+            JobState.FAILED,
+        }
     ),
     JobState.SUSPENDED: frozenset({JobState.QUEUED, JobState.CANCELLING, JobState.CANCELLED}),
     JobState.CANCELLING: frozenset({JobState.CANCELLED}),
     JobState.SUCCEEDED: frozenset(),
+    JobState.SUCCEEDED_WITH_SKIPS: frozenset(),
     JobState.FAILED: frozenset(),
     JobState.CANCELLED: frozenset(),
 }

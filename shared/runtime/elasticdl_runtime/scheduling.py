@@ -54,7 +54,7 @@ ORDER BY j.created_at, j.id
 
 PAST = f"""
 SELECT {_KIND} AS kind, status -> 'throughput' AS throughput FROM jobs
-WHERE state = 'SUCCEEDED' AND status ? 'throughput' ORDER BY finished_at DESC LIMIT $1
+WHERE state IN ('SUCCEEDED', 'SUCCEEDED_WITH_SKIPS') AND status ? 'throughput' ORDER BY finished_at DESC LIMIT $1
 """
 
 Speeds = Mapping[str, Mapping[int, float]]

@@ -192,8 +192,11 @@ async def test_extending_keeps_a_lease_and_tells_which_are_lost(queue: TaskQueue
 async def test_a_partial_return_splits_the_task(queue: TaskQueue) -> None:
     await queue.add([task(0), task(1)])
     (lease,) = await queue.lease("worker-0.0", 1, LONG)
-    assert await queue.return_(lease.task, lease.token, 4) is Outcome.ACCEPTED
+    assert await queue.return_(lease.task, lease.token, 4, b"said of it") is Outcome.ACCEPTED
     assert await queue.return_(lease.task, lease.token, 4) is Outcome.REPLAY
+    loaded = await queue.load()
+    assert loaded is not None
+    assert loaded.results == {lease.task.front_until(4): b"said of it"}
     assert await queue.report(lease.task, lease.token) is Outcome.LOST
     loaded = await contents(queue)
     assert loaded.done == {task(0, 0, 4): str(lease.token)}

@@ -20,7 +20,7 @@ async def test_lease_gives_a_new_epoch_and_fences_the_old_one(api: Api) -> None:
     first, second = api.master(job_id, 1), api.master(job_id, 2)
     answer = await first.lease()
     assert (answer["epoch"], answer["state"], answer["desired"]) == (1, "STARTING", "run")
-    assert answer["ledger"] == {"plan": None, "rounds": [], "done": []}
+    assert answer["ledger"] == {"plan": None, "rounds": [], "done": [], "accounts": {}}
     assert answer["bundle"] == digest_of(make_zip({"model.py": MODULE}))
     assert (await first.heartbeat()).json() == {"desired": "run", "target_workers": 0, "lease_s": 10}
     twin = api.master(job_id, 1)
@@ -67,6 +67,10 @@ async def test_ledger_survives_and_is_idempotent(api: Api) -> None:
     tasks = ["t:0:0:0:5", "t:0:1:5:8", "t:0:1:8:10", "t:0:2:0:5", "t:1:0:0:5", "e:0:0:0:5"]
     assert (await master.post("/done", tasks=tasks)).json() == {"new": 6}
     assert (await master.post("/done", tasks=[*tasks, "t:1:1:5:10", "t:1:1:5:10"])).json() == {"new": 1}
+    said = {"skipped": [{"reason": "nan", "records": 3, "example": "records 0 to 3 of a"}]}
+    accounts = {"t:0:0:0:5": said, "t:0:1:5:8": said}
+    assert (await master.post("/done", tasks=[], accounts=accounts)).json() == {"new": 0}
+    assert (await master.post("/done", tasks=[], accounts={"t:0:1:5:8": {}})).json() == {"new": 0}
     wrong = await master.post("/done", tasks=["nonsense"])
     assert wrong.status_code == 422
     for version in (10, 20):
@@ -81,6 +85,7 @@ async def test_ledger_survives_and_is_idempotent(api: Api) -> None:
     answer = await api.master(job_id, 2).lease()
     assert answer["ledger"]["plan"] == PLAN
     assert sorted(answer["ledger"]["done"]) == sorted([*tasks, "t:1:1:5:10"])
+    assert answer["ledger"]["accounts"] == {"t:0:0:0:5": said}
     assert answer["ledger"]["rounds"] == [{"round": 0, "tasks": 4, "records": 15}]
     assert answer["checkpoints"] == [{"version": 20, "files": []}]
     assert answer["evaluations"] == [

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from elasticdl.data import tfrecord
 from elasticdl_core.job import JobSpec
 from elasticdl_master.queue.redis import RedisQueue
 from elasticdl_master.runner import JobRunner
@@ -116,6 +117,14 @@ def no_redis() -> Iterator[RedisServer]:
     server.close()
 
 
+def write_damaged(path: Path) -> None:
+    """A TFRecord file that is cut off in its last record."""
+    with tfrecord.Writer(str(path)) as writer:
+        for number in range(21):
+            writer.write(b"record %d" % number)
+    path.write_bytes(path.read_bytes()[:-3])
+
+
 @pytest.fixture
 async def make_job(redis_server: RedisServer) -> AsyncIterator[Any]:
     async with contextlib.AsyncExitStack() as stack:
@@ -126,6 +135,8 @@ async def make_job(redis_server: RedisServer) -> AsyncIterator[Any]:
             (folder / "zoo").mkdir()
             (folder / "zoo" / "m.py").write_text(changes.pop("module", MODULE))
             (folder / "data.csv").write_text("a,b\n" + "1,2\n" * 60)
+            if changes.pop("data", "") == "damaged":
+                write_damaged(folder / "data.csv")
             (folder / "val.csv").write_text("a,b\n" + "1,2\n" * 25)
             (folder / "job").mkdir()
             spec = {

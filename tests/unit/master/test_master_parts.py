@@ -428,7 +428,7 @@ class TestListing:
 
     async def test_shards_come_in_pieces_and_the_last_one_says_so(self, tmp_path: Path) -> None:
         (tmp_path / "d.csv").write_text("a\n" + "1\n" * 5001)
-        pieces = [piece async for piece in list_shards(str(tmp_path / "d.csv"), 4, {})]
+        pieces = [(piece.shards, piece.last) async for piece in list_shards(str(tmp_path / "d.csv"), 4, {})]
         assert [last for _, last in pieces] == [False] * (len(pieces) - 1) + [True]
         assert len(pieces) > 1
         assert sum(shard.records for shards, _ in pieces for shard in shards) == 5001

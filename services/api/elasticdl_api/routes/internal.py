@@ -56,7 +56,7 @@ class Heartbeat(Stamped):
 class StateReport(Stamped):
     """The state that the job is in now."""
 
-    to: Literal["RUNNING", "SUSPENDED", "QUEUED", "SUCCEEDED", "FAILED", "CANCELLED"]
+    to: Literal["RUNNING", "SUSPENDED", "QUEUED", "SUCCEEDED", "SUCCEEDED_WITH_SKIPS", "FAILED", "CANCELLED"]
     reason: Text = ""
     detail: dict[str, Any] = {}
 
@@ -85,6 +85,9 @@ class DoneReport(Stamped):
     """Tasks that are done."""
 
     tasks: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100_000)]
+    accounts: dict[Annotated[str, Field(max_length=200)], dict[str, Any]] = Field(
+        default={}, description="Of tasks with records that were passed over; an empty one takes it back."
+    )
 
 
 class CheckpointReport(Stamped):
@@ -149,7 +152,8 @@ async def plan(job_id: str, body: PlanReport, api: Api, master: Master) -> None:
 async def done(job_id: str, body: DoneReport, api: Api, master: Master) -> dict[str, int]:
     """Durable and idempotent; answers how many of them were new."""
     tasks = [str(TaskId.parse(task)) for task in body.tasks]
-    return {"new": await api.masters.done(job_id, body.epoch, tasks)}
+    accounts = {str(TaskId.parse(task)): clean(account) for task, account in body.accounts.items()}
+    return {"new": await api.masters.done(job_id, body.epoch, tasks, accounts)}
 
 
 @router.post("/checkpoints", status_code=204, summary="Commit a checkpoint")

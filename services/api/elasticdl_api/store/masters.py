@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Text, case, delete, func, insert, literal, select, text, type_coerce, update
+from sqlalchemy import Text, case, delete, func, insert, literal, null, select, text, type_coerce, update
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -31,7 +31,7 @@ _AFTER_THE_END = {"SUSPENDED": "suspend", "QUEUED": "evict"}
 _MEASURED = ("throughput", "rescale_cost_s", "worker_seconds")
 """What a new master goes on measuring from."""
 _BIGINT = 2**63 - 1
-_STOPPED = frozenset({"SUSPENDED", "QUEUED", "SUCCEEDED", "FAILED", "CANCELLED"})
+_STOPPED = frozenset({"SUSPENDED", "QUEUED", "SUCCEEDED", "SUCCEEDED_WITH_SKIPS", "FAILED", "CANCELLED"})
 """States that a master reports as its last word."""
 
 
@@ -191,8 +191,17 @@ class MasterStore:
             if stored.scalar_one() != plan:
                 raise ConflictError(f"job {job_id} has another plan", fix="go on with the plan that the lease gave")
 
-    async def done(self, job_id: str, epoch: int, tasks: Sequence[str]) -> int:
-        """Marks tasks as done, for good; marking again changes nothing. Returns how many were new."""
+    async def done(
+        self, job_id: str, epoch: int, tasks: Sequence[str], accounts: Mapping[str, Mapping[str, Any]]
+    ) -> int:
+        """Marks tasks as done, for good; marking again changes nothing. Returns how many were new.
+
+        Args:
+            job_id: the job.
+            epoch: the caller's.
+            tasks: what is done.
+            accounts: what became of the records of marked tasks, where that is to be told; the last word counts.
+        """
         async with self._database.transaction() as connection:
             await _locked(connection, job_id, epoch)
             names = select(literal(job_id), func.unnest(literal(list(dict.fromkeys(tasks)), ARRAY(Text))))
@@ -202,7 +211,11 @@ class MasterStore:
                 .on_conflict_do_nothing()
                 .returning(t.done_marks.c.task)
             )
-            return len((await connection.execute(query)).all())
+            new = len((await connection.execute(query)).all())
+            for task, account in accounts.items():
+                mark = (t.done_marks.c.job_id == job_id) & (t.done_marks.c.task == task)
+                await connection.execute(update(t.done_marks).where(mark).values(account=dict(account) or null()))
+            return new
 
     async def checkpoint(self, job_id: str, epoch: int, *, version: int, manifest: Mapping[str, Any]) -> None:
         """Commits a checkpoint: from now on it exists."""
@@ -324,7 +337,10 @@ async def _durable(connection: AsyncConnection, job_id: str) -> dict[str, Any]:
         return list((await connection.execute(query)).scalars())
 
     plans = await column(select(t.job_plans.c.plan).where(t.job_plans.c.job_id == job_id))
-    done = await column(select(t.done_marks.c.task).where(t.done_marks.c.job_id == job_id))
+    mine = t.done_marks.c.job_id == job_id
+    done = await column(select(t.done_marks.c.task).where(mine))
+    told = select(t.done_marks.c.task, t.done_marks.c.account).where(mine, t.done_marks.c.account.is_not(None))
+    accounts = {row["task"]: row["account"] for row in (await connection.execute(told)).mappings()}
     plan = plans[0] if plans else None
     manifests = (
         select(t.checkpoints.c.manifest).where(t.checkpoints.c.job_id == job_id).order_by(t.checkpoints.c.version)
@@ -340,7 +356,7 @@ async def _durable(connection: AsyncConnection, job_id: str) -> dict[str, Any]:
         .order_by(t.evaluations.c.number)
     )
     return {
-        "ledger": {"plan": plan, "rounds": completed_rounds(plan, done), "done": done},
+        "ledger": {"plan": plan, "rounds": completed_rounds(plan, done), "done": done, "accounts": accounts},
         "checkpoints": await column(manifests),
         "evaluations": [dict(row) for row in (await connection.execute(evaluations)).mappings()],
     }

@@ -148,6 +148,7 @@ done_marks = Table(
     _job_key(),
     Column("task", Text, primary_key=True),
     _at("at"),
+    Column("account", JSONB),
 )
 
 checkpoints = Table(

@@ -116,7 +116,7 @@ class MemoryQueue:
         self._enter()
         return self._report(task, token, result)
 
-    async def return_(self, task: TaskId, token: LeaseToken, position: int) -> Outcome:
+    async def return_(self, task: TaskId, token: LeaseToken, position: int, result: bytes = b"") -> Outcome:
         """See the port."""
         store = self._enter()
         front, rest = split(task, position)
@@ -126,6 +126,8 @@ class MemoryQueue:
         del store.doing[task]
         if front is not None:
             store.done[front] = str(token)
+            if result:
+                store.results[front] = result
         if rest is not None:
             self._to_head(rest)
         return Outcome.ACCEPTED

@@ -142,8 +142,11 @@ class TaskQueue(Protocol):
         """Marks a leased task done, and keeps ``result`` with it if there is one."""
         ...
 
-    async def return_(self, task: TaskId, token: LeaseToken, position: int) -> Outcome:
-        """Gives a leased task back from ``position`` on: what is before is done, the rest goes to the head."""
+    async def return_(self, task: TaskId, token: LeaseToken, position: int, result: bytes = b"") -> Outcome:
+        """Gives a leased task back from ``position`` on: what is before is done, the rest goes to the head.
+
+        ``result`` is kept with what is done, if there is one.
+        """
         ...
 
     async def reap(self) -> list[Lease]:

@@ -144,10 +144,10 @@ class RedisQueue:
         assert taken.outcome is not None
         return taken.outcome
 
-    async def return_(self, task: TaskId, token: LeaseToken, position: int) -> Outcome:
+    async def return_(self, task: TaskId, token: LeaseToken, position: int, result: bytes = b"") -> Outcome:
         """See the port."""
         front, rest = (str(part) if part else "" for part in split(task, position))
-        return Outcome((await self._run("return", str(task), str(token), front, rest))[1].decode())
+        return Outcome((await self._run("return", str(task), str(token), front, rest, result))[1].decode())
 
     async def reap(self) -> list[Lease]:
         """See the port."""

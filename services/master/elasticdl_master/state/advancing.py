@@ -101,4 +101,8 @@ class Advancing(Recovering):
         if self.state is JobState.STARTING:
             self.state = JobState.RUNNING
             self._emit(do.SetState(JobState.RUNNING, "all work is done already"))
-        self._end(JobState.SUCCEEDED, self.work.stopped or "every record was processed", now=now)
+        to, reason = JobState.SUCCEEDED, self.work.stopped or "every record was processed"
+        if self.skipped:
+            to = JobState.SUCCEEDED_WITH_SKIPS
+            reason = f"{self.work.stopped or 'all records were processed'}, but for those that were passed over"
+        self._end(to, reason, {"skipped": self.skipped} if self.skipped else None, now=now)

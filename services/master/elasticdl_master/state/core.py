@@ -8,6 +8,7 @@ from typing import Any
 from elasticdl_core.early_stopping import EarlyStopping
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobState, JobType
+from elasticdl_core.skips import Skips
 from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
 from elasticdl_master.queue.port import Contents
 from elasticdl_master.state import instructions as do
@@ -59,6 +60,7 @@ class MachineCore:
         self.version = 0
         self.metrics: dict[str, float] = {}
         self.evaluated_nothing = False
+        self.validation_skips = Skips()
         self.loss: float | None = None
         self.description: dict[str, Any] = {}
         self.early_stopping: EarlyStopping | None = None
@@ -119,7 +121,8 @@ class MachineCore:
             for token, task in worker.leases.items()
         ]
         held = {lease.task for lease in leases}
-        results = {task: data for one in self.work.evaluations.values() for task, data in one.results.items()}
+        results = self._results()
+        results |= {task: data for one in self.work.evaluations.values() for task, data in one.results.items()}
         return Contents(
             tuple(task for task in self.work.pending() if task not in held),
             tuple(leases),
@@ -128,6 +131,25 @@ class MachineCore:
             results,
             self._notes,
         )
+
+    def _results(self) -> dict[TaskId, bytes]:
+        """What the queue keeps with tasks of the main work: accounts that are not as expected."""
+        done = set(self.work.finished())
+        kept = self.work.accounts.items()
+        return {task: account.within(b"") for task, account in kept if task in done}
+
+    @property
+    def skipped(self) -> list[dict[str, Any]]:
+        """What was passed over, as JSON data: one entry for each reason and kind of data."""
+        main = [{"of": "main", **entry} for entry in self.work.accounts.skips.to_json()]
+        validation = [{"of": "validation", **entry} for entry in self.validation_skips.to_json()]
+        plans = {"main": self.work.main, "validation": self.work.validation}
+        for of, plan in plans.items():
+            if plan is not None and plan.damaged and (of == "main" or plan is not self.work.main):
+                path, reason = next(iter(sorted(plan.damaged.items())))
+                example = f"the rest of {path}: {reason}"
+                main.append({"of": of, "reason": "corrupt", "records": None, "example": example})
+        return main + validation
 
     def begin_save(self, kind: str, now: float) -> None:
         """Asks for a checkpoint that contains at least what is done now."""
@@ -173,7 +195,7 @@ class MachineCore:
         where: str = "",
         crashed: str = "",
     ) -> None:
-        if self.ending is not None and self.ending.to is not JobState.SUCCEEDED:
+        if self.ending is not None and (self.ending.to is None or not self.ending.to.succeeded):
             return
         detail = {"message": message, "fix": fix, "traceback": traceback, "kind": kind, "where": where}
         self._end(JobState.FAILED, message, {key: value for key, value in detail.items() if value}, crashed)

@@ -62,7 +62,7 @@ class Ending:
 
     def yields_to(self, wanted: JobState) -> bool:
         """Whether another wish takes precedence."""
-        return wanted is JobState.CANCELLED and not self._posted and self.to in (*_PAUSES, JobState.SUCCEEDED)
+        return wanted is JobState.CANCELLED and not self._posted and (self.to in _PAUSES or self.to.succeeded)
 
     def advance(self, machine: MachineCore, now: float) -> bool:
         """Goes on as far as possible; returns whether all is over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobType
+from elasticdl_core.skips import doublings
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
@@ -66,6 +67,9 @@ class Evaluating(MachineCore):
             self._emit(do.ForgetTasks(self._forgettable))
         self._forgettable = one.progress.done()
         self.evaluated_nothing = one.empty
+        before, self.validation_skips = self.validation_skips, one.skips
+        for news in doublings(before, one.skips):
+            self._tell("skipped", f"validation: {news}")
         if one.empty:
             self._tell(
                 "evaluation_empty",

@@ -10,7 +10,9 @@ from typing import Any
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.json_numbers import from_json
+from elasticdl_core.skips import Skips
 from elasticdl_core.task import TaskId, TaskType
+from elasticdl_master.state.accounts import Account
 from elasticdl_master.state.ledger import Round
 
 
@@ -63,6 +65,11 @@ class Evaluation:
     def empty(self) -> bool:
         """Whether it is complete and no record came out of the user's ``feed``: then there is nothing to measure."""
         return bool(self.results) and all(records_of(result) == 0 for result in self.results.values())
+
+    @property
+    def skips(self) -> Skips:
+        """Records that were passed over."""
+        return sum((Account.of_result(self.results[task]).skips for task in sorted(self.results)), Skips())
 
     def to_mapping(self) -> dict[str, Any]:
         """What the next master must know."""

@@ -22,6 +22,7 @@ class ShardsListed:
     type: TaskType
     shards: Sequence[Shard]
     last: bool
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ class TaskReturned:
     owner: str
     token: str
     position: int
+    result: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from elasticdl_core.job import JobState
 from elasticdl_core.task import TaskId
 from elasticdl_master.queue.port import Contents
+from elasticdl_master.state.accounts import Account
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +133,10 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class MarkDone:
-    """Make done-marks durable."""
+    """Make done-marks durable; ``accounts`` are of tasks, marked now or before, of which there is more to tell."""
 
     tasks: Sequence[TaskId]
+    accounts: Mapping[TaskId, Account] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,11 @@ from typing import Any
 
 from elasticdl_core.json_numbers import to_json
 from elasticdl_core.ports.launcher import ProcessStatus, Role
+from elasticdl_core.skips import doublings
 from elasticdl_core.task import Lease, Task, TaskId, TaskType
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
+from elasticdl_master.state.accounts import Account
 from elasticdl_master.state.ending import Directive
 from elasticdl_master.state.evaluations import Evaluation
 from elasticdl_master.state.servers import Phase
@@ -77,6 +79,9 @@ class JobMachine(TakingOver):
         if plan is None or plan.listed:
             return
         ready = plan.extend(event.shards, last=event.last)
+        plan.damaged.update(event.damaged)
+        for path, reason in event.damaged.items():
+            self._tell("skipped", f"the rest of {path} is left out, with an unknown number of records: {reason}")
         if plan.listed and not plan.parts:
             self._fail(f"the {event.type} data holds no records", fix="check the path and the reader's parameters")
         elif plan is self.work.main and self.work.uses_rounds and ready:
@@ -87,6 +92,8 @@ class JobMachine(TakingOver):
             if self.work.validation not in (None, self.work.main):
                 assert self.work.validation is not None
                 mapping["validation"] = self.work.validation.to_mapping()["shards"]
+                if self.work.validation.damaged:
+                    mapping["validation_damaged"] = dict(self.work.validation.damaged)
             self._emit(do.PutPlan(mapping))
 
     def _on_job_failed(self, event: ev.JobFailed, now: float) -> None:
@@ -185,7 +192,7 @@ class JobMachine(TakingOver):
         self._saw_version(event.model_version, now)
         task = event.task
         if task.type is self.work.main_type and self.work.uses_rounds:
-            self._main_done(task)
+            self._main_done(task, event.result)
             self._post_artifacts(event.result)
             self._forgive_servers()
         elif task.type is TaskType.EVALUATION:
@@ -199,11 +206,15 @@ class JobMachine(TakingOver):
             self._reached = self.work.records_done
             self.servers.crashes = 0
 
-    def _main_done(self, task: TaskId) -> None:
+    def _main_done(self, task: TaskId, result: bytes = b"") -> None:
         self.failures.done(task)
         if task.round == self.work.round.number and self.work.main.holds(task):
             self.work.round.mark(task)
-            self._emit(do.MarkDone([task]))
+            before = self.work.accounts.skips
+            changes = self.work.accounts.record(task, Account.of_result(result))
+            self._emit(do.MarkDone([task], changes))
+            for news in doublings(before, self.work.accounts.skips):
+                self._tell("skipped", news)
 
     def _on_refused(self, event: ev.ReportRefused, now: float) -> None:
         if event.task.type is TaskType.TRAINING:
@@ -214,7 +225,7 @@ class JobMachine(TakingOver):
         if worker is not None:
             worker.leases.pop(event.token, None)
         if event.position > event.task.start and event.task.type is self.work.main_type and self.work.uses_rounds:
-            self._main_done(event.task.front_until(min(event.position, event.task.end)))
+            self._main_done(event.task.front_until(min(event.position, event.task.end)), event.result)
 
     def _on_taken(self, event: ev.LeasesTaken, now: float) -> None:
         for lease in event.leases:

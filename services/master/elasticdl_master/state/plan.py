@@ -27,6 +27,7 @@ class Plan:
         block: records that stay together when they are shuffled; 0 chooses.
         shards: what was listed so far.
         listed: whether that is all.
+        damaged: files whose rest cannot be read and is left out, and what is wrong with them.
     """
 
     type: TaskType
@@ -37,6 +38,7 @@ class Plan:
     block: int = 0
     shards: list[Shard] = field(default_factory=list)
     listed: bool = False
+    damaged: dict[str, str] = field(default_factory=dict)
     parts: list[Shard] = field(default_factory=list)
     records: int = 0
 
@@ -91,6 +93,7 @@ class Plan:
             "shuffle": self.shuffle,
             "block": self.block,
             "rounds": self.rounds,
+            **({"damaged": dict(self.damaged)} if self.damaged else {}),
         }
 
     def adopt(self, mapping: Mapping[str, Any]) -> None:
@@ -101,3 +104,4 @@ class Plan:
         self.block, self.rounds = int(mapping.get("block", 0)), int(mapping["rounds"])
         self._order = RecordOrder(self.seed, self.block)
         self.extend([Shard(str(name), int(start), int(end)) for name, start, end in mapping["shards"]], last=True)
+        self.damaged = dict(mapping.get("damaged") or {})

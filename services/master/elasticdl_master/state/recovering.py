@@ -135,6 +135,9 @@ class Recovering(Evaluating):
             again = self.work.roll_back(snapshot)
             again = max(again, self._known_done - self.work.records_done)
             self._known_done = 0
+            changes = self.work.accounts.replace((snapshot or {}).get("accounts") or {})
+            if changes:
+                self._emit(do.MarkDone([], changes))
             # Durable done-marks are never taken back: from now on they say more than the PS hold.
             self._rolled_back = self._rolled_back or again > 0 or bool(self.setup.done)
             if again:

@@ -24,6 +24,7 @@ class Setup:
         target_workers: how many workers it shall have.
         plan: the durable plan, if an earlier master completed it.
         done: durable done-marks.
+        accounts: what became of the records of some of them, by task.
         manifests: committed checkpoints, oldest first.
         initial: the checkpoint of another job to start from.
         evaluations: how many evaluations were published: numbers go on from there.
@@ -42,6 +43,7 @@ class Setup:
     target_workers: int = 1
     plan: Mapping[str, Any] | None = None
     done: Sequence[TaskId] = ()
+    accounts: Mapping[str, Any] = field(default_factory=dict)
     manifests: Sequence[Mapping[str, Any]] = ()
     initial: Mapping[str, Any] | None = None
     evaluations: int = 0

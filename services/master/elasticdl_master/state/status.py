@@ -58,6 +58,7 @@ def status_of(machine: JobMachine, trouble: str = "") -> dict[str, Any]:
             "reason": _REASONS.get(machine.spec.distribution_strategy, "it was asked for"),
         },
         "degraded": _degraded(machine, trouble),
+        "skipped": machine.skipped,
         "duplicates": machine.duplicates + work.round.duplicates,
         **machine.throughput.to_mapping(),
     }

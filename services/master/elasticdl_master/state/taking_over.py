@@ -11,6 +11,7 @@ from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.queue.port import Contents
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
+from elasticdl_master.state.accounts import Account
 from elasticdl_master.state.advancing import Advancing
 from elasticdl_master.state.checkpoints import FINAL
 from elasticdl_master.state.evaluations import Evaluation, Stage
@@ -42,6 +43,7 @@ class TakingOver(Advancing):
             self._trusts_ledger = contents is None and setup.plan is not None and originals
         if not self.work.listed:
             self._begin_listing()
+        self._adopt_accounts(contents)
         self._emit(do.RebuildQueue(self.contents()))
         self._started = True
         self._on_directed(ev.Directed(setup.desired, setup.target_workers), now)
@@ -55,6 +57,17 @@ class TakingOver(Advancing):
         before.main.adopt(setup.plan)
         before.adopt_done(setup.contents.done if setup.contents is not None else setup.done)
         return before.records_done
+
+    def _adopt_accounts(self, contents: Contents | None) -> None:
+        """What the ledger says of tasks' records, and over it what the queue says, which is the newer word."""
+        book = self.work.accounts
+        book.replace(self.setup.accounts)
+        for task in contents.done if contents is not None else ():
+            if task.type is self.work.main_type and self.work.uses_rounds:
+                result = contents.results.get(task, b"") if contents is not None else b""
+                changes = book.record(task, Account.of_result(result))
+                if changes:
+                    self._emit(do.MarkDone([], changes))
 
     def _adopt_process(self, status: ProcessStatus, now: float) -> None:
         if status.id.role is Role.WORKER:
@@ -70,7 +83,10 @@ class TakingOver(Advancing):
         if validation is not None and validation is not self.work.main:
             listed = self.setup.plan.get("validation")
             if listed is not None:
-                validation.adopt({**self.setup.plan, "shards": listed, "rounds": 1, "shuffle": False})
+                damaged = self.setup.plan.get("validation_damaged")
+                validation.adopt(
+                    {**self.setup.plan, "shards": listed, "rounds": 1, "shuffle": False, "damaged": damaged}
+                )
 
     def _continue(self, notes: dict[str, Any], contents: Contents, now: float) -> None:
         """The PS live on: what the store and the ledger say is done is done, evaluations and leases go on."""

@@ -8,6 +8,7 @@ from typing import Any
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.shuffling import Reading
 from elasticdl_core.task import Shard, TaskId, TaskType
+from elasticdl_master.state.accounts import AccountBook
 from elasticdl_master.state.evaluations import Evaluation
 from elasticdl_master.state.ledger import Round
 from elasticdl_master.state.plan import Plan
@@ -47,6 +48,7 @@ class Work:
             self.validation = self.main
         self.round = Round(self.main, 0)
         self.previous: Round | None = None
+        self.accounts = AccountBook()
         self.evaluations: dict[int, Evaluation] = {}
         self.singles: set[TaskId] = set()
         self.singles_done: set[TaskId] = set()
@@ -109,7 +111,8 @@ class Work:
 
     def snapshot(self) -> dict[str, Any]:
         """The done work of all rounds as JSON data, for a checkpoint."""
-        return self.round.to_mapping()
+        accounts = self.accounts.to_mapping()
+        return self.round.to_mapping() | ({"accounts": accounts} if accounts else {})
 
     def roll_back(self, snapshot: Mapping[str, Any] | None) -> int:
         """Goes back to a snapshot, or to nothing. Returns how many records are to do again."""

@@ -1,4 +1,4 @@
--- ARGV: 3 task, 4 token, 5 front or '', 6 rest or ''. Returns sequence, outcome.
+-- ARGV: 3 task, 4 token, 5 front or '', 6 rest or '', 7 result to keep with the front or ''. Returns sequence, outcome.
 local refused = refuse(true)
 if refused then
   return refused
@@ -14,6 +14,9 @@ end
 let_go(ARGV[3], token)
 if ARGV[5] ~= '' then
   redis.call('HSET', DONE, ARGV[5], token)
+  if ARGV[7] ~= '' then
+    redis.call('HSET', RESULTS, ARGV[5], ARGV[7])
+  end
 end
 if ARGV[6] ~= '' then
   redis.call('ZADD', TODO, number(head() - 1), ARGV[6])

@@ -1,0 +1,127 @@
+"""What became of the records of tasks: with the done-marks, and rolled back with them.
+
+A task's records are the rows that the parameter servers took, unless its worker says otherwise: records were passed
+over, or the user's ``feed`` gives other rows than records. Only such tasks have an entry here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from elasticdl_core.skips import SkipReason, Skips
+from elasticdl_core.task import TaskId
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a worker said of a task, or a part of one, beside that it is done.
+
+    Attributes:
+        skips: records that were passed over.
+        fed: rows that came out of ``feed``; None if those are the records that could be read.
+    """
+
+    skips: Skips = field(default_factory=Skips)
+    fed: int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.skips) or self.fed is not None
+
+    def rows(self, records: int) -> int:
+        """How many rows of so many records must be in the model."""
+        fed = records - self.skips.count(SkipReason.CORRUPT) if self.fed is None else self.fed
+        return fed - self.skips.count(SkipReason.NAN)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON data."""
+        data: dict[str, Any] = {"skipped": self.skips.to_json()} if self.skips else {}
+        return data if self.fed is None else data | {"fed": self.fed}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Account:
+        """Reads what ``to_json`` wrote."""
+        fed = data.get("fed")
+        return cls(Skips.from_json(data.get("skipped") or ()), None if fed is None else int(fed))
+
+    @classmethod
+    def of_result(cls, result: bytes) -> Account:
+        """The account that a report's result has; an empty one if it has none."""
+        try:
+            return cls.from_json(json.loads(result)) if result else cls()
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return cls()
+
+    def within(self, result: bytes) -> bytes:
+        """A report's result with this account in it, for the queue to keep with the task."""
+        if not self:
+            return result
+        try:
+            data = json.loads(result) if result else {}
+        except ValueError:
+            return result
+        return json.dumps(data | self.to_json()).encode() if isinstance(data, dict) else result
+
+
+Changes = dict[TaskId, Account]
+
+
+class AccountBook:
+    """The accounts of all rounds. A task that is done again counts with its last report."""
+
+    def __init__(self) -> None:
+        self._accounts: Changes = {}
+        self._of: dict[tuple[int, int], set[TaskId]] = {}
+        self._skips = Skips()
+
+    @property
+    def skips(self) -> Skips:
+        """What was passed over in all."""
+        return self._skips
+
+    def record(self, task: TaskId, account: Account) -> Changes:
+        """Takes in the account of work that is done; returns the entries that changed, empty ones for those gone."""
+        changed: Changes = {}
+        known = self._of.get((task.round, task.index), set())
+        for other in [one for one in known if one.start < task.end and task.start < one.end]:
+            known.discard(other)
+            del self._accounts[other]
+            changed[other] = Account()
+        if account:
+            changed[task] = account
+            self._put(task, account)
+        if changed:
+            self._sum()
+        return changed
+
+    def items(self) -> list[tuple[TaskId, Account]]:
+        """The tasks, or parts of them, that have an entry, in order."""
+        return sorted(self._accounts.items())
+
+    def rows(self, task: TaskId) -> int:
+        """How many rows of a whole task, done in any parts, must be in the model."""
+        parts = self._of.get((task.round, task.index), ())
+        return task.records + sum(self._accounts[part].rows(part.records) - part.records for part in parts)
+
+    def replace(self, mapping: Mapping[str, Any]) -> Changes:
+        """Goes back to what a checkpoint had; returns the entries that changed."""
+        before = self._accounts
+        self._accounts, self._of = {}, {}
+        for text, data in mapping.items():
+            self._put(TaskId.parse(text), Account.from_json(data))
+        self._sum()
+        gone = {task: Account() for task in before if task not in self._accounts}
+        return gone | {task: one for task, one in self._accounts.items() if before.get(task) != one}
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The book as JSON data."""
+        return {str(task): account.to_json() for task, account in sorted(self._accounts.items())}
+
+    def _put(self, task: TaskId, account: Account) -> None:
+        self._accounts[task] = account
+        self._of.setdefault((task.round, task.index), set()).add(task)
+
+    def _sum(self) -> None:
+        self._skips = sum((self._accounts[task].skips for task in sorted(self._accounts)), Skips())
