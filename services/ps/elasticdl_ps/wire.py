@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.model import DenseSpec
+from elasticdl_core.model import NO_ID, DenseSpec
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps.forms import PullForm, PushForm, RowsPlace, undecodable
 from elasticdl_ps.rounds import Answer, Member, Round
@@ -129,7 +129,7 @@ class Ids:
         """Ids of a table, int64 ``[n]``.
 
         Raises:
-            InvalidInputError: an id is negative, or outside a closed id space.
+            InvalidInputError: an id is outside a closed id space, or is ``NO_ID``.
         """
         if index != self._index or index < 0:
             ids = ids_of(self._buffers, index, f"the ids of {table.spec.name!r}")
@@ -139,7 +139,7 @@ class Ids:
             self._index = index
         low, high = self._range
         limit = table.spec.input_dim
-        if low < 0 or (limit is not None and high >= limit):
+        if low == NO_ID or (limit is not None and (low < 0 or high >= limit)):
             raise _outside(table, low if low < 0 else high)
         return self._last
 
@@ -333,7 +333,7 @@ def _body(frame: bytes) -> NDArray[np.uint32]:
 
 def _outside(table: EmbeddingTable, bad: int) -> InvalidInputError:
     limit = table.spec.input_dim
-    space = ">= 0" if limit is None else f"from 0 to {limit - 1}"
+    space = f"other than {NO_ID}" if limit is None else f"from 0 to {limit - 1}"
     return InvalidInputError(
         f"the id {bad} is outside the table {table.spec.name!r}, which takes ids {space}",
         fix="map ids into the table's range in feed(), or give the layer a larger input_dim",

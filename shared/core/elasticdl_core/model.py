@@ -6,6 +6,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+NO_ID = -(1 << 63)
+"""The one int64 that is no id: the parameter servers mark rows without an id by it."""
+
 
 class DenseKind(enum.StrEnum):
     """How pushes change a dense parameter."""

@@ -98,7 +98,8 @@ BAD_PUSHES: list[tuple[str, Any, list[Any]]] = [
     ("state as float32", push(dense=[dense(name="n", stop=1)]), [floats(1)]),
     ("unknown table", push(rows=[rows(table="x")]), [ids(1), floats(1, 2)]),
     ("duplicate id", push(rows=[rows()]), [ids(1, 1), floats(1, 2, 3, 4)]),
-    ("negative id", push(rows=[rows()]), [ids(-1), floats(1, 2)]),
+    ("no id", push(rows=[rows()]), [ids(-(1 << 63)), floats(1, 2)]),
+    ("negative id of a closed table", push(rows=[rows(table="closed")]), [ids(-1), floats(1, 2)]),
     ("id beyond a closed table", push(rows=[rows(table="closed")]), [ids(10), floats(1, 2)]),
     ("too few rows", push(rows=[rows()]), [ids(1, 2), floats(1, 2)]),
     ("wrong dimension", push(rows=[rows()]), [ids(1), floats(1, 2, 3)]),
@@ -130,7 +131,7 @@ async def test_bad_gradients_are_refused_whole(door: Any, message: Any, buffers:
     [
         (ps_pb2.PullRequest(rows=[rows(table="x")]), [ids(1)]),
         (ps_pb2.PullRequest(rows=[rows()]), []),
-        (ps_pb2.PullRequest(rows=[rows()]), [ids(-7)]),
+        (ps_pb2.PullRequest(rows=[rows()]), [ids(-(1 << 63))]),
         (ps_pb2.PullRequest(rows=[rows(table="closed")]), [ids(3, 10)]),
         (ps_pb2.PullRequest(dtype="float8"), []),
     ],
@@ -177,7 +178,7 @@ async def test_numbers_are_checked_in_each_push_of_a_form(door: Any) -> None:
         ([like_infinity, floats(1, 2, 3, np.nan), floats(1, 2, 3)], "the gradients of the table 't' has NaN"),
         ([ids(1, 2), floats(1, 2, 3, 4), floats(1, np.inf, 3)], "the gradient of 'w' has NaN"),
         ([ids(2, 2), floats(1, 2, 3, 4), floats(1, 2, 3)], "name an id twice"),
-        ([ids(1, -2), floats(1, 2, 3, 4), floats(1, 2, 3)], "the id -2 is outside"),
+        ([ids(1, -(1 << 63)), floats(1, 2, 3, 4), floats(1, 2, 3)], "the id -9223372036854775808 is outside"),
         ([ids(1, 2), floats(1, 2, 3), floats(1, 2, 3)], "the gradients of the table 't' needs 16 bytes"),
     ):
         with pytest.raises(InvalidInputError, match=what):

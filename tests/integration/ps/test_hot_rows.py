@@ -184,7 +184,7 @@ async def test_a_push_in_pieces_counts_once(start_servers: Any) -> None:
     servers = await start_servers(1)
     client = servers.client()
     await ensure(client)
-    (frame,) = client._frames.make(one(np.arange(100)), client._stamp(0, 0.0))
+    (frame,) = client._frames.make(one(np.arange(100)), client._stamp(0, None))
 
     async def pieces(data: bytes) -> Any:
         for at in range(0, len(data), 300):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from elasticdl_core.model import NO_ID
 from elasticdl_ps.kernels.intrinsics import (
     empty_words,
     equal_bytes,
@@ -37,6 +38,7 @@ _U32 = np.uint64(0xFFFFFFFF)
 _S30, _S27, _S31, _S32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _NONE, _ONE, _TWO, _SIX = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(6)
+_NO_ID = np.int64(NO_ID)
 _EMPTY = np.uint32(0)
 _LOW_BYTE = np.uint64(0xFF)
 _LAST_SLOT_AT = 4 * (SLOTS - 1)
@@ -210,8 +212,8 @@ def grow(table, shape, keys, lines, stale):
         key = read_long(keys_base + row * 8)
         code = hash_id(key)
         line = line_of(base, before, after, grown_from, code)
-        # A row that was given to another id has an entry of that id too.
-        if stale and _probe(line, keys_base, key, tag_of(code)) >= 0:
+        # A row that was given to another id has an entry of that id too, and a free row needs none.
+        if stale and (key == _NO_ID or _probe(line, keys_base, key, tag_of(code)) >= 0):
             dropped += 1
         else:
             place(line, tag_of(code), row)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl_core.model import NO_ID
 from elasticdl_ps.kernels.codes import CONSTANT, NORMAL, TRUNCATED_NORMAL
 from elasticdl_ps.kernels.lines import AFTER, BEFORE, GROWN_FROM, SLOTS, WORDS
 from elasticdl_runtime.partition import hash_ids
@@ -90,6 +91,7 @@ def grow(table: Map, shape: Shape, keys: Ids, lines: int, stale: bool) -> int:
     every[start:stop] = 0
     shape[GROWN_FROM] = -((-start << 32) // before)
     different = np.unique(rows)
+    different = different[keys[different] != NO_ID]
     found = np.empty(len(different), np.int64)
     find(table, shape, keys, keys[different], found)
     fresh = different[found < 0]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl_core.errors import ElasticDLError
+from elasticdl_core.model import NO_ID
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.kernels.lines import AFTER, GROWN_FROM, LINE_BYTES, NONE_GROWN, SLOTS, WORDS
 from elasticdl_ps.store.arena import Arena
@@ -31,9 +32,9 @@ class IdMap:
     When the map is full it grows where it is, a few lines with each call, so that no call takes long and there is
     never a second map to hold or to ask.
 
-    Ids can be removed: the row gets a negative key of its own, is free, and is given to a later id. Its entry in the
-    map stays until the map grows, which does no harm: an entry counts only if its row has the key that is looked for.
-    So to remove costs one write for each row. Where ids are removed, ids must not be negative.
+    Ids can be removed: the row gets the key ``NO_ID``, is free, and is given to a later id. Its entry in the map
+    stays until the map grows, which does no harm: an entry counts only if its row has the key that is looked for. So
+    to remove costs one write for each row. Any other int64 is an id.
 
     Args:
         kernels: the kernels.
@@ -44,7 +45,7 @@ class IdMap:
         self._kernels = kernels
         self._arena = Arena(1, np.int64, max_bytes)
         self.keys = cast("NDArray[np.int64]", self._arena.array.reshape(-1))
-        """The id of each row; negative for free rows."""
+        """The id of each row; ``NO_ID`` for free rows."""
         self.count = 0
         """Number of rows ever used at once; rows are numbered below it."""
         self.free_count = 0
@@ -113,8 +114,7 @@ class IdMap:
             self._free = grown
         self._free[self.free_count : stop] = rows
         self.free_count = stop
-        # Different keys, so that they do not pile up in one place of a map that grows.
-        self.keys[rows] = -1 - rows
+        self.keys[rows] = NO_ID
 
     def _make_room(self, entries: int, rows: int) -> None:
         if self.count + rows > self.max_rows:
@@ -136,8 +136,8 @@ class IdMap:
     def _grow(self, entries: int) -> None:
         """Goes on with growth, if there is one, by the lines of so many entries."""
         left = entries // SLOTS + 1
-        # Free rows keep their entries, so each row has one, and any more are stale.
-        stale = self._entries != self.count
+        # Each id has one entry, and any more are stale.
+        stale = self._entries != self.live
         while left > 0 and self._shape[GROWN_FROM]:
             dropped = self._kernels.grow(self._table, self._shape, self.keys, _LINES_AT_ONCE, stale)
             self._entries -= int(dropped)

@@ -7,6 +7,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl_core.model import NO_ID
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.store.arena import Arena
 from elasticdl_ps.store.id_map import IdMap
@@ -35,7 +36,7 @@ class Overlay:
         self._kernels = kernels
         self._saved = IdMap(kernels)
         self._copies = cast("NDArray[np.float32]", Arena(width, np.float32).array)
-        self._gone = present.keys[: self.stop] < 0 if present.free_count else np.zeros(0, np.bool_)
+        self._gone = present.keys[: self.stop] == NO_ID if present.free_count else np.zeros(0, np.bool_)
         self._written = 0
         self._left: list[Ids] = []
 

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl_core.model import RowPolicy
+from elasticdl_core.model import NO_ID, RowPolicy
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.store.arena import Arena
 from elasticdl_ps.store.id_map import IdMap
@@ -50,7 +50,7 @@ class RowLives:
         self._seen = np.zeros(0, np.uint32)
         if policy.eviction_updates or policy.max_rows:
             self._seen = cast("NDArray[np.uint32]", Arena(1, np.uint32).array.reshape(-1))
-            self._seen[: present.count] = np.where(present.keys[: present.count] < 0, _NEVER, version)
+            self._seen[: present.count] = np.where(present.keys[: present.count] == NO_ID, _NEVER, version)
         self._sketch = np.zeros((_LINES, counters if policy.admission > 1 else 0), np.uint8)
         self._counted = 0
         self._swept = version

@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl_core.model import RowPolicy, TableSpec
+from elasticdl_core.model import NO_ID, RowPolicy, TableSpec
 from elasticdl_ps.initializers import make_initializer
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
@@ -174,7 +174,7 @@ class EmbeddingTable:
             ids = self._map.keys[at : min(at + _BLOCK, self._map.count)]
             records = self._arena[at : at + len(ids), :width]
             if self._map.free_count:
-                ids, records = ids[ids >= 0], records[ids >= 0]
+                ids, records = ids[ids != NO_ID], records[ids != NO_ID]
             made.load(ids, np.ascontiguousarray(records))
         return made
 

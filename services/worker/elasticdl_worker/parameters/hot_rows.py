@@ -15,12 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl_core.model import NO_ID
 from elasticdl_runtime.partition import hash_ids
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
-_NONE = -1
-"""Ids are not negative."""
 
 
 @dataclass(slots=True)
@@ -109,7 +108,7 @@ class HotRows:
         if places is None:
             size = self._size
             places = self._tables[table] = _Places(
-                np.full(size, _NONE), np.full(size, _NONE), np.zeros(size, np.int64), _zeros(size, rows.shape[1])
+                np.full(size, NO_ID), np.full(size, NO_ID), np.zeros(size, np.int64), _zeros(size, rows.shape[1])
             )
         at = self._places_of(ids)
         present = places.keys[at] == ids

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from elasticdl_core.contract import Subject, refusal
 from elasticdl_core.errors import DataError, UserCodeError
+from elasticdl_core.model import NO_ID
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
 from elasticdl_worker.trainers.tensorflow.embeddings import ZEROS_NAME, CollectScope
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
@@ -81,7 +82,7 @@ class Collector:
         """Finds the rows of minibatches together, from their features.
 
         Raises:
-            DataError: an id outside the range of a closed table.
+            DataError: an id outside the range of a closed table, or the one int64 that is none.
             UserCodeError: ids that do not follow from the features alone.
         """
         self.prepare(training=training)
@@ -149,9 +150,15 @@ class Collector:
 
     def _check_range(self, table: str, ids: NDArray[np.int64]) -> None:
         limit = self._model.tables[table].input_dim
-        if limit is None or not ids.size:
+        if not ids.size:
             return
         low, high = int(ids.min()), int(ids.max())
+        if limit is None:
+            if low == NO_ID:
+                raise DataError(
+                    f"embedding {table}: {NO_ID} is the one int64 that is no id", fix="map it to another id in feed"
+                )
+            return
         if low < 0 or high >= limit:
             raise DataError(
                 f"embedding {table}: the id {low if low < 0 else high} is outside [0, {limit})",
