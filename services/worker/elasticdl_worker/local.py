@@ -253,7 +253,7 @@ class _LocalRun:
         loss = None
         if module.loss is not None:
             loss = trainer.loss_of
-        metrics = Metrics(module, loss)
+        metrics = Metrics(module, loss, trainer.model.outputs)
         shards = list(reader.create_shards())
 
         def evaluate(epoch: int) -> dict[str, Any]:

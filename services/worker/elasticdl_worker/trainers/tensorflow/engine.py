@@ -121,6 +121,8 @@ class TensorFlowEngine:
             group=spec.get_model_steps,
             local=local,
         )
+        if spec.validation_data:
+            self._evaluation_metrics()  # refuses now what would end the first evaluation
         specs = self._model.dense_specs(optimizer)
         tables = list(self._model.tables.values())
         optimizer_spec = translated.spec if translated else OptimizerSpec("sgd", {"learning_rate": 0.0})
@@ -265,7 +267,7 @@ class TensorFlowEngine:
     def _evaluation_metrics(self) -> Metrics:
         if self._metrics is None:
             loss = loss_metric(self._programs) if self._module.loss is not None else None
-            self._metrics = Metrics(self._module, loss)
+            self._metrics = Metrics(self._module, loss, self._model.outputs)
         return self._metrics
 
     def _evaluate(self, lease: LeasedTask) -> _Done:

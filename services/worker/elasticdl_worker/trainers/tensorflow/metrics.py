@@ -3,20 +3,26 @@
 The states of a set of metrics are JSON: ``{name: {"kind": ..., "sum": [...]}}``. Two states of a metric merge by
 adding the numbers of ``sum`` at equal places. ``kind`` is ``mean`` for a function, with ``[sum, count]``; it is
 ``keras`` for a Keras metric, with one flat list for each of its variables.
+
+That states add up, and that a mean of means weighed by records is the mean, is true of some metrics only: where it
+does not follow from the class it is tried on the first minibatch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from elasticdl_core.contract import Subject, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
 from elasticdl_worker.user_code import ModelModule
 
 LOSS = "loss"
+_KERAS = ("keras.", "tf_keras.")
 
 
 class Metrics:
@@ -26,14 +32,22 @@ class Metrics:
         module: the user's module.
         loss: gives the loss of ``(labels, predictions)``; it becomes the metric ``loss`` unless there is one of
             that name. None leaves it out.
+        outputs: names of the model's outputs; empty for a single one, None for a list without names.
 
     Raises:
-        UserCodeError: ``eval_metrics_fn`` is missing while there is no loss either, or gives something else than
-            functions and Keras metrics.
+        UserCodeError: ``eval_metrics_fn`` is missing while there is no loss either, gives something else than
+            functions and Keras metrics, or a metric for an output that the model does not have.
     """
 
-    def __init__(self, module: ModelModule, loss: Callable[[Any, Any], Any] | None) -> None:
+    def __init__(
+        self,
+        module: ModelModule,
+        loss: Callable[[Any, Any], Any] | None,
+        outputs: tuple[str, ...] | None = (),
+    ) -> None:
         self._module = module
+        self._outputs = outputs
+        self._tried: set[str] = set()
         self._functions: dict[str, tuple[str | None, Callable[[Any, Any], Any]]] = {}
         self._keras: dict[str, tuple[str | None, Any]] = {}
         self._sums: dict[str, tuple[float, float]] = {}
@@ -64,12 +78,17 @@ class Metrics:
             self._add(LOSS, float(self._loss(labels, predictions)) * records, records)
         for name, (output, function) in self._functions.items():
             with self._module.guard(f"the metric {name}"):
-                picked = _pick(labels, output, optional=True), _pick(predictions, output)
+                picked = self._picked(labels, predictions, output)
                 values = np.asarray(function(*picked), dtype=np.float64)
+                if values.size == 1 and records > 1:
+                    self._try_mean(name, function, picked, float(values.sum()), records)
+                    values = np.broadcast_to(values.ravel(), [records])
             self._add(name, float(values.sum()), values.size)
         for name, (output, metric) in self._keras.items():
             with self._module.guard(f"the metric {name}"):
-                metric.update_state(_pick(labels, output, optional=True), _pick(predictions, output))
+                picked = self._picked(labels, predictions, output)
+                self._try_sum(name, metric, picked)
+                metric.update_state(*picked)
 
     def state(self) -> dict[str, Any]:
         """The states as JSON data."""
@@ -107,6 +126,56 @@ class Metrics:
             return {name: float(result)}
         return {f"{name}[{place}]": float(value) for place, value in enumerate(result.ravel())}
 
+    def _try_mean(self, name: str, function: Callable[..., Any], given: Any, whole: float, records: int) -> None:
+        """Refuses a function whose number for a minibatch is not the mean over its records."""
+        if name in self._tried or not np.isfinite(whole):
+            return
+        cut = records // 2
+        halves = [_part(given, 0, cut), _part(given, cut, records)]
+        if any(half is None for half in halves):
+            return
+        first, second = (float(np.asarray(function(*half), dtype=np.float64).sum()) for half in halves)
+        mean = (first * cut + second * (records - cut)) / records
+        if not np.isfinite(mean):
+            return
+        if not np.isclose(whole, mean, rtol=1e-3, atol=1e-6):
+            shown = (
+                f"the metric {name} is {whole:.6g} on {records} records and {mean:.6g} on average on its halves: it"
+            )
+            raise refusal(Subject.METRIC, "function_of_no_mean", shown)
+        self._tried.add(name)
+
+    def _try_sum(self, name: str, metric: Any, given: Any) -> None:
+        """Refuses a metric whose state after two minibatches is not the sum of the states after each."""
+        if name in self._tried or type(metric).__module__.startswith(_KERAS):
+            return
+        before = [np.array(raw_variable(v).numpy()) for v in metric.variables]
+        states = []
+        metric.reset_state()
+        for _ in range(2):
+            metric.update_state(*given)
+            states.append([np.array(raw_variable(v).numpy(), dtype=np.float64) for v in metric.variables])
+        metric.reset_state()
+        for variable, value in zip(metric.variables, before, strict=False):
+            raw_variable(variable).assign(value)
+        for variable, once, twice in zip(metric.variables, *states, strict=True):
+            if not np.allclose(twice, 2 * once, rtol=1e-3, atol=1e-6, equal_nan=True):
+                place = np.unravel_index(np.argmax(np.abs(twice - 2 * once)), once.shape) if once.shape else ()
+                shown = (
+                    f"the metric {name} ({type(metric).__name__}): after the same minibatch twice its variable "
+                    f"{variable.name} is {twice[place]:.6g}, not twice {once[place]:.6g}; it"
+                )
+                raise refusal(Subject.METRIC, "state_that_does_not_add", shown)
+        if any(np.any(once) for once in states[0]):
+            self._tried.add(name)
+
+    def _picked(self, labels: Any, predictions: Any, output: str | None) -> tuple[Any, Any]:
+        """The labels and predictions of an output; labels need not be split by output."""
+        if output is None:
+            return labels, predictions
+        names = self._outputs or ()
+        return _pick(labels, output, names, optional=True), _pick(predictions, output, names)
+
     def _add(self, name: str, value: float, count: int) -> None:
         total, seen = self._sums[name]
         self._sums[name] = (total + value, seen + count)
@@ -124,11 +193,39 @@ class Metrics:
             else:
                 self._take(str(name), None, value)
 
+    def _check_output(self, name: str, output: str | None, metric: Any) -> None:
+        """Refuses a metric for an output that is not there, and one of Keras' for all outputs together."""
+        if output is not None and self._outputs is None:
+            raise refusal(Subject.METRIC, "output_without_name", f"the metric {name}")
+        names = self._outputs or ()
+        if output is not None and output not in names:
+            has = f"outputs {', '.join(names)}" if names else "a single output, without a name"
+            raise UserCodeError(
+                f"the metric {name} is for the output {output!r}, but the model has {has}",
+                fix="name one of these" if names else "give {name: metric} without the name of an output",
+            )
+        several = self._outputs is None or len(names) > 1
+        if (
+            output is None
+            and several
+            and type(metric).__module__.startswith(_KERAS)
+            and not inspect.isfunction(metric)
+        ):
+            raise UserCodeError(
+                f"the metric {name} takes one output, but the model has {', '.join(names) or 'several'}",
+                fix="say of which output: {output: {name: metric}}",
+            )
+
     def _take(self, name: str, output: str | None, metric: Any) -> None:
+        if isinstance(metric, str):
+            metric = _by_name(name, metric)
+        self._check_output(name, output, metric)
         if isinstance(metric, keras.metrics.Metric):
             self._keras[name] = (output, metric)
-        elif isinstance(metric, str):
-            self._keras[name] = (output, keras.metrics.get(metric))
+        elif inspect.isclass(metric) and issubclass(metric, keras.metrics.Metric):
+            raise UserCodeError(
+                f"the metric {name} is the class {metric.__name__}", fix=f"give an object: {metric.__name__}()"
+            )
         elif callable(metric):
             self._functions[name] = (output, metric)
         else:
@@ -138,15 +235,36 @@ class Metrics:
             )
 
 
-def _pick(values: Any, output: str | None, *, optional: bool = False) -> Any:
-    """One output of several, by name; labels need not be split by output."""
-    if output is None or not isinstance(values, Mapping):
+def _by_name(name: str, wanted: str) -> Any:
+    """A Keras metric or function by its name."""
+    if find(Subject.METRIC, wanted) is not None:
+        raise refusal(Subject.METRIC, wanted, f"the metric {name} is {wanted!r}, which")
+    try:
+        return keras.metrics.get(wanted)
+    except ValueError:
+        raise UserCodeError(
+            f"the metric {name} is {wanted!r}, which Keras does not know",
+            fix="give a function (labels, predictions) -> values, or a Keras metric",
+        ) from None
+
+
+def _pick(values: Any, output: str, names: Sequence[str], *, optional: bool = False) -> Any:
+    """One output of several, by name or by the place that its name has."""
+    if isinstance(values, Mapping):
+        if output in values or not optional:
+            return values[output]
         return values
-    if output not in values:
-        if optional:
-            return values
-        raise KeyError(f"the model has no output {output!r}; it has {sorted(values)}")
-    return values[output]
+    if isinstance(values, list | tuple) and len(values) == len(names):
+        return values[names.index(output)]
+    return values
+
+
+def _part(values: Any, start: int, end: int) -> Any:
+    """Some of the records of nested tensors; None if they cannot be cut."""
+    flat = tf.nest.flatten(values)
+    if any(isinstance(value, tf.SparseTensor) or not getattr(value, "shape", ()) for value in flat):
+        return None
+    return tf.nest.map_structure(lambda value: value[start:end], values)
 
 
 def to_numpy(values: Any) -> Any:

@@ -36,6 +36,7 @@ class PreparedModel:
         roots: directories whose code counts as the user's, for error messages.
 
     Attributes:
+        outputs: names of the outputs; empty for a single one, None for a list without names.
         trainable: variables that the optimizer changes, by name.
         state: the other variables (moving averages, counters, frozen weights), by name.
         merging: how what workers make of the state becomes one.
@@ -48,6 +49,7 @@ class PreparedModel:
         self.registry = registry
         self.features_spec = features_spec
         self.roots = tuple(roots)
+        self.outputs: tuple[str, ...] | None = ()
         names = _unique_names(keras_model.weights)
         trained = {id(variable) for variable in keras_model.trainable_variables}
         self.trainable: dict[str, Any] = {}
@@ -165,9 +167,11 @@ def build_model(module: ModelModule, features_spec: Any, options: BuildOptions) 
                 + ("" if is_legacy() else "; for a model of Keras 2 (tf_keras) set keras: legacy on the job"),
             )
         registry.adopt(model)
-        _trace_once(model, features_spec, module)
+        predictions = _trace_once(model, features_spec, module)
     check_model(model, training=options.training)
-    return PreparedModel(model, registry, features_spec, module.roots)
+    prepared = PreparedModel(model, registry, features_spec, module.roots)
+    prepared.outputs = _output_names(model, predictions)
+    return prepared
 
 
 def is_seed(dtype: Any, shape: Any) -> bool:
@@ -175,15 +179,24 @@ def is_seed(dtype: Any, shape: Any) -> bool:
     return dtype in (tf.uint32, tf.int64) and list(shape) == [2]
 
 
-def _trace_once(model: Any, features_spec: Any, module: ModelModule) -> None:
-    """Calls the model on placeholders, so that every layer is built and wrong shapes show at once."""
+def _output_names(model: Any, predictions: Any) -> tuple[str, ...] | None:
+    if isinstance(predictions, Mapping):
+        return tuple(str(name) for name in predictions)
+    if not isinstance(predictions, list | tuple):
+        return ()
+    names = tuple(getattr(model, "output_names", None) or ())
+    return names if len(names) == len(predictions) else None
+
+
+def _trace_once(model: Any, features_spec: Any, module: ModelModule) -> Any:
+    """Calls the model on placeholders, so that layers are built and wrong shapes show at once; gives its outputs."""
     flat = tf.nest.flatten(features_spec, expand_composites=True)
     with tf.__internal__.FuncGraph("build").as_default():
         inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in flat]
         features = tf.nest.pack_sequence_as(features_spec, inputs, expand_composites=True)
         fix = f"the features that feed gives are {describe(features_spec)}; make them what the model takes"
         with module.guard("calling the model on the features", fix), lookup.looking_up(embeddings.CollectScope()):
-            call_model(model, features, training=False)
+            return call_model(model, features, training=False)
 
 
 def call_model(model: Any, features: Any, *, training: bool) -> Any:

@@ -1,0 +1,198 @@
+"""Metrics give the same however records are divided into minibatches and over workers, or are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.local import run_local
+from elasticdl_worker.trainers.tensorflow.metrics import Metrics
+from elasticdl_worker.user_code import ModelModule
+from tests.fakes.master import FakeMaster
+from tests.fakes.parameters import MemoryParameters
+from tests.unit.worker.test_contract import BASE, FEED
+from tests.unit.worker.test_ps_training import add_training, work
+
+pytestmark = pytest.mark.unit
+LABELS = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0], np.float32)
+GUESSES = np.array([9.0, 1.0, 4.0, 0.5, 2.0, -1.0, 3.0], np.float32)
+
+
+class Largest(keras.metrics.Metric):
+    """A state that is no sum."""
+
+    def __init__(self) -> None:
+        super().__init__(name="largest")
+        self.value = self.add_variable((), "zeros", name="value")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.value.assign(tf.maximum(self.value.value, tf.reduce_max(tf.abs(y_true - y_pred))))
+
+    def result(self) -> Any:
+        return self.value
+
+
+class Last(Largest):
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.value.assign(tf.reduce_mean(y_pred))
+
+
+class Squares(Largest):
+    """A state that is one."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.value.assign_add(tf.reduce_sum(tf.square(y_pred)))
+
+
+def metrics(given: Any, outputs: tuple[str, ...] | None = ()) -> Metrics:
+    module = ModelModule(Path("net.py"), (), lambda: None, eval_metrics_fn=lambda: given)
+    return Metrics(module, None, outputs)
+
+
+def over(given: Any, *sizes: int) -> dict[str, float]:
+    """The metrics of the records, divided into minibatches of these sizes, each on a worker of its own."""
+    merged: dict[str, Any] = {}
+    one = metrics(given)
+    start = 0
+    for size in sizes:
+        one.reset()
+        one.update(tf.constant(LABELS[start : start + size]), tf.constant(GUESSES[start : start + size]), size)
+        for name, state in one.state().items():
+            sums = merged.get(name, {"sum": None})["sum"]
+            added = state["sum"] if sums is None else add(sums, state["sum"])
+            merged[name] = {**state, "sum": added}
+        start += size
+    return one.results(merged)
+
+
+def add(first: Any, second: Any) -> Any:
+    return [add(a, b) for a, b in zip(first, second, strict=True)] if isinstance(first, list) else first + second
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda labels, guesses: tf.reduce_mean(tf.square(labels - guesses)),
+        lambda labels, guesses: float(np.mean((labels.numpy() - guesses.numpy()) ** 2)),
+        lambda labels, guesses: tf.square(labels - guesses),
+        keras.losses.MeanSquaredError(),
+    ],
+    ids=["mean", "number", "values", "loss"],
+)
+def test_a_mean_is_the_same_however_records_are_divided(function: Any) -> None:
+    expected = {"mse": pytest.approx(float(np.mean((LABELS - GUESSES) ** 2)), rel=1e-5)}
+    assert over({"mse": function}, 7) == expected
+    assert over({"mse": function}, 4, 3) == expected
+    assert over({"mse": function}, 3, 3, 1) == expected
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda labels, guesses: tf.sqrt(tf.reduce_mean(tf.square(labels - guesses))),
+        lambda labels, guesses: tf.reduce_max(guesses),
+        lambda labels, guesses: tf.reduce_sum(guesses),
+    ],
+    ids=["root", "largest", "sum"],
+)
+def test_a_number_that_is_no_mean_is_refused(function: Any) -> None:
+    with pytest.raises(UserCodeError, match=r"the metric own is .* on 7 records and .* on average") as caught:
+        over({"own": function}, 7)
+    assert "one value for each record" in caught.value.fix
+
+
+@pytest.mark.parametrize("kind", [Largest, Last])
+def test_a_state_that_is_no_sum_is_refused_with_its_variable(kind: Any) -> None:
+    with pytest.raises(UserCodeError, match=rf"the metric own \({kind.__name__}\): .* its variable value") as caught:
+        over({"own": kind()}, 4, 3)
+    assert "keep sums and counts" in caught.value.fix
+
+
+def test_a_state_that_is_a_sum_is_taken_and_trying_it_leaves_no_trace() -> None:
+    expected = {"own": pytest.approx(float(np.sum(GUESSES**2)), rel=1e-6)}
+    assert over({"own": Squares()}, 7) == over({"own": Squares()}, 2, 4, 1) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "outputs", "message"),
+    [
+        ({"price": {"mae": lambda labels, guesses: guesses}}, None, "outputs have no names"),
+        ({"price": {"mae": lambda labels, guesses: guesses}}, (), "a single output, without a name"),
+        ({"prize": {"mae": lambda labels, guesses: guesses}}, ("price", "click"), "has outputs price, click"),
+        ({"auc": keras.metrics.AUC()}, ("price", "click"), "takes one output, but the model has price, click"),
+        ({"auc": keras.metrics.AUC()}, None, "takes one output, but the model has several"),
+        ({"auc": keras.metrics.AUC}, (), "is the class AUC"),
+        ({"accuracy": "accuracy"}, (), "resolves by the shapes"),
+        ({"own": "nonsense"}, (), "'nonsense', which Keras does not know"),
+        ({"own": 3}, (), "is a int"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused_before_training(given: Any, outputs: Any, message: str) -> None:
+    with pytest.raises(UserCodeError, match=message) as caught:
+        metrics(given, outputs)
+    assert caught.value.fix
+
+
+def test_names_of_keras_metrics_and_functions_work() -> None:
+    given = {"a": "mean_squared_error", "b": "MeanSquaredError", "c": keras.metrics.mean_squared_error}
+    one = metrics(given)
+    for cut in (slice(0, 4), slice(4, 7)):
+        one.update(tf.constant(LABELS[cut, None]), tf.constant(GUESSES[cut, None]), cut.stop - cut.start)
+    expected = pytest.approx(float(np.mean((LABELS - GUESSES) ** 2)), rel=1e-5)
+    assert one.results(one.state()) == {"a": expected, "b": expected, "c": expected}
+
+
+LISTS = (
+    BASE
+    + """
+def custom_model():
+    ids = keras.Input((3,), dtype="int64")
+    x = keras.layers.Rescaling(0.001)(ids)
+    return keras.Model(ids, [keras.layers.Dense(1, name="price")(x), keras.layers.Dense(1, name="click")(x)])
+
+class Nameless(Net):
+    def call(self, ids, training=False):
+        logit = super().call(ids)
+        return [logit, logit + 1.0]
+
+def loss(labels, predictions):
+    return tf.reduce_mean(tf.square(predictions[0]))
+
+def eval_metrics_fn():
+    return {"price": {"own": lambda labels, p: p[:, 0]}, "click": {"own": lambda labels, p: p[:, 0] - p[:, 0] + 2.0}}
+"""
+)
+
+
+async def test_a_list_of_named_outputs_is_evaluated_and_one_without_names_refused_before_training(
+    make_spec: Any, more_clicks: Path, tmp_path: Path
+) -> None:
+    zoo = tmp_path / "zoo"
+    zoo.mkdir()
+    (zoo / "deepfm.py").write_text(FEED)
+    (zoo / "net.py").write_text(LISTS)
+    fields = {"model_zoo": str(zoo), "validation_data": str(more_clicks), "export_formats": "", "max_steps": 2}
+    events: list[dict[str, Any]] = []
+    run_local(make_spec(model_def="net.custom_model", **fields), tmp_path / "out", events.append)
+    assert events[-1]["metrics"]["click.own"] == 2.0
+    assert np.isfinite(events[-1]["metrics"]["price.own"])
+
+    spec = make_spec(model_def="net.Nameless", **fields)
+    events.clear()
+    with pytest.raises(UserCodeError, match="whose outputs have no names") as local:
+        run_local(spec, tmp_path / "out", events.append)
+    assert not events
+    master = FakeMaster(spec, tmp_path)
+    await master.start()
+    add_training(master, spec)
+    with pytest.raises(UserCodeError) as cluster:
+        await work(master, MemoryParameters())
+    await master.stop()
+    assert not master.reports
+    assert cluster.value.message == local.value.message
