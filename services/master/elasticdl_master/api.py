@@ -18,6 +18,7 @@ from elasticdl_core.errors import (
     UnavailableError,
 )
 from elasticdl_core.json_numbers import to_json
+from elasticdl_runtime.failpoints import failpoint
 
 _DEADLINE_S = 5.0
 _BUNDLE_DEADLINE_S = 300.0
@@ -73,11 +74,15 @@ class ApiClient:
 
     async def plan(self, plan: Mapping[str, Any]) -> None:
         """Makes the plan durable; the same plan again is fine."""
+        failpoint("master.before_plan")
         await self._send("PUT", "/plan", {"epoch": self.epoch, "plan": plan})
+        failpoint("master.after_plan")
 
     async def done(self, tasks: Sequence[str], accounts: Mapping[str, Mapping[str, Any]]) -> None:
         """Makes done-marks durable, with what became of the records of some of them."""
+        failpoint("master.before_done_marks")
         await self._post("/done", tasks=list(tasks), accounts=accounts)
+        failpoint("master.after_done_marks")
 
     async def checkpoint(self, manifest: Mapping[str, Any]) -> None:
         """Commits a checkpoint."""

@@ -19,6 +19,7 @@ from elasticdl_master.parameter_servers import ServerControl
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.machine import JobMachine
+from elasticdl_runtime.failpoints import failpoint
 
 _POLL_S = 1.0
 _POLL_STARTING_S = 0.2
@@ -121,6 +122,7 @@ class ServerOperations:
         """Removes a checkpoint: first its entry, then its files."""
         if not instruction.replaced:
             await self._api.forget_checkpoint(int(instruction.manifest["version"]))
+        failpoint("master.after_entry_forgotten")
         await asyncio.to_thread(self._directory.prune, instruction.manifest)
 
     @property
@@ -150,7 +152,9 @@ class ServerOperations:
     async def _carry_out(self, instruction: do.Instruction) -> None:
         match instruction:
             case do.RestoreServers(manifest):
+                failpoint("master.before_restore")
                 version = await self._control.restore(manifest)
+                failpoint("master.after_restore")
                 await self._tell(ev.ServersRestored(manifest["directory"], version))
             case do.Pin(number):
                 version = await self._control.pin(number, one_version=self._has_rounds)
@@ -190,7 +194,9 @@ class ServerOperations:
             "records_done": save.records_done,
             "done": save.done,
         }
+        failpoint("master.after_parts_saved")
         await asyncio.to_thread(self._directory.commit, manifest)
+        failpoint("master.after_manifest_written")
         return manifest
 
     async def _commit(self, manifest: Mapping[str, Any], generation: int) -> None:
@@ -200,6 +206,7 @@ class ServerOperations:
                 raise UnavailableError("a PS was lost while the checkpoint was being committed", fix="it is repeated")
             try:
                 await self._api.checkpoint(manifest)
+                failpoint("master.after_checkpoint_committed")
                 return
             except UnavailableError:
                 await asyncio.sleep(pause)

@@ -22,6 +22,7 @@ from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.ending import Directive
 from elasticdl_master.state.machine import JobMachine
+from elasticdl_runtime.failpoints import failpoint
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
@@ -159,6 +160,7 @@ class Desk:
                 position = task.start
             outcome = await self._queue(self.queue.return_(task, token, position, result))
             if outcome is Outcome.ACCEPTED:
+                failpoint("master.after_return")
                 await self._handle(ev.TaskReturned(task, owner, str(token), position, result))
             return outcome
 
@@ -291,6 +293,8 @@ class Desk:
             return
         handed = [[Handed(self.machine.task(lease), lease) for lease in one.leases] for one in taken]
         leases = [lease for one in taken for lease in one.leases]
+        if leases:
+            failpoint("master.after_lease")
         # First what was handed out: should a report lead to a new queue, these tasks must be known to be in hands.
         if leases:
             await self._handle(ev.TasksLeased(leases))
@@ -306,6 +310,7 @@ class Desk:
         # A replay of what the mirror has not heard of: the first call was broken off between queue and machine.
         missed = outcome is Outcome.REPLAY and self.machine.holds(turn.owner, str(turn.token))
         if outcome is Outcome.ACCEPTED or missed:
+            failpoint("master.after_report")
             event = ev.TaskReported(task, turn.owner, str(turn.token), asked.result, asked.model_version)
             await self._handle(event)
         elif outcome is Outcome.LOST:
@@ -361,6 +366,7 @@ class Desk:
         return UnavailableError(f"the queue is not available: {self.broken}", fix="it is tried again")
 
     async def _rebuild(self, instruction: do.RebuildQueue) -> None:
+        failpoint("master.before_rebuild")
         await self._queue(self.queue.rebuild(instruction.contents))
 
     async def _add(self, instruction: do.AddTasks) -> None:
@@ -372,6 +378,7 @@ class Desk:
     async def _release(self, instruction: do.ReleaseOwner) -> None:
         leases = await self._queue(self.queue.release_owner(instruction.owner))
         if leases:
+            failpoint("master.after_release")
             await self._handle(ev.LeasesTaken(leases))
 
     async def _quarantine(self, instruction: do.Quarantine) -> None:

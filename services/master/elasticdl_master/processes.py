@@ -21,6 +21,7 @@ from elasticdl_master.settings import Settings
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_runtime import tokens
+from elasticdl_runtime.failpoints import failpoint
 
 _PAUSE_S = 0.5
 _LOG_DEADLINE_S = 5.0
@@ -61,7 +62,9 @@ class Processes:
             instruction = await self._wanted.get()
             while True:
                 try:
+                    failpoint("master.before_process_order")
                     await self._carry_out(instruction)
+                    failpoint("master.after_process_order")
                     break
                 except UnavailableError as error:
                     _log.warning("the launcher is away", error=error.message)

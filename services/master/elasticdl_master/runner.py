@@ -37,6 +37,7 @@ from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.status import status_of
 from elasticdl_proto.v1 import master_pb2
 from elasticdl_runtime.bundles import unpack_zoo, unpacked_zoo
+from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import EXIT_FENCED
 from elasticdl_runtime.rpc.service import listen, make_server
 
@@ -117,6 +118,7 @@ class JobRunner:
 
     async def _live(self, stack: contextlib.AsyncExitStack) -> None:
         leased = await self._lease()
+        failpoint("master.after_job_lease")
         spec = JobSpec.from_mapping(leased["spec"])
         if JobState(leased["state"]).terminal:
             self._end(0)
@@ -139,6 +141,7 @@ class JobRunner:
         except ElasticDLError as error:
             problem = error
         contents = await self._patiently("the task queue", queue.load, "queue")
+        failpoint("master.after_queue_load")
         processes = await self._patiently("the launcher", self._processes.present, "launcher")
         setup = self._setup(leased, spec, contents, processes, initial, zoo)
         await self._serve(stack, setup, queue, zoo, problem)
@@ -233,7 +236,9 @@ class JobRunner:
         self.machine = machine
         address = listen(server, settings.listen)
         stack.push_async_callback(server.stop, _SERVER_GRACE_S)
+        failpoint("master.before_serving")
         await server.start()
+        failpoint("master.after_serving")
         _log.info("serving", address=address, epoch=setup.epoch, state=str(setup.state))
         self._spawn("processes", self._processes.run())
         self._spawn("news of processes", self._processes.watch())
@@ -315,6 +320,7 @@ class JobRunner:
                     continue
                 pieces = list_shards(machine.data_of(purpose), spec.records_per_task, spec.data_reader_params)
                 async for piece in pieces:
+                    failpoint("master.after_listing")
                     await self._desk.tell(ev.ShardsListed(purpose, piece.shards, piece.last, piece.damaged))
         except FencedError:
             raise
@@ -374,10 +380,13 @@ class JobRunner:
         if instruction.to is not JobState.RUNNING:
             # The last word on progress comes before the state after which nobody listens.
             await self._api.heartbeat(status_of(self._desk.machine, self._trouble()), self._outbox.take_losses())
+        failpoint("master.before_state")
         await self._api.state(str(instruction.to), instruction.reason, detail)
+        failpoint("master.after_state")
 
     async def _finish(self) -> None:
         await self._outbox.flushed()
+        failpoint("master.before_queue_discard")
         with contextlib.suppress(UnavailableError):
             await self._desk.queue.discard()
         self._end(0)

@@ -29,6 +29,7 @@ from elasticdl_runtime.checkpoint_files import (
     open_parts,
     table_specs_of,
 )
+from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.partition import DenseSlice, place_dense, ps_of_ids
 
 
@@ -52,6 +53,7 @@ def save_partition(
         ElasticDLError: the disk is full or cannot be written.
     """
     snapshot = snapshot or partition.snapshot()
+    failpoint("ps.after_snapshot")
     try:
         header = _header(snapshot, index, num_ps)
         with PartWriter(Path(directory), f"ps-{index:05d}-of-{num_ps:05d}.ckpt", header) as writer:

@@ -18,6 +18,7 @@ from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.servicer import ParameterServer
 from elasticdl_ps.store.partition import Partition
 from elasticdl_ps.store.table import EmbeddingTable
+from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_runtime.rpc.service import listen, make_server
@@ -57,6 +58,7 @@ async def serve(stop: asyncio.Event, environment: Environment) -> int:
     servicer = ParameterServer(Partition(kernels), index, num_ps)
     server = make_server(ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"], servicer, authenticate)
     address = listen(server, environment.text("ELASTICDL_LISTEN"))
+    failpoint("ps.before_serving")
     await server.start()
     _log.info("serving", address=address, num_ps=num_ps)
     await stop.wait()

@@ -34,6 +34,7 @@ from elasticdl_runtime.convert.parameters import (
     table_from_message,
     table_to_json,
 )
+from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.tokens import Claims
 
 _log = structlog.get_logger(__name__)
@@ -205,10 +206,12 @@ class ParameterServer:
         cut, self._cut = (self._cut, None) if request.cut else (None, self._cut)
         if request.cut and cut is None:
             raise ConflictError("there is no cut to write", fix="cut all parameter servers again")
+        failpoint("ps.before_save")
         version, header, file = await self._threads.save(
             lambda: save_partition(self._partition, request.directory, self._index, self._num_ps, cut),
         )
         _log.info("saved", directory=request.directory, file=file.name, bytes=file.size, version=version)
+        failpoint("ps.after_save")
         saved = ps_pb2.SavedFile(name=file.name, size=file.size, sha256=file.sha256)
         return ps_pb2.SaveResponse(version=version, files=[saved], model=_model_json(header))
 
@@ -220,7 +223,9 @@ class ParameterServer:
         loaded = await self._threads.save(
             lambda: load_partition(self._partition.kernels, request.directory, files, self._index, self._num_ps),
         )
+        failpoint("ps.after_load")
         await self._threads.write(lambda: self._become(loaded))
+        failpoint("ps.after_restore")
         self._training.look()
         _log.info("restored", directory=request.directory, rows=self._partition.rows, version=self._partition.version)
         return ps_pb2.RestoreResponse(version=self._partition.version, rows=self._partition.rows)
@@ -239,6 +244,7 @@ class ParameterServer:
         if initialised:
             warm_up_updates(self._partition)
             _log.info("initialised", dense=len(request.dense), tables=len(tables))
+            failpoint("ps.after_model_pushed")
         if initialised or self._partition.mode != mode:
             self._training.updates.rounds.reset()
         self._training.forget_forms()

@@ -11,6 +11,7 @@ from elasticdl_ps.forms import Forms, PushMessage
 from elasticdl_ps.rounds import Answer, Incarnations, Member, Round, Rounds
 from elasticdl_ps.store.merging import Changes
 from elasticdl_ps.store.partition import Partition
+from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.tokens import Claims
 
 
@@ -104,7 +105,9 @@ class Updates:
         staleness = partition.version - request.version
         if partition.mode.lr_staleness_modulation and staleness > 1:
             rate = (partition.optimizer.learning_rate if rate is None else rate) / staleness
+        failpoint("ps.before_apply")
         answer = Answer(True, partition.apply([changes], rate))
+        failpoint("ps.after_apply")
         self.made += 1
         self._answers[request.worker] = (request.sequence, answer)
         return answer

@@ -12,6 +12,7 @@ from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.ports.launcher import CapacityInfo, Launcher
 from elasticdl_core.scheduling import Plan, Policy, ReasonCode
 from elasticdl_core.scheduling.pacing import paced
+from elasticdl_runtime.failpoints import failpoint
 from elasticdl_scheduler.database import Database, first_of
 from elasticdl_scheduler.leadership import Leadership
 from elasticdl_scheduler.store import PRUNED_AT_ONCE, Pass, SchedulerStore
@@ -151,6 +152,7 @@ class Scheduler:
         capacity = await self._capacity()
         started = time.monotonic()
         present = await self._store.read(capacity)
+        failpoint("scheduler.after_read")
         snapshot = present.snapshot
         plan: Plan = paced(snapshot, self._policy.plan(snapshot))
         changes = await self._store.write(epoch, present, plan)

@@ -10,6 +10,7 @@ from typing import Any
 from elasticdl_core.ports.launcher import CapacityInfo
 from elasticdl_core.scheduling import Allocation, Plan, Quota, Snapshot
 from elasticdl_runtime import scheduling
+from elasticdl_runtime.failpoints import failpoint
 from elasticdl_scheduler.database import Database
 from elasticdl_scheduler.leadership import NAME, Leadership
 
@@ -120,6 +121,8 @@ class SchedulerStore:
                 told[job_id] = _signature(allocation)
             if changes:
                 await self._log(connection, epoch, present.snapshot, plan, changes)
+            failpoint("scheduler.before_plan_commit")
+        failpoint("scheduler.after_plan_commit")
         self._told = {job_id: self._told[job_id] for job_id in self._told if job_id in plan.allocations} | told
         return len(changes)
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import structlog
 
 from elasticdl_core.errors import DataError, UserCodeError
+from elasticdl_runtime.failpoints import failpoint
 from elasticdl_worker.accounts import Account, Intake
 from elasticdl_worker.master_client import LeasedTask
 from elasticdl_worker.session import Session
@@ -161,6 +162,7 @@ class TaskLoop:
         phase = "compiling" if self._on_first_step is not None else "training"
         self._session.progress.phase("draining" if self._session.drain.is_set() else phase)
         self._engine.train(what)
+        failpoint("worker.after_step")
         if self._on_first_step is not None:
             self._on_first_step()
             self._on_first_step = None
@@ -173,12 +175,16 @@ class TaskLoop:
     def _complete(self, lease: LeasedTask, intake: Intake) -> None:
         shard = lease.task.shard
         account = self._engine.account(lease, intake)
+        failpoint("worker.before_trace")
         self._traces.append(lease.task, lease.token, shard.start, shard.end)
+        failpoint("worker.after_trace")
         self._session.report(lease, shard.records, None, self._engine.version, account)
 
     def _do(self, lease: LeasedTask) -> None:
         self._engine.settle()
+        failpoint("worker.before_other_task")
         records, result, account = self._engine.do(lease)
+        failpoint("worker.after_other_task")
         if self._session.is_lost(lease):
             return
         if records:
@@ -228,6 +234,7 @@ class TaskLoop:
             position = min(shard.start + self._done, shard.end) if self._engine.ordered else shard.start
             if position > shard.start:
                 self._traces.append(current.task, current.token, shard.start, position)
+            failpoint("worker.before_give_back")
             self._session.give_back(current, position, self._engine.account(current))
         for lease in held:
             if lease is not current and not self._session.is_lost(lease):

@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 
 from elasticdl_core.errors import ElasticDLError, UnavailableError
+from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_runtime.settings import Environment
@@ -73,6 +74,7 @@ async def _serve(environment: Environment, stop: asyncio.Event, start_up: StartU
     async with contextlib.AsyncExitStack() as stack:
         master = MasterClient(environment.text("ELASTICDL_MASTER"), token)
         stack.push_async_callback(master.close)
+        failpoint("worker.before_register")
         try:
             welcome = await _until(stop, master.register(index, incarnation, os.getpid()))
         except UnavailableError as error:
@@ -80,6 +82,7 @@ async def _serve(environment: Environment, stop: asyncio.Event, start_up: StartU
             return EXIT_UNREACHABLE
         if welcome is None:
             return 0
+        failpoint("worker.after_register")
         start_up.done("register")
         session = Session(master, heartbeat_s=welcome.heartbeat_s, ps_generation=welcome.ps_generation)
         holder.append(session)

@@ -14,6 +14,7 @@ import structlog
 
 from elasticdl_core.errors import DataError, ElasticDLError, UnavailableError, UserCodeError
 from elasticdl_core.task import Shard
+from elasticdl_runtime.failpoints import failpoint
 from elasticdl_worker.accounts import Account
 from elasticdl_worker.handover import Handover
 from elasticdl_worker.losses import NotFiniteError
@@ -200,6 +201,7 @@ class Session:
                 lease = self._take()
                 answer = Answer("continue") if lease is not None else await self._master.lease()
             if lease is None and answer.tasks:
+                failpoint("worker.after_lease")
                 lease = answer.tasks[0]
                 self.progress.hold(lease.token, lease.task.shard.start)
             if lease is not None:
@@ -247,6 +249,7 @@ class Session:
                         self._wake.set()
             else:
                 accepted, _ = await self._master.report(lease, done)
+            failpoint("worker.after_report")
             if not accepted:
                 _log.warning("a lease was lost before its report", task=str(lease.task.id))
         except ElasticDLError as error:

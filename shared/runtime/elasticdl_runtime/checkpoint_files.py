@@ -43,6 +43,7 @@ from elasticdl_runtime.convert.parameters import (
     table_from_json,
     table_to_json,
 )
+from elasticdl_runtime.failpoints import failpoint
 
 _MAGIC = b"EDLCKPT1"
 _FRONT = struct.Struct("<8sQI")
@@ -234,6 +235,7 @@ class PartWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+        failpoint("ps.before_rename")
         self._temporary.rename(self._path)
         descriptor = os.open(self._directory, os.O_RDONLY)
         try:

@@ -8,6 +8,7 @@ from elasticdl_api import telemetry
 from elasticdl_api.store.intents import IntentStore
 from elasticdl_core.errors import ConflictError, ElasticDLError, UnavailableError
 from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessSpec
+from elasticdl_runtime.failpoints import failpoint
 
 REFUSED = "refused: "
 POSTPONE_S = 1.0
@@ -53,7 +54,9 @@ class Relay:
 
     async def _launch(self, process: ProcessId) -> str:
         try:
+            failpoint("api.before_intent")
             await self._launcher.launch(ProcessSpec(process))
+            failpoint("api.after_intent")
         except (UnavailableError, ConflictError):
             raise
         except ElasticDLError as error:

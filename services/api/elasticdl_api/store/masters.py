@@ -24,6 +24,7 @@ from elasticdl_api.store.records import ACTIVE, JobRecord
 from elasticdl_core.errors import ConflictError, FencedError
 from elasticdl_core.job import LEGAL_TRANSITIONS, JobState
 from elasticdl_core.task import TaskId, TaskType
+from elasticdl_runtime.failpoints import failpoint
 
 LEASE_S = 8
 _EXPIRY = text(f"now() + interval '{LEASE_S} seconds'")
@@ -167,6 +168,7 @@ class MasterStore:
                     "traceback": str(detail.get("traceback") or ""),
                 }
             await transition(connection, job_id, [job.state], target, reason, extra)
+            failpoint("api.before_state_commit")
             return target
 
     async def events(self, job_id: str, epoch: int, events: Iterable[Mapping[str, Any]]) -> None:
@@ -215,7 +217,9 @@ class MasterStore:
             for task, account in accounts.items():
                 mark = (t.done_marks.c.job_id == job_id) & (t.done_marks.c.task == task)
                 await connection.execute(update(t.done_marks).where(mark).values(account=dict(account) or null()))
-            return new
+            failpoint("api.before_done_commit")
+        failpoint("api.after_done_commit")
+        return new
 
     async def checkpoint(self, job_id: str, epoch: int, *, version: int, manifest: Mapping[str, Any]) -> None:
         """Commits a checkpoint: from now on it exists."""
@@ -225,6 +229,7 @@ class MasterStore:
             await _locked(connection, job_id, epoch)
             await connection.execute(row.on_conflict_do_update(index_elements=["job_id", "version"], set_=changes))
             await _event(connection, job_id, "checkpoint", f"checkpoint of version {version}", {"version": version})
+            failpoint("api.before_checkpoint_commit")
 
     async def forget_checkpoint(self, job_id: str, epoch: int, *, version: int) -> None:
         """Removes a checkpoint's manifest."""

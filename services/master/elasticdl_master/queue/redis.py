@@ -30,6 +30,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.task import Lease, LeaseToken, TaskId
 from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, Taken, Turn, split
+from elasticdl_runtime.failpoints import failpoint
 
 _CHUNK = 2_000
 """Values sent with one script call; keeps each under a few milliseconds."""
@@ -85,6 +86,7 @@ class RedisQueue:
     async def rebuild(self, contents: Contents) -> None:
         """See the port."""
         await self._run("clear")
+        failpoint("master.queue_cleared")
         await self._fill("todo", (str(task) for task in contents.todo))
         await self._fill(
             "doing",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from elasticdl_core.ports.launcher import ProcessSpec, Role
-from elasticdl_runtime import tokens
+from elasticdl_runtime import failpoints, tokens
 from elasticdl_runtime.launch.process.layout import Layout, agent_address, process_address
 
 _INHERITED = frozenset(
@@ -35,7 +35,7 @@ _INHERITED = frozenset(
         "TF_CPP_MIN_LOG_LEVEL",
         "TF_ENABLE_ONEDNN_OPTS",
         "TF_FORCE_GPU_ALLOW_GROWTH",
-        "ELASTICDL_FAILPOINTS",
+        failpoints.VARIABLE,
         "ELASTICDL_LOG_FORMAT",
         "ELASTICDL_LOG_LEVEL",
         "ELASTICDL_RECOVERY_S",
@@ -91,7 +91,8 @@ def process_environment(
     process = spec.id
     environment = common_environment(variables)
     environment["TMPDIR"] = str(layout.job_run_dir(process.job_id) / "tmp")
-    environment.update(spec.environment)
+    # Failpoints are the cluster's to set: nobody who asks for a launch can.
+    environment.update({name: value for name, value in spec.environment.items() if name != failpoints.VARIABLE})
     environment.update(
         {
             "ELASTICDL_JOB_ID": process.job_id,

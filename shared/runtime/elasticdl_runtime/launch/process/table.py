@@ -23,6 +23,7 @@ from elasticdl_core.ports.launcher import (
     ProcessStatus,
     Role,
 )
+from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.launch.process import memory
 from elasticdl_runtime.launch.process.child import Child, Command
 from elasticdl_runtime.launch.process.environment import Endpoints, process_environment
@@ -130,6 +131,7 @@ class ProcessTable:
         entry = _Entry(spec, ProcessStatus(spec.id, ProcessState.PENDING))
         self._entries[spec.id] = entry
         self._changed(entry)
+        failpoint("agent.after_accepted")
         self._advance()
 
     def terminate(self, process: ProcessId, *, grace_s: float, reason: str = "terminated") -> None:
@@ -271,6 +273,7 @@ class ProcessTable:
         killed_before = memory.oom_kills()
         try:
             self._layout.prepare(entry.spec.id)
+            failpoint("agent.before_start")
             zygote = self._zygotes.get(entry.spec.id.role)
             entry.child = child = await Child.start(self._command(entry.spec), zygote.spawn if zygote else None)
         except (OSError, ElasticDLError) as error:
@@ -279,6 +282,7 @@ class ProcessTable:
             self._end(entry, _CANNOT_START)
             self._advance()
             return
+        failpoint("agent.after_start")
         entry.status = replace(entry.status, state=ProcessState.RUNNING, pid=child.pid)
         self._changed(entry)
         if entry.stop_at is not None:
@@ -330,6 +334,7 @@ class ProcessTable:
         entry.stopping = asyncio.get_running_loop().call_at(entry.stop_at, entry.child.kill)
 
     def _end(self, entry: _Entry, code: int) -> None:
+        failpoint("agent.before_exit_told")
         if entry.stopping is not None:
             entry.stopping.cancel()
         entry.status = ProcessStatus(entry.spec.id, ProcessState.EXITED, code, entry.stop_reason)

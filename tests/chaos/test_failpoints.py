@@ -1,0 +1,60 @@
+"""Processes die at the instants that matter, under a running job: it succeeds and no record is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elasticdl_runtime.failpoints import FAILPOINTS, arm
+from tests.chaos.counting import CountingJob, counting_job, until
+from tests.chaos.faults import kill, nothing_left, replaced
+from tests.e2e.local_cluster import Cluster
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+SAMPLE = (
+    "master.after_report",
+    "ps.after_apply",
+    "worker.after_trace",
+    "api.after_done_commit",
+    "master.after_manifest_written",
+)
+
+
+def test_one_job_outlives_deaths_at_bad_instants(cluster: Cluster, armory: Path) -> None:
+    with counting_job(cluster, "instants", epochs=20) as job:
+        for name in SAMPLE:
+            job.trains()
+            fired = arm(armory, name, "kill")
+            until(fired.exists, f"a process dies at {name}")
+            assert job.running(), f"void: the job was nearly over when {name} was reached"
+        job.trains()
+        job.finish()
+        job.nothing_lost(most_again=job.in_flight(2 * len(SAMPLE)))
+        nothing_left(job)
+
+
+def shake(job: CountingJob, fired: Path) -> None:
+    """Takes a job through what leads to the rarer failpoints, until the armed one was reached."""
+    job.trains_on_after_a_checkpoint()
+    if not fired.exists():
+        replaced(job, kill(job, "ps"))
+        job.trains()
+    if not fired.exists():
+        with job.cluster.client() as client:
+            client.scale(job.id, min_workers=1, max_workers=1)
+            until(lambda: len(client.get(job.id)["status"]["workers"]) == 1, "a worker leaves")
+            client.scale(job.id, min_workers=job.workers, max_workers=job.workers)
+        job.trains()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAILPOINTS)
+def test_a_job_outlives_a_death_at_each_failpoint(cluster: Cluster, armory: Path, name: str) -> None:
+    fired = arm(armory, name, "kill")
+    with counting_job(cluster, name.replace(".", "-").replace("_", "-"), epochs=10) as job:
+        shake(job, fired)
+        job.finish()
+        assert fired.exists(), f"void: nothing came by {name}"
+        job.nothing_lost(most_again=job.in_flight(4))
+        nothing_left(job)
