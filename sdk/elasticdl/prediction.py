@@ -16,6 +16,7 @@ class BasePredictionOutputsProcessor(abc.ABC):
         The same records may come again after a worker was lost, so writing should be idempotent.
 
         Args:
-            predictions: numpy array, or nested structure of arrays, whose first dimension is the minibatch.
+            predictions: numpy array, or dict of arrays by output, whose first dimension is the minibatch. An array
+                has a method ``numpy()``, as a tensor has, that gives the plain array.
             worker_id: index of the worker.
         """

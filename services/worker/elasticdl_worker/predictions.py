@@ -11,10 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elasticdl.data import ShardLike
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.user_code import ModelModule
+
+
+class Outputs(NDArray[Any]):
+    """An output of the model as an array, which modules written for tensors can ask for the array."""
+
+    def numpy(self) -> NDArray[Any]:
+        """The plain array."""
+        return np.asarray(self)
 
 
 class PredictionSink:
@@ -68,7 +77,7 @@ class PredictionSink:
         return found
 
     def _process(self, predictions: Any) -> None:
-        arrays = _named(predictions)
+        arrays = {name: value.view(Outputs) for name, value in _named(predictions).items()}
         value = arrays["predictions"] if arrays.keys() == {"predictions"} else arrays
         with self._module.guard("PredictionOutputsProcessor.process"):
             self._processor.process(value, self._worker_index)

@@ -26,6 +26,7 @@ from elasticdl_core.job import JobSpec
 from elasticdl_worker.fixes import fix_of
 from elasticdl_worker.zoo_path import make_importable, refuse_hidden
 
+_IN_GRAPH = re.compile(r"\n([^\n]+)\n\t \[\[\{\{node ([^}]+)\}\}")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _DEFAULTS = {
     "loss": "def loss(labels, predictions): ... returning a scalar",
@@ -190,6 +191,9 @@ def _user_frames(tb: TracebackType | None, roots: Sequence[Path]) -> list[traceb
 
 def _first_lines(error: Exception, limit: int = 1200) -> str:
     text = _COLOURS.sub("", str(error)).strip() or "(no message)"
+    # TensorFlow says where each operation of a graph was made, dozens of lines, before it says what is wrong.
+    if found := _IN_GRAPH.search(text):
+        text = f"{found[1]} [operation {found[2]}]"
     return text if len(text) <= limit else text[:limit] + " ..."
 
 

@@ -40,6 +40,11 @@ def main() -> None:
     ids = np.arange(12).reshape(4, 3)
     split = JobSpec.from_mapping(base.to_mapping() | {"embedding_threshold_bytes": 0})
     tables = asyncio.run(on_servers(split, root)).rows
+    original = {}
+    for name in ("custom_model", "closed"):
+        spec = JobSpec.from_mapping(split.to_mapping() | {"model_def": f"original.{name}"})
+        run_local(spec, root / name, events.append)
+        original[name] = sorted(len(rows) for rows in asyncio.run(on_servers(spec, root)).rows.values())
     print(
         json.dumps(
             {
@@ -49,6 +54,7 @@ def main() -> None:
                     for v in model.weights
                 ),
                 "served": float(np.abs(model(ids).numpy() - served.serve(ids).numpy()).max()),
+                "original": original,
                 "tables": {name: len(rows) for name, rows in tables.items()},
             }
         )

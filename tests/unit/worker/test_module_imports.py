@@ -185,3 +185,67 @@ def test_common_mistakes_have_their_fix(text: str, fix: str, make_spec: Any, tmp
     with pytest.raises(UserCodeError) as caught:
         run_local(make_spec(model_zoo=str(zoo), model_def="net.Net"), tmp_path / "out", lambda event: None)
     assert fix in caught.value.fix
+
+
+IMAGES = """
+def custom_model():
+    return keras.Sequential([keras.Input((2, 2, 1)), keras.layers.Flatten(), keras.layers.Dense(1)])
+
+def feed(dataset, mode, metadata):
+    def parse(columns):
+        pixels = tf.cast(tf.reshape(tf.strings.to_number(columns[:1], tf.int32), (1, 1, 1)), tf.uint8)
+        image = tf.io.decode_png(tf.io.encode_png(tf.tile(pixels, (2, 2, 1))), channels=1)
+        return tf.cast(tf.reshape(image, (2, 2, 1)), tf.float32), tf.strings.to_number(columns[0])
+    return dataset.map(parse)
+"""
+WORDS = """
+def custom_model():
+    words = keras.Input((3,), dtype="string")
+    places = keras.layers.StringLookup()(words)
+    return keras.Model(words, keras.layers.Dense(1)(keras.ops.cast(places, "float32")))
+
+def feed(dataset, mode, metadata):
+    return dataset.map(lambda columns: (columns[1:], tf.strings.to_number(columns[0])))
+"""
+
+
+def test_what_tensorflow_cannot_vectorize_is_not_printed(
+    make_spec: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    zoo = write(tmp_path / "zoo", net=BASE + IMAGES)
+    events: list[dict[str, Any]] = []
+    spec = make_spec(model_zoo=str(zoo), model_def="net.custom_model", max_steps=2, export_formats="")
+    run_local(spec, tmp_path / "out", events.append)
+    assert events[-1]["steps"] == 2
+    printed = capfd.readouterr()
+    assert "pfor" not in printed.out + printed.err + caplog.text
+
+
+def test_a_layer_without_its_vocabulary_is_named_with_the_fix(make_spec: Any, tmp_path: Path) -> None:
+    zoo = write(tmp_path / "zoo", net=BASE + WORDS)
+    spec = make_spec(model_zoo=str(zoo), model_def="net.custom_model", max_steps=2, export_formats="")
+    with pytest.raises(UserCodeError) as caught:
+        run_local(spec, tmp_path / "out", lambda event: None)
+    assert "Table not initialized" in caught.value.message
+    assert "string_lookup" in caught.value.message
+    assert "Detected at node" not in caught.value.message
+    assert "give the layer its vocabulary" in caught.value.fix
+
+
+def test_a_processor_may_take_predictions_for_tensors(tmp_path: Path) -> None:
+    from elasticdl.data import Shard
+    from elasticdl_worker.predictions import PredictionSink
+    from elasticdl_worker.user_code import ModelModule
+
+    taken: list[Any] = []
+
+    class Processor:
+        def process(self, predictions: Any, worker_id: int) -> None:
+            values = predictions["a"] if isinstance(predictions, dict) else predictions
+            taken.append((values.numpy().tolist(), (np.asarray(values) * 2).tolist(), worker_id))
+
+    module = ModelModule(Path("net.py"), (), lambda: None, prediction_outputs_processor=Processor)
+    with PredictionSink(module, tmp_path, 3).task(Shard("x", 0, 2)) as write_one:
+        write_one(tf.constant([1.0, 2.0]))
+        write_one({"a": np.array([3.0]), "b": np.array([4.0])})
+    assert taken == [([1.0, 2.0], [2.0, 4.0], 3), ([3.0], [6.0], 3)]

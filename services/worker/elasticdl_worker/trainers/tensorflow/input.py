@@ -25,7 +25,7 @@ from elasticdl_worker.accounts import Intake
 from elasticdl_worker.shuffled import read_batches, require_all
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
 from elasticdl_worker.trainers.tensorflow.framework import tf
-from elasticdl_worker.trainers.tensorflow.vectorize import Chain, chain_of, same, vectorized
+from elasticdl_worker.trainers.tensorflow.vectorize import Chain, chain_of, quietly, same, vectorized
 from elasticdl_worker.user_code import ModelModule, guarded
 
 _CHUNK_RECORDS = 512
@@ -214,7 +214,8 @@ class InputPipeline:
         self._chain = self._reading = None
         self._shard = Shard(shard.name, shard.start, min(shard.start + _COMPARED_RECORDS, shard.end))
         try:
-            whole = Compiled(vectorized(chain), (self._chunk_spec,))
+            with quietly():
+                whole = Compiled(vectorized(chain), (self._chunk_spec,))
             if not same(whole(next(self._raw(_COMPARED_RECORDS))), next(iter(chain.mapped.batch(_COMPARED_RECORDS)))):
                 return
         except Exception as error:

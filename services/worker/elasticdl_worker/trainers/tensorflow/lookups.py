@@ -127,6 +127,9 @@ class Collector:
         flat = tf.nest.flatten(self._model.features_spec, expand_composites=True)
 
         def trace(*tensors: Any) -> list[Any]:
+            # Keras 2 knows graphs of this kind by their name, and makes layers of version 1 in them; with the first
+            # one that a user's `call` makes it turns the classes of all others as well.
+            tf.compat.v1.get_default_graph().name = "collect"
             features = tf.nest.pack_sequence_as(self._model.features_spec, list(tensors), expand_composites=True)
             self._call(features, scope, training=training)
             for calls in scope.ids.values():

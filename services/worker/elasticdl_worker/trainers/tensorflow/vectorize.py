@@ -7,7 +7,9 @@ record by record as ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +96,18 @@ def vectorized(chain: Chain) -> Callable[..., Any]:
         return tf.nest.pack_sequence_as(chain.mapped.element_spec, shaped)
 
     return minibatch
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Keeps TensorFlow from printing the graph of what it cannot vectorize, hundreds of lines; it raises as well."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def same(first: Any, second: Any) -> bool:
