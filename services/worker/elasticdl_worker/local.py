@@ -285,7 +285,8 @@ class _LocalRun:
         if not formats:
             return []
         open_tables = {name: table.ids_and_rows() for name, table in trainer.tables.tables.items()}
-        return export_model(trainer.model, output, formats, open_tables)
+        specs = {name: table.spec for name, table in trainer.tables.tables.items()}
+        return export_model(trainer.model, output, formats, open_tables, specs)
 
     def _said(self) -> dict[str, Any]:
         """What was passed over, for the report at the end."""

@@ -62,7 +62,7 @@ async def test_a_repeated_push_is_one_sighting(start_servers: Any) -> None:
     client = servers.client()
     await ensure(client, RowPolicy(admission=2))
     gradients = Gradients(rows={"t": (np.array([1]), np.ones((1, 4), np.float32))})
-    frames = client._frames.make(gradients, client._stamp(0, 0.0))
+    frames = client._frames.make(gradients, client._stamp(0, None))
     for _ in range(3):
         await servers.raw()[0].call("PushGradients", frames[0], deadline_s=5)
     assert (await tables(servers))[0].refused == 1

@@ -9,10 +9,10 @@ import pytest
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import InitializerSpec, OptimizerSpec, TableSpec
-from elasticdl_ps.initializers import INITIALIZER_NAMES, make_initializer
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.table import EmbeddingTable
+from elasticdl_runtime.initializers import INITIALIZER_NAMES, make_initializer
 
 pytestmark = pytest.mark.unit
 

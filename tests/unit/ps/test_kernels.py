@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import NO_ID
-from elasticdl_ps.kernels import codes, compiled_rows, compiled_updates, load_kernels
+from elasticdl_ps.kernels import compiled_rows, compiled_updates, load_kernels
 from elasticdl_ps.kernels.lines import NONE_GROWN, make_map
+from elasticdl_runtime import initializers
 
 pytestmark = pytest.mark.unit
 
@@ -148,7 +149,9 @@ def test_non_finite_numbers_are_found_wherever_they_are(bad: float) -> None:
             assert not kernels.all_finite(values.view(np.uint32))
 
 
-@pytest.mark.parametrize("kind", [codes.UNIFORM, codes.NORMAL, codes.TRUNCATED_NORMAL, codes.CONSTANT])
+@pytest.mark.parametrize(
+    "kind", [initializers.UNIFORM, initializers.NORMAL, initializers.TRUNCATED_NORMAL, initializers.CONSTANT]
+)
 def test_first_values_are_the_same(kind: int) -> None:
     keys = np.array([0, 1, -5, 2**62, 123456789])
     results = []

@@ -14,11 +14,10 @@ import math
 import numpy as np
 from numba import njit
 
-from elasticdl_ps.kernels.codes import CONSTANT, NORMAL, TRUNCATED_NORMAL
 from elasticdl_ps.kernels.compiled_rows import hash_id
+from elasticdl_runtime.initializers import ATTEMPT, CONSTANT, GOLDEN, NORMAL, TRUNCATED_NORMAL
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_ATTEMPT = np.uint64(0xD1B54A32D192ED03)
+_GOLDEN, _ATTEMPT = np.uint64(GOLDEN), np.uint64(ATTEMPT)
 _S11, _S32 = np.uint64(11), np.uint64(32)
 _U32 = np.uint64(0xFFFFFFFF)
 _2_53 = 1.0 / (1 << 53)

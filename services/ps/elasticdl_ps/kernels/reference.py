@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl_core.model import NO_ID
-from elasticdl_ps.kernels.codes import CONSTANT, NORMAL, TRUNCATED_NORMAL
 from elasticdl_ps.kernels.lines import AFTER, BEFORE, GROWN_FROM, SLOTS, WORDS
+from elasticdl_runtime.initializers import initial_values as initial_values
 from elasticdl_runtime.partition import hash_ids
 
 Ids = NDArray[np.int64]
@@ -24,8 +24,6 @@ Floats = NDArray[np.float32]
 
 _U32 = np.uint64(0xFFFFFFFF)
 _S32 = np.uint64(32)
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_ATTEMPT = np.uint64(0xD1B54A32D192ED03)
 
 
 def find(table: Map, shape: Shape, keys: Ids, query: Ids, out: Ids) -> int:
@@ -157,24 +155,6 @@ def initialise(
         arena[start:stop, (index + 1) * dim : (index + 2) * dim] = value
 
 
-def initial_values(out: Floats, ids: Ids, dim: int, kind: int, a: float, b: float, seed: int) -> None:
-    """See ``compiled_initial.initial_values``."""
-    if kind == CONSTANT:
-        out[:, :dim] = np.float32(a)
-        return
-    salt = _hash(np.array([seed]).astype(np.uint64) + _GOLDEN)
-    stream = _hash(ids.astype(np.uint64) + salt)
-    counters = stream[:, None] + np.arange(1, dim + 1, dtype=np.uint64) * _GOLDEN
-    if kind in (NORMAL, TRUNCATED_NORMAL):
-        numbers = _normal(_hash(counters))
-        while kind == TRUNCATED_NORMAL and (far := np.abs(numbers) > 2.0).any():
-            counters[far] += _ATTEMPT
-            numbers[far] = _normal(_hash(counters[far]))
-        out[:, :dim] = a + b * numbers
-    else:
-        out[:, :dim] = a + (b - a) * ((_hash(counters) >> np.uint64(11)) * (1.0 / (1 << 53)))
-
-
 def sgd(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
     """See ``compiled_updates.sgd``."""
     w, _, g, lr = _begin(arena, rows, grads, h)
@@ -263,17 +243,6 @@ def ftrl(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
     before, after = (np.sqrt(a), np.sqrt(total)) if power == 0.5 else (a**power, total**power)
     z = z + ((g + shrinkage * w) - (after - before) / lr * w)
     _store(arena, rows, (np.clip(z, -l1, l1) - z) / (after / lr + l2), total, z)
-
-
-def _hash(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    return hash_ids(values.view(np.int64))
-
-
-def _normal(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
-    first = ((bits >> _S32).astype(np.float64) + 0.5) / (1 << 32)
-    second = (bits & _U32).astype(np.float64) / (1 << 32)
-    result: NDArray[np.float64] = np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * np.pi * second)
-    return result
 
 
 def _begin(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> tuple[Floats, list[Floats], Floats, Any]:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl_core.model import NO_ID, RowPolicy, TableSpec
-from elasticdl_ps.initializers import make_initializer
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.arena import Arena
@@ -17,6 +16,7 @@ from elasticdl_ps.store.id_map import IdMap
 from elasticdl_ps.store.overlay import Overlay
 from elasticdl_ps.store.row_lives import RowLives
 from elasticdl_ps.store.turns import Turns
+from elasticdl_runtime.initializers import make_initializer
 
 _BLOCK = 1 << 15
 """Rows worked on between two releases of the lock, so that a reader waits for a millisecond, not for a batch."""

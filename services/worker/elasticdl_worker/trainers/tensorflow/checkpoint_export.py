@@ -64,7 +64,7 @@ def export_checkpoint(
         module: the user's module; the model is built anew, with all Keras embeddings in the graph.
         features_spec: nested ``tf.TypeSpec`` of a minibatch of features.
         request: what to export, and where to.
-        seed: the job's seed, for the rows of ids that training never saw.
+        seed: the job's seed.
 
     Returns:
         The files: ``{"name", "path", "sha256", "size"}``; names relative to the output, paths absolute.
@@ -76,7 +76,7 @@ def export_checkpoint(
     content = read_checkpoint(request.directory, request.files)
     model = build_model(module, features_spec, BuildOptions(None, seed))
     open_tables = load_into(model, content)
-    return export_model(model, request.output, request.formats, open_tables)
+    return export_model(model, request.output, request.formats, open_tables, content.table_specs)
 
 
 def load_into(model: PreparedModel, content: CheckpointContent) -> dict[str, Rows]:
@@ -113,7 +113,7 @@ def load_into(model: PreparedModel, content: CheckpointContent) -> dict[str, Row
             )
         values[name] = np.asarray(value)
     model.assign(values)
-    return fill_embeddings(model, tables)
+    return fill_embeddings(model, tables, content.table_specs)
 
 
 def restore_local(trainer: LocalTrainer, path: Path) -> None:
@@ -128,7 +128,7 @@ def restore_local(trainer: LocalTrainer, path: Path) -> None:
         raise DataError(f"there is no checkpoint in {path}", fix="give a checkpoint of a training job")
     content = read_checkpoint(manifest.parent, _files(json.loads(manifest.read_text())))
     for name, rows in load_into(trainer.model, content).items():
-        trainer.tables.fill(name, rows)
+        trainer.tables.fill(name, rows, content.table_specs[name])
 
 
 def _version(manifest: Path) -> int:

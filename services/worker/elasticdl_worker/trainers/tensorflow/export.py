@@ -19,18 +19,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.layers import lookup
+from elasticdl_core.model import TableSpec
+from elasticdl_runtime.initializers import first_rows
+from elasticdl_worker.trainers.tensorflow.first_values import FirstValues
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, keras_version, tf
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel, call_model
 
 Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
-def fill_embeddings(model: PreparedModel, tables: Mapping[str, Rows]) -> dict[str, Rows]:
-    """Copies rows into the model's own embedding layers.
+def fill_embeddings(
+    model: PreparedModel, tables: Mapping[str, Rows], specs: Mapping[str, TableSpec]
+) -> dict[str, Rows]:
+    """Copies rows into the model's own embedding layers; ids without a row get the one that they begin with.
 
     Args:
         model: a model built with all Keras embeddings in the graph.
         tables: ids and rows of each table that was on parameter servers.
+        specs: these tables.
 
     Returns:
         The tables that have no Keras layer: those of ``elasticdl.layers.Embedding``.
@@ -41,13 +47,21 @@ def fill_embeddings(model: PreparedModel, tables: Mapping[str, Rows]) -> dict[st
             continue
         ids, rows = rest.pop(name)
         matrix = layer.get_weights()[0]
+        unseen = np.ones(len(matrix), np.bool_)
+        unseen[ids] = False
+        (others,) = np.nonzero(unseen)
+        matrix[others] = first_rows(specs[name], others)
         matrix[ids] = rows
         layer.set_weights([matrix])
     return rest
 
 
 def export_model(
-    model: PreparedModel, output: Path, formats: Sequence[str], open_tables: Mapping[str, Rows]
+    model: PreparedModel,
+    output: Path,
+    formats: Sequence[str],
+    open_tables: Mapping[str, Rows],
+    specs: Mapping[str, TableSpec],
 ) -> list[dict[str, Any]]:
     """Writes the model into a directory, replacing what an earlier export left there.
 
@@ -56,6 +70,7 @@ def export_model(
         output: the directory; made if missing.
         formats: ``keras`` and ``saved_model``.
         open_tables: ids and rows of tables of ``elasticdl.layers.Embedding`` layers.
+        specs: these tables.
 
     Returns:
         The files: ``{"name", "path", "sha256", "size"}``; names relative to ``output``, paths absolute.
@@ -70,12 +85,13 @@ def export_model(
             model.keras_model.save(staging / "model.keras")
             notes["formats"]["keras"] = "model.keras: keras.models.load_model('model.keras')"
         if "saved_model" in formats:
-            _saved_model(model, staging / "saved_model", open_tables)
+            _saved_model(model, staging / "saved_model", open_tables, specs)
             notes["formats"]["saved_model"] = "saved_model: m = tf.saved_model.load('saved_model'); m.serve(features)"
         for number, (name, (ids, rows)) in enumerate(sorted(open_tables.items())):
             file = f"table-{number}.npz"
             np.savez(staging / file, ids=ids, vectors=rows)
-            notes["tables"][name] = {"file": file, "ids": len(ids), "dim": int(rows.shape[1])}
+            unseen = FirstValues(specs[name]).describe()
+            notes["tables"][name] = {"file": file, "ids": len(ids), "dim": int(rows.shape[1]), "other_ids": unseen}
         (staging / "README.json").write_text(json.dumps(notes, indent=2, sort_keys=True) + "\n")
         for item in sorted(staging.iterdir()):
             target = output / item.name
@@ -104,8 +120,10 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _saved_model(model: PreparedModel, path: Path, open_tables: Mapping[str, Rows]) -> None:
-    tables = {name: _OpenTable(ids, rows) for name, (ids, rows) in open_tables.items()}
+def _saved_model(
+    model: PreparedModel, path: Path, open_tables: Mapping[str, Rows], specs: Mapping[str, TableSpec]
+) -> None:
+    tables = {name: _OpenTable(ids, rows, specs[name]) for name, (ids, rows) in open_tables.items()}
 
     def serve(features: Any) -> Any:
         return _call(model, features, tables)
@@ -146,10 +164,11 @@ def _call(model: PreparedModel, features: Any, tables: Mapping[str, _OpenTable])
 
 
 class _OpenTable(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
-    """Ids and vectors inside a SavedModel; an id that training never saw gets zeros."""
+    """Ids and vectors inside a SavedModel; an id without a row reads as it does in training: as its first value."""
 
-    def __init__(self, ids: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
+    def __init__(self, ids: NDArray[np.int64], rows: NDArray[np.float32], spec: TableSpec) -> None:
         super().__init__()
+        self._first = FirstValues(spec)
         places = np.arange(1, len(ids) + 1, dtype=np.int64)
         pairs = tf.lookup.KeyValueTensorInitializer(tf.constant(ids, tf.int64), tf.constant(places))
         self.index = tf.lookup.StaticHashTable(pairs, default_value=0)
@@ -157,7 +176,8 @@ class _OpenTable(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
 
     def find(self, ids: Any) -> Any:
         """Vectors of ids."""
-        return tf.gather(self.rows, self.index.lookup(ids))
+        places = self.index.lookup(ids)
+        return tf.where(places[..., tf.newaxis] > 0, tf.gather(self.rows, places), self._first(ids))
 
 
 class _ExportScope:

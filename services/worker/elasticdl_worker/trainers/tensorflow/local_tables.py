@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl_core.model import TableSpec
+from elasticdl_runtime.initializers import first_rows
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel
@@ -19,20 +20,16 @@ class LocalTable:
     """Rows of one table.
 
     Args:
-        name: the table's name.
-        dim: length of a row.
-        initializer: the layer's Keras initializer.
+        spec: the table; rows begin as they do on parameter servers.
 
     Attributes:
         variable: the rows, ``[capacity, dim]``; replaced when the table grows.
     """
 
-    def __init__(self, name: str, dim: int, initializer: Callable[..., Any]) -> None:
-        self.name = name
-        self._dim = dim
-        self._initializer = initializer
+    def __init__(self, spec: TableSpec) -> None:
+        self.spec = spec
         self._index: dict[int, int] = {}
-        self.variable = self._make(np.asarray(initializer((_FIRST_ROWS, dim))))
+        self.variable = self._make(np.zeros((_FIRST_ROWS, spec.dim), np.float32))
 
     def place(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], bool]:
         """Finds or makes the rows of unique ids.
@@ -40,18 +37,26 @@ class LocalTable:
         Returns:
             The index of each id's row, and whether ``variable`` was replaced by a larger one.
         """
-        index = self._index
+        index, before = self._index, len(self._index)
         places = np.fromiter((index.setdefault(i, len(index)) for i in ids.tolist()), np.int32, len(ids))
-        capacity = int(self.variable.shape[0])
-        if len(index) <= capacity:
+        if len(index) == before:
             return places, False
+        fresh = np.flatnonzero(places >= before)
+        capacity = int(self.variable.shape[0])
+        grown = len(index) > capacity
         while capacity < len(index):
             capacity *= 2
-        rows = np.array(self._initializer((capacity, self._dim)))
-        old = raw_variable(self.variable).numpy()
-        rows[: len(old)] = old
-        self.variable = self._make(rows)
-        return places, True
+        if grown:
+            rows = np.zeros((capacity, self.spec.dim), np.float32)
+            old = raw_variable(self.variable).numpy()
+            rows[: len(old)] = old
+            self.variable = self._make(rows)
+        self._set(places[fresh], first_rows(self.spec, ids[fresh]))
+        return places, grown
+
+    def fill(self, ids: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
+        """Sets rows of unique ids."""
+        self._set(self.place(ids)[0], rows)
 
     def ids_and_rows(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """All ids that were seen, and their rows."""
@@ -60,8 +65,11 @@ class LocalTable:
 
     def _make(self, rows: NDArray[Any]) -> Any:
         if is_legacy():
-            return tf.Variable(rows, name=self.name)
-        return keras.Variable(rows, name=self.name.replace("/", "_"))
+            return tf.Variable(rows, name=self.spec.name)
+        return keras.Variable(rows, name=self.spec.name.replace("/", "_"))
+
+    def _set(self, places: NDArray[np.int32], rows: NDArray[np.float32]) -> None:
+        raw_variable(self.variable).scatter_update(tf.IndexedSlices(tf.constant(rows), tf.constant(places)))
 
 
 class LocalTables:
@@ -72,18 +80,12 @@ class LocalTables:
     """
 
     def __init__(self, model: PreparedModel) -> None:
-        self.tables = {
-            name: LocalTable(name, model.tables[name].dim, layer.embeddings_initializer)
-            for name, layer in model.registry.layers.items()
-        }
+        self.tables = {name: LocalTable(spec) for name, spec in model.tables.items()}
 
-    def fill(self, name: str, rows: tuple[NDArray[np.int64], NDArray[np.float32]]) -> None:
-        """Sets rows of a table, before training begins."""
-        ids, vectors = rows
-        table = self.tables[name]
-        places, _ = table.place(ids)
-        raw = raw_variable(table.variable)
-        raw.scatter_update(tf.IndexedSlices(tf.constant(vectors), tf.constant(places)))
+    def fill(self, name: str, rows: tuple[NDArray[np.int64], NDArray[np.float32]], spec: TableSpec) -> None:
+        """Sets rows of a table, before training begins; other rows begin as those of ``spec``."""
+        self.tables[name].spec = spec
+        self.tables[name].fill(*rows)
 
     @property
     def variables(self) -> list[Any]:
