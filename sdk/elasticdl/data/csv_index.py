@@ -67,6 +67,7 @@ class RecordFinder:
         if not block:
             return np.empty(0, dtype=np.int64)
         data = np.frombuffer(block, dtype=np.uint8)
+        self._check_returns(block, data)
         newlines = np.flatnonzero(data == _NEWLINE)
         newlines = self._outside_quotes(block, data, newlines)
         starts = np.empty(len(newlines), dtype=np.int64)
@@ -99,6 +100,27 @@ class RecordFinder:
         length = self._position - self._line_start
         blank = length == 0 or (length == 1 and self._previous == b"\r")
         return None if blank else self._line_start
+
+    def _check_returns(self, block: bytes, data: npt.NDArray[np.uint8]) -> None:
+        """Refuses a carriage return that ends a line by itself; one at the end of a block waits for the next one."""
+        if self._previous == b"\r" and not self._quoted and block[0] != _NEWLINE:
+            self._refuse_return(self._position - 1)
+        if block.count(b"\r") == block.count(b"\r\n"):
+            return
+        alone = np.flatnonzero((data[:-1] == _RETURN) & (data[1:] != _NEWLINE))
+        if self._dialect.quote:
+            quotes = np.flatnonzero(data == self._dialect.quote[0])
+            alone = alone[(np.searchsorted(quotes, alone) + self._quoted) % 2 == 0]
+        if len(alone):
+            self._refuse_return(self._position + int(alone[0]))
+
+    def _refuse_return(self, offset: int) -> None:
+        raise CorruptDataError(
+            "a line ends with a carriage return alone",
+            path=self._path, offset=offset,
+            fix="end lines with \\n or \\r\\n, not with \\r alone (tr '\\r' '\\n' < OLD > NEW); quote fields that hold "
+            "a carriage return",
+        )  # fmt: skip
 
     def _outside_quotes(
         self, block: bytes, data: npt.NDArray[np.uint8], newlines: npt.NDArray[np.intp]

@@ -18,6 +18,8 @@ from elasticdl.data.params import take
 from elasticdl.data.reader import Feed, Metadata, Record, RecordSpec
 
 _PIECE_BYTES = 2 << 20
+_LOOKED_AT = 101
+"""Records that are looked at to learn the columns."""
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf|infinity)\s*", re.IGNORECASE)
 _SURROGATE = re.compile("[\udc80-\udcff]")
 _WIDE_ENCODINGS = ("utf-16", "utf_16", "utf16", "utf-32", "utf_32", "utf32")
@@ -33,8 +35,9 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
         records_per_task: cut shards to at most this many records; by default a shard is a whole file.
         reader_params: all optional.
             ``sep``: the separator, ``,`` (a tab for ``.tsv`` files);
-            ``with_header``: whether the first record names the columns; by default it does when ``columns`` are
-            among its fields, or when it holds no number and the second record does;
+            ``with_header``: whether the first record names the columns; by default it does when ``columns`` and
+            ``label`` are among its fields, or when it holds no number and one of the hundred after it does. Where
+            none of them holds a number it must be said;
             ``columns``: names of the columns to give, in that order; all by default;
             ``column_names``: names for the columns of files without a header, else ``c0``, ``c1``, ...;
             ``label``: the column that the default feed gives as the label, as a float or int;
@@ -77,7 +80,7 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
     def _set_columns(self, first: str) -> None:
         """Learns the columns from the first records of the first file."""
         params = self.reader_params
-        rows = self._head_rows(first)
+        rows = self._head_rows(first, _LOOKED_AT)
         if not rows:
             raise DataError(f"{first}: holds no record", fix="leave empty files out of the data")
         wanted = _names(params, "columns")
@@ -85,7 +88,7 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
         header = params.get("with_header")
         if header is not None and not isinstance(header, bool):
             raise ReaderParamsError(f"reader parameter with_header={header!r}", fix="give true or false")
-        self.with_header = header if header is not None else not given and _is_header(rows, wanted)
+        self.with_header = header if header is not None else not given and self._is_header(first, rows, wanted)
         self._file_columns = given or (rows[0] if self.with_header else [f"c{i}" for i in range(len(rows[0]))])
         if len(self._file_columns) != len(rows[0]):
             raise ReaderParamsError(
@@ -99,6 +102,19 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
                 f"the label {self._label!r} is not among the columns", fix=f"use one of {self._given_columns}"
             )
 
+    def _is_header(self, path: str, rows: list[list[str]], wanted: list[str] | None) -> bool:
+        named = [*(wanted or ()), *([self._label] if self._label is not None else ())]
+        if named:
+            return set(named) <= set(rows[0])
+        numeric = [any(map(_NUMBER.fullmatch, row)) for row in rows]
+        if not any(numeric):
+            raise ReaderParamsError(
+                f"{path}: no field of its first records is a number, so they do not tell whether the first one, "
+                f"{rows[0]}, names the columns",
+                fix="say so with the reader parameter with_header=true or with_header=false",
+            )
+        return not numeric[0]
+
     def _column(self, name: str) -> int:
         if name not in self._file_columns:
             raise ReaderParamsError(
@@ -111,7 +127,7 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
     def metadata(self) -> Metadata:
         """The selected columns; the types are those of the first records, ``int64``, ``float`` or ``string``."""
         first = first_file(self)
-        rows = self._head_rows(first, records=100)[1 if self.with_header else 0 :]
+        rows = self._head_rows(first, _LOOKED_AT)[1 if self.with_header else 0 :]
         rows = [self._select(row) for row in rows if len(row) == len(self._file_columns)]
         types = {name: infer_type(row[i] for row in rows) for i, name in enumerate(self._given_columns)}
         return Metadata(list(self._given_columns), types, self.kind)
@@ -132,7 +148,7 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
     def _select(self, row: list[str]) -> list[str]:
         return row if self._selected is None else [row[i] for i in self._selected]
 
-    def _head_rows(self, path: str, records: int = 2) -> list[list[str]]:
+    def _head_rows(self, path: str, records: int) -> list[list[str]]:
         data = csv_index.head_of(path, self._dialect, records)
         text = self._decode(data, path, 0, 0)
         return [row for row in self._parse(text, path, 0) if row][:records]
@@ -260,13 +276,6 @@ def infer_type(values: Iterator[str]) -> str:
         if not value.strip().lstrip("+-").isdigit():
             kind = "float"
     return "string" if empty else kind
-
-
-def _is_header(rows: list[list[str]], wanted: list[str] | None) -> bool:
-    if wanted is not None:
-        return set(wanted) <= set(rows[0])
-    numeric = [[bool(_NUMBER.fullmatch(value)) for value in row] for row in rows]
-    return len(rows) > 1 and not any(numeric[0]) and any(numeric[1])
 
 
 def _names(params: Mapping[str, Any], key: str) -> list[str] | None:

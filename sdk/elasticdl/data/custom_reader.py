@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,11 +45,12 @@ class CustomDataReader(DataReader):
 
     ``create_shards()`` may return shards in any of these forms:
 
-    - an iterable of ``Shard`` objects or of ``(name, start, end)`` tuples;
-    - a dict of ``name -> (start, record count)``.
+    - an iterable of ``Shard`` objects, or of ``(name, start, end)`` tuples;
+    - a dict of ``name -> (start, record count)``;
+    - an iterable of ``(name, start, record count)`` tuples: readers that derive from the original's
+      ``AbstractDataReader``, and others whose tuples can be nothing else.
 
-    Tuples of ``(name, start, record count)`` are recognised when a range could not be meant, that is, when the third
-    number is not above the second and the tuples before began at 0 (where an end and a count are the same).
+    Tuples of a reader that does not derive from it are refused if they can be read both ways.
 
     Args:
         reader: the user's object.
@@ -73,7 +75,7 @@ class CustomDataReader(DataReader):
             DataError: they are in no known form, or there are none.
         """
         count = 0
-        for shard in _shards(self.reader.create_shards()):
+        for shard in _shards(self.reader.create_shards(), getattr(self.reader, "shards_hold_counts", None)):
             count += 1
             yield shard
         if not count:
@@ -110,7 +112,8 @@ class CustomDataReader(DataReader):
         return feed() if callable(feed) else None
 
 
-def _shards(given: Any) -> Iterator[Shard]:
+def _shards(given: Any, counts: bool | None) -> Iterator[Shard]:
+    """Shards in our form; ``counts`` says whether the third of a tuple is a count, None that nothing is known."""
     if isinstance(given, Mapping):
         for name, value in given.items():
             start, count = _two_numbers(name, value)
@@ -118,18 +121,48 @@ def _shards(given: Any) -> Iterator[Shard]:
         return
     if not isinstance(given, Iterable) or isinstance(given, str | bytes):
         raise DataError(f"create_shards() returned a {type(given).__name__}", fix=_SHARDS_FIX)
-    counts, all_from_zero = False, True
-    for item in given:
+    items = iter(given)
+    for item in items:
         if isinstance(item, Shard):
             yield item
-            continue
-        name, start, last = _three(item)
-        if last <= start and start > 0 and not counts:
-            if not all_from_zero:
-                raise DataError(f"the shard {item!r} is empty, or its last number is a count", fix=_SHARDS_FIX)
-            counts = True
-        all_from_zero = all_from_zero and start == 0
-        yield _shard(name, start, start + last if counts else last)
+        elif all(hasattr(item, field) for field in ("name", "start", "end")):
+            yield _shard(*_three((item.name, item.start, item.end)))
+        elif counts is None:
+            yield from _told_apart([item, *items])
+            return
+        else:
+            name, start, last = _three(item)
+            yield _shard(name, start, start + last if counts else last)
+
+
+def _told_apart(items: list[Any]) -> list[Shard]:
+    """The shards of tuples of which it is not known whether they end with an end or with a count."""
+    tuples = [(item.name, item.start, item.end) if isinstance(item, Shard) else _three(item) for item in items]
+    known = [isinstance(item, Shard) for item in items]
+    as_ends = [(name, start, last) for name, start, last in tuples]
+    as_counts = [
+        (name, start, last if fixed else start + last)
+        for (name, start, last), fixed in zip(tuples, known, strict=True)
+    ]
+    if as_ends == as_counts or not _disjoint(as_counts):
+        return [_shard(*one) for one in as_ends]
+    if not _disjoint(as_ends):
+        return [_shard(*one) for one in as_counts]
+    item, end, count = next((i, e, c) for i, e, c in zip(items, as_ends, as_counts, strict=True) if e != c)
+    raise DataError(
+        f"create_shards() gave {item!r}, which may mean the records {end[1]} to {end[2]} (name, start, end) or "
+        f"{count[1]} to {count[2]} (name, start, count)",
+        fix="give Shard(name, start, end) objects (from elasticdl.data import Shard) or a dict of name -> "
+        "(start, count); a reader with counts may derive from elasticdl.python.data.reader.data_reader.AbstractDataReader",
+    )
+
+
+def _disjoint(ranges: list[tuple[Any, int, int]]) -> bool:
+    """Whether all ranges hold records, and no record is in two of them."""
+    if not all(start < end for _, start, end in ranges):
+        return False
+    ordered = sorted(ranges, key=lambda one: (str(one[0]), one[1]))
+    return all(a[0] != b[0] or a[2] <= b[1] for a, b in itertools.pairwise(ordered))
 
 
 def _shard(name: Any, start: int, end: int) -> Shard:
@@ -139,8 +172,6 @@ def _shard(name: Any, start: int, end: int) -> Shard:
 
 
 def _three(item: Any) -> tuple[Any, int, int]:
-    if all(hasattr(item, field) for field in ("name", "start", "end")):
-        item = (item.name, item.start, item.end)
     try:
         name, start, last = item
     except (TypeError, ValueError):

@@ -209,6 +209,7 @@ class _LocalRun:
         return InputPipeline(reader, self._module, str(mode), self._spec.minibatch_size)
 
     def _trainer(self, pipeline: Any, optimizer: Any) -> Any:
+        from elasticdl_worker.trainers.tensorflow.label_shapes import aligned_loss
         from elasticdl_worker.trainers.tensorflow.local_trainer import LocalTrainer
         from elasticdl_worker.trainers.tensorflow.model import BuildOptions, build_model
         from elasticdl_worker.trainers.tensorflow.programs import Programs
@@ -217,7 +218,7 @@ class _LocalRun:
         model = build_model(
             self._module, pipeline.features_spec, BuildOptions(None, spec.seed, spec.type is JobType.TRAINING)
         )
-        programs = Programs(model, self._module.loss, pipeline.labels_spec, eager=spec.eager)
+        programs = Programs(model, aligned_loss(self._module), pipeline.labels_spec, eager=spec.eager)
         trainer = LocalTrainer(model, programs, optimizer, self._callbacks, pipeline.labels_spec, eager=spec.eager)
         if spec.checkpoint_dir_for_init:
             from elasticdl_worker.trainers.tensorflow.checkpoint_export import restore_local

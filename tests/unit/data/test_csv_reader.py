@@ -97,8 +97,11 @@ def test_long_files_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Monke
     [
         ("a,b\n1,2\n", {}, True),
         ("1,2\n3,4\n", {}, False),
-        ("a,b\nc,d\n", {}, False),
+        ("a,b\nc,d\n", {"with_header": False}, False),
         ("a,b\nc,d\n", {"with_header": True}, True),
+        ("a,b\nc,1\n", {}, True),
+        ("a,b\nc,d\n", {"label": "b"}, True),
+        ("1,b\nc,d\n", {}, False),
         ("a,b\nc,d\n", {"columns": ["b"]}, True),
         ("1,2\n3,4\n", {"column_names": ["x", "y"]}, False),
     ],
@@ -171,10 +174,32 @@ def test_an_open_quote_at_the_end_is_refused_where_it_opened(tmp_path: Path) -> 
         _all(CSVDataReader(path))
 
 
-def test_lone_carriage_returns_are_refused(tmp_path: Path) -> None:
-    path = _file(tmp_path / "f.csv", "a,b\rc,d\r1,2\n3,4\n")
+def test_a_number_far_down_tells_a_header_too(tmp_path: Path) -> None:
+    path = _file(tmp_path / "f.csv", "name,n\n" + "a,\n" * 50 + "a,7\n")
+    assert len(_all(CSVDataReader(path))) == 51
+
+
+def test_text_alone_does_not_tell_whether_there_is_a_header(tmp_path: Path) -> None:
+    """It was read as a record: models were trained on the names of columns."""
+    path = _file(tmp_path / "f.csv", "name,town\nann,rome\nbob,oslo\n")
+    with pytest.raises(ReaderParamsError) as caught:
+        CSVDataReader(path)
+    assert "['name', 'town']" in caught.value.message
+    assert "with_header=true or with_header=false" in caught.value.fix
+
+
+@pytest.mark.parametrize("text", ["a,b\rc,d\r1,2\n3,4\n", "a,b\r1,2\r3,4\r", 'a,b\r\n"x\r",2\r\n3,4\r5,6\r\n'])
+@pytest.mark.parametrize("header", [True, False])
+def test_lone_carriage_returns_are_refused(text: str, header: bool, tmp_path: Path) -> None:
+    """Also in a folder, where such a file had no record and was left out."""
+    _file(tmp_path / "a.csv", "a,b\n1,2\n")
+    path = _file(tmp_path / "b.csv", text)
+    for block_bytes in (4, 5, 6, 100):
+        with pytest.raises(CorruptDataError) as found:
+            csv_index.build_index(path, Dialect(), with_header=header, block_bytes=block_bytes)
+        assert found.value.offset == text.index("\r", text.index("3,4") if '"' in text else 0)
     with pytest.raises(CorruptDataError) as caught:
-        _all(CSVDataReader(path, reader_params={"with_header": False}))
+        _all(CSVDataReader(str(tmp_path), reader_params={"with_header": False}))
     assert "\\r alone" in caught.value.fix
 
 

@@ -35,7 +35,6 @@ class Numbers:
     "shards",
     [
         {"a": (0, 10), "b": (5, 2)},
-        [("a", 0, 10), ("b", 5, 7)],
         [Shard("a", 0, 10), Shard("b", 5, 7)],
         iter([("a", 0, 10), Shard("b", 5, 7)]),
         [("a", 0, 10), ("b", 5, 2)],  # (name, start, count), as it shows at the second
@@ -49,6 +48,34 @@ def test_shards_come_in_several_forms(shards: Any) -> None:
     assert list(reader.read_batches(found[0], 4)) == [
         ["a0", "a1", "a2", "a3"], ["a4", "a5", "a6", "a7"], ["a8", "a9"],
     ]  # fmt: skip
+
+
+def test_tuples_of_the_original_base_class_hold_counts() -> None:
+    """They were read as ends where the count was above the start: 100 of 200 records of "u" were lost."""
+    from elasticdl.python.data.reader.data_reader import AbstractDataReader
+
+    class Table(AbstractDataReader):
+        def create_shards(self) -> list[tuple[str, int, int]]:
+            return [("t", 0, 100), ("u", 100, 200)]
+
+        def read_records(self, task: Any) -> Iterator[int]:
+            return iter(range(task.start, task.end))
+
+    reader = CustomDataReader(Table())
+    assert list(reader.create_shards()) == [Shard("t", 0, 100), Shard("u", 100, 300)]
+
+
+def test_tuples_that_can_be_read_both_ways_are_refused_with_both() -> None:
+    with pytest.raises(DataError) as caught:
+        list(CustomDataReader(Numbers([("a", 0, 10), ("b", 5, 7)])).create_shards())
+    assert "the records 5 to 7 (name, start, end) or 5 to 12 (name, start, count)" in caught.value.message
+    assert "Shard(name, start, end)" in caught.value.fix
+    assert "AbstractDataReader" in caught.value.fix
+
+
+def test_tuples_are_ends_where_counts_would_name_records_twice() -> None:
+    reader = CustomDataReader(Numbers([("t", 0, 100), ("t", 100, 200), ("t", 200, 300)]))
+    assert [(s.start, s.end) for s in reader.create_shards()] == [(0, 100), (100, 200), (200, 300)]
 
 
 def test_equal_counts_of_one_table_are_recognised() -> None:

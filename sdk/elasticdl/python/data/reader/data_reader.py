@@ -16,7 +16,12 @@ class AbstractDataReader(abc.ABC):
 
     Args:
         kwargs: ignored; a subclass keeps what it needs.
+
+    Attributes:
+        shards_hold_counts: tuples of ``create_shards`` end with a number of records, as the original's do.
     """
+
+    shards_hold_counts = True
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__()
@@ -27,7 +32,7 @@ class AbstractDataReader(abc.ABC):
 
     @abc.abstractmethod
     def create_shards(self) -> Mapping[str, tuple[int, int]] | Iterable[Any]:
-        """A dict of name -> (start, record count), or an iterable of (name, start, end)."""
+        """A dict of name -> (start, record count), or an iterable of (name, start, record count)."""
 
     @property
     def records_output_types(self) -> Any:

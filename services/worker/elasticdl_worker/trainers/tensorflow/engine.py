@@ -23,6 +23,7 @@ from elasticdl_worker.session import Session
 from elasticdl_worker.trainers.tensorflow.callbacks import callbacks_of
 from elasticdl_worker.trainers.tensorflow.framework import keras_version
 from elasticdl_worker.trainers.tensorflow.input import InputPipeline, Minibatch
+from elasticdl_worker.trainers.tensorflow.label_shapes import aligned_loss
 from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.metrics import Metrics
 from elasticdl_worker.trainers.tensorflow.model import BuildOptions, PreparedModel, build_model
@@ -112,7 +113,7 @@ class TensorFlowEngine:
         local = self._local_updates(translated)
         self._programs = Programs(
             self._model,
-            module.loss,
+            aligned_loss(module),
             main.labels_spec,
             clipping,
             eager=spec.eager,

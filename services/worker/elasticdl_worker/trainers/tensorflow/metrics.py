@@ -19,6 +19,7 @@ import numpy as np
 from elasticdl_core.contract import Subject, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
+from elasticdl_worker.trainers.tensorflow.label_shapes import align, refuse_outer
 from elasticdl_worker.user_code import ModelModule
 
 LOSS = "loss"
@@ -51,6 +52,7 @@ class Metrics:
         self._functions: dict[str, tuple[str | None, Callable[[Any, Any], Any]]] = {}
         self._keras: dict[str, tuple[str | None, Any]] = {}
         self._sums: dict[str, tuple[float, float]] = {}
+        self._compared: set[str] = set()
         given: Any = {}
         if module.eval_metrics_fn is not None:
             with module.guard("eval_metrics_fn"):
@@ -74,11 +76,16 @@ class Metrics:
 
     def update(self, labels: Any, predictions: Any, records: int) -> None:
         """Takes the labels and predictions of one minibatch."""
+        if self._module.feed is None:
+            labels = align(labels, predictions)
         if self._loss is not None:
             self._add(LOSS, float(self._loss(labels, predictions)) * records, records)
         for name, (output, function) in self._functions.items():
             with self._module.guard(f"the metric {name}"):
                 picked = self._picked(labels, predictions, output)
+                if name not in self._compared:
+                    refuse_outer(f"the metric {name}", function, *picked)
+                    self._compared.add(name)
                 values = np.asarray(function(*picked), dtype=np.float64)
                 if values.size == 1 and records > 1:
                     self._try_mean(name, function, picked, float(values.sum()), records)

@@ -16,6 +16,7 @@ from elasticdl_worker.trainers.tensorflow.compiled import Compiled
 from elasticdl_worker.trainers.tensorflow.constraints import unassigned
 from elasticdl_worker.trainers.tensorflow.embeddings import ROWS_NAME, RowsScope
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, tf
+from elasticdl_worker.trainers.tensorflow.label_shapes import refuse_outer
 from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.lookups import Collector, Lookups
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel, call_model
@@ -82,6 +83,7 @@ class Programs:
         self._minibatch_size = minibatch_size
         # As in Keras: version 2 translates control flow in a loss (AutoGraph), version 3 does not.
         self._loss = tf.function(loss) if loss is not None and is_legacy() and not eager else loss
+        self._compared = False
         self._group = group
         self._local = local
         self._collector = Collector(model, self.call, eager=eager)
@@ -169,6 +171,9 @@ class Programs:
         """The loss of predictions as a float32 scalar; the mean if the user's function gives one for each record."""
         if self._loss is None:
             raise UserCodeError("the model module has no loss", fix="add `def loss(labels, predictions)`")
+        if not self._compared:
+            refuse_outer("the loss", self._loss, labels, predictions)
+            self._compared = True
         loss = tf.cast(tf.reduce_mean(self._loss(labels, predictions)), tf.float32)
         if regularised and (extra := self.model.keras_model.losses):
             loss += tf.add_n([tf.cast(value, tf.float32) for value in extra])
