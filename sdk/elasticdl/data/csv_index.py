@@ -118,8 +118,8 @@ class RecordFinder:
         raise CorruptDataError(
             "a line ends with a carriage return alone",
             path=self._path, offset=offset,
-            fix="end lines with \\n or \\r\\n, not with \\r alone (tr '\\r' '\\n' < OLD > NEW); quote fields that hold "
-            "a carriage return",
+            fix="end lines with \\n or \\r\\n, not with \\r alone (tr '\\r' '\\n' < OLD > NEW); quote fields "
+            "that hold a carriage return",
         )  # fmt: skip
 
     def _outside_quotes(

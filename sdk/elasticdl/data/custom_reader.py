@@ -153,7 +153,8 @@ def _told_apart(items: list[Any]) -> list[Shard]:
         f"create_shards() gave {item!r}, which may mean the records {end[1]} to {end[2]} (name, start, end) or "
         f"{count[1]} to {count[2]} (name, start, count)",
         fix="give Shard(name, start, end) objects (from elasticdl.data import Shard) or a dict of name -> "
-        "(start, count); a reader with counts may derive from elasticdl.python.data.reader.data_reader.AbstractDataReader",
+        "(start, count); a reader with counts may derive from "
+        "elasticdl.python.data.reader.data_reader.AbstractDataReader",
     )
 
 
