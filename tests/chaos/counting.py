@@ -104,13 +104,15 @@ class CountingJob:
         self.trains()
 
     def parameters(self) -> dict[str, NDArray[np.float32]]:
-        """The final value of each record's parameters."""
+        """The final value of each record's parameters, and what was exported of the table."""
         last = self.checkpoints()[-1]
         files = [CheckpointFile(one["name"], one["size"], one["sha256"]) for one in last["files"]]
         content = read_checkpoint(last["directory"], files)
         (ids, rows), (entries,) = *content.tables.values(), [*content.dense.values()]
         assert list(ids) == list(range(self.records)), "a record without a row was never trained on"
-        return {"rows": rows.reshape(-1), "entries": entries.reshape(-1)}
+        with np.load(self.cluster.job_dir(self.id) / "artifacts" / "model" / "table-0.npz") as table:
+            exported = table["vectors"][np.argsort(table["ids"])]
+        return {"rows": rows.reshape(-1), "entries": entries.reshape(-1), "exported rows": exported.reshape(-1)}
 
     def counts(self) -> dict[str, NDArray[np.int64]]:
         """How often each record is in the final parameters, by parameter."""
