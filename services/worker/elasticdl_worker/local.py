@@ -106,7 +106,7 @@ class _LocalRun:
         self._spec = spec
         self._module = module
         self._emit = emit
-        self._callbacks = callbacks_of(module)
+        self._callbacks = callbacks_of(module, spec)
         self._skips = Skips()
         self._validation_skips = Skips()
 
@@ -130,6 +130,7 @@ class _LocalRun:
         metrics: dict[str, Any] = {}
         stopped, evaluated_at = "", -1
         for epoch in range(spec.num_epochs):
+            trainer.epoch = epoch
             for batch in self._minibatches(pipeline, shards, epoch):
                 if limit and trainer.steps >= limit:
                     break

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 import tf_keras
 
@@ -151,6 +153,12 @@ REFUSED = {
         "EarlyStopping has restore_best_weights",
         "",
     ),
+    "a schedule in the optimizer too": (
+        optimizer("keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 9))")
+        + callbacks("[keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)]"),
+        "has a LearningRateScheduler, and the optimizer a CosineDecay besides",
+        "",
+    ),
     "two schedules": (
         "from elasticdl.callbacks import LearningRateScheduler as Rate\n"
         + callbacks("[Rate(lambda version: 0.1), Rate(lambda version: 0.2)]"),
@@ -219,6 +227,28 @@ def test_what_a_model_adds_to_the_loss_counts(make_spec: Any, tmp_path: Path) ->
         run_local(spec, tmp_path / "out", events.append)
         losses.append(next(e["loss"] for e in reversed(events) if e["event"] == "progress"))
     assert losses[1] - losses[0] == pytest.approx(7.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [("lambda epoch: 0.5 / (epoch + 1)", (0.5, 0.25)), ("lambda epoch, rate: rate * 0.1", (0.01, 0.001))],
+)
+async def test_keras_schedules_go_by_epoch(schedule: str, rates: Any, make_spec: Any, tmp_path: Path) -> None:
+    text = callbacks(f"[keras.callbacks.LearningRateScheduler({schedule})]")
+    made = module_with(tmp_path / "zoo", text, make_spec, num_epochs=2, use_async=False)
+    spec = type(made).from_mapping(made.to_mapping() | {"max_steps": 0, "export_formats": "keras"})
+    await asyncio.to_thread(run_local, spec, tmp_path / "out", lambda event: None)
+    master, parameters = FakeMaster(spec, tmp_path), MemoryParameters()
+    await master.start()
+    add_training(master, spec, epochs=2)
+    await work(master, parameters)
+    await master.stop()
+    assert not master.failures
+    used = [rate for _, _, rate in parameters.pushes]
+    assert used == pytest.approx([rates[0]] * 19 + [rates[1]] * 19)
+    model = keras.models.load_model(tmp_path / "out" / "model.keras", compile=False)
+    for variable in model.weights:
+        np.testing.assert_allclose(parameters.dense[variable.path], variable.numpy(), atol=1e-5)
 
 
 def test_early_stopping_of_keras_becomes_ours() -> None:

@@ -127,7 +127,7 @@ def test_a_schedule_gives_the_rate_by_model_version() -> None:
     schedule = tf.keras.optimizers.schedules.ExponentialDecay(0.5, decay_steps=10, decay_rate=0.5)
     translated = translate(tf.keras.optimizers.Adam(schedule, clipnorm=2.0, amsgrad=True))
     assert translated.learning_rate is not None
-    assert [translated.learning_rate(version) for version in (0, 10, 20)] == pytest.approx([0.5, 0.25, 0.125])
+    assert [translated.learning_rate(version, 0) for version in (0, 10, 20)] == pytest.approx([0.5, 0.25, 0.125])
     assert translated.spec.params["learning_rate"] == pytest.approx(0.5)
     assert translated.spec.params["amsgrad"] is True
     assert translated.clipping.clipnorm == 2.0

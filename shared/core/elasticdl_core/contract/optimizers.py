@@ -110,12 +110,17 @@ CALLBACKS = (
     ),
     rows(
         _CALLBACK,
-        _NO,
+        _AS,
         "LearningRateScheduler",
-        "sets the rate by epoch, which workers do not do",
-        "use elasticdl.callbacks.LearningRateScheduler, which sets it by model version",
+        "sets the rate of each epoch: `schedule(epoch)` or `schedule(epoch, rate)`; a worker asks it with the epoch "
+        "of its minibatch, so that it may be called often, and must depend on its arguments alone",
     ),
-    rows(_CALLBACK, _AS, "TerminateOnNaN", "is the rule for every job: a loss that stays no number ends it"),
+    rows(
+        _CALLBACK,
+        _AS,
+        "TerminateOnNaN",
+        "is what --on_nan fail does, the default: a loss or a gradient that is no number ends the job",
+    ),
     rows(_CALLBACK, _AS, "History ProgbarLogger BaseLogger", "is what every job records and shows by itself"),
     rows(
         _CALLBACK,

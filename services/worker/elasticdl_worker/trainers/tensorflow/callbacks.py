@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from elasticdl.callbacks import Callback, EarlyStopping, LearningRateScheduler, MaxStepsStopping, SavedModelExporter
 from elasticdl_core.contract import Subject, Verdict, find, refusal
 from elasticdl_core.errors import UserCodeError
+from elasticdl_core.job import JobSpec
 from elasticdl_worker.trainers.tensorflow.contract import shown
 from elasticdl_worker.trainers.tensorflow.framework import keras
 from elasticdl_worker.user_code import ModelModule
@@ -18,7 +20,34 @@ _RISING = ("acc", "accuracy", "auc", "precision", "recall")
 _LIST = "return a list of callbacks, e.g. [elasticdl.callbacks.EarlyStopping()]"
 
 
-def callbacks_of(module: ModelModule) -> list[Any]:
+@dataclass(frozen=True)
+class EpochRates(Callback):
+    """The learning rate by epoch: what Keras' ``LearningRateScheduler`` asks for.
+
+    Attributes:
+        schedule: takes the epoch, from 0, and the rate of the epoch before if ``with_rate``.
+        with_rate: whether it takes that.
+    """
+
+    schedule: Callable[..., float]
+    with_rate: bool
+
+    def rate(self, epoch: int, first: float) -> float:
+        """The rate of an epoch.
+
+        Args:
+            epoch: counted from 0.
+            first: the optimizer's own rate.
+        """
+        if not self.with_rate:
+            return float(self.schedule(epoch))
+        rate = first
+        for number in range(epoch + 1):
+            rate = float(self.schedule(number, rate))
+        return rate
+
+
+def callbacks_of(module: ModelModule, spec: JobSpec) -> list[Any]:
     """The callbacks of a module, each of them one that is acted upon.
 
     Raises:
@@ -28,7 +57,12 @@ def callbacks_of(module: ModelModule) -> list[Any]:
         return []
     with module.guard("callbacks"):
         given = module.callbacks()
-    found = translated([] if given is None else given)
+    given = [] if given is None else given
+    found = translated(given)
+    if spec.on_nan != "fail" and any(isinstance(one, keras.callbacks.TerminateOnNaN) for one in given):
+        raise UserCodeError(
+            f"callbacks() has TerminateOnNaN, but the job has --on_nan {spec.on_nan}", fix="leave out one of them"
+        )
     _check_rates(found)
     return found
 
@@ -105,13 +139,23 @@ def _mode(callback: Any, name: str) -> Literal["min", "max"]:
     )
 
 
+def _epoch_rates(callback: Any) -> EpochRates:
+    schedule = callback.schedule
+    try:
+        inspect.signature(schedule).bind(0, 0.1)
+    except (TypeError, ValueError):
+        return EpochRates(schedule, with_rate=False)
+    return EpochRates(schedule, with_rate=True)
+
+
 _TRANSLATIONS: dict[str, Callable[[Any], Any]] = {
     "EarlyStopping": _early_stopping,
+    "LearningRateScheduler": _epoch_rates,
 }
 
 
 def _check_rates(callbacks: list[Any]) -> None:
     """Refuses schedules of which one would have no effect."""
-    rates = [c for c in callbacks if isinstance(c, LearningRateScheduler)]
+    rates = [c for c in callbacks if isinstance(c, LearningRateScheduler | EpochRates)]
     if len(rates) > 1:
         raise UserCodeError("callbacks() gives more than one LearningRateScheduler", fix="keep one of them")

@@ -97,7 +97,7 @@ class TensorFlowEngine:
             ElasticDLError: the user's module, the data or the parameter servers do not allow it.
         """
         spec, module = self._spec, self._module
-        self._callbacks = callbacks_of(module)
+        self._callbacks = callbacks_of(module, spec)
         main = self._pipeline(_MODES[spec.type])
         optimizer = self._keras_optimizer()
         translated = None if optimizer is None else translate(optimizer, self._callbacks)

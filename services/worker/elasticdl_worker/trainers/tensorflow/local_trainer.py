@@ -50,6 +50,7 @@ class LocalTrainer:
 
     Attributes:
         steps: number of updates so far.
+        epoch: which epoch the next minibatch is of, for schedules that go by epoch.
         tables: rows of the tables that have no layer weights.
     """
 
@@ -66,6 +67,7 @@ class LocalTrainer:
         self.model = model
         self.tables = LocalTables(model)
         self.steps = 0
+        self.epoch = 0
         self._programs = programs
         self._labels_spec = labels_spec
         self._eager = eager
@@ -78,7 +80,7 @@ class LocalTrainer:
             model.constraints()
             self._schedule = learning_rate_of(self._optimizer, callbacks)
             if self._schedule is not None:
-                self._optimizer = with_rate(self._optimizer, self._schedule(0))
+                self._optimizer = with_rate(self._optimizer, self._schedule(0, 0))
             self._optimizer.build(self._trained())
 
     def train(self, batch: Minibatch) -> LocalStep:
@@ -89,7 +91,7 @@ class LocalTrainer:
             self._rebuild()
         if self._schedule is not None:
             name = optimizer_name(self._optimizer).lower()
-            self._optimizer.learning_rate = checked_rate(self._schedule(self.steps), self.steps, name)
+            self._optimizer.learning_rate = checked_rate(self._schedule(self.steps, self.epoch), self.steps, name)
         if self._step is None:
             self._step = self._compiled(self._step_now, indices, labels=True)
         loss, bad = self._step(batch.features, batch.labels, indices)

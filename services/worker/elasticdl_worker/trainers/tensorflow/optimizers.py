@@ -10,6 +10,7 @@ from typing import Any
 from elasticdl.callbacks import LearningRateScheduler
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import OptimizerSpec
+from elasticdl_worker.trainers.tensorflow.callbacks import EpochRates
 from elasticdl_worker.trainers.tensorflow.contract import check_optimizer, keras_class, optimizer_name
 from elasticdl_worker.trainers.tensorflow.framework import keras, tf
 
@@ -36,7 +37,8 @@ _EXCLUSIONS = (
     "_exclude_from_weight_decay_names",
 )
 """Where Keras 3, and in the last one Keras 2, keep what ``exclude_from_weight_decay`` was given."""
-LearningRate = Callable[[int], float]
+LearningRate = Callable[[int, int], float]
+"""The rate by model version and epoch."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class TranslatedOptimizer:
     Attributes:
         spec: for the parameter servers.
         clipping: for the worker.
-        learning_rate: the rate by model version, or None where it is constant.
+        learning_rate: the rate by model version and epoch, or None where it is constant.
     """
 
     spec: OptimizerSpec
@@ -84,7 +86,7 @@ def translate(optimizer: Any, callbacks: Sequence[Any] = ()) -> TranslatedOptimi
 
     Args:
         optimizer: the instance.
-        callbacks: of the model module; a ``LearningRateScheduler`` overrides the optimizer's rate.
+        callbacks: of the model module; a scheduler among them sets the rate.
 
     Raises:
         UserCodeError: an optimizer or an option that the parameter servers do not have.
@@ -94,7 +96,7 @@ def translate(optimizer: Any, callbacks: Sequence[Any] = ()) -> TranslatedOptimi
     schedule = learning_rate_of(optimizer, callbacks)
     config = config_of(optimizer)
     params: dict[str, float | bool] = {
-        "learning_rate": schedule(0) if schedule else float(tf.convert_to_tensor(optimizer.learning_rate))
+        "learning_rate": schedule(0, 0) if schedule else float(tf.convert_to_tensor(optimizer.learning_rate))
     }
     for key in _NAMES[name]:
         if key in config:
@@ -172,16 +174,31 @@ def with_rate(optimizer: Any, rate: float) -> Any:
 
 
 def learning_rate_of(optimizer: Any, callbacks: Sequence[Any]) -> LearningRate | None:
-    """The learning rate by model version, or None where it is constant."""
-    for callback in callbacks:
-        if isinstance(callback, LearningRateScheduler):
-            own = callback.schedule
-            return lambda version: float(own(version))
+    """The learning rate by model version and epoch, or None where it is constant.
+
+    Raises:
+        UserCodeError: the optimizer and a callback both have a schedule.
+    """
     found = _own_rate(optimizer)
+    for callback in callbacks:
+        if isinstance(callback, LearningRateScheduler | EpochRates):
+            if isinstance(found, keras.optimizers.schedules.LearningRateSchedule):
+                raise UserCodeError(
+                    f"callbacks() has a LearningRateScheduler, and the optimizer a {type(found).__name__} besides",
+                    fix="keep one of them",
+                )
+            return _of_callback(callback, float(tf.convert_to_tensor(optimizer.learning_rate)))
     if not isinstance(found, keras.optimizers.schedules.LearningRateSchedule):
         return None
     compiled = tf.function(lambda step: tf.cast(found(step), tf.float32), autograph=False)
-    return lambda version: float(compiled(tf.constant(version, tf.int64)))
+    return lambda version, epoch: float(compiled(tf.constant(version, tf.int64)))
+
+
+def _of_callback(callback: LearningRateScheduler | EpochRates, first: float) -> LearningRate:
+    if isinstance(callback, EpochRates):
+        return lambda version, epoch: callback.rate(epoch, first)
+    schedule = callback.schedule
+    return lambda version, epoch: float(schedule(version))
 
 
 def _own_rate(optimizer: Any) -> Any:

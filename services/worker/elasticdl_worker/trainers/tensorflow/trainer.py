@@ -272,7 +272,7 @@ class Trainer:
         # All of them, whether or not the PS had news: a group begins with what the PS hold.
         dense = {name: self._latest[name] for name in model.trainable}
         model.assign({name: value for name, value in pulled.dense.items() if name not in dense})
-        rate = self._rate(pulled.version)
+        rate = self._rate(work, pulled.version)
         if self._local is not None and rate is not None:
             self._local.set_rate(rate)
         batches = [(batch.features, batch.labels) for batch in work.batches]
@@ -327,13 +327,13 @@ class Trainer:
             "--grads_to_wait allows",
         )
 
-    def _rate(self, version: int) -> float | None:
-        """The learning rate at a model version; None, which is not 0, where it is constant."""
+    def _rate(self, work: Work, version: int) -> float | None:
+        """The learning rate of a step at a model version; None, which is not 0, where it is constant."""
         schedule = self._optimizer.learning_rate if self._optimizer else None
         if self._optimizer is None or schedule is None:
             return None
         with self._module.guard("the learning rate schedule"):
-            return checked_rate(schedule(version), version, self._optimizer.spec.name)
+            return checked_rate(schedule(version, work.lease.task.id.round), version, self._optimizer.spec.name)
 
     def _send(self, work: Work, result: StepResult, version: int) -> _Push:
         """Starts a push, with the pull of the step that the reading thread has ready, if any."""
@@ -343,14 +343,14 @@ class Trainer:
                 following = self._announced.popleft()
             if following is None:
                 return _Push(work, self._runner.start(self._push(work, result, version)))
-            gradients, rate = self._changes(work, result), self._rate(version)
+            gradients, rate = self._changes(work, result), self._rate(work, version)
             ids = self._lookups(following).unique
             both = self._runner.start(self._parameters.push_pull(gradients, ids, version=version, learning_rate=rate))
             following.pulled = _Half(both, 1)
             return _Push(work, _Half(both, 0), following)
 
     def _push(self, work: Work, result: StepResult, version: int) -> Coroutine[Any, Any, PushResult]:
-        changes, rate = self._changes(work, result), self._rate(version)
+        changes, rate = self._changes(work, result), self._rate(work, version)
         return self._parameters.push(changes, version=version, learning_rate=rate)
 
     def _changes(self, work: Work, result: StepResult) -> Gradients:
