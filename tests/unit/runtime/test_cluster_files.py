@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_runtime.cluster import ClusterAddress, locate
+from elasticdl_runtime.cluster import ClusterAddress, locate, postgres
 from elasticdl_runtime.cluster.options import ClusterOptions
 from elasticdl_runtime.cluster.paths import DataDirectory, default_data_dir, private_folder
 from elasticdl_runtime.cluster.secrets import derive, ensure_secret_file, read_secret_file
@@ -138,3 +141,24 @@ def test_prepare_makes_everything_for_this_user_alone(tmp_path: Path, monkeypatc
 def test_default_options_can_work() -> None:
     ClusterOptions().check()
     assert ClusterOptions().slots >= 2
+
+
+def test_clusters_that_come_up_at_once_tidy_up_after_lost_ones_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_SHARED", tmp_path)
+    (tmp_path / "clusters").mkdir()
+    gone = Path(tempfile.gettempdir()).resolve() / "no-such-cluster-of-ours"
+    for number in range(200):
+        (tmp_path / "clusters" / str(number)).mkdir()
+        (tmp_path / "clusters" / f"{number}.owner").write_text(str(gone / str(number)))
+    begin = threading.Barrier(4)
+
+    def tidy() -> None:
+        begin.wait(30)
+        postgres._forget_lost_homes()
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(tidy) for _ in range(4)]:
+            done.result(timeout=60)
+    assert list((tmp_path / "clusters").iterdir()) == []

@@ -375,11 +375,17 @@ def _open_to_all(root: Path) -> None:
 
 
 def _forget_lost_homes() -> None:
-    """Removes data whose data directory was temporary and is gone: nothing leads to them any more."""
+    """Removes data whose data directory was temporary and is gone: nothing leads to them any more.
+
+    Another cluster that comes up at the same time does the same.
+    """
     temporary = Path(tempfile.gettempdir()).resolve()
     for note in (_SHARED / "clusters").glob("*.owner"):
-        owner = Path(note.read_text().strip())
+        try:
+            owner = Path(note.read_text().strip())
+        except FileNotFoundError:
+            continue
         if temporary in owner.parents and not os.path.lexists(owner):
             _log.info("removing the data of a temporary cluster that is gone", cluster=str(owner))
             shutil.rmtree(note.with_suffix(""), ignore_errors=True)
-            note.unlink()
+            note.unlink(missing_ok=True)
