@@ -10,8 +10,9 @@ import pytest
 from elasticdl.cli.local import evaluation_words, progress_words
 from elasticdl.cli.output import print_json
 from elasticdl.client import Job
+from elasticdl_core.early_stopping import EarlyStopping
 from elasticdl_core.json_numbers import from_json, to_json
-from elasticdl_master.state.evaluations import EarlyStopping, metrics_of, states_of
+from elasticdl_master.state.evaluations import metrics_of, states_of
 
 pytestmark = pytest.mark.unit
 
