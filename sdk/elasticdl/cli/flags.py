@@ -70,6 +70,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
         "grads_to_wait",
         "sync_version_tolerance",
         "lr_staleness_modulation",
+        "delay_compensation",
         "get_model_steps",
         "max_staleness",
         "wire_dtype",
@@ -122,6 +123,7 @@ _TRAINING_ONLY = frozenset(
         "grads_to_wait",
         "sync_version_tolerance",
         "lr_staleness_modulation",
+        "delay_compensation",
         "get_model_steps",
         "max_staleness",
         "wire_dtype",
@@ -144,7 +146,7 @@ _NOT_FOR: Mapping[JobType, frozenset[str]] = {
 }
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
-_METAVARS: Mapping[Any, str] = {int: "N", str: "TEXT", bool: "true|false"}
+_METAVARS: Mapping[Any, str] = {int: "N", float: "X", str: "TEXT", bool: "true|false"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +188,11 @@ class Flag:
             return text
         if self.hint is bool:
             return _truth(self.name, text)
+        kind = "number" if self.hint is float else "whole number"
         try:
-            return int(text)
+            return self.hint(text)
         except ValueError:
-            raise InvalidInputError(f"{text!r} is not a whole number", fix="give a whole number") from None
+            raise InvalidInputError(f"{text!r} is not a {kind}", fix=f"give a {kind}") from None
 
 
 @functools.cache

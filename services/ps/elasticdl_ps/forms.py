@@ -40,6 +40,7 @@ class DensePlace:
         dtype: of its numbers.
         what: for errors.
         keep: how much of the old value state keeps; None for a gradient.
+        pulled: which buffer has what the gradient was computed on; None if none has.
     """
 
     part: DensePart
@@ -47,6 +48,7 @@ class DensePlace:
     dtype: str
     what: str
     keep: float | None = None
+    pulled: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class RowsPlace:
         values: which buffer has the gradients.
         dtype: of the gradients on the wire.
         what: for errors.
+        pulled: which buffer has the rows that they were computed on; None if none has.
     """
 
     table: EmbeddingTable
@@ -66,6 +69,7 @@ class RowsPlace:
     values: int
     dtype: str
     what: str
+    pulled: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,14 +325,18 @@ def _push_form(partition: Partition, request: ps_pb2.PushGradientsRequest) -> Pu
         is_state = part.spec.kind is DenseKind.STATE
         dtype = part.spec.dtype if is_state else "float32"
         keep = _keep(message, part.spec) if is_state else None
-        dense[message.name] = DensePlace(part, message.buffer, dtype, what, keep)
+        dense[message.name] = DensePlace(
+            part, message.buffer, dtype, what, keep, message.pulled if message.HasField("pulled") else None
+        )
     rows: dict[str, RowsPlace] = {}
     for entry in request.rows:
         if entry.table in rows:
             raise InvalidInputError(f"gradients of the table {entry.table!r} come twice", fix="send them merged")
         what = f"the gradients of the table {entry.table!r}"
         wire_dtype = check_wire_dtype(entry.dtype)
-        rows[entry.table] = RowsPlace(partition.table(entry.table), entry.ids, entry.values, wire_dtype, what)
+        pulled = entry.pulled if entry.HasField("pulled") else None
+        table = partition.table(entry.table)
+        rows[entry.table] = RowsPlace(table, entry.ids, entry.values, wire_dtype, what, pulled)
     words = all(place.dtype == "float32" or np.dtype(place.dtype).kind != "f" for place in dense.values())
     words &= all(place.dtype == "float32" for place in rows.values())
     return PushForm(tables, tuple(dense.values()), tuple(rows.values()), words)

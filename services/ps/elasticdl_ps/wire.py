@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import NO_ID, DenseSpec
 from elasticdl_proto.v1 import ps_pb2
-from elasticdl_ps.forms import PullForm, PushForm, RowsPlace, undecodable
+from elasticdl_ps.forms import DensePlace, PullForm, PushForm, RowsPlace, undecodable
 from elasticdl_ps.rounds import Answer, Member, Round
 from elasticdl_ps.store.dense import DensePart
 from elasticdl_ps.store.merging import Changes, StateChange
@@ -107,8 +107,11 @@ def read_changes(
         wanted = ids.read(entry.table, entry.ids)
         if ids.has_duplicates(partition):
             raise InvalidInputError(f"{entry.what} name an id twice", fix="add up the gradients of equal ids first")
-        rows[entry.table.spec.name] = wanted, _read_row_gradients(partition, entry, len(wanted), buffers, finite)
-    return Changes(dense, rows, state, records)
+        values = _read_rows(partition, entry, entry.values, len(wanted), buffers, finite)
+        rows[entry.table.spec.name] = wanted, values
+    if not partition.mode.delay_compensation:
+        return Changes(dense, rows, state, records)
+    return Changes(dense, rows, state, records, *_read_origin(partition, form, buffers, rows, finite))
 
 
 class Ids:
@@ -303,17 +306,53 @@ def _fill_rows(table: EmbeddingTable, ids: NDArray[np.int64], pin: int, dtype: s
         to_bfloat16(out, place.view(np.uint16).reshape(shape))
 
 
-def _read_row_gradients(
-    partition: Partition, place: RowsPlace, count: int, buffers: Sequence[memoryview], finite: bool
+def _read_rows(
+    partition: Partition, place: RowsPlace, index: int, count: int, buffers: Sequence[memoryview], finite: bool
 ) -> NDArray[np.float32]:
+    """The gradients of rows, or what they were computed on, from a buffer."""
     dim = place.table.dim
     if place.dtype == "bfloat16":
-        grads = from_bfloat16(array_of(buffers, place.values, "uint16", count * dim, place.what))
+        found = from_bfloat16(array_of(buffers, index, "uint16", count * dim, place.what))
     else:
-        grads = array_of(buffers, place.values, "float32", count * dim, place.what)
-    if not finite and not partition.kernels.all_finite(grads.view(np.uint32)):
+        found = array_of(buffers, index, "float32", count * dim, place.what)
+    if not finite and not partition.kernels.all_finite(found.view(np.uint32)):
         raise _not_finite(place.what)
-    return grads.reshape(count, dim)
+    return found.reshape(count, dim)
+
+
+def _read_origin(
+    partition: Partition,
+    form: PushForm,
+    buffers: Sequence[memoryview],
+    rows: Mapping[str, tuple[NDArray[np.int64], NDArray[np.float32]]],
+    finite: bool,
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.float32]]]:
+    """The parameters that the gradients of a push were computed on.
+
+    Raises:
+        InvalidInputError: the push does not say, a size disagrees, or a number is not finite.
+    """
+    dense: dict[str, NDArray[Any]] = {}
+    for place in form.dense:
+        if place.keep is None:
+            values = array_of(buffers, _said(place), "float32", place.part.size, place.what)
+            if not finite:
+                _require_finite(values, place.what)
+            dense[place.part.spec.name] = values
+    tables = {}
+    for entry in form.rows:
+        name = entry.table.spec.name
+        tables[name] = _read_rows(partition, entry, _said(entry), len(rows[name][0]), buffers, finite)
+    return dense, tables
+
+
+def _said(place: DensePlace | RowsPlace) -> int:
+    if place.pulled is None:
+        raise InvalidInputError(
+            f"{place.what} come without what they were computed on",
+            fix="with delay_compensation, send the pulled parameters along",
+        )
+    return place.pulled
 
 
 def _changed(partition: Partition, request: ps_pb2.PullRequest) -> tuple[DensePart, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -125,6 +126,8 @@ class JobSpec:
         grads_to_wait: gradients that make one synchronous update.
         sync_version_tolerance: how many versions old a gradient may be in synchronous mode.
         lr_staleness_modulation: divide the learning rate by the staleness of the gradient (asynchronous).
+        delay_compensation: correct each asynchronous gradient by so many times its size and how far the parameters
+            have moved since they were pulled, at most by the gradient itself; 0 is off, 30 to 100 a start.
         get_model_steps: minibatches with one pull and one push for all of them, and local updates in between; their
             summed gradient is one model update (asynchronous).
         max_staleness: how many of its worker's own last updates the parameters of a minibatch may miss, so that pulls
@@ -196,6 +199,7 @@ class JobSpec:
     grads_to_wait: int = 1
     sync_version_tolerance: int = 0
     lr_staleness_modulation: bool = False
+    delay_compensation: float = 0.0
     get_model_steps: int = 1
     max_staleness: int = 0
     wire_dtype: str = "float32"
@@ -406,6 +410,18 @@ class JobSpec:
             "set use_async to false, or leave it at 0",
         )
         need(
+            0 <= self.delay_compensation < math.inf,
+            "delay_compensation",
+            f"{self.delay_compensation} is out of range",
+            "give a number of 0 or more, such as 30",
+        )
+        need(
+            self.use_async or self.delay_compensation == 0,
+            "delay_compensation",
+            "gradients of synchronous training are not late",
+            "set use_async, or leave it at 0",
+        )
+        need(
             self.use_async or self.get_model_steps == 1,
             "get_model_steps",
             "local updates between pulls are asynchronous by nature",
@@ -496,6 +512,9 @@ def _convert(value: Any, hint: Any) -> tuple[Any, str]:
         return (value, "") if isinstance(value, bool) else (None, "true or false")
     if hint is int:
         return (value, "") if isinstance(value, int) and not isinstance(value, bool) else (None, "a whole number")
+    if hint is float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        return (float(value), "") if fits else (None, "a number")
     if hint is str:
         return (value, "") if isinstance(value, str) else (None, "a string")
     if get_origin(hint) is dict:

@@ -150,6 +150,8 @@ class UpdateMode:
         lr_staleness_modulation: asynchronous: divide the learning rate by the gradient's staleness in versions
             (Zhang et al. 2015, "Staleness-aware Async-SGD for Distributed Deep Learning").
         rows: which ids have rows.
+        delay_compensation: asynchronous: how strongly a gradient is corrected by how far the parameters have moved
+            since they were pulled; 0 is off. Pushes then say what was pulled.
     """
 
     use_async: bool = True
@@ -157,3 +159,4 @@ class UpdateMode:
     sync_version_tolerance: int = 0
     lr_staleness_modulation: bool = False
     rows: RowPolicy = field(default_factory=RowPolicy)
+    delay_compensation: float = 0.0

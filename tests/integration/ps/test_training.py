@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import DenseKind, DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
-from elasticdl_worker.parameters import Gradients, StateChange
+from elasticdl_worker.parameters import Gradients, Origin, StateChange
 
 pytestmark = pytest.mark.integration
 
@@ -146,3 +147,53 @@ async def test_stale_gradients_take_smaller_steps_when_asked(servers: Any) -> No
     moved = start.dense["bias"] - (await client.pull({})).dense["bias"]
     # Staleness 0, 1, 2, 3 with a rate of 0.5.
     np.testing.assert_allclose(moved, 0.5 * (1 + 1 + 1 / 2 + 1 / 3), rtol=1e-5)
+
+
+@pytest.mark.parametrize("wire_dtype", ["float32", "bfloat16"])
+async def test_late_gradients_are_corrected_where_delays_are_compensated(servers: Any, wire_dtype: str) -> None:
+    """What has moved since the pull bends the gradient, at most by its own size; what has not leaves it alone."""
+    early, late = servers.client(0, wire_dtype=wire_dtype), servers.client(1, wire_dtype=wire_dtype)
+    for client in (early, late):
+        await ensure(client, UpdateMode(delay_compensation=2.0))
+    ids = np.array([4, 7, 10**12])
+    start = await late.pull({"users": ids})
+    bias = np.array([0.25, -8.0, 0.0], np.float32)
+    kernel = np.zeros((700, 400), np.float32)
+
+    def origin(pulled: Any) -> Origin:
+        return Origin({"bias": start.dense["bias"], "kernel": start.dense["kernel"]}, dict(pulled.rows))
+
+    moved = Gradients(
+        {"bias": bias, "kernel": kernel}, {"users": (ids, np.full((3, 4), 0.5, np.float32))}, origin=origin(start)
+    )
+    assert (await early.push(moved, version=(await early.pull({})).version)).accepted
+    gradient = np.array([1.0, 2.0, -3.0], np.float32)
+    rows = np.arange(8, dtype=np.float32).reshape(2, 4) - 4
+    part = start.rows["users"][1:]
+    second = Gradients(
+        {"bias": gradient, "kernel": kernel},
+        {"users": (ids[1:], rows)},
+        origin=Origin({"bias": start.dense["bias"], "kernel": start.dense["kernel"]}, {"users": part}),
+    )
+    before = await early.pull({"users": ids})
+    assert (await late.push(second, version=start.version)).accepted
+    after = await early.pull({"users": ids})
+    drift = before.dense["bias"] - start.dense["bias"]
+    np.testing.assert_allclose(drift, -0.5 * bias, rtol=1e-6)
+    # Of the three the first is corrected by half of itself, the second by no more than itself, the third not at all.
+    expected = gradient + np.abs(gradient) * np.clip(2.0 * drift, -1, 1)
+    np.testing.assert_allclose(expected, [0.75, 4.0, -3.0], rtol=1e-6)
+    np.testing.assert_allclose(after.dense["bias"], before.dense["bias"] - 0.5 * expected, rtol=1e-5)
+    bent = rows + np.abs(rows) * np.clip(2.0 * (before.rows["users"][1:] - part), -1, 1)
+    tolerance = 1e-5 if wire_dtype == "float32" else 0.1
+    np.testing.assert_allclose(after.rows["users"][1:], before.rows["users"][1:] - 0.5 * bent, atol=tolerance)
+    np.testing.assert_array_equal(after.rows["users"][0], before.rows["users"][0])
+    np.testing.assert_array_equal(after.dense["kernel"], before.dense["kernel"])
+
+
+async def test_a_gradient_that_does_not_say_what_it_was_computed_on_is_refused(servers: Any) -> None:
+    client = servers.client()
+    await ensure(client, UpdateMode(delay_compensation=2.0))
+    pulled = await client.pull({})
+    with pytest.raises(InvalidInputError, match="without what they were computed on"):
+        await client.push(Gradients({"bias": np.ones(3, np.float32)}), version=pulled.version)

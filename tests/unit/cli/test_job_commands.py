@@ -84,6 +84,25 @@ def test_every_problem_of_the_flags_is_told_with_its_flag(api: FakeApi, cli: Cli
     assert api.seen == []
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--delay_compensation=30", "--use_async=false"), "gradients of synchronous training are not late"),
+        (("--delay_compensation=-1",), "-1.0 is out of range"),
+        (("--delay_compensation=nan",), "nan is out of range"),
+        (("--delay_compensation=much",), "'much' is not a number"),
+    ],
+)
+def test_delays_are_compensated_in_asynchronous_training_only(
+    api: FakeApi, cli: Cli, zoo: Path, flags: tuple[str, ...], message: str
+) -> None:
+    outcome = cli(*TRAIN, *flags, "--detach")
+    assert outcome.code == 2
+    assert "--delay_compensation" in outcome.err
+    assert message in outcome.err
+    assert api.seen == []
+
+
 def test_a_zoo_that_is_no_directory_is_told(cli: Cli, zoo: Path) -> None:
     assert "is not there" in cli("train", "--model_zoo=nowhere", "--model_def=a.b", "--training_data=data").err
     outcome = cli("train", "--model_zoo=zoo/digits.py", "--model_def=a.b", "--training_data=data")

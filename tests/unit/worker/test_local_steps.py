@@ -109,3 +109,27 @@ async def test_groups_overlap_and_learn_with_any_optimizer(make_spec: Any, tmp_p
     assert parameters.version == 3 * 10
     losses = [point.loss for beat in master.heartbeats for point in beat.losses]
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+async def test_with_delay_compensation_a_push_says_what_its_gradients_were_computed_on(
+    make_spec: Any, tmp_path: Path, steps: int
+) -> None:
+    fields = {"embedding_threshold_bytes": 0, "max_staleness": 0, "get_model_steps": steps}
+    _, without = await train(make_spec(**fields), tmp_path / "without")
+    assert all(gradients.origin is None for _, gradients, _ in without.pushes)
+    _, parameters = await train(make_spec(**fields, delay_compensation=3), tmp_path / "with")
+    assert parameters.mode is not None
+    assert parameters.mode.delay_compensation == 3.0
+    # By plain SGD of one worker, what a push begins with is what the one before has made of its own.
+    rate, expected = 0.1, None
+    for _, gradients, _ in parameters.pushes:
+        assert gradients.origin is not None
+        assert gradients.origin.rows.keys() == gradients.rows.keys()
+        for table, (ids, values) in gradients.rows.items():
+            assert gradients.origin.rows[table].shape == values.shape == (len(ids), values.shape[1])
+        for name, gradient in gradients.dense.items():
+            if expected is not None:
+                np.testing.assert_allclose(gradients.origin.dense[name], expected[name], rtol=1e-5, atol=1e-6)
+            assert gradients.origin.dense[name].shape == gradient.shape
+        expected = {name: gradients.origin.dense[name] - rate * g for name, g in gradients.dense.items()}

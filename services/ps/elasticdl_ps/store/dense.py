@@ -15,6 +15,7 @@ from elasticdl_core.model import DenseKind, DenseSpec
 from elasticdl_ps.constraints import Constrain, check_constraint, make_constraint
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
+from elasticdl_ps.store.compensation import Delay
 from elasticdl_ps.store.merging import StateChange
 
 _STATE = "fiub"
@@ -138,6 +139,7 @@ class DenseStore:
         numbers: NDArray[np.float32],
         undecayed: NDArray[np.float32],
         version: int,
+        delays: Mapping[str, Delay],
     ) -> None:
         """Applies gradients to trained slices.
 
@@ -146,11 +148,14 @@ class DenseStore:
             numbers: from ``Optimizer.numbers``.
             undecayed: the same without weight decay, for the parameters that have none.
             version: the partition's version after this update.
+            delays: by name of the parameter, for gradients that are to be compensated.
         """
         with self._lock:
             for name, change in changes.items():
                 part = self._parts[name]
                 if part.size:
+                    if name in delays:
+                        change = delays[name].compensate(change, part.values)
                     decays = part.spec.weight_decay
                     self._update(part.record, _ONLY_ROW, change.reshape(1, -1), numbers if decays else undecayed)
                     if part.constrain is not None:

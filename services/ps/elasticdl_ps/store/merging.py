@@ -45,6 +45,8 @@ class Changes:
         dense: by trained parameter: ``[size]`` gradient.
         rows: by table: unique ids ``[n]`` and gradients ``[n, dim]``.
         state: by parameter that is state.
+        pulled_dense: the values that ``dense`` was computed on, where delays are compensated.
+        pulled_rows: the same of ``rows``.
         records: how many records they are of.
     """
 
@@ -52,6 +54,8 @@ class Changes:
     rows: Mapping[str, Rows] = field(default_factory=dict)
     state: Mapping[str, StateChange] = field(default_factory=dict)
     records: int = 1
+    pulled_dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    pulled_rows: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
 def merge(members: Sequence[Changes], kernels: KernelSet) -> Changes:

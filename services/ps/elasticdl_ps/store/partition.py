@@ -19,6 +19,7 @@ from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundErro
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
+from elasticdl_ps.store.compensation import Delay
 from elasticdl_ps.store.dense import DenseStore, DenseValue, check_specs
 from elasticdl_ps.store.merging import Changes, merge
 from elasticdl_ps.store.table import EmbeddingTable
@@ -172,10 +173,14 @@ class Partition:
             undecayed = numbers
             if self.optimizer.decays:
                 undecayed = self.optimizer.numbers(step, learning_rate, scale=scale, weight_decay=False)
-            self.dense.apply(changes.dense, numbers, undecayed, step)
+            strength = self.mode.delay_compensation
+            delays = {name: Delay(pulled, strength) for name, pulled in changes.pulled_dense.items()}
+            self.dense.apply(changes.dense, numbers, undecayed, step, delays)
             self.dense.change_state(changes.state, step)
             for name, (ids, grads) in changes.rows.items():
-                self.tables[name].update(ids, grads, numbers, step)
+                before = changes.pulled_rows.get(name)
+                delay = None if before is None else Delay(before, strength)
+                self.tables[name].update(ids, grads, numbers, step, delay)
             self.version = step
             return step
 

@@ -12,6 +12,7 @@ from elasticdl_core.model import NO_ID, RowPolicy, TableSpec
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.arena import Arena
+from elasticdl_ps.store.compensation import Delay
 from elasticdl_ps.store.id_map import IdMap
 from elasticdl_ps.store.overlay import Overlay
 from elasticdl_ps.store.row_lives import RowLives
@@ -106,7 +107,12 @@ class EmbeddingTable:
             self._set_first_values(block, ~known, target)
 
     def update(
-        self, ids: NDArray[np.int64], grads: NDArray[np.float32], numbers: NDArray[np.float32], version: int = 0
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        numbers: NDArray[np.float32],
+        version: int = 0,
+        delay: Delay | None = None,
     ) -> None:
         """Applies the optimizer to rows, making those that are missing, or as the policy says.
 
@@ -115,9 +121,11 @@ class EmbeddingTable:
             grads: float32 ``[n, dim]``.
             numbers: from ``Optimizer.numbers``.
             version: the partition's version after this update; the policy counts by it.
+            delay: for gradients that are to be compensated.
         """
         for at in range(0, len(ids), _BLOCK):
             block, changes = ids[at : at + _BLOCK], grads[at : at + _BLOCK]
+            late = delay and delay.of(slice(at, at + _BLOCK))
             with self._lock:
                 if self._lives is None:
                     rows = self._rows_of(block)
@@ -126,9 +134,14 @@ class EmbeddingTable:
                     if rows.min() < 0:
                         kept = np.flatnonzero(rows >= 0)
                         block, rows, changes = block[kept], rows[kept], changes[kept]
+                        late = late and late.of(kept)
                     self._lives.touch(rows, self._map.count, version)
                 for overlay in self._overlays.values():
                     overlay.save(self._arena, rows, block)
+                if late is not None:
+                    now = np.empty_like(changes)
+                    self._kernels.gather(self._arena, rows, now)
+                    changes = late.compensate(changes, now)
                 self._update(self._arena, rows, changes, numbers)
         if self._lives is not None:
             self._evict(self._lives, version)

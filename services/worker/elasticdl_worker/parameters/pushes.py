@@ -100,11 +100,25 @@ class PushFrames:
         flats += [layout.flat_value(name, change.add) for name, change in gradients.state.items()]
         keeps = {name: change.keep for name, change in gradients.state.items()}
         values = [self._checked(table, *rows) for table, rows in gradients.rows.items()]
+        origin = gradients.origin
+        if origin is not None:
+            flats += [layout.flat(name, origin.dense) for name in gradients.dense]
+            values += [self._checked(table, ids, origin.rows[table]) for table, (ids, _) in gradients.rows.items()]
         splits = layout.split({table: ids for table, (ids, _) in gradients.rows.items()})
         pushed, push_numbers = distinct(splits)
         pulled, pull_numbers = distinct(following.splits) if following else ([], ())
         reading = following.splits if following else ()
-        key = (*gradients.dense, None, *keeps.items(), None, *splits, push_numbers, *reading, pull_numbers)
+        key = (
+            origin is None,
+            *gradients.dense,
+            None,
+            *keeps.items(),
+            None,
+            *splits,
+            push_numbers,
+            *reading,
+            pull_numbers,
+        )
         forms = self._forms.get(key)
         if forms is None:
             if len(self._forms) >= _REMEMBERED:
@@ -112,7 +126,8 @@ class PushFrames:
             tables = list(zip(splits, push_numbers, strict=True))
             reads = list(zip(following.splits, pull_numbers, strict=True)) if following else []
             names: dict[str, float | None] = {**dict.fromkeys(gradients.dense), **keeps}
-            forms = [self._form(index, names, tables, reads) for index in range(layout.num_ps)]
+            with_origin = origin is not None
+            forms = [self._form(index, names, tables, reads, with_origin) for index in range(layout.num_ps)]
             self._forms[key] = forms
         frames = []
         for index, form in enumerate(forms):
@@ -120,8 +135,9 @@ class PushFrames:
                 flats[number] if part is None else flats[number][part] for number, part in form.dense
             ]
             buffers += [split.parts[index] for split in pushed]
-            rows = [(single, split.chosen[index]) for single, split in zip(values, splits.values(), strict=True)]
-            buffers += [self._room(single, chosen) for single, chosen in rows]
+            chosen = [split.chosen[index] for split in splits.values()]
+            rows = list(zip(values, chosen if origin is None else chosen * 2, strict=True))
+            buffers += [self._room(*single) for single in rows]
             along = following if following is not None and not (following.only_first and index) else None
             if along is not None:
                 buffers += [split.parts[index] for split in pulled]
@@ -152,6 +168,7 @@ class PushFrames:
         dense: Mapping[str, float | None],
         tables: list[tuple[str, int]],
         reads: list[tuple[str, int]],
+        with_origin: bool,
     ) -> _Form:
         """The form of messages to one PS.
 
@@ -160,6 +177,8 @@ class PushFrames:
             dense: names of the dense parameters, with what is kept of those that are state.
             tables: names of the tables that are pushed to, and which buffer of ids is theirs.
             reads: names of the tables that are pulled from, and which of the pull's buffers of ids is theirs.
+            with_origin: whether what the gradients were computed on goes along: behind the dense parameters, and
+                behind the gradients of rows.
         """
         message = ps_pb2.PushPullRequest()
         parts: list[tuple[int, slice | None]] = []
@@ -172,16 +191,29 @@ class PushFrames:
                     )
                     whole = place.stop - place.start == placed.size
                     parts.append((number, None if whole else slice(place.start, place.stop)))
+        if with_origin:
+            gradients = [
+                (entry, part)
+                for entry, part in zip(message.push.dense, parts, strict=True)
+                if not entry.HasField("keep")
+            ]
+            for entry, (number, part) in gradients:
+                entry.pulled = len(parts)
+                parts.append((len(dense) + number, part))
         first_values = len(parts) + len({number for _, number in tables})
         for at, (table, number) in enumerate(tables):
             message.push.rows.add(
-                table=table, ids=len(parts) + number, values=first_values + at, dtype=self._wire_dtype
+                table=table,
+                ids=len(parts) + number,
+                values=first_values + at,
+                dtype=self._wire_dtype,
+                pulled=first_values + len(tables) + at if with_origin else None,
             )
         for table, number in reads:
             message.pull.rows.add(table=table, ids=number)
         message.push.worker = self._worker
         message.pull.dtype = self._wire_dtype
-        message.pull_from = first_values + len(tables)
+        message.pull_from = first_values + len(tables) * (2 if with_origin else 1)
         return _Form(message, parts)
 
 

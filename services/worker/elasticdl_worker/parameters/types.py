@@ -44,6 +44,19 @@ class StateChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The parameters that gradients were computed on.
+
+    Attributes:
+        dense: by parameter name.
+        rows: by table, in the order of the gradients' ids.
+    """
+
+    dense: Mapping[str, NDArray[Any]]
+    rows: Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
 class Gradients:
     """What one or more minibatches teach.
 
@@ -52,12 +65,14 @@ class Gradients:
         rows: by table: unique ids and the merged gradient of each.
         state: changes of state by name.
         records: how many records they are of: their weight in a synchronous round.
+        origin: the values of ``dense`` and rows of ``rows`` that they were computed on, where delays are compensated.
     """
 
     dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     rows: Mapping[str, Rows] = field(default_factory=dict)
     state: Mapping[str, StateChange] = field(default_factory=dict)
     records: int = 1
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class TableStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., admitted: _Optional[int] = ..., evicted: _Optional[int] = ..., refused: _Optional[int] = ...) -> None: ...
 
 class Dense(_message.Message):
-    __slots__ = ("name", "dtype", "shape", "kind", "weight_decay", "start", "stop", "buffer", "version", "constraint", "keep")
+    __slots__ = ("name", "dtype", "shape", "kind", "weight_decay", "start", "stop", "buffer", "version", "constraint", "keep", "pulled")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,7 @@ class Dense(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
+    PULLED_FIELD_NUMBER: _ClassVar[int]
     name: str
     dtype: str
     shape: _containers.RepeatedScalarFieldContainer[int]
@@ -92,7 +93,8 @@ class Dense(_message.Message):
     version: int
     constraint: str
     keep: float
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., kind: _Optional[str] = ..., weight_decay: bool = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., buffer: _Optional[int] = ..., version: _Optional[int] = ..., constraint: _Optional[str] = ..., keep: _Optional[float] = ...) -> None: ...
+    pulled: int
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., kind: _Optional[str] = ..., weight_decay: bool = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., buffer: _Optional[int] = ..., version: _Optional[int] = ..., constraint: _Optional[str] = ..., keep: _Optional[float] = ..., pulled: _Optional[int] = ...) -> None: ...
 
 class Table(_message.Message):
     __slots__ = ("name", "dim", "initializer", "input_dim")
@@ -107,16 +109,18 @@ class Table(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., initializer: _Optional[str] = ..., input_dim: _Optional[int] = ...) -> None: ...
 
 class Rows(_message.Message):
-    __slots__ = ("table", "ids", "values", "dtype")
+    __slots__ = ("table", "ids", "values", "dtype", "pulled")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
+    PULLED_FIELD_NUMBER: _ClassVar[int]
     table: str
     ids: int
     values: int
     dtype: str
-    def __init__(self, table: _Optional[str] = ..., ids: _Optional[int] = ..., values: _Optional[int] = ..., dtype: _Optional[str] = ...) -> None: ...
+    pulled: int
+    def __init__(self, table: _Optional[str] = ..., ids: _Optional[int] = ..., values: _Optional[int] = ..., dtype: _Optional[str] = ..., pulled: _Optional[int] = ...) -> None: ...
 
 class PushModelRequest(_message.Message):
     __slots__ = ("dense", "tables", "optimizer", "mode")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -147,6 +148,7 @@ def mode_to_json(mode: UpdateMode) -> str:
             "grads_to_wait": mode.grads_to_wait,
             "sync_version_tolerance": mode.sync_version_tolerance,
             "lr_staleness_modulation": mode.lr_staleness_modulation,
+            "delay_compensation": mode.delay_compensation,
             "rows": {
                 "admission": mode.rows.admission,
                 "eviction_updates": mode.rows.eviction_updates,
@@ -170,6 +172,7 @@ def mode_from_json(text: str) -> UpdateMode:
             int(data["sync_version_tolerance"]),
             bool(data["lr_staleness_modulation"]),
             RowPolicy(**{name: int(number) for name, number in data.get("rows", {}).items()}),
+            float(data.get("delay_compensation", 0.0)),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInputError(f"the update mode {text!r} lacks something: {error}", fix=_FIX) from None
@@ -177,6 +180,10 @@ def mode_from_json(text: str) -> UpdateMode:
         raise InvalidInputError(
             f"grads_to_wait={mode.grads_to_wait}, sync_version_tolerance={mode.sync_version_tolerance} cannot work",
             fix="choose grads_to_wait >= 1 and sync_version_tolerance >= 0",
+        )
+    if not 0 <= mode.delay_compensation < math.inf:
+        raise InvalidInputError(
+            f"delay_compensation={mode.delay_compensation} cannot work", fix="choose a number of 0 or more"
         )
     rows = mode.rows
     if not 1 <= rows.admission <= MAX_ADMISSION or rows.eviction_updates < 0 or rows.max_rows < 0:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from elasticdl.layers import lookup
 from elasticdl_core.errors import UserCodeError
-from elasticdl_worker.parameters import StateChange
+from elasticdl_worker.parameters import Origin, StateChange
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
 from elasticdl_worker.trainers.tensorflow.constraints import unassigned
 from elasticdl_worker.trainers.tensorflow.embeddings import ROWS_NAME, RowsScope
@@ -34,12 +34,14 @@ class StepResult:
         dense: gradients of the trainable variables that the loss depends on, by name, summed over the minibatches.
         rows: gradients of the rows of each table, ``[unique ids, dim]``, summed over the minibatches.
         state: how the other variables changed, by name.
+        origin: the parameters that the gradients were computed on.
     """
 
     losses: tuple[float, ...]
     dense: dict[str, NDArray[Any]]
     rows: dict[str, NDArray[np.float32]]
     state: dict[str, StateChange]
+    origin: Origin
 
     @property
     def loss(self) -> float:
@@ -142,6 +144,7 @@ class Programs:
             # What comes after the rows is padding.
             rows={name: _view(g)[: len(rows[name])] for name, g in zip(self._row_names, row_gradients, strict=True)},
             state={name: StateChange(keeps[name], _view(add)) for name, add, has_changed in state if has_changed},
+            origin=Origin(dense, rows),
         )
 
     def forward(self, features: Any, rows: Mapping[str, Any], lookups: Lookups) -> Any:

@@ -84,7 +84,12 @@ def update_mode(spec: JobSpec) -> UpdateMode:
     """When a pushed gradient becomes an update, and of which rows, as the job says."""
     rows = RowPolicy(spec.table_admission, spec.table_eviction, spec.table_max_rows)
     return UpdateMode(
-        spec.use_async, spec.grads_to_wait, spec.sync_version_tolerance, spec.lr_staleness_modulation, rows
+        spec.use_async,
+        spec.grads_to_wait,
+        spec.sync_version_tolerance,
+        spec.lr_staleness_modulation,
+        rows,
+        spec.delay_compensation,
     )
 
 
@@ -356,7 +361,8 @@ class Trainer:
     def _changes(self, work: Work, result: StepResult) -> Gradients:
         unique = self._lookups(work).unique
         rows = {table: (unique[table], gradient) for table, gradient in result.rows.items()}
-        return Gradients(result.dense, rows, result.state, work.records)
+        origin = result.origin if self._spec.delay_compensation else None
+        return Gradients(result.dense, rows, result.state, work.records, origin)
 
     def _settle_first(self) -> None:
         entry = self._pushes.popleft()
