@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from elasticdl.contract_check import check_contract
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 
@@ -33,7 +34,8 @@ def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec) -> None:
         spec: names the module and its entries.
 
     Raises:
-        UserCodeError: the directory, the file or an entry is missing, or a file does not parse; with file and line.
+        UserCodeError: the directory, the file or an entry is missing, a file does not parse, or the module plainly
+            asks for what is refused; with file and line.
     """
     zoo = Path(zoo_dir)
     if not zoo.is_dir():
@@ -45,6 +47,7 @@ def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec) -> None:
         modules.require(entry.name, entry.flag, entry.what, entry.example)
     if spec.type is JobType.TRAINING or spec.validation_data or spec.prediction_data:
         _check_feed(spec, modules)
+    modules.check_contract(model, spec)
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,7 @@ class _Modules:
         self._zoo = zoo
         self._home = home
         self._names: dict[tuple[str, ...], set[str] | None] = {}
+        self._trees: dict[tuple[str, ...], tuple[ast.Module, str]] = {}
         self._load(home, "model_def")
 
     def defines(self, name: str) -> bool:
@@ -137,6 +141,10 @@ class _Modules:
             fix="; ".join(part for part in (hint, f"add to {place}:  {example}") if part),
         )
 
+    def check_contract(self, model: str, spec: JobSpec) -> None:
+        """Refuses what the home module plainly asks for and nobody would do."""
+        check_contract(self._trees[self._home][0], self._trees[self._home][1], spec, model)
+
     def _load(self, home: tuple[str, ...], flag: str) -> set[str] | None:
         if home not in self._names:
             self._names[home] = self._parse(home, flag)
@@ -151,7 +159,9 @@ class _Modules:
                 path = self._zoo / relative
             else:
                 raise self._no_file(relative, flag)
-        return _defined_names(_parse_file(path, relative.as_posix()))
+        tree = _parse_file(path, relative.as_posix())
+        self._trees[home] = tree, relative.as_posix()
+        return _defined_names(tree)
 
     def _no_file(self, relative: Path, flag: str) -> UserCodeError:
         present = sorted(

@@ -144,3 +144,53 @@ def test_what_is_named_must_be_there(tmp_path: Path) -> None:
     for flag in ("callbacks", "eval_metrics_fn", "custom_data_reader"):
         with pytest.raises(UserCodeError, match="'mine'"):
             _check(tmp_path, GOOD, **{flag: "mine"})
+
+
+MODEL = "class Net(keras.Model):\n    def {}(self, *args): ...\ndef custom_model():\n    return Net()\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("def optimizer(): return keras.optimizers.Nadam(0.1)", "the optimizer Nadam is not among"),
+        ("import tensorflow as tf\ndef optimizer(): return tf.keras.optimizers.Lion()", "the optimizer Lion is not"),
+        (
+            "from keras.optimizers import Lamb as Adam\ndef optimizer(): return Adam()",
+            "the optimizer Lamb is not among",
+        ),
+        ("def optimizer(): return keras.optimizers.Adam(use_ema=True)", "has use_ema=True, which asks for moving"),
+        (
+            "def callbacks(): return [keras.callbacks.ReduceLROnPlateau()]",
+            "the Keras callback ReduceLROnPlateau would",
+        ),
+        ("def callbacks(): return ['early']", "gives 'early', a str, which is no callback"),
+        (MODEL.format("train_step"), r"Net.train_step \(model.py:\d+\) is never called"),
+        (MODEL.format("call") + "class Sub(Net):\n    def compute_loss(self): ...\ncustom_model = Sub\n", ""),
+        ("class custom_model(keras.Model):\n    def test_step(self): ...\n", "custom_model.test_step"),
+        ("class Base(keras.Model):\n    def fit(self): ...\nclass custom_model(Base): ...\n", r"Base.fit \(model.py"),
+        (MODEL.format("call"), ""),
+        ("class Net:\n    def train_step(self): ...\n", ""),
+        ("def optimizer(): return keras.optimizers.Adam(use_ema=False)", ""),
+        (
+            "def optimizer(kind=0):\n    if kind: return keras.optimizers.Nadam()\n    return keras.optimizers.SGD()",
+            "",
+        ),
+        ("def callbacks(): return [keras.callbacks.EarlyStopping(), mine]", ""),
+        ("class Nadam: ...\ndef optimizer(): return Nadam()", ""),
+    ],
+)
+def test_what_is_plainly_refused_is_refused_before_it_is_submitted(tmp_path: Path, change: str, message: str) -> None:
+    source = f"{GOOD}\n{change}\n"
+    if not message:
+        _check(tmp_path, source)
+        return
+    with pytest.raises(UserCodeError, match=message) as caught:
+        _check(tmp_path, source)
+    assert "model.py:" in caught.value.message
+    assert caught.value.fix
+
+
+def test_what_another_type_of_job_does_not_use_is_not_looked_at(tmp_path: Path) -> None:
+    source = GOOD + "def optimizer(): return keras.optimizers.Nadam()\n"
+    prediction = {"type": "prediction", "prediction_data": "/p", "training_data": "", "checkpoint_dir_for_init": "/c"}
+    _check(tmp_path, source, **prediction)
