@@ -46,6 +46,8 @@ class FakeServer:
         self.initialized = False
         self.version = 0
         self.applied: Counter[str] = Counter()
+        self.tally: Counter[str] = Counter()
+        self.tally_complete = True
         self.pins: dict[int, int] = {}
         self.refuse_saves = ""
         self.hangs = False
@@ -69,7 +71,12 @@ class FakeServer:
             generation=self.generation,
             rows=len(self.applied),
             bytes=8 * len(self.applied),
+            records=sum(self.tally.values()),
         )
+
+    async def Tally(self, request: Any, caller: Any) -> Any:
+        numbers = [int(number) for key, records in self.tally.items() for number in (*key.split("/"), records)]
+        return ps_pb2.TallyResponse(complete=self.tally_complete, counts=numbers)
 
     async def Pin(self, request: Any, caller: Any) -> Any:
         self.pins[request.pin] = self.version
@@ -85,7 +92,7 @@ class FakeServer:
     async def Save(self, request: Any, caller: Any) -> Any:
         if self.refuse_saves:
             raise InvalidInputError(self.refuse_saves)
-        data = json.dumps({"version": self.version, "applied": self.applied}).encode()
+        data = json.dumps({"version": self.version, "applied": self.applied, "tally": self.tally}).encode()
         name = f"ps-{self.index}.bin"
         (Path(request.directory) / name).write_bytes(data)
         digest = hashlib.sha256(data).hexdigest()
@@ -103,6 +110,7 @@ class FakeServer:
             raise InvalidInputError(f"{path} is damaged", fix="use another checkpoint")
         content = json.loads(data)
         self.version, self.applied = content["version"], Counter(content["applied"])
+        self.tally = Counter() if request.other_job else Counter(content["tally"])
         self.initialized, self.pins = True, {}
         return ps_pb2.RestoreResponse(version=self.version, rows=len(self.applied))
 
@@ -209,6 +217,7 @@ class FakeWorker:
                 return False
             for server in self.world.servers.values():
                 server.applied.update(f"{id_.round}/{task.shard.name}/{at}" for at in range(position, end))
+                server.tally[f"{id_.round}/{id_.index}"] += self.world.tallied(id_, end - position)
                 server.version += 1
             self.world.trace(self.process, task, position, end)
             self.records, self.steps, position = self.records + end - position, self.steps + 1, end
@@ -297,6 +306,7 @@ class JobProcesses:
         self.fail_on: Callable[[TaskId, int], dict[str, str] | None] = lambda task, position: None
         self.output: dict[int, bytes] = {}
         self.metrics: Callable[[int], dict[str, float]] = lambda number: {"accuracy": 0.5}
+        self.tallied: Callable[[TaskId, int], int] = lambda task, records: records
         self.account_of: Callable[[TaskId], master_pb2.Account | None] = lambda task: None
         self.evaluated_records: Callable[[TaskId], int] = lambda task: task.records
         self.evaluated: list[tuple[str, int]] = []

@@ -23,6 +23,7 @@ from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
+from elasticdl_master.state.auditing import Tallied
 from elasticdl_master.state.ending import Directive
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.settings import Limits
@@ -54,6 +55,13 @@ class SimServer:
     version: int = 0
     applied: Counter[Record] = field(default_factory=Counter)
     pins: dict[int, int] = field(default_factory=dict)
+
+    def tally(self) -> Counter[tuple[int, int]]:
+        """Records by round and index of the task."""
+        counts: Counter[tuple[int, int]] = Counter()
+        for (round_, index, _), times in self.applied.items():
+            counts[round_, index] += times
+        return counts
 
 
 @dataclass
@@ -267,6 +275,11 @@ class World:
                 case do.Unpin(number):
                     for server in alive:
                         server.pins.pop(number, None)
+                case do.ReadTallies():
+                    if not whole:
+                        self.deferred.append((self.now + 0.5, instruction, generation))
+                    else:
+                        self.tell(ev.TalliesRead([Tallied(server.tally()) for server in self.in_order()]))
                 case do.FlushRound():
                     pass
                 case _:
@@ -282,6 +295,12 @@ class World:
 
     def answers(self, server: SimServer) -> bool:
         return self.now >= max(server.ready_at, server.frozen_until)
+
+    def seen(self, index: int, server: SimServer) -> ev.ServerSeen:
+        records = server.applied.total()
+        return ev.ServerSeen(
+            index, server.id.incarnation, server.initialized, server.version, rows=1, bytes=2, records=records
+        )
 
     def in_order(self) -> list[SimServer]:
         return [self.servers[index] for index in sorted(self.servers)]
@@ -527,7 +546,15 @@ class World:
             for index, server in list(self.servers.items()):
                 incarnation = server.id.incarnation
                 if self.answers(server):
-                    seen = ev.ServerSeen(index, incarnation, server.initialized, server.version, rows=1, bytes=2)
+                    seen = ev.ServerSeen(
+                        index,
+                        incarnation,
+                        server.initialized,
+                        server.version,
+                        rows=1,
+                        bytes=2,
+                        records=server.applied.total(),
+                    )
                     self.tell(seen)
                 else:
                     self.tell(ev.ServerSilent(index, incarnation))

@@ -145,7 +145,13 @@ class ServerOperations:
         if first == (index, incarnation):
             await self._tell(
                 ev.ServerSeen(
-                    index, incarnation, status.initialized, status.version, rows=status.rows, bytes=status.bytes
+                    index,
+                    incarnation,
+                    status.initialized,
+                    status.version,
+                    rows=status.rows,
+                    bytes=status.bytes,
+                    records=status.records,
                 )
             )
 
@@ -153,7 +159,8 @@ class ServerOperations:
         match instruction:
             case do.RestoreServers(manifest):
                 failpoint("master.before_restore")
-                version = await self._control.restore(manifest)
+                mine = manifest.get("job_id") == self._provenance.get("job_id")
+                version = await self._control.restore(manifest, other_job=not mine)
                 failpoint("master.after_restore")
                 await self._tell(ev.ServersRestored(manifest["directory"], version))
             case do.Pin(number):
@@ -161,6 +168,8 @@ class ServerOperations:
                 await self._tell(ev.Pinned(number, version))
             case do.Unpin(number):
                 await self._control.unpin(number)
+            case do.ReadTallies():
+                await self._tell(ev.TalliesRead(await self._control.tallies()))
             case do.FlushRound():
                 await self._control.flush()
             case _:

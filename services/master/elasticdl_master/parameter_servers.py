@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
+from elasticdl_master.state.auditing import Tallied
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.rpc.client import RpcClient
 
@@ -29,6 +30,7 @@ class ServerStatus:
     rows: int
     bytes: int
     generation: str
+    records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,26 @@ class ServerControl:
             UnavailableError: it does not answer.
         """
         answer = await self._clients[index].call("Status", ps_pb2.StatusRequest(), deadline_s=_STATUS_DEADLINE_S)
-        return ServerStatus(answer.initialized, answer.version, answer.rows, answer.bytes, answer.generation)
+        return ServerStatus(
+            answer.initialized, answer.version, answer.rows, answer.bytes, answer.generation, answer.records
+        )
 
-    async def restore(self, manifest: Mapping[str, Any]) -> int:
-        """Brings all PS to a checkpoint; returns the version.
+    async def tallies(self) -> list[Tallied]:
+        """How many records of each training task are in the parameters of each PS."""
+        answers = await self._all("Tally", ps_pb2.TallyRequest(), _DEADLINE_S)
+        return [
+            Tallied(
+                {
+                    (answer.counts[at], answer.counts[at + 1]): answer.counts[at + 2]
+                    for at in range(0, len(answer.counts), 3)
+                },
+                answer.complete,
+            )
+            for answer in answers
+        ]
+
+    async def restore(self, manifest: Mapping[str, Any], *, other_job: bool = False) -> int:
+        """Brings all PS to a checkpoint, of this job or another one; returns the version.
 
         Raises:
             UnavailableError: a PS does not answer.
@@ -78,6 +96,7 @@ class ServerControl:
         request = ps_pb2.RestoreRequest(
             directory=manifest["directory"],
             files=[ps_pb2.SavedFile(name=f["name"], size=f["size"], sha256=f["sha256"]) for f in manifest["files"]],
+            other_job=other_job,
         )
         answers = await self._all("Restore", request, _FILES_DEADLINE_S)
         return int(answers[0].version)

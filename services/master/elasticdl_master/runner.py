@@ -340,7 +340,7 @@ class JobRunner:
         match instruction:
             case do.LaunchWorker() | do.LaunchServer() | do.TerminateWorker() | do.TerminateServer():
                 self._processes.carry_out(instruction)
-            case do.RestoreServers() | do.Pin() | do.Unpin() | do.FlushRound() | do.Save():
+            case do.RestoreServers() | do.Pin() | do.Unpin() | do.FlushRound() | do.Save() | do.ReadTallies():
                 self._servers.carry_out(instruction)
             case do.Prune():
                 outbox.post("prune", lambda: self._servers.prune(instruction))

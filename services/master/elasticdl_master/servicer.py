@@ -136,6 +136,8 @@ class MasterServicer:
 
     async def Report(self, request: pb.ReportRequest, caller: Claims) -> pb.ReportResponse:
         """A task is done; others may be asked for."""
+        if request.trace_trouble and not self._machine.trace_trouble:
+            await self._desk.tell(ev.TracesFailed(caller.owner, request.trace_trouble[:_MAX_TEXT]))
         answer = await self._desk.report(
             TaskId.parse(request.task_id),
             LeaseToken.parse(request.token),

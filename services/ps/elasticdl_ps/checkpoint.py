@@ -16,6 +16,7 @@ from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.dense import DenseStore
 from elasticdl_ps.store.partition import Partition, Snapshot
 from elasticdl_ps.store.table import EmbeddingTable
+from elasticdl_ps.store.tally import Tally
 from elasticdl_runtime.checkpoint_files import (
     CheckpointFile,
     DensePiece,
@@ -106,6 +107,8 @@ class _Loader:
         self._partition = Partition(kernels)
         self._partition.optimizer = Optimizer(first.optimizer)
         self._partition.mode = first.mode
+        mine = self._headers[index] if len(self._headers) == num_ps else first
+        self._partition.tally = Tally.from_text(mine.tally)
         self._partition.version = max(header.version for header in self._headers)
         specs = dense_specs_of(self._headers)
         self._specs = {spec.name: spec for spec in specs}
@@ -163,6 +166,7 @@ def _header(snapshot: Snapshot, index: int, num_ps: int) -> PartHeader:
         optimizer=snapshot.optimizer.spec,
         slots=tuple(snapshot.optimizer.slots),
         mode=snapshot.mode,
+        tally=snapshot.tally.to_text(),
         dense=tuple(DenseSection(value.spec, value.start, value.stop) for value in snapshot.dense),
         tables=tuple(TableSection(table.spec, table.pinned_rows(snapshot.pin)) for table in snapshot.tables),
     )

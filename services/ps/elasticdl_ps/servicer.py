@@ -23,6 +23,7 @@ from elasticdl_ps.checkpoint import load_partition, save_partition
 from elasticdl_ps.steps import Steps
 from elasticdl_ps.store.partition import Partition, Snapshot
 from elasticdl_ps.store.table import EmbeddingTable
+from elasticdl_ps.store.tally import Tally
 from elasticdl_ps.threads import Threads
 from elasticdl_runtime.checkpoint_files import CheckpointFile, PartHeader
 from elasticdl_runtime.convert.parameters import (
@@ -88,6 +89,7 @@ class ParameterServer:
             updates=self._training.updates.made,
             rejected=self._training.updates.rejected,
             mode=mode_to_json(partition.mode),
+            records=partition.tally.records,
         )
 
     async def PushModel(self, chunks: AsyncIterator[bytes], caller: Claims) -> bytes:
@@ -215,6 +217,12 @@ class ParameterServer:
         saved = ps_pb2.SavedFile(name=file.name, size=file.size, sha256=file.sha256)
         return ps_pb2.SaveResponse(version=version, files=[saved], model=_model_json(header))
 
+    async def Tally(self, request: ps_pb2.TallyRequest, caller: Claims) -> ps_pb2.TallyResponse:
+        """How many records of each training task are in this partition."""
+        caller.require(Role.MASTER)
+        tally = await self._threads.write(self._partition.tally.copy)
+        return ps_pb2.TallyResponse(complete=tally.complete, counts=tally.numbers().ravel().tolist())
+
     async def Restore(self, request: ps_pb2.RestoreRequest, caller: Claims) -> ps_pb2.RestoreResponse:
         """Takes this PS's part of a checkpoint."""
         caller.require(Role.MASTER)
@@ -224,6 +232,8 @@ class ParameterServer:
             lambda: load_partition(self._partition.kernels, request.directory, files, self._index, self._num_ps),
         )
         failpoint("ps.after_load")
+        if request.other_job:
+            loaded.tally = Tally()
         await self._threads.write(lambda: self._become(loaded))
         failpoint("ps.after_restore")
         self._training.look()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from elasticdl_core.errors import InvalidInputError, PermissionDeniedError
 from elasticdl_core.ports.launcher import Role
@@ -129,7 +130,10 @@ class Updates:
             raise InvalidInputError(
                 f"a gradient of {records} records cannot count in a round", fix="say how many records it is of"
             )
-        return wire.read_changes(self._partition, form, push.frame, push.buffers, records)
+        changes = wire.read_changes(self._partition, form, push.frame, push.buffers, records)
+        if not push.request.HasField("task"):
+            return changes
+        return replace(changes, task=(push.request.task.round, push.request.task.index))
 
     def _note(self, worker: str) -> None:
         replaced = self._incarnations.check(worker)

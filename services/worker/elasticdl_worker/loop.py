@@ -178,7 +178,7 @@ class TaskLoop:
         failpoint("worker.before_trace")
         self._traces.append(lease.task, lease.token, shard.start, shard.end)
         failpoint("worker.after_trace")
-        self._session.report(lease, shard.records, None, self._engine.version, account)
+        self._session.report(lease, shard.records, None, self._engine.version, account, self._traces.trouble)
 
     def _do(self, lease: LeasedTask) -> None:
         self._engine.settle()
@@ -189,7 +189,7 @@ class TaskLoop:
             return
         if records:
             self._traces.append(lease.task, lease.token, lease.task.shard.start, lease.task.shard.end)
-        self._session.report(lease, records, result, self._engine.version, account)
+        self._session.report(lease, records, result, self._engine.version, account, self._traces.trouble)
         self._failures = 0
 
     def _guarded(self, lease: LeasedTask | None, action: Callable[[], None]) -> None:

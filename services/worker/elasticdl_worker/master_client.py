@@ -94,12 +94,14 @@ class Done:
         result: what the type of task gives.
         version: the highest model version seen.
         account: what became of the records, for a task that works on records.
+        trace_trouble: why this worker cannot write traces.
     """
 
     records: int
     result: dict[str, Any] | None
     version: int
     account: Account | None = None
+    trace_trouble: str = ""
 
 
 class MasterClient:
@@ -181,6 +183,7 @@ class MasterClient:
             model_version=done.version,
             max_tasks=limit,
             account=_account(done.account),
+            trace_trouble=done.trace_trouble,
         )
         response = await self._call("Report", request)
         return bool(response.accepted), _tasks(response.tasks)

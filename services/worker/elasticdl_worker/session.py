@@ -125,9 +125,11 @@ class Session:
         result: dict[str, Any] | None,
         version: int,
         account: Account | None = None,
+        trace_trouble: str = "",
     ) -> None:
         """Reports a task, without waiting for the answer."""
-        self._loop.call_soon_threadsafe(self._begin_report, lease, Done(records, result, version, account))
+        done = Done(records, result, version, account, trace_trouble)
+        self._loop.call_soon_threadsafe(self._begin_report, lease, done)
 
     def give_back(self, lease: LeasedTask, position: int, account: Account | None = None) -> bool:
         """Gives back the rest of a task; returns whether the lease was still this worker's."""

@@ -1,12 +1,23 @@
-"""What this worker has processed, one JSON object a line, for audits: records processed = records times epochs."""
+"""What this worker has processed, one JSON object a line: for people who look into a job, and for tests.
+
+Nothing depends on it: the audit at a job's end goes by the tally of the parameter servers. So a trace that cannot be
+written is given up, and said, and the task counts as it would.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from elasticdl_core.task import Task
+
+MAX_BYTES = 64 * 1024 * 1024
+"""A file that has grown to this is put aside; what was put aside before is dropped."""
+_log = structlog.get_logger(__name__)
 
 
 class TraceWriter:
@@ -19,15 +30,27 @@ class TraceWriter:
     Args:
         job_dir: directory of the job's files.
         owner: the worker's incarnation, e.g. ``worker-3.1``.
+        max_bytes: when to put the file aside, as ``<owner>.before.jsonl``.
+
+    Attributes:
+        trouble: why nothing is written any more; empty while all is well.
     """
 
-    def __init__(self, job_dir: Path, owner: str) -> None:
-        folder = job_dir / "traces"
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = (folder / f"{owner}.jsonl").open("a", encoding="utf-8")
+    def __init__(self, job_dir: Path, owner: str, max_bytes: int = MAX_BYTES) -> None:
+        self.trouble = ""
+        self._path = job_dir / "traces" / f"{owner}.jsonl"
+        self._max_bytes = max_bytes
+        self._file = None
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a", encoding="utf-8")
+        except OSError as error:
+            self._give_up(error)
 
     def append(self, task: Task, token: str, start: int, end: int) -> None:
         """Notes that records of a task were processed."""
+        if self._file is None:
+            return
         line: dict[str, Any] = {"task": str(task.id), "token": token, "start": start, "end": end}
         line["epoch"] = task.id.round
         if task.reading is not None:
@@ -35,9 +58,24 @@ class TraceWriter:
             for one in task.records(start, end):
                 records.setdefault(one.name, []).append([one.start, one.end])
             line["records"] = records
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        try:
+            if self._file.tell() >= self._max_bytes:
+                self._file.close()
+                self._path.replace(self._path.with_suffix(".before.jsonl"))
+                self._file = self._path.open("a", encoding="utf-8")
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        except OSError as error:
+            self._give_up(error)
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def _give_up(self, error: OSError) -> None:
+        self.trouble = f"cannot write {self._path}: {error.strerror or error}"
+        _log.warning("no traces any more", error=self.trouble)
+        self.close()

@@ -98,6 +98,7 @@ class PartHeader:
         mode: how updates were made.
         dense: the dense slices.
         tables: the tables.
+        tally: how many records of each task it contains, as the PS writes it; empty if that is not known.
     """
 
     index: int
@@ -108,6 +109,7 @@ class PartHeader:
     mode: UpdateMode
     dense: tuple[DenseSection, ...]
     tables: tuple[TableSection, ...]
+    tally: str = ""
 
     def width(self, table: TableSpec) -> int:
         """Numbers in one record of a table."""
@@ -125,6 +127,7 @@ class PartHeader:
                 "mode": mode_to_json(self.mode),
                 "dense": [{**dense_to_json(s.spec), "start": s.start, "stop": s.stop} for s in self.dense],
                 "tables": [{**table_to_json(s.spec), "rows": s.rows} for s in self.tables],
+                "tally": self.tally,
             }
         )
 
@@ -141,6 +144,7 @@ class PartHeader:
             mode=mode_from_json(data["mode"]),
             dense=tuple(DenseSection(dense_from_json(d), int(d["start"]), int(d["stop"])) for d in data["dense"]),
             tables=tuple(TableSection(table_from_json(d), int(d["rows"])) for d in data["tables"]),
+            tally=str(data.get("tally", "")),
         )
 
 

@@ -100,10 +100,10 @@ class TestRound:
         assert again.to_mapping() == round_.to_mapping()
         assert {(t.index, at) for t in again.done() for at in range(t.start, t.end)} == done
 
-    def test_marking_twice_counts_duplicates(self) -> None:
+    def test_marking_twice_counts_once(self) -> None:
         round_ = Round(make_plan(20), 0)
         task = round_.plan.task(0, 1)
-        assert (round_.mark(task), round_.mark(task), round_.duplicates) == (10, 0, 10)
+        assert (round_.mark(task), round_.mark(task), round_.records) == (10, 0, 10)
 
     def test_what_is_done_is_named_as_it_was_marked(self) -> None:
         round_ = Round(make_plan(20), 0)

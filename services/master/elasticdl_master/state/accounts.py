@@ -105,6 +105,14 @@ class AccountBook:
         parts = self._of.get((task.round, task.index), ())
         return task.records + sum(self._accounts[part].rows(part.records) - part.records for part in parts)
 
+    def rows_of(self, records: int) -> int:
+        """How many rows so many done records of all rounds must be in the model as."""
+        return records + sum(account.rows(task.records) - task.records for task, account in self._accounts.items())
+
+    def skipped(self, task: TaskId) -> int:
+        """How many records of a whole task, done in any parts, were passed over."""
+        return sum(self._accounts[part].skips.records for part in self._of.get((task.round, task.index), ()))
+
     def replace(self, mapping: Mapping[str, Any]) -> Changes:
         """Goes back to what a checkpoint had; returns the entries that changed."""
         before = self._accounts

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from elasticdl_core.job import JobState, JobType
+from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
+from elasticdl_master.state.auditing import audit
 from elasticdl_master.state.checkpoints import FINAL
 from elasticdl_master.state.recovering import Recovering
 
@@ -95,7 +97,29 @@ class Advancing(Recovering):
         if self.final is not None:
             self._finalise(self.final)
             if (self.exported or not self.formats) and not work.evaluations and not self.checkpoints.saving:
-                self._succeed(now)
+                self._audit_then_succeed(now)
+
+    def _audit_then_succeed(self, now: float) -> None:
+        """Nothing succeeds before what is in the model was compared with the plan."""
+        if self.audit is not None:
+            self._succeed(now)
+        elif self._audit_asked != self.servers.generation:
+            self._audit_asked = self.servers.generation
+            self._emit(do.ReadTallies())
+
+    def _on_tallies(self, event: ev.TalliesRead, now: float) -> None:
+        if self.final is None or self.ending is not None:
+            return
+        found = self.audit = audit(self.work, event.tallies)
+        counts = f"{found.planned:,} records planned, {found.committed:,} in the model, {found.skipped:,} passed over"
+        self._tell("audit", f"audit {found.state}: {counts}", **found.to_mapping())
+        if found.missing:
+            self._fail(
+                f"the audit found that the model lacks records of tasks that are done: {'; '.join(found.missing)}",
+                fix="this is a defect of ElasticDL, not of the model module: keep the job's logs and report it; "
+                "do not use the model",
+                kind="audit",
+            )
 
     def _succeed(self, now: float) -> None:
         if self.state is JobState.STARTING:

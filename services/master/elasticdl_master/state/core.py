@@ -12,6 +12,7 @@ from elasticdl_core.skips import Skips
 from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
 from elasticdl_master.queue.port import Contents
 from elasticdl_master.state import instructions as do
+from elasticdl_master.state.auditing import Audit
 from elasticdl_master.state.checkpoints import CheckpointBook
 from elasticdl_master.state.ending import Ending
 from elasticdl_master.state.failures import FailureBook
@@ -69,7 +70,10 @@ class MachineCore:
         self.evaluated = False
         self.store_trouble = ""
         self.save_trouble = ""
-        self.duplicates = 0
+        self.trace_trouble = ""
+        self.redone = 0
+        self.audit: Audit | None = None
+        self._audit_asked = -1
         self.finished = False
         self._out: list[do.Instruction] = []
         self._started = False
@@ -137,6 +141,22 @@ class MachineCore:
         done = set(self.work.finished())
         kept = self.work.accounts.items()
         return {task: account.within(b"") for task, account in kept if task in done}
+
+    @property
+    def duplicates(self) -> int:
+        """Records that are in the model too often: exact after the audit, before that at least so many."""
+        if self.audit is not None:
+            return self.audit.duplicates
+        if self.spec.type is not JobType.TRAINING or not self.servers.ready:
+            return 0
+        in_hand = sum(
+            task.records
+            for worker in self.workers.living
+            for task in worker.leases.values()
+            if task.type is TaskType.TRAINING
+        )
+        present = max(server.records for server in self.servers.servers)
+        return max(0, present - self.work.accounts.rows_of(self.work.records_done) - in_hand)
 
     @property
     def skipped(self) -> list[dict[str, Any]]:

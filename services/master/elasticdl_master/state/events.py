@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from elasticdl_core.ports.launcher import ProcessStatus
 from elasticdl_core.task import Lease, Shard, TaskId, TaskType
+from elasticdl_master.state.auditing import Tallied
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,7 @@ class ServerSeen:
     version: int
     rows: int = 0
     bytes: int = 0
+    records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +208,21 @@ class SaveFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class TalliesRead:
+    """All PS said how many records of each task are in their parameters."""
+
+    tallies: Sequence[Tallied]
+
+
+@dataclass(frozen=True, slots=True)
+class TracesFailed:
+    """A worker cannot write down what it processed; nothing depends on it."""
+
+    owner: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoreChanged:
     """The queue's store does not answer (``reason``), or does again (empty)."""
 
@@ -240,6 +257,8 @@ Event: TypeAlias = (
     | Pinned
     | Saved
     | SaveFailed
+    | TalliesRead
+    | TracesFailed
     | StoreChanged
     | Tick
 )

@@ -88,6 +88,11 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadTallies:
+    """Ask all PS how many records of each task are in their parameters."""
+
+
+@dataclass(frozen=True, slots=True)
 class Prune:
     """Remove a checkpoint's files, and its entry unless a new one of the same version ``replaced`` it."""
 
@@ -224,6 +229,7 @@ Instruction: TypeAlias = (
     | Pin
     | Unpin
     | Save
+    | ReadTallies
     | Prune
     | AddTasks
     | RebuildQueue

@@ -23,7 +23,6 @@ class Round:
         self.plan = plan
         self.number = number
         self.records = 0
-        self.duplicates = 0
         self._whole: set[int] = set()
         self._pieces: dict[int, Ranges] = {}
         self._marked: dict[int, list[TaskId]] = {}
@@ -31,7 +30,6 @@ class Round:
     def mark(self, task: TaskId) -> int:
         """Marks a task, or a part of one, done. Returns the number of records that were not done before."""
         if task.index in self._whole:
-            self.duplicates += task.records
             return 0
         part = self.plan.parts[task.index]
         if task.records < part.records:
@@ -39,7 +37,6 @@ class Round:
         before = _records(self._pieces.get(task.index, []))
         ranges = _merged([*self._pieces.get(task.index, []), (task.start, task.end)])
         new = _records(ranges) - before
-        self.duplicates += task.records - new
         self.records += new
         if ranges == [(part.start, part.end)]:
             self._whole.add(task.index)

@@ -217,8 +217,7 @@ class JobMachine(TakingOver):
                 self._tell("skipped", news)
 
     def _on_refused(self, event: ev.ReportRefused, now: float) -> None:
-        if event.task.type is TaskType.TRAINING:
-            self.duplicates += max(0, event.records)
+        """Somebody else does the task, or did it; what both applied is in the tally of the PS."""
 
     def _on_returned(self, event: ev.TaskReturned, now: float) -> None:
         worker = self.workers.by_owner(event.owner)
@@ -229,12 +228,7 @@ class JobMachine(TakingOver):
 
     def _on_taken(self, event: ev.LeasesTaken, now: float) -> None:
         for lease in event.leases:
-            if lease.task.type is TaskType.TRAINING:
-                self.duplicates += self.workers.dropped(lease.owner, str(lease.token))
-            else:
-                worker = self.workers.by_owner(lease.owner)
-                if worker is not None:
-                    worker.leases.pop(str(lease.token), None)
+            self.workers.dropped(lease.owner, str(lease.token), training=lease.task.type is TaskType.TRAINING)
 
     def _payload(self, task: TaskId, evaluation: Evaluation | None) -> str:
         data: dict[str, Any] = {}
@@ -262,6 +256,10 @@ class JobMachine(TakingOver):
                 "records_per_task": self.spec.records_per_task,
             }
         return json.dumps(to_json(data), allow_nan=False) if data else ""
+
+    def _on_traces_failed(self, event: ev.TracesFailed, now: float) -> None:
+        self.trace_trouble = event.reason
+        self._tell("traces_failed", f"{event.owner} {event.reason}; training goes on without traces")
 
     def _on_store_changed(self, event: ev.StoreChanged, now: float) -> None:
         if event.reason and not self.store_trouble:
@@ -338,6 +336,8 @@ _HANDLERS: dict[type, Callable[[JobMachine, Any, float], None]] = {
     ev.Pinned: JobMachine._on_pinned,
     ev.Saved: JobMachine._on_saved,
     ev.SaveFailed: JobMachine._on_save_failed,
+    ev.TracesFailed: JobMachine._on_traces_failed,
+    ev.TalliesRead: JobMachine._on_tallies,
     ev.StoreChanged: JobMachine._on_store_changed,
     ev.Tick: JobMachine._on_tick,
 }

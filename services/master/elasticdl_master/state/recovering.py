@@ -27,6 +27,7 @@ class Recovering(Evaluating):
             version=event.version,
             rows=event.rows,
             size=event.bytes,
+            records=event.records,
         )
         if came_back:
             self.workers.spare(now)
@@ -141,7 +142,7 @@ class Recovering(Evaluating):
             # Durable done-marks are never taken back: from now on they say more than the PS hold.
             self._rolled_back = self._rolled_back or again > 0 or bool(self.setup.done)
             if again:
-                self.duplicates += again
+                self.redone += again
                 self._tell("rolled_back", f"{again} records after the last checkpoint are processed again")
         self._serve(now)
 

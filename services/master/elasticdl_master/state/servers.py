@@ -33,6 +33,7 @@ class Server:
     version: int = 0
     rows: int = 0
     bytes: int = 0
+    records: int = 0
     launch_at: float = 0.0
     reached: bool = False
     running_since: float | None = None
@@ -167,14 +168,16 @@ class ServerPool:
         self.phase = Phase.STOPPED
         return [TerminateServer(server.index, server.incarnation, grace_s) for server in self.servers if server.alive]
 
-    def seen(self, index: int, incarnation: int, *, initialized: bool, version: int, rows: int, size: int) -> bool:
+    def seen(
+        self, index: int, incarnation: int, *, initialized: bool, version: int, rows: int, size: int, records: int
+    ) -> bool:
         """Takes in an answer to a status call; returns whether the PS was silent before."""
         server = self.servers[index]
         if server.incarnation != incarnation or not server.alive:
             return False
         was_silent, server.silent_since = server.silent_since is not None and server.reached, None
         server.answers, server.initialized, server.reached = True, initialized, True
-        server.version, server.rows, server.bytes = version, rows, size
+        server.version, server.rows, server.bytes, server.records = version, rows, size, records
         return was_silent
 
     def unanswered(self, index: int, incarnation: int, now: float) -> Server | None:

@@ -59,7 +59,9 @@ def status_of(machine: JobMachine, trouble: str = "") -> dict[str, Any]:
         },
         "degraded": _degraded(machine, trouble),
         "skipped": machine.skipped,
-        "duplicates": machine.duplicates + work.round.duplicates,
+        "duplicates": machine.duplicates,
+        "redone": machine.redone,
+        "audit": machine.audit.to_mapping() if machine.audit is not None else None,
         **machine.throughput.to_mapping(),
     }
 
@@ -106,6 +108,8 @@ def _degraded(machine: JobMachine, trouble: str) -> str | None:
         return f"no checkpoint can be written: {machine.save_trouble}"
     if machine.servers.silent and machine.ending is None:
         return "a parameter server does not answer"
+    if machine.trace_trouble:
+        return f"no traces are written: {machine.trace_trouble}"
     if not machine.servers.ready and machine.ending is None:
         return "the parameter servers are coming back" if machine.servers.ever_lost else trouble or None
     return trouble or None

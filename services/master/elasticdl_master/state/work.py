@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from elasticdl_core.job import JobSpec, JobType
-from elasticdl_core.shuffling import Reading
+from elasticdl_core.shuffling import Reading, described
 from elasticdl_core.task import Shard, TaskId, TaskType
 from elasticdl_master.state.accounts import AccountBook
 from elasticdl_master.state.evaluations import Evaluation
@@ -153,6 +153,11 @@ class Work:
         """Where the records of a task lie, if they are shuffled."""
         plan = self.plan_of(task.type)
         return plan.reading(task) if plan is not None and plan.holds(task) else None
+
+    def described(self, task: TaskId) -> str:
+        """Where a task's records lie, in words."""
+        reading = self.reading(task)
+        return described([self.shard_of(task)] if reading is None else reading.ranges)
 
     def pending(self) -> list[TaskId]:
         """Everything that is to do, in the order in which it should be leased."""

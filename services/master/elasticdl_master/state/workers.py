@@ -99,7 +99,6 @@ class WorkerPool:
         self.workers: dict[int, Worker] = {}
         self._by_owner: dict[str, Worker] = {}
         self.next_incarnation: dict[int, int] = {}
-        self.duplicates = 0
         self.crashes = 0
         self.kills = 0
         self._asked_memory_mib = memory_mib
@@ -176,16 +175,14 @@ class WorkerPool:
             worker.last_progress = now
         self.crashes = self.kills = 0
 
-    def dropped(self, owner: str, token: str) -> int:
-        """A lease ended badly. Returns how many records of it were processed already, and will be again."""
+    def dropped(self, owner: str, token: str, *, training: bool) -> None:
+        """A lease ended badly."""
         worker = self.by_owner(owner)
         if worker is None or token not in worker.leases:
-            return 0
-        worker.taken = worker.in_hand
-        task = worker.leases.pop(token)
-        done = max(0, worker.positions.get(token, task.start) - task.start)
-        self.duplicates += done
-        return done
+            return
+        if training:
+            worker.taken = worker.in_hand
+        worker.leases.pop(token)
 
     def process(self, status: ProcessStatus, now: float) -> tuple[Worker, Death] | None:
         """Takes in how a process stands. Returns the worker and why it died, when it just did."""

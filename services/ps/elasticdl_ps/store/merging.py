@@ -48,6 +48,7 @@ class Changes:
         pulled_dense: the values that ``dense`` was computed on, where delays are compensated.
         pulled_rows: the same of ``rows``.
         records: how many records they are of.
+        task: round and index of the training task whose records they are; None if of none.
     """
 
     dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -56,6 +57,7 @@ class Changes:
     records: int = 1
     pulled_dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     pulled_rows: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    task: tuple[int, int] | None = None
 
 
 def merge(members: Sequence[Changes], kernels: KernelSet) -> Changes:

@@ -23,6 +23,7 @@ from elasticdl_ps.store.compensation import Delay
 from elasticdl_ps.store.dense import DenseStore, DenseValue, check_specs
 from elasticdl_ps.store.merging import Changes, merge
 from elasticdl_ps.store.table import EmbeddingTable
+from elasticdl_ps.store.tally import Tally
 
 _MAX_DIM = 1 << 16
 _SNAPSHOT = -1
@@ -52,6 +53,7 @@ class Partition:
         restored: whether the model came from a checkpoint and no worker has confirmed it yet.
         mode: how updates are made.
         num_ps: how many share each table, and so its ``max_rows``.
+        tally: how many records of each task are in the parameters.
     """
 
     def __init__(self, kernels: KernelSet, num_ps: int = 1) -> None:
@@ -65,6 +67,7 @@ class Partition:
         self.optimizer = Optimizer(OptimizerSpec("sgd"))
         self.dense = DenseStore(self.optimizer, kernels)
         self.tables: dict[str, EmbeddingTable] = {}
+        self.tally = Tally()
         self._lock = threading.RLock()
         self._pins: dict[int, int] = {}
 
@@ -181,6 +184,8 @@ class Partition:
                 before = changes.pulled_rows.get(name)
                 delay = None if before is None else Delay(before, strength)
                 self.tables[name].update(ids, grads, numbers, step, delay)
+            for member in members:
+                self.tally.add(member.task, member.records)
             self.version = step
             return step
 
@@ -253,6 +258,7 @@ class Partition:
                 version=self.version,
                 optimizer=self.optimizer,
                 mode=self.mode,
+                tally=self.tally.copy(),
                 dense=self.dense.read(-1, with_slots=True),
                 tables=list(self.tables.values()),
                 pin=_SNAPSHOT,
@@ -267,6 +273,7 @@ class Partition:
         with self._lock:
             self.optimizer, self.mode, self.version = other.optimizer, other.mode, other.version
             self.dense, self.tables = other.dense, other.tables
+            self.tally = other.tally
             self._pins = {}
             self._set_policies(self.tables)
             self.initialised = self.restored = True
@@ -335,6 +342,7 @@ class Snapshot:
         version: updates applied.
         optimizer: gives specification and slot names.
         mode: how updates are made.
+        tally: how many records of each task it contains.
         dense: copies with slots.
         tables: read them with ``pinned_rows`` and ``pinned_blocks``.
         pin: the number to read them under.
@@ -343,6 +351,7 @@ class Snapshot:
     version: int
     optimizer: Optimizer
     mode: UpdateMode
+    tally: Tally
     dense: Sequence[DenseValue]
     tables: Sequence[EmbeddingTable]
     pin: int

@@ -142,6 +142,10 @@ class PushFrames:
             if along is not None:
                 buffers += [split.parts[index] for split in pulled]
             form.message.push.records = gradients.records
+            if gradients.task is None:
+                form.message.push.ClearField("task")
+            else:
+                form.message.push.task.round, form.message.push.task.index = gradients.task
             frame, places = compose_frame(_header(form.message, index, stamp, along), buffers)
             _fill(places, rows)
             frames.append(frame)

@@ -66,6 +66,7 @@ class Gradients:
         state: changes of state by name.
         records: how many records they are of: their weight in a synchronous round.
         origin: the values of ``dense`` and rows of ``rows`` that they were computed on, where delays are compensated.
+        task: round and index of the training task whose records they are, for the tally; None if of none.
     """
 
     dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -73,6 +74,7 @@ class Gradients:
     state: Mapping[str, StateChange] = field(default_factory=dict)
     records: int = 1
     origin: Origin | None = None
+    task: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ class Account(_message.Message):
     def __init__(self, fed: _Optional[int] = ..., applied: _Optional[int] = ..., skipped: _Optional[_Iterable[_Union[Skip, _Mapping]]] = ...) -> None: ...
 
 class ReportRequest(_message.Message):
-    __slots__ = ("task_id", "token", "records", "result", "model_version", "max_tasks", "account")
+    __slots__ = ("task_id", "token", "records", "result", "model_version", "max_tasks", "account", "trace_trouble")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
@@ -199,6 +199,7 @@ class ReportRequest(_message.Message):
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MAX_TASKS_FIELD_NUMBER: _ClassVar[int]
     ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    TRACE_TROUBLE_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     token: str
     records: int
@@ -206,7 +207,8 @@ class ReportRequest(_message.Message):
     model_version: int
     max_tasks: int
     account: Account
-    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., records: _Optional[int] = ..., result: _Optional[bytes] = ..., model_version: _Optional[int] = ..., max_tasks: _Optional[int] = ..., account: _Optional[_Union[Account, _Mapping]] = ...) -> None: ...
+    trace_trouble: str
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., records: _Optional[int] = ..., result: _Optional[bytes] = ..., model_version: _Optional[int] = ..., max_tasks: _Optional[int] = ..., account: _Optional[_Union[Account, _Mapping]] = ..., trace_trouble: _Optional[str] = ...) -> None: ...
 
 class ReportResponse(_message.Message):
     __slots__ = ("accepted", "replay", "tasks")

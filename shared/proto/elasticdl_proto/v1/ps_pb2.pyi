@@ -27,7 +27,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("index", "num_ps", "initialized", "version", "generation", "rows", "bytes", "tables", "updates", "rejected", "mode")
+    __slots__ = ("index", "num_ps", "initialized", "version", "generation", "rows", "bytes", "tables", "updates", "rejected", "mode", "records")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     NUM_PS_FIELD_NUMBER: _ClassVar[int]
     INITIALIZED_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class StatusResponse(_message.Message):
     UPDATES_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
     index: int
     num_ps: int
     initialized: bool
@@ -50,7 +51,8 @@ class StatusResponse(_message.Message):
     updates: int
     rejected: int
     mode: str
-    def __init__(self, index: _Optional[int] = ..., num_ps: _Optional[int] = ..., initialized: bool = ..., version: _Optional[int] = ..., generation: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., updates: _Optional[int] = ..., rejected: _Optional[int] = ..., mode: _Optional[str] = ...) -> None: ...
+    records: int
+    def __init__(self, index: _Optional[int] = ..., num_ps: _Optional[int] = ..., initialized: bool = ..., version: _Optional[int] = ..., generation: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., updates: _Optional[int] = ..., rejected: _Optional[int] = ..., mode: _Optional[str] = ..., records: _Optional[int] = ...) -> None: ...
 
 class TableStatus(_message.Message):
     __slots__ = ("name", "rows", "bytes", "admitted", "evicted", "refused")
@@ -188,8 +190,16 @@ class PullResponse(_message.Message):
     pending: bool
     def __init__(self, version: _Optional[int] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., initialized: bool = ..., round: _Optional[_Union[RoundMembers, _Mapping]] = ..., pending: bool = ...) -> None: ...
 
+class TaskName(_message.Message):
+    __slots__ = ("round", "index")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    index: int
+    def __init__(self, round: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
+
 class PushGradientsRequest(_message.Message):
-    __slots__ = ("worker", "sequence", "version", "learning_rate", "dense", "rows", "generation", "records")
+    __slots__ = ("worker", "sequence", "version", "learning_rate", "dense", "rows", "generation", "records", "task")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +208,7 @@ class PushGradientsRequest(_message.Message):
     ROWS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
     worker: str
     sequence: int
     version: int
@@ -206,7 +217,8 @@ class PushGradientsRequest(_message.Message):
     rows: _containers.RepeatedCompositeFieldContainer[Rows]
     generation: str
     records: int
-    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., learning_rate: _Optional[float] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., records: _Optional[int] = ...) -> None: ...
+    task: TaskName
+    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., learning_rate: _Optional[float] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., records: _Optional[int] = ..., task: _Optional[_Union[TaskName, _Mapping]] = ...) -> None: ...
 
 class PushGradientsResponse(_message.Message):
     __slots__ = ("accepted", "version", "replay", "reason", "closed")
@@ -387,12 +399,26 @@ class SaveResponse(_message.Message):
     def __init__(self, version: _Optional[int] = ..., files: _Optional[_Iterable[_Union[SavedFile, _Mapping]]] = ..., model: _Optional[str] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
-    __slots__ = ("directory", "files")
+    __slots__ = ("directory", "files", "other_job")
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
+    OTHER_JOB_FIELD_NUMBER: _ClassVar[int]
     directory: str
     files: _containers.RepeatedCompositeFieldContainer[SavedFile]
-    def __init__(self, directory: _Optional[str] = ..., files: _Optional[_Iterable[_Union[SavedFile, _Mapping]]] = ...) -> None: ...
+    other_job: bool
+    def __init__(self, directory: _Optional[str] = ..., files: _Optional[_Iterable[_Union[SavedFile, _Mapping]]] = ..., other_job: bool = ...) -> None: ...
+
+class TallyRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TallyResponse(_message.Message):
+    __slots__ = ("complete", "counts")
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    complete: bool
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, complete: bool = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RestoreResponse(_message.Message):
     __slots__ = ("version", "rows")

@@ -362,7 +362,8 @@ class Trainer:
         unique = self._lookups(work).unique
         rows = {table: (unique[table], gradient) for table, gradient in result.rows.items()}
         origin = result.origin if self._spec.delay_compensation else None
-        return Gradients(result.dense, rows, result.state, work.records, origin)
+        task = work.lease.task.id
+        return Gradients(result.dense, rows, result.state, work.records, origin, (task.round, task.index))
 
     def _settle_first(self) -> None:
         entry = self._pushes.popleft()
