@@ -37,9 +37,10 @@ def test_one_job_outlives_deaths_at_bad_instants(cluster: Cluster, armory: Path)
 def shake(job: CountingJob, fired: Path) -> None:
     """Takes a job through what leads to the rarer failpoints, until the armed one was reached."""
     job.trains_on_after_a_checkpoint()
-    if not fired.exists():
-        replaced(job, kill(job, "ps"))
-        job.trains()
+    for victim in ("ps", "worker"):
+        if not fired.exists():
+            replaced(job, kill(job, victim))
+            job.trains()
     if not fired.exists():
         with job.cluster.client() as client:
             client.scale(job.id, min_workers=1, max_workers=1)
