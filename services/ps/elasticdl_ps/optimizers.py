@@ -200,7 +200,7 @@ class Optimizer:
             raise InvalidInputError("ftrl: learning_rate=0 divides by zero", fix="choose a positive learning rate")
 
     def numbers(
-        self, step: int, learning_rate: float | None = None, *, scale: float = 1.0, weight_decay: bool = True
+        self, step: int, learning_rate: float | None = None, *, scale: float = 1.0, decays: int = 1
     ) -> NDArray[np.float32]:
         """The kernel's numbers for one update.
 
@@ -208,10 +208,13 @@ class Optimizer:
             step: 1 for the first update.
             learning_rate: None for the optimizer's own.
             scale: what gradients are multiplied with.
-            weight_decay: False where it does not apply.
+            decays: how often weight decay acts; 0 where it does not apply.
         """
         lr = np.float32(self.learning_rate if learning_rate is None else learning_rate)
-        decay = self._params["weight_decay"] if weight_decay else 0.0
+        decay = self._params["weight_decay"] if decays else 0.0
+        if decays > 1 and decay and lr:
+            # The kernels take lr times this of a weight once: as much as so many single decays.
+            decay = (1.0 - (1.0 - decay * float(lr)) ** decays) / float(lr)
         return np.array([scale, lr, decay, *self._own(self._params, lr, step)], np.float32)
 
 

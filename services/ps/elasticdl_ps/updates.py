@@ -131,6 +131,7 @@ class Updates:
                 f"a gradient of {records} records cannot count in a round", fix="say how many records it is of"
             )
         changes = wire.read_changes(self._partition, form, push.frame, push.buffers, records)
+        changes = replace(changes, steps=max(1, push.request.steps))
         if not push.request.HasField("task"):
             return changes
         return replace(changes, task=(push.request.task.round, push.request.task.index))

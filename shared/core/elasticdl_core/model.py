@@ -94,12 +94,14 @@ class TableSpec:
         dim: length of each vector.
         initializer: how rows begin.
         input_dim: number of ids when the id space is closed, else None. Fan-in of Glorot and He initialisers.
+        weight_decay: whether the optimizer's weight decay applies.
     """
 
     name: str
     dim: int
     initializer: InitializerSpec = field(default_factory=InitializerSpec)
     input_dim: int | None = None
+    weight_decay: bool = True
 
 
 @dataclass(frozen=True, slots=True)

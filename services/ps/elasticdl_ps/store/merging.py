@@ -49,6 +49,7 @@ class Changes:
         pulled_rows: the same of ``rows``.
         records: how many records they are of.
         task: round and index of the training task whose records they are; None if of none.
+        steps: how many minibatches' gradients they sum, for weight decay.
     """
 
     dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -58,6 +59,7 @@ class Changes:
     pulled_dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     pulled_rows: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     task: tuple[int, int] | None = None
+    steps: int = 1
 
 
 def merge(members: Sequence[Changes], kernels: KernelSet) -> Changes:

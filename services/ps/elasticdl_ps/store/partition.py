@@ -172,10 +172,11 @@ class Partition:
         with self._lock:
             step = self.version + 1
             changes, scale = merge(members, self.kernels), 1.0 / len(members)
-            numbers = self.optimizer.numbers(step, learning_rate, scale=scale)
+            # Only asynchronous pushes, which come alone, are of several minibatches.
+            numbers = self.optimizer.numbers(step, learning_rate, scale=scale, decays=members[0].steps)
             undecayed = numbers
             if self.optimizer.decays:
-                undecayed = self.optimizer.numbers(step, learning_rate, scale=scale, weight_decay=False)
+                undecayed = self.optimizer.numbers(step, learning_rate, scale=scale, decays=0)
             strength = self.mode.delay_compensation
             delays = {name: Delay(pulled, strength) for name, pulled in changes.pulled_dense.items()}
             self.dense.apply(changes.dense, numbers, undecayed, step, delays)
@@ -183,7 +184,8 @@ class Partition:
             for name, (ids, grads) in changes.rows.items():
                 before = changes.pulled_rows.get(name)
                 delay = None if before is None else Delay(before, strength)
-                self.tables[name].update(ids, grads, numbers, step, delay)
+                table = self.tables[name]
+                table.update(ids, grads, numbers if table.spec.weight_decay else undecayed, step, delay)
             for member in members:
                 self.tally.add(member.task, member.records)
             self.version = step
@@ -302,6 +304,9 @@ class Partition:
             if table is not None and table.dim != spec.dim:
                 raise _other_model(f"embedding table {spec.name!r}", spec.dim, table.dim)
         self.dense.declare_anew(part.spec for part in dense)
+        for spec in tables:
+            if spec.name in self.tables:
+                self.tables[spec.name].spec = replace(self.tables[spec.name].spec, weight_decay=spec.weight_decay)
         changed = mode.rows != self.mode.rows
         self.mode = mode
         if optimizer.spec != self.optimizer.spec:

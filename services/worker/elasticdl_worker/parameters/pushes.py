@@ -141,7 +141,7 @@ class PushFrames:
             along = following if following is not None and not (following.only_first and index) else None
             if along is not None:
                 buffers += [split.parts[index] for split in pulled]
-            form.message.push.records = gradients.records
+            form.message.push.records, form.message.push.steps = gradients.records, gradients.steps
             if gradients.task is None:
                 form.message.push.ClearField("task")
             else:

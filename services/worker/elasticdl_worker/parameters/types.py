@@ -67,6 +67,7 @@ class Gradients:
         records: how many records they are of: their weight in a synchronous round.
         origin: the values of ``dense`` and rows of ``rows`` that they were computed on, where delays are compensated.
         task: round and index of the training task whose records they are, for the tally; None if of none.
+        steps: of how many minibatches, each of which decays weights once.
     """
 
     dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class Gradients:
     records: int = 1
     origin: Origin | None = None
     task: tuple[int, int] | None = None
+    steps: int = 1
 
 
 @dataclass(frozen=True, slots=True)

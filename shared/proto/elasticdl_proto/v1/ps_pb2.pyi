@@ -99,16 +99,18 @@ class Dense(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., kind: _Optional[str] = ..., weight_decay: bool = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., buffer: _Optional[int] = ..., version: _Optional[int] = ..., constraint: _Optional[str] = ..., keep: _Optional[float] = ..., pulled: _Optional[int] = ...) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("name", "dim", "initializer", "input_dim")
+    __slots__ = ("name", "dim", "initializer", "input_dim", "undecayed")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     INITIALIZER_FIELD_NUMBER: _ClassVar[int]
     INPUT_DIM_FIELD_NUMBER: _ClassVar[int]
+    UNDECAYED_FIELD_NUMBER: _ClassVar[int]
     name: str
     dim: int
     initializer: str
     input_dim: int
-    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., initializer: _Optional[str] = ..., input_dim: _Optional[int] = ...) -> None: ...
+    undecayed: bool
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., initializer: _Optional[str] = ..., input_dim: _Optional[int] = ..., undecayed: bool = ...) -> None: ...
 
 class Rows(_message.Message):
     __slots__ = ("table", "ids", "values", "dtype", "pulled")
@@ -199,7 +201,7 @@ class TaskName(_message.Message):
     def __init__(self, round: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class PushGradientsRequest(_message.Message):
-    __slots__ = ("worker", "sequence", "version", "learning_rate", "dense", "rows", "generation", "records", "task")
+    __slots__ = ("worker", "sequence", "version", "learning_rate", "dense", "rows", "generation", "records", "task", "steps")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +211,7 @@ class PushGradientsRequest(_message.Message):
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     sequence: int
     version: int
@@ -218,7 +221,8 @@ class PushGradientsRequest(_message.Message):
     generation: str
     records: int
     task: TaskName
-    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., learning_rate: _Optional[float] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., records: _Optional[int] = ..., task: _Optional[_Union[TaskName, _Mapping]] = ...) -> None: ...
+    steps: int
+    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., learning_rate: _Optional[float] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., records: _Optional[int] = ..., task: _Optional[_Union[TaskName, _Mapping]] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class PushGradientsResponse(_message.Message):
     __slots__ = ("accepted", "version", "replay", "reason", "closed")

@@ -92,6 +92,7 @@ def table_to_message(spec: TableSpec) -> ps_pb2.Table:
         dim=spec.dim,
         initializer=json.dumps(_initializer_to_json(spec.initializer)),
         input_dim=spec.input_dim or 0,
+        undecayed=not spec.weight_decay,
     )
 
 
@@ -102,7 +103,8 @@ def table_from_message(message: ps_pb2.Table) -> TableSpec:
         InvalidInputError: its initialiser cannot be read.
     """
     data = _object(message.initializer, f"the initializer of {message.name!r}")
-    return TableSpec(message.name, message.dim, _initializer_from_json(data), message.input_dim or None)
+    initializer, limit = _initializer_from_json(data), message.input_dim or None
+    return TableSpec(message.name, message.dim, initializer, limit, not message.undecayed)
 
 
 def table_to_json(spec: TableSpec) -> dict[str, Any]:
@@ -112,13 +114,18 @@ def table_to_json(spec: TableSpec) -> dict[str, Any]:
         "dim": spec.dim,
         "initializer": _initializer_to_json(spec.initializer),
         "input_dim": spec.input_dim,
+        "weight_decay": spec.weight_decay,
     }
 
 
 def table_from_json(data: Mapping[str, Any]) -> TableSpec:
     """Reads what ``table_to_json`` wrote."""
     return TableSpec(
-        str(data["name"]), int(data["dim"]), _initializer_from_json(data["initializer"]), data["input_dim"]
+        str(data["name"]),
+        int(data["dim"]),
+        _initializer_from_json(data["initializer"]),
+        data["input_dim"],
+        bool(data.get("weight_decay", True)),
     )
 
 

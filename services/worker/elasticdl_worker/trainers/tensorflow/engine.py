@@ -27,7 +27,7 @@ from elasticdl_worker.trainers.tensorflow.label_shapes import aligned_loss
 from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.metrics import Metrics
 from elasticdl_worker.trainers.tensorflow.model import BuildOptions, PreparedModel, build_model
-from elasticdl_worker.trainers.tensorflow.optimizers import TranslatedOptimizer, translate
+from elasticdl_worker.trainers.tensorflow.optimizers import TranslatedOptimizer, check_groups, translate
 from elasticdl_worker.trainers.tensorflow.programs import Programs
 from elasticdl_worker.trainers.tensorflow.step_choice import Horizon, StepChoice
 from elasticdl_worker.trainers.tensorflow.stream import Over, Stream, TaskBroken, TaskRead, Work
@@ -125,7 +125,9 @@ class TensorFlowEngine:
         if spec.validation_data:
             self._evaluation_metrics()  # refuses now what would end the first evaluation
         specs = self._model.dense_specs(optimizer)
-        tables = list(self._model.tables.values())
+        tables = self._model.table_specs(optimizer)
+        if translated is not None:
+            check_groups(translated, tables, spec.get_model_steps)
         optimizer_spec = translated.spec if translated else OptimizerSpec("sgd", {"learning_rate": 0.0})
         self._session.call(
             self._parameters.ensure_model(self._model.values(), specs, tables, optimizer_spec, update_mode(spec))

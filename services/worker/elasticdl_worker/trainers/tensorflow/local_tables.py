@@ -12,6 +12,7 @@ from elasticdl_runtime.initializers import first_rows
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel
+from elasticdl_worker.trainers.tensorflow.optimizers import TABLE_WEIGHT
 
 _FIRST_ROWS = 1024
 
@@ -65,8 +66,8 @@ class LocalTable:
 
     def _make(self, rows: NDArray[Any]) -> Any:
         if is_legacy():
-            return tf.Variable(rows, name=self.spec.name)
-        return keras.Variable(rows, name=self.spec.name.replace("/", "_"))
+            return tf.Variable(rows, name=TABLE_WEIGHT)
+        return keras.Variable(rows, name=TABLE_WEIGHT)
 
     def _set(self, places: NDArray[np.int32], rows: NDArray[np.float32]) -> None:
         raw_variable(self.variable).scatter_update(tf.IndexedSlices(tf.constant(rows), tf.constant(places)))

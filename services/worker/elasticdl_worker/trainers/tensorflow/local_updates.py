@@ -36,6 +36,9 @@ class LocalUpdates:
         self._optimizer.build(model.keras_model.trainable_variables)
         self._moves_rows = optimizer_name(optimizer).lower() in _OWN_STEP
         self._names = list(model.trainable)
+        self._decay = float(getattr(self._optimizer, "weight_decay", None) or 0.0)
+        decayed = [spec for spec in model.dense_specs(self._optimizer) if spec.weight_decay and self._decay]
+        self._decayed = {spec.name for spec in decayed if spec.name in model.trainable}
         variables = self._optimizer.variables
         self._variables = [raw_variable(v) for v in (variables() if callable(variables) else variables)]
         self._first = [variable.numpy() for variable in self._variables]
@@ -54,9 +57,22 @@ class LocalUpdates:
         variables = dict(zip(self._names, self._model.keras_model.trainable_variables, strict=True))
         self._optimizer.apply_gradients([(gradients[name], variables[name]) for name in sorted(gradients)])
 
+    def carried(self, name: str, total: Any) -> Any:
+        """The sum of a parameter's gradients so far, as it counts when a further minibatch decays the parameter.
+
+        So one update by the sum, with a decay for each minibatch, is what the minibatches are one by one, where that
+        is a matter of a factor: under SGD.
+        """
+        if not self._moves_rows or name not in self._decayed:
+            return total
+        return total * (1.0 - self._decay * self._rate())
+
     def moved(self, rows: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Any]:
         """The rows that gradients change, as they are for the next minibatch; to be called while tracing."""
         if not self._moves_rows:
             return {}
-        rate = tf.cast(tf.convert_to_tensor(self._optimizer.learning_rate), tf.float32)
+        rate = self._rate()
         return {table: values - rate * gradients[table] for table, values in rows.items() if table in gradients}
+
+    def _rate(self) -> Any:
+        return tf.cast(tf.convert_to_tensor(self._optimizer.learning_rate), tf.float32)

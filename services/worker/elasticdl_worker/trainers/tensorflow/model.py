@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from elasticdl_worker.trainers.tensorflow.constraints import constraint_of
 from elasticdl_worker.trainers.tensorflow.contract import check_model
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.loading import begin_build
-from elasticdl_worker.trainers.tensorflow.optimizers import uses_weight_decay
+from elasticdl_worker.trainers.tensorflow.optimizers import TABLE_WEIGHT, excludes, uses_weight_decay
 from elasticdl_worker.trainers.tensorflow.state import ModelState
 from elasticdl_worker.user_code import ModelModule
 
@@ -90,6 +90,12 @@ class PreparedModel:
                 DenseSpec(name, tuple(variable.shape), variable.dtype.name, kind, decays, constraints.get(name))
             )
         return specs
+
+    def table_specs(self, optimizer: Any = None) -> list[TableSpec]:
+        """Specifications of all embedding tables, as the parameter servers need them."""
+        if optimizer is None:
+            return list(self.tables.values())
+        return [replace(spec, weight_decay=not excludes(optimizer, TABLE_WEIGHT)) for spec in self.tables.values()]
 
     def constraints(self) -> dict[str, ConstraintSpec]:
         """Constraints of trained variables by name.

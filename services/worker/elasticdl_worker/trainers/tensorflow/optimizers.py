@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from elasticdl.callbacks import LearningRateScheduler
 from elasticdl_core.errors import UserCodeError
-from elasticdl_core.model import OptimizerSpec
+from elasticdl_core.model import OptimizerSpec, TableSpec
 from elasticdl_worker.trainers.tensorflow.callbacks import EpochRates
 from elasticdl_worker.trainers.tensorflow.contract import check_optimizer, keras_class, optimizer_name
 from elasticdl_worker.trainers.tensorflow.framework import keras, tf
@@ -37,6 +38,8 @@ _EXCLUSIONS = (
     "_exclude_from_weight_decay_names",
 )
 """Where Keras 3, and in the last one Keras 2, keep what ``exclude_from_weight_decay`` was given."""
+TABLE_WEIGHT = "embeddings"
+"""The name of an Embedding layer's variable, which a table stands for: what is excluded from weight decay by name."""
 LearningRate = Callable[[int, int], float]
 """The rate by model version and epoch."""
 
@@ -109,6 +112,26 @@ def translate(optimizer: Any, callbacks: Sequence[Any] = ()) -> TranslatedOptimi
     return TranslatedOptimizer(OptimizerSpec(name, params), clipping, schedule)
 
 
+def check_groups(optimizer: TranslatedOptimizer, tables: Sequence[TableSpec], steps: int) -> None:
+    """Refuses weight decay of rows by groups: a row decays with each minibatch that has it, and not with the others.
+
+    Args:
+        optimizer: of the job.
+        tables: the embedding tables.
+        steps: minibatches in a group.
+
+    Raises:
+        UserCodeError: it would act once a group.
+    """
+    decay = optimizer.spec.params.get("weight_decay")
+    found = next((table.name for table in tables if table.weight_decay), None)
+    if steps > 1 and decay and found is not None:
+        raise UserCodeError(
+            f"the rows of {found} decay by weight_decay={decay}, which groups of minibatches cannot count",
+            fix=f"set --get_model_steps 1, or optimizer.exclude_from_weight_decay(var_names=[{TABLE_WEIGHT!r}])",
+        )
+
+
 def checked_rate(rate: float, version: int, optimizer: str) -> float:
     """Returns what a schedule gave, if it is a learning rate. 0 is one: nothing moves.
 
@@ -133,6 +156,13 @@ def uses_weight_decay(optimizer: Any, variable: Any) -> bool:
     """Whether the optimizer's weight decay applies to a variable."""
     check = getattr(optimizer, "_use_weight_decay", None)
     return bool(check(variable)) if callable(check) else True
+
+
+def excludes(optimizer: Any, name: str) -> bool:
+    """Whether ``exclude_from_weight_decay`` was given words that are in a variable's name."""
+    pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+    words = [*([pattern] if pattern else []), *getattr(optimizer, "_exclude_from_weight_decay_names", ())]
+    return any(re.search(word, name) for word in words)
 
 
 def config_of(optimizer: Any) -> dict[str, Any]:

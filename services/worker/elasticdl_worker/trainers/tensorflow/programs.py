@@ -217,7 +217,7 @@ class Programs:
                 mine = {table: inverse[table][number * n : (number + 1) * n] for table, n in calls.items()}
                 loss, found = self._step_now(features, labels, moved, mine)
                 losses.append(loss)
-                total = {name: total[name] + g if total else g for name, g in found.items()}
+                total = {name: self._carried(name, total[name]) + g if total else g for name, g in found.items()}
                 if number + 1 < len(batches) and self._local is not None:
                     self._local.apply({name: found[name] for name in self._gradient_names})
                     moved = moved | self._local.moved(moved, found)
@@ -228,6 +228,9 @@ class Programs:
             [total[name] for name in self._row_names],
             state.changes(before, self._keeps[len(batches)]),
         )
+
+    def _carried(self, name: str, total: Any) -> Any:
+        return total if self._local is None else self._local.carried(name, total)
 
     def _step_now(
         self, features: Any, labels: Any, rows: dict[str, Any], inverse: dict[str, list[Any]]

@@ -363,7 +363,8 @@ class Trainer:
         rows = {table: (unique[table], gradient) for table, gradient in result.rows.items()}
         origin = result.origin if self._spec.delay_compensation else None
         task = work.lease.task.id
-        return Gradients(result.dense, rows, result.state, work.records, origin, (task.round, task.index))
+        steps = len(work.batches)
+        return Gradients(result.dense, rows, result.state, work.records, origin, (task.round, task.index), steps)
 
     def _settle_first(self) -> None:
         entry = self._pushes.popleft()
