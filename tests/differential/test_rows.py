@@ -9,7 +9,7 @@ import pytest
 from tests.differential.driver import Bench, Row
 from tests.differential.rows import ROWS
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 OF_EACH_FAMILY = 2
 
 

@@ -142,7 +142,22 @@ ROWS = [
             return keras.Model(i, layers.Dense(1)(Shrinking()(i)))
         """,
         family="state",
-        refused="w",
+        refused="assigns to the trained weight",
+    ),
+    row(
+        "add_loss",
+        """
+        class Sparse(layers.Layer):
+            def call(self, inputs):
+                self.add_loss(0.01 * tf.reduce_mean(tf.abs(inputs)))
+                return inputs
+
+
+        def forward():
+            i = keras.Input((4,))
+            return keras.Model(i, layers.Dense(1)(Sparse()(layers.Dense(5)(i))))
+        """,
+        family="losses",
     ),
     # Inputs and outputs
     row(
@@ -190,6 +205,24 @@ ROWS = [
         family="inputs",
     ),
     row(
+        "dict_output",
+        """
+        def forward():
+            i = keras.Input((4,))
+            return keras.Model(i, {"a": layers.Dense(1)(i), "b": layers.Dense(1, activation="tanh")(i)})
+
+
+        def loss(labels, predictions):
+            return tf.reduce_mean(tf.square(labels - predictions["a"])) + tf.reduce_mean(tf.square(predictions["b"]))
+
+
+        def eval_metrics_fn():
+            return {"a": {"error": keras.metrics.MeanSquaredError()}, "b": {"size": lambda labels, p: tf.abs(p)}}
+        """,
+        family="inputs",
+        data=validated,
+    ),
+    row(
         "list_output",
         """
         def forward():
@@ -235,7 +268,123 @@ ROWS = [
         spec={"loss": "objective", "optimizer": "maker", "feed": "food"},
     ),
     # Losses
+    row(
+        "loss_per_record",
+        "def loss(labels, predictions):\n    return tf.reduce_mean(tf.square(labels - predictions), -1)",
+        family="losses",
+    ),
+    row("loss_object", "loss = keras.losses.MeanSquaredError()", family="losses"),
+    row("huber", "loss = keras.losses.Huber(0.2)", family="losses"),
+    row(
+        "cross_entropy",
+        net(last="layers.Dense(3)(h)"),
+        "feed = give('x', 'c')",
+        "loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)",
+        family="losses",
+    ),
+    row(
+        "broadcast_loss",
+        "def feed(dataset, mode, metadata):\n    return dataset.map(parse).map(lambda r: (r['x'], r['y'][0]))",
+        family="losses",
+        refused="shape",
+    ),
+    row(
+        "loss_sum",
+        "def loss(labels, predictions):\n    return tf.reduce_sum(tf.square(labels - predictions)) / 10.0",
+        family="losses",
+        two="",
+    ),
     # Precision
+    row("mixed_bfloat16", "keras.config.set_dtype_policy('mixed_bfloat16')", family="precision", tolerance=1e-2),
+    row(
+        "layer_dtype",
+        net('h = layers.Dense(4, dtype="mixed_bfloat16")(h)', last='layers.Dense(1, dtype="float32")(h)'),
+        family="precision",
+        tolerance=1e-3,
+    ),
+    row(
+        "mixed_float16",
+        net('h = layers.Dense(4, dtype="mixed_float16")(h)'),
+        family="precision",
+        refused="mixed_float16",
+    ),
+    row(
+        "metric_of_a_layer",
+        """
+        class Watched(layers.Layer):
+            def __init__(self, **options):
+                super().__init__(**options)
+                self.size = keras.metrics.Mean(name="size")
+
+            def call(self, inputs):
+                self.size.update_state(tf.reduce_mean(inputs))
+                return inputs
+
+
+        def forward():
+            i = keras.Input((4,))
+            return keras.Model(i, layers.Dense(1)(Watched()(i)))
+        """,
+        refused="size",
+    ),
+    row(
+        "compiled",
+        """
+        def forward():
+            model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+            model.compile("sgd", "mse")
+            return model
+        """,
+        refused="compile",
+    ),
+    row("float64", net('h = layers.Dense(4, dtype="float64")(h)'), family="precision", refused="float64"),
+    row("eager", family="options", spec={"eager": True}, two=""),
     # What a model can define that nobody reads
+    row(
+        "own_train_step",
+        """
+        class CustomModel(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.out = layers.Dense(1)
+
+            def call(self, inputs):
+                return self.out(inputs)
+
+            def train_step(self, data):
+                raise RuntimeError("own step")
+        """,
+        model="CustomModel",
+        refused="train_step",
+    ),
+    row(
+        "own_compute_loss",
+        """
+        class CustomModel(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.out = layers.Dense(1)
+
+            def call(self, inputs):
+                return self.out(inputs)
+
+            def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+                return tf.reduce_mean(y_pred)
+        """,
+        model="CustomModel",
+        refused="compute_loss",
+    ),
     # Objects made when the module is imported
+    row(
+        "module_objects",
+        """
+        OFFSET = tf.constant([0.1, 0.2, 0.3, 0.4])
+        HIDDEN = layers.Dense(5, activation="tanh")
+
+
+        def forward():
+            i = keras.Input((4,))
+            return keras.Model(i, layers.Dense(1)(HIDDEN(i + OFFSET)))
+        """,
+    ),
 ]

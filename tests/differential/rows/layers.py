@@ -26,6 +26,7 @@ def noisy(name: str, *calls: str, before: str = "", family: str = "random", **mo
 ROWS = [
     # Dense and its kin
     chain("dense_activations", 'layers.Dense(5, "relu")', 'layers.Dense(5, "gelu")', 'layers.Dense(4, "softmax")'),
+    chain("einsum_dense", 'layers.EinsumDense("abc,cd->abd", output_shape=(4, 2), bias_axes="d")', before=SEQUENCE),
     chain(
         "activations",
         "layers.Dense(6)",
@@ -117,7 +118,46 @@ ROWS = [
         "layers.CenterCrop(2, 2)",
         before=IMAGE,
     ),
+    chain(
+        "volume_shapes", "layers.ZeroPadding3D(1)", "layers.Cropping3D(1)", "layers.UpSampling3D(2)", before=VOLUME
+    ),
     # Normalisation
+    chain("batch_norm", "layers.Dense(5)", "layers.BatchNormalization(momentum=0.9)", family="state"),
+    chain("batch_norm_default", "layers.Dense(5)", "layers.BatchNormalization()", family="state", served=True),
+    chain("layer_norm", "layers.Dense(5)", "layers.LayerNormalization()", "layers.RMSNormalization()"),
+    chain("group_norm", "layers.GroupNormalization(2)", before=IMAGE),
+    chain(
+        "spectral_norm",
+        "layers.SpectralNormalization(layers.Dense(5))",
+        family="state",
+        refused="assigns to the trained weight",
+    ),
     # Recurrence and attention
+    chain("lstm", "layers.LSTM(3)", before=SEQUENCE),
+    chain("gru", "layers.GRU(3)", before=SEQUENCE),
+    chain("simple_rnn", "layers.SimpleRNN(3)", before=SEQUENCE),
+    chain("bidirectional", "layers.Bidirectional(layers.LSTM(2, return_sequences=True))", before=SEQUENCE),
+    chain(
+        "stacked_cells",
+        "layers.RNN(layers.StackedRNNCells([layers.LSTMCell(2), layers.GRUCell(2), layers.SimpleRNNCell(2)]))",
+        before=SEQUENCE,
+    ),
+    Row("multi_head", module(net(SEQUENCE, "h = layers.MultiHeadAttention(2, 3)(h, h)", FLAT)), "layers"),
+    Row("grouped_query", module(net(SEQUENCE, "h = layers.GroupQueryAttention(2, 2, 1)(h, h)", FLAT)), "layers"),
+    Row(
+        "attention",
+        module(
+            net(
+                SEQUENCE,
+                "h = layers.Attention(use_scale=True)([h, h])",
+                "h = layers.AdditiveAttention()([h, h])",
+                FLAT,
+            )
+        ),
+        "layers",
+    ),
     # Randomness
+    noisy("dropout", "layers.Dense(16)", "layers.Dropout(0.3)"),
+    noisy("gaussian", "layers.Dense(16)", "layers.GaussianDropout(0.2)", "layers.GaussianNoise(0.1)"),
+    noisy("alpha_dropout", 'layers.Dense(16, "selu")', "layers.AlphaDropout(0.1)"),
 ]

@@ -113,4 +113,69 @@ ROWS = [
     metrics("metric_by_name", "mse='mean_squared_error'"),
     metrics("metric_function", "gap=lambda labels, predictions: tf.abs(labels - predictions)"),
     metrics("metric_scalar", "gap=lambda labels, predictions: tf.reduce_mean(tf.abs(labels - predictions))"),
+    metrics(
+        "metric_scalar_no_mean", "gap=lambda labels, predictions: tf.reduce_max(labels - predictions)", refused="gap"
+    ),
+    metrics("metric_ambiguous", "a='accuracy'", refused="accuracy"),
+    metrics(
+        "metric_own",
+        "mine=Mine()",
+        of=(
+            """
+            class Mine(keras.metrics.Metric):
+                def __init__(self):
+                    super().__init__(name="mine")
+                    self.total = self.add_variable(shape=(), initializer="zeros", name="total")
+
+                def update_state(self, labels, predictions, sample_weight=None):
+                    self.total.assign_add(tf.reduce_sum(tf.abs(labels - predictions)))
+
+                def result(self):
+                    return self.total
+            """,
+        ),
+    ),
+    metrics(
+        "metric_own_maximum",
+        "mine=Mine()",
+        of=(
+            """
+            class Mine(keras.metrics.Metric):
+                def __init__(self):
+                    super().__init__(name="mine")
+                    self.most = self.add_variable(shape=(), initializer="zeros", name="most")
+
+                def update_state(self, labels, predictions, sample_weight=None):
+                    self.most.assign(tf.maximum(self.most, tf.reduce_max(tf.abs(labels - predictions))))
+
+                def result(self):
+                    return self.most
+            """,
+        ),
+        refused="mine",
+    ),
+    metrics("metric_failing", "gap=lambda labels, predictions: 1 / 0", refused="ZeroDivisionError"),
+    metrics("metric_nan", "gap=lambda labels, predictions: tf.math.log(labels * 0.0 - 1.0)"),
+    metrics("no_metrics"),
+    Row(
+        "nested_metrics_of_list",
+        module(
+            """
+            def forward():
+                i = keras.Input((4,))
+                return keras.Model(i, [layers.Dense(1)(i), layers.Dense(2)(i)])
+
+
+            def loss(labels, predictions):
+                return tf.reduce_mean(tf.square(labels - predictions[0])) + tf.reduce_mean(tf.square(predictions[1]))
+
+
+            def eval_metrics_fn():
+                return {"first": {"error": keras.metrics.MeanSquaredError()}}
+            """
+        ),
+        "metrics",
+        data=validated,
+        refused="first",
+    ),
 ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.differential.data import columns, table, write_csv
+from tests.differential.data import columns, headed, recordio_files, several_files, table, tfrecord_files, write_csv
 from tests.differential.driver import Row
 from tests.differential.zoo import module
 
@@ -65,7 +65,34 @@ def carriage_returns(place: Path, alike: bool) -> Mapping[str, Any]:
     return {"training_data": str(place / "train.csv")}
 
 
-ROWS = []
+ROWS = [
+    row("csv_several_files", data=several_files),
+    row(
+        "csv_columns",
+        "def parse(record):\n    n = tf.strings.to_number(record, tf.float32)\n    return {'x': n[1:], 'y': n[:1]}",
+        data=headed,
+        spec={"data_reader_params": {"columns": ["y", "x3", "x2", "x1", "x0"]}},
+    ),
+    row("csv_crlf", data=carriage_returns),
+    row("csv_ragged", data=ragged, two=""),
+    row("csv_one_record_tasks", spec={"minibatch_size": 1, "num_minibatches_per_task": 1, "num_epochs": 2}, two=""),
+    row("csv_large_minibatch", spec={"minibatch_size": 100}, two=""),
+    row("tfrecord", EXAMPLE, data=tfrecord_files),
+    row("recordio", EXAMPLE, data=recordio_files),
+    row("custom_reader_dict", reader('{"first": (0, half), "second": (half, len(self.lines) - half)}'), two=""),
+    row("custom_reader_list", reader('[("all", 0, half), ("all", half, len(self.lines))]')),
+    row(
+        "custom_reader_named",
+        reader('[("all", 0, half), ("all", half, len(self.lines))]').replace("custom_data_reader(", "my_reader("),
+        spec={"custom_data_reader": "my_reader"},
+    ),
+    row("missing_data", data=lambda place, alike: {"training_data": str(place / "none.csv")}, refused="none.csv"),
+    row("unknown_parameter", spec={"data_reader_params": {"separator": ";"}}, refused="separator"),
+    row("shuffled", spec={"shuffle": True}, two=""),
+    row("shuffled_many_tasks", spec={"shuffle": True, "num_minibatches_per_task": 1, "num_epochs": 3}, two=""),
+    row("shuffled_files", spec={"shuffle": True}, data=several_files, two=""),
+    row("other_seed", spec={"shuffle": True, "seed": 77}, two=""),
+]
 
 
 def _broken(place: Path) -> Mapping[str, Any]:

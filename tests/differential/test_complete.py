@@ -1,0 +1,247 @@
+"""Whatever Keras or the product offers has a row, or a reason why it has none: a new thing without either fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+import elasticdl.callbacks
+import elasticdl.layers
+from elasticdl.data.factory import READERS
+from elasticdl_core.contract import TABLE, Subject
+from elasticdl_core.job import JobSpec
+from tests.differential.driver import BASE
+from tests.differential.rows import ROWS
+
+pytestmark = pytest.mark.integration
+SOURCES = "\n".join(row.source for row in ROWS)
+
+BASE_CLASS = "the base class of others"
+AUGMENTATION = "draws random numbers in training only, as the layers of the family random do"
+OTHER_BACKEND = "is for another backend than TensorFlow, or for a model of another kind"
+SAME = "is computed by Keras, on the worker as in one process, like its kin that have rows"
+
+LAYERS: Mapping[str, str] = {
+    "Layer": BASE_CLASS,
+    "Wrapper": BASE_CLASS,
+    "InputLayer": "is what keras.Input makes, in every row",
+    "InputSpec": "is no layer",
+    **dict.fromkeys(("FlaxLayer", "JaxLayer", "TorchModuleWrapper", "TFSMLayer"), OTHER_BACKEND),
+    **dict.fromkeys(
+        [
+            "AugMix",
+            "AutoContrast",
+            "ContrastLimitedAdaptiveHistogramEqualization",
+            "CutMix",
+            "Equalization",
+            "MixUp",
+            "RandAugment",
+            "RandomBrightness",
+            "RandomColorDegeneration",
+            "RandomColorJitter",
+            "RandomContrast",
+            "RandomCrop",
+            "RandomElasticTransform",
+            "RandomErasing",
+            "RandomGaussianBlur",
+            "RandomGrayscale",
+            "RandomHue",
+            "RandomInvert",
+            "RandomPerspective",
+            "RandomPosterization",
+            "RandomSaturation",
+            "RandomSharpness",
+            "RandomShear",
+            "Solarization",
+            "Pipeline",
+        ],
+        AUGMENTATION,
+    ),
+    "MaxNumBoundingBoxes": "is about boxes on images, which rows do not have",
+    **dict.fromkeys(("AdaptiveAveragePooling3D", "AdaptiveMaxPooling3D"), SAME),
+    **dict.fromkeys(
+        ("SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"), "draws masks as Dropout does, for channels"
+    ),
+    **dict.fromkeys(
+        ("RandomFlip", "RandomRotation", "RandomTranslation", "RandomZoom"),
+        AUGMENTATION,
+    ),
+    "MelSpectrogram": SAME,
+    "STFTSpectrogram": SAME,
+}
+LOSSES: Mapping[str, str] = {
+    "Loss": BASE_CLASS,
+    **dict.fromkeys(
+        [
+            "BinaryFocalCrossentropy",
+            "CTC",
+            "CategoricalFocalCrossentropy",
+            "CategoricalGeneralizedCrossEntropy",
+            "CategoricalHinge",
+            "Circle",
+            "CosineSimilarity",
+            "Dice",
+            "Hinge",
+            "KLDivergence",
+            "LogCosh",
+            "MeanAbsoluteError",
+            "MeanAbsolutePercentageError",
+            "MeanSquaredLogarithmicError",
+            "Poisson",
+            "SquaredHinge",
+            "Tversky",
+        ],
+        SAME,
+    ),
+}
+METRICS: Mapping[str, str] = {
+    "Mean": "takes values, not labels and predictions",
+    "Sum": "takes values, not labels and predictions",
+    "Accuracy": "compares predicted classes, which models of rows do not give",
+}
+OPTIMIZERS = {"OptimizerMap": "is a part of MultiOptimizer"}
+CALLBACKS = {
+    "EarlyStopping": "stops a cluster later than one process, which waits for evaluations: tests/unit/runtime",
+    "CallbackList": "is made by Keras, not by users",
+    "OrbaxCheckpoint": "needs a package that is not among the requirements",
+    "RemoteMonitor": "is refused by the same line of the table as CSVLogger, and needs a package of its own",
+}
+FIELDS: Mapping[str, str] = {
+    "name": "names the job",
+    "type": "rows train; evaluation and prediction are in tests/e2e",
+    "model_bundle": "is another way to the same module",
+    "prediction_data": "rows train",
+    "prediction_outputs_processor": "rows train",
+    "keras": "legacy needs a process of its own: tests/integration/worker/test_legacy_keras.py",
+    "distribution_strategy": "has one strategy",
+    "keep_checkpoint_max": "says which checkpoints are deleted",
+    "checkpoint_dir": "is a place",
+    "checkpoint_dir_for_init": "starts from another job: tests/e2e",
+    "output": "is a place",
+    "min_workers": "is for the scheduler",
+    "max_workers": "is for the scheduler",
+    "priority": "is for the scheduler",
+    "checkpoint_steps": "says when to write down what training does not read again: tests/integration/master",
+    "log_loss_steps": "says what is shown",
+    "envs": "are set before a process starts: tests/e2e",
+    "evaluation_steps": "evaluates beside training, on a cluster at other versions than in one process",
+    "on_nan": "is the subject of tests/unit/worker/test_skipped_records.py",
+    "shuffle_block": "is a size of what the shuffled rows do",
+    "delay_compensation": "changes late gradients, of which one worker has none",
+    "progress_timeout_s": "says when a job that stands still is given up",
+    "worker_memory_mib": "limits a process",
+    "ps_memory_mib": "limits a process",
+    "labels": "finds jobs",
+    "callbacks": "is the name of an entry, like the three that have rows",
+    "eval_metrics_fn": "is the name of an entry, like the three that have rows",
+    "model_zoo": "is a place",
+    "model_def": "names the model: each row has one",
+}
+OF_TABLE: Mapping[str, str] = {
+    "learning_rate=callable": "callable_rate",
+    "constraint": "own_constraint",
+    "assign": "assigns_to_weights",
+    "metric_of_a_layer": "metric_of_a_layer",
+    "function": "metric_function",
+    "function_of_scalar": "metric_scalar",
+    "function_of_no_mean": "metric_scalar_no_mean",
+    "state_that_does_not_add": "metric_own_maximum",
+    "output_without_name": "nested_metrics_of_list",
+}
+"""Lines of the table that are no names of Keras, and their rows."""
+WITHOUT_ROW: Mapping[str, str] = {
+    "decay": "is an option of older versions of Keras",
+    "adaptive_epsilon": "is an option of other versions of Keras",
+    "random_ids": "is the subject of tests/integration/worker/test_ids_in_the_model.py",
+    "trained_ids": "is the subject of tests/integration/worker/test_ids_in_the_model.py",
+}
+"""Lines of the table that no row is about, and why."""
+
+
+def classes(*path: str) -> Iterator[set[str]]:
+    """The names of each class of a namespace of Keras."""
+    import keras
+
+    namespace: Any = keras
+    for part in path:
+        namespace = getattr(namespace, part)
+    names: dict[type, set[str]] = {}
+    for name, value in vars(namespace).items():
+        if inspect.isclass(value):
+            names.setdefault(value, set()).add(name)
+    yield from names.values()
+
+
+def without_row(space: str, exempt: Mapping[str, str], *, found_in: str = SOURCES) -> list[str]:
+    """Classes of a namespace that no row names and no exemption explains."""
+    path = space.split(".")
+    named = set(re.findall(rf"\b{path[-1]}\.(\w+)", found_in))
+    return sorted(min(names) for names in classes(*path) if not names & (named | exempt.keys()))
+
+
+@pytest.mark.parametrize(
+    ("space", "exempt"),
+    [
+        ("layers", LAYERS),
+        ("losses", LOSSES),
+        ("metrics", METRICS),
+        ("optimizers", OPTIMIZERS),
+        ("optimizers.schedules", {}),
+        ("callbacks", CALLBACKS),
+        ("constraints", {}),
+        ("regularizers", {}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_class_of_keras_has_a_row_or_a_reason(space: str, exempt: Mapping[str, str]) -> None:
+    assert without_row(space, exempt) == []
+    unknown = exempt.keys() - {name for names in classes(*space.split(".")) for name in names}
+    assert not unknown, "there is no such class any more"
+
+
+def test_a_class_without_a_row_is_found() -> None:
+    assert without_row("constraints", {}, found_in="keras.constraints.NonNeg()") != []
+
+
+def test_every_field_of_a_job_that_touches_training_has_a_row_or_a_reason() -> None:
+    varied = {key for row in ROWS for key in row.spec} | (BASE.keys() - {"model_zoo", "model_def"})
+    varied |= {"training_data", "validation_data", "use_async", "grads_to_wait"}  # from the data, and the driver
+    fields = {field.name for field in dataclasses.fields(JobSpec)}
+    assert sorted(fields - varied - FIELDS.keys()) == []
+    assert sorted(FIELDS.keys() - fields) == []
+
+
+def test_every_reader_has_a_row() -> None:
+    names = [row.name for row in ROWS if row.family == "readers"]
+    assert [kind for kind in (*READERS, "custom_reader") if not any(name.startswith(kind) for name in names)] == []
+
+
+def test_every_callback_and_layer_of_ours_has_a_row() -> None:
+    # Where MaxStepsStopping ends a cluster is the subject of the tests of the master.
+    offered = {*elasticdl.callbacks.__all__, *elasticdl.layers.__all__} - {"Callback", "MaxStepsStopping"}
+    assert sorted(name for name in offered if not re.search(rf"\b{name}\(", SOURCES)) == []
+
+
+@pytest.mark.parametrize(
+    "subject", [Subject.OPTIMIZER, Subject.OPTION, Subject.CALLBACK, Subject.LAYER, Subject.METRIC], ids=str
+)
+def test_every_line_of_the_table_of_what_is_honoured_has_a_row(subject: Subject) -> None:
+    rows = {row.name for row in ROWS}
+
+    def has_row(name: str) -> bool:
+        if name in OF_TABLE:
+            return OF_TABLE[name] in rows
+        return name in WITHOUT_ROW or bool(re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", SOURCES))
+
+    assert [row.names for row in TABLE if row.subject is subject and not any(map(has_row, row.names))] == []
+
+
+def test_rows_have_names_of_their_own_and_there_are_more_than_a_hundred() -> None:
+    names = [row.name for row in ROWS]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+    assert len(names) >= 100
