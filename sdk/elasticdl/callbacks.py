@@ -30,7 +30,7 @@ class LearningRateScheduler(Callback):
 
 @dataclass(frozen=True)
 class MaxStepsStopping(Callback):
-    """Ends training after a number of updates.
+    """Ends training after exactly so many updates of the job, whatever checkpoint it started from.
 
     Attributes:
         max_steps: number of updates, over all workers.

@@ -129,6 +129,7 @@ class World:
         self.artifacts: list[do.PostArtifact] = []
         self.events: list[do.PostEvent] = []
         self.transitions: list[JobState] = []
+        self.reason = ""
         self.detail: Mapping[str, Any] = {}
         # the oracle's
         self.leased: list[tuple[TaskId, str]] = []
@@ -142,6 +143,7 @@ class World:
         self.trouble_since: float | None = None
         self.save_fails = 0.0
         self.server_start_s = 0.0
+        self.start_version = 0
         self.user_code = lambda task, position: ""
         self.kinds: dict[str, str] = {}
 
@@ -206,7 +208,8 @@ class World:
                 self.artifacts.append(instruction)
             case do.PostLosses():
                 pass
-            case do.SetState(to, _, detail):
+            case do.SetState(to, reason, detail):
+                self.reason = reason
                 assert not self.state.terminal, f"{self.state} -> {to}"
                 self.state, self.detail = to, detail
                 self.transitions.append(to)
@@ -263,6 +266,7 @@ class World:
                         json.dumps({"done": done, "epoch": training_epoch, "records": records_done})
                     )
                     manifest.update(version=version, directory=directory, kind=kind)
+                    manifest["start_version"] = self.machine.start_version
                     self.manifests = [m for m in self.manifests if m["version"] != version] + [manifest]
                     self.tell(ev.Saved(kind, copy.deepcopy(manifest)))
                 case do.Pin(number):
@@ -292,6 +296,13 @@ class World:
             elif shards:
                 for i, shard in enumerate(shards):
                     self.tell(ev.ShardsListed(type_, [shard], last=i + 1 == len(shards)))
+
+    def start_from(self, version: int) -> None:
+        """Gives the job a checkpoint of another one to start from."""
+        self.start_version = version
+        self.initial = {"directory": "/other", "version": version}
+        processes = [ProcessId(JOB, Role.PS, index, 0) for index in range(self.spec.num_ps)]
+        self.checkpoints["/other"] = [SimServer(process, 0.0, version=version) for process in processes]
 
     def answers(self, server: SimServer) -> bool:
         return self.now >= max(server.ready_at, server.frozen_until)
@@ -431,6 +442,9 @@ class World:
         if task.id.type is TaskType.TRAINING:
             for server in alive:
                 server.initialized = True
+            if self.at_limit:
+                self.give_back_at_limit(worker)
+                return
             wrong = self.user_code(task.id, worker.position)
             if wrong:
                 self.go_wrong(worker, one, wrong)
@@ -452,6 +466,22 @@ class World:
         if worker.position >= task.id.end:
             worker.unsent = (one, task.id.records)
             self.deliver(worker)
+
+    @property
+    def at_limit(self) -> bool:
+        """Whether the first PS takes no more updates."""
+        limit = self.spec.max_steps
+        return bool(limit) and 0 in self.servers and self.servers[0].version >= self.start_version + limit
+
+    def give_back_at_limit(self, worker: SimWorker) -> None:
+        one, version = worker.work[0], self.servers[0].version
+        call = self.desk.give_back(one.task.id, one.lease.token, worker.owner, worker.position, model_version=version)
+        try:
+            finish(call)
+        except UnavailableError:
+            return
+        worker.work = worker.work[1:]
+        worker.position = worker.work[0].task.id.start if worker.work else 0
 
     def go_wrong(self, worker: SimWorker, one: Handed, wrong: str) -> None:
         if wrong == "crash":
@@ -585,7 +615,7 @@ class World:
         """Training goes on while there is no master."""
         one = worker.work[0]
         alive = [s for s in self.servers.values() if self.answers(s)]
-        if one.task.id.type is not TaskType.TRAINING or len(alive) < self.spec.num_ps:
+        if one.task.id.type is not TaskType.TRAINING or len(alive) < self.spec.num_ps or self.at_limit:
             return
         end = min(worker.position + self.spec.minibatch_size, one.task.id.end)
         for server in alive:

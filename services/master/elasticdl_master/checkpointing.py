@@ -160,7 +160,7 @@ class ServerOperations:
             case do.RestoreServers(manifest):
                 failpoint("master.before_restore")
                 mine = manifest.get("job_id") == self._provenance.get("job_id")
-                version = await self._control.restore(manifest, other_job=not mine)
+                version = await self._control.restore(manifest, other_job=not mine, stop_at=self._machine.step_limit)
                 failpoint("master.after_restore")
                 await self._tell(ev.ServersRestored(manifest["directory"], version))
             case do.Pin(number):
@@ -202,6 +202,7 @@ class ServerOperations:
             "training_epoch": save.training_epoch,
             "records_done": save.records_done,
             "done": save.done,
+            "start_version": self._machine.start_version,
         }
         failpoint("master.after_parts_saved")
         await asyncio.to_thread(self._directory.commit, manifest)

@@ -147,7 +147,14 @@ class Desk:
         return await self._turn(_Asked(turn, records, model_version, result))
 
     async def give_back(
-        self, task: TaskId, token: LeaseToken, owner: str, position: int, result: bytes = b""
+        self,
+        task: TaskId,
+        token: LeaseToken,
+        owner: str,
+        position: int,
+        result: bytes = b"",
+        *,
+        model_version: int = 0,
     ) -> Outcome:
         """A task comes back from ``position`` on. What a worker knows of half an evaluation is lost with it.
 
@@ -161,7 +168,7 @@ class Desk:
             outcome = await self._queue(self.queue.return_(task, token, position, result))
             if outcome is Outcome.ACCEPTED:
                 failpoint("master.after_return")
-                await self._handle(ev.TaskReturned(task, owner, str(token), position, result))
+                await self._handle(ev.TaskReturned(task, owner, str(token), position, result, model_version))
             return outcome
 
     async def fail(

@@ -86,8 +86,13 @@ class ServerControl:
             for answer in answers
         ]
 
-    async def restore(self, manifest: Mapping[str, Any], *, other_job: bool = False) -> int:
+    async def restore(self, manifest: Mapping[str, Any], *, other_job: bool = False, stop_at: int = 0) -> int:
         """Brings all PS to a checkpoint, of this job or another one; returns the version.
+
+        Args:
+            manifest: of the checkpoint.
+            other_job: whether it is another job's.
+            stop_at: the version after which they refuse updates; 0 for none.
 
         Raises:
             UnavailableError: a PS does not answer.
@@ -97,6 +102,7 @@ class ServerControl:
             directory=manifest["directory"],
             files=[ps_pb2.SavedFile(name=f["name"], size=f["size"], sha256=f["sha256"]) for f in manifest["files"]],
             other_job=other_job,
+            stop_at=stop_at,
         )
         answers = await self._all("Restore", request, _FILES_DEADLINE_S)
         return int(answers[0].version)

@@ -89,6 +89,7 @@ class MasterServicer:
             parameter_servers=self._parameter_servers(),
             heartbeat_s=self._machine.limits.heartbeat_s,
             master_epoch=self._machine.setup.epoch,
+            start_version=self._machine.start_version,
         )
 
     async def DescribeModel(self, request: pb.DescribeModelRequest, caller: Claims) -> pb.DescribeModelResponse:
@@ -158,7 +159,12 @@ class MasterServicer:
         task = TaskId.parse(request.task_id)
         given = _account(request, max(0, request.position - task.start)).within(b"")
         outcome = await self._desk.give_back(
-            task, LeaseToken.parse(request.token), caller.owner, request.position, given
+            task,
+            LeaseToken.parse(request.token),
+            caller.owner,
+            request.position,
+            given,
+            model_version=request.model_version,
         )
         return pb.ReturnResponse(accepted=outcome is not Outcome.LOST)
 

@@ -127,6 +127,11 @@ class Rounds:
         """The round closed last on this PS, as its decider."""
         return self._closed[-1] if self._closed else None
 
+    def knows(self, member: Member) -> bool:
+        """Whether a gradient was taken before: it may be asked about again."""
+        sequence, _ = self._answers.get(member.worker, (-1, None))
+        return member in self._prepared or max(self._applied.get(member.worker, -1), sequence) >= member.sequence
+
     def prepare(self, member: Member, changes: Changes, version: int, learning_rate: float | None) -> Answer:
         """Keeps a gradient until its round is applied.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import numpy as np
 import structlog
@@ -234,6 +235,8 @@ class ParameterServer:
         failpoint("ps.after_load")
         if request.other_job:
             loaded.tally = Tally()
+        # The limit is the present job's, which may have started from a checkpoint of another one.
+        loaded.mode = replace(loaded.mode, stop_at=request.stop_at)
         await self._threads.write(lambda: self._become(loaded))
         failpoint("ps.after_restore")
         self._training.look()

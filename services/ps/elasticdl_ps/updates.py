@@ -15,6 +15,9 @@ from elasticdl_ps.store.partition import Partition
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.tokens import Claims
 
+LIMIT = "limit"
+"""Why a push is refused after the job's last update."""
+
 
 class Updates:
     """Takes pushes, one at a time.
@@ -102,6 +105,9 @@ class Updates:
         sequence, last = self._answers.get(request.worker, (-1, None))
         if last is not None and request.sequence <= sequence:
             return Answer(last.accepted, partition.version, last.reason, replay=True)
+        if self._at_limit:
+            self.rejected += 1
+            return Answer(False, partition.version, LIMIT)
         changes = self._changes(push)
         staleness = partition.version - request.version
         if partition.mode.lr_staleness_modulation and staleness > 1:
@@ -116,12 +122,21 @@ class Updates:
     def _count(self, push: PushMessage, rate: float | None) -> Answer:
         request, before = push.request, self._partition.version
         member = Member(request.worker, request.sequence)
+        if self._at_limit and not self.rounds.knows(member):
+            self.rejected += 1
+            return Answer(False, before, LIMIT)
         answer = self.rounds.prepare(member, self._changes(push), request.version, rate)
         if answer.accepted and self._first:
             answer = self.rounds.commit(member, request.version)
             self.made += self._partition.version - before
         self.rejected += not answer.accepted
         return answer
+
+    @property
+    def _at_limit(self) -> bool:
+        """Whether the last update was made. The first PS decides for all: they are asked after it."""
+        stop_at = self._partition.mode.stop_at
+        return self._first and 0 < stop_at <= self._partition.version
 
     def _changes(self, push: PushMessage) -> Changes:
         form = push.form or self._forms.learn_push(push.request, push.header)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from elasticdl.callbacks import MaxStepsStopping, SavedModelExporter
+from elasticdl.callbacks import SavedModelExporter
 from elasticdl.data import DataReader, Shard, create_data_reader
 from elasticdl.modes import Mode
 from elasticdl_core.early_stopping import EarlyStopping
@@ -31,6 +31,7 @@ from elasticdl_core.json_numbers import to_json
 from elasticdl_core.shuffling import RecordOrder, cut
 from elasticdl_core.skips import SkipReason, Skips, doublings, words
 from elasticdl_runtime.memory import keep_large_blocks
+from elasticdl_worker.description import max_steps_of
 from elasticdl_worker.early_stopping import early_stopping_of
 from elasticdl_worker.losses import NanPolicy
 from elasticdl_worker.user_code import ModelModule
@@ -124,7 +125,7 @@ class _LocalRun:
         trainer = self._trainer(pipeline, optimizer)
         evaluate = self._evaluator(trainer)
         policy, stopping = NanPolicy(spec.on_nan), self._early_stopping()
-        limit = self._max_steps()
+        limit = max_steps_of(spec, self._callbacks)
         shards = cut(reader.create_shards(), spec.records_per_task)
         progress = _Progress(self._emit, spec.num_epochs * sum(shard.records for shard in shards))
         metrics: dict[str, Any] = {}
@@ -294,10 +295,6 @@ class _LocalRun:
         """What was passed over, for the report at the end."""
         of = [("main", self._skips), ("validation", self._validation_skips)]
         return {"skipped": [{"of": name, **entry} for name, skips in of for entry in skips.to_json()]}
-
-    def _max_steps(self) -> int:
-        limits = [self._spec.max_steps, *(c.max_steps for c in self._callbacks if isinstance(c, MaxStepsStopping))]
-        return min((limit for limit in limits if limit), default=0)
 
     def _early_stopping(self) -> EarlyStopping | None:
         stopping = early_stopping_of(self._callbacks)

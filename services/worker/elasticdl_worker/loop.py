@@ -80,6 +80,13 @@ class Engine(Protocol):
     def stop(self) -> list[LeasedTask]:
         """Ends the reading ahead; returns the leases that it holds."""
 
+    @property
+    def over(self) -> bool:
+        """Whether the job has made its last update."""
+
+    def untrained(self, lease: LeasedTask) -> int:
+        """Records at the end of a task that were left out because the job has made its last update."""
+
     def minibatches_of(self, records: int) -> int:
         """Number of minibatches that so many records make."""
 
@@ -163,6 +170,10 @@ class TaskLoop:
         self._session.progress.phase("draining" if self._session.drain.is_set() else phase)
         self._engine.train(what)
         failpoint("worker.after_step")
+        if self._engine.over:
+            self._done += self._engine.records(what)
+            self._end_at_limit(lease)
+            return
         if self._on_first_step is not None:
             self._on_first_step()
             self._on_first_step = None
@@ -172,8 +183,26 @@ class TaskLoop:
             shard = lease.task.shard
             self._session.progress.advance(lease.token, min(shard.start + self._done, shard.end))
 
+    def _end_at_limit(self, lease: LeasedTask) -> None:
+        """The job has made its last update: the rest of the task goes back, not to be trained on."""
+        self._engine.settle()
+        self._current = None
+        self._give_back(lease, self._done - self._engine.untrained(lease))
+
+    def _give_back(self, lease: LeasedTask, done: int) -> None:
+        """Returns a task of which so many records are done; of one that cannot be cut nothing is."""
+        shard = lease.task.shard
+        position = min(shard.start + max(0, done), shard.end) if self._engine.ordered else shard.start
+        if position > shard.start:
+            self._traces.append(lease.task, lease.token, shard.start, position)
+        self._session.give_back(lease, position, self._engine.account(lease), self._engine.version)
+
     def _complete(self, lease: LeasedTask, intake: Intake) -> None:
         shard = lease.task.shard
+        left = self._engine.untrained(lease)
+        if left:
+            self._give_back(lease, shard.records - left)
+            return
         account = self._engine.account(lease, intake)
         failpoint("worker.before_trace")
         self._traces.append(lease.task, lease.token, shard.start, shard.end)
@@ -230,12 +259,8 @@ class TaskLoop:
         self._guarded(current, self._engine.settle)
         held = [*self._engine.stop(), *self._session.take_ready()]
         if current is not None and not self._session.is_lost(current):
-            shard = current.task.shard
-            position = min(shard.start + self._done, shard.end) if self._engine.ordered else shard.start
-            if position > shard.start:
-                self._traces.append(current.task, current.token, shard.start, position)
             failpoint("worker.before_give_back")
-            self._session.give_back(current, position, self._engine.account(current))
+            self._give_back(current, self._done - self._engine.untrained(current))
         for lease in held:
             if lease is not current and not self._session.is_lost(lease):
                 self._session.give_back(lease, lease.task.shard.start)

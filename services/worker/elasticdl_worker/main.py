@@ -84,7 +84,12 @@ async def _serve(environment: Environment, stop: asyncio.Event, start_up: StartU
             return 0
         failpoint("worker.after_register")
         start_up.done("register")
-        session = Session(master, heartbeat_s=welcome.heartbeat_s, ps_generation=welcome.ps_generation)
+        session = Session(
+            master,
+            heartbeat_s=welcome.heartbeat_s,
+            ps_generation=welcome.ps_generation,
+            start_version=welcome.start_version,
+        )
         holder.append(session)
         parameters = ParameterClient(
             list(welcome.ps_addresses),

@@ -52,6 +52,7 @@ class Welcome:
         ps_addresses: of PS 0, 1, ...
         ps_generation: grows when any PS was replaced.
         heartbeat_s: how often to send heartbeats.
+        start_version: the model version that the job began at.
     """
 
     spec: JobSpec
@@ -60,6 +61,7 @@ class Welcome:
     ps_addresses: tuple[str, ...]
     ps_generation: int
     heartbeat_s: float
+    start_version: int = 0
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class MasterClient:
             ps_addresses=tuple(servers.addresses),
             ps_generation=servers.generation,
             heartbeat_s=response.heartbeat_s or 1.0,
+            start_version=response.start_version,
         )
 
     async def describe_model(self, description: dict[str, Any]) -> None:
@@ -188,10 +191,16 @@ class MasterClient:
         response = await self._call("Report", request)
         return bool(response.accepted), _tasks(response.tasks)
 
-    async def give_back(self, lease: LeasedTask, position: int, account: Account | None = None) -> bool:
+    async def give_back(
+        self, lease: LeasedTask, position: int, account: Account | None = None, version: int = 0
+    ) -> bool:
         """Gives back the records of a task from ``position`` on; those before count as done."""
         request = pb.ReturnRequest(
-            task_id=str(lease.task.id), token=lease.token, position=position, account=_account(account)
+            task_id=str(lease.task.id),
+            token=lease.token,
+            position=position,
+            account=_account(account),
+            model_version=version,
         )
         response = await self._call("Return", request)
         return bool(response.accepted)

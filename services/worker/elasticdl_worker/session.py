@@ -40,12 +40,14 @@ class Session:
         heartbeat_s: how often to send heartbeats.
         ps_generation: generation of the parameter servers at the start.
         patience_s: for how long the master may be away.
+        start_version: the model version that the job began at.
         short_task_s: reports bring the next task while tasks are begun no longer than that after one another.
 
     Attributes:
         progress: what the heartbeats say.
         drain: set when the worker shall return what it has and leave.
         finished: set when the job has nothing more to do.
+        start_version: the model version that the job began at.
         token: the newest job token from the master; empty while the first one holds.
     """
 
@@ -57,11 +59,13 @@ class Session:
         ps_generation: int = 0,
         patience_s: float = 600.0,
         short_task_s: float = SHORT_TASK_S,
+        start_version: int = 0,
     ) -> None:
         self.progress = Progress()
         self.drain = threading.Event()
         self.finished = threading.Event()
         self.token = ""
+        self.start_version = start_version
         self._master = master
         self._heartbeat_s = heartbeat_s
         self._generation = ps_generation
@@ -131,9 +135,9 @@ class Session:
         done = Done(records, result, version, account, trace_trouble)
         self._loop.call_soon_threadsafe(self._begin_report, lease, done)
 
-    def give_back(self, lease: LeasedTask, position: int, account: Account | None = None) -> bool:
+    def give_back(self, lease: LeasedTask, position: int, account: Account | None = None, version: int = 0) -> bool:
         """Gives back the rest of a task; returns whether the lease was still this worker's."""
-        accepted = self.call(self._master.give_back(lease, position, account))
+        accepted = self.call(self._master.give_back(lease, position, account, version))
         self.forget(lease)
         return accepted
 

@@ -113,7 +113,7 @@ class JobSpec:
         minibatch_size: records in a minibatch.
         num_minibatches_per_task: minibatches in a task.
         num_epochs: passes over the training data.
-        max_steps: stop after that many model updates; 0 for no limit.
+        max_steps: stop after exactly that many model updates of this job, whatever it started from; 0 for no limit.
         shuffle: whether the records of an epoch come in random order.
         shuffle_block: records that stay together when they are shuffled, as they lie together; 0 chooses. Larger ones
             are cheaper to read.

@@ -154,6 +154,7 @@ class UpdateMode:
         rows: which ids have rows.
         delay_compensation: asynchronous: how strongly a gradient is corrected by how far the parameters have moved
             since they were pulled; 0 is off. Pushes then say what was pulled.
+        stop_at: the version after which the first PS refuses further updates; 0 for none.
     """
 
     use_async: bool = True
@@ -162,3 +163,4 @@ class UpdateMode:
     lr_staleness_modulation: bool = False
     rows: RowPolicy = field(default_factory=RowPolicy)
     delay_compensation: float = 0.0
+    stop_at: int = 0

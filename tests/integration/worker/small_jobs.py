@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,9 @@ def feed(dataset, mode, metadata):
     return dataset.map(parse)
 """
 """A module over CSV: a label, then features of the dtype ``FEATURES``."""
+
+
+_PREPARING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,12 @@ def make_job(directory: Path, module: str, records: Any, *, features: str = "tf.
 
 
 async def on_cluster(
-    spec: JobSpec, servers: Servers, directory: Path, *, beside: list[tuple[TaskType, dict[str, Any]]] | None = None
+    spec: JobSpec,
+    servers: Servers,
+    directory: Path,
+    *,
+    beside: list[tuple[TaskType, dict[str, Any]]] | None = None,
+    start_version: int = 0,
 ) -> Trained:
     """Trains with one worker.
 
@@ -99,6 +108,7 @@ async def on_cluster(
         spec: the job.
         servers: running parameter servers.
         directory: the job's.
+        start_version: the model version that the job begins at.
         beside: tasks for when training is done, with their payloads.
 
     Raises:
@@ -113,7 +123,7 @@ async def on_cluster(
             for index, shard in enumerate(shards):
                 master.add(TaskType.TRAINING, shard, round_=epoch, index=index)
         parameters = servers.client()
-        ending = await _work(master, parameters)
+        ending = await _work(master, parameters, start_version=start_version)
         if master.failures:
             raise UserCodeError(master.failures[0].message)
         assert ending is Ending.FINISHED
@@ -132,15 +142,17 @@ async def on_cluster(
     return Trained(dict(pulled.dense), rows, master, pulled.version, directory)
 
 
-async def _work(master: FakeMaster, parameters: Any) -> Ending:
+async def _work(master: FakeMaster, parameters: Any, index: int = 0, *, start_version: int = 0) -> Ending:
     client = MasterClient(master.address, lambda: "token", patience_s=10)
-    session = Session(client, heartbeat_s=0.05, ps_generation=1)
-    traces = TraceWriter(master.job_dir, "worker-0.0")
+    session = Session(client, heartbeat_s=0.05, ps_generation=1, start_version=start_version)
+    traces = TraceWriter(master.job_dir, f"worker-{index}.0")
 
     def train() -> Ending:
-        module = load_module(master.spec, Path(master.spec.model_zoo))
-        engine = TensorFlowEngine(master.spec, module, session, parameters, 0, master.job_dir)
-        engine.prepare()
+        # Workers are processes of their own; here only their training is to be at the same time.
+        with _PREPARING:
+            module = load_module(master.spec, Path(master.spec.model_zoo))
+            engine = TensorFlowEngine(master.spec, module, session, parameters, index, master.job_dir)
+            engine.prepare()
         return TaskLoop(engine, session, traces).run()
 
     beat = asyncio.create_task(session.beat())

@@ -522,13 +522,44 @@ def test_a_limit_of_steps_reached_before_the_listing_is_complete_still_ends_with
     assert world.plan is not None
 
 
-def test_max_steps_ends_training_early_and_says_so() -> None:
-    world = make_world(2, max_steps=10, validation_data="/v")
+@pytest.mark.parametrize("faults", [False, True])
+def test_max_steps_are_exact_and_say_what_was_left_out(faults: bool) -> None:
+    for seed in range(30):
+        world = make_world(
+            seed, max_steps=10, validation_data=["", "/v"][seed % 2], checkpoint_steps=[0, 4][seed % 3 % 2]
+        )
+        hurt = Faults(world)
+        world.start_master()
+
+        def until(world: World, hurt: Faults = hurt) -> bool:
+            if faults:
+                hurt.maybe()
+            return ended(world)
+
+        run(world, until)
+        assert world.state is JobState.SUCCEEDED, world.detail
+        assert world.manifests[-1]["kind"] == "final"
+        assert world.manifests[-1]["version"] == 10
+        if world.validation:
+            assert world.evaluations[-1].model_version == 10
+        assert any("max_steps reached: 10 updates" in event.message for event in world.events)
+        assert world.artifacts
+        trained = [sum(applied.values()) for applied in world.applied()]
+        left = re.search(r"; (\d+) of (\d+) records were left out on purpose", world.reason)
+        assert left is not None
+        if not faults:
+            assert int(left[2]) == len(world.expected())
+            assert trained == [int(left[2]) - int(left[1])] * 2, (
+                "each record is either in the model or told as left out"
+            )
+
+
+def test_max_steps_count_from_the_checkpoint_that_the_job_starts_from() -> None:
+    world = make_world(3, max_steps=7)
+    world.start_from(100)
     world.start_master()
+    run(world, lambda world: bool(world.manifests))
+    world.kill_master(2.0)
     run(world, ended)
     assert world.state is JobState.SUCCEEDED
-    assert world.transitions[-1] is JobState.SUCCEEDED
-    assert any("max_steps" in event.message for event in world.events)
-    assert world.manifests[-1]["kind"] == "final"
-    assert world.evaluations[-1].model_version == world.manifests[-1]["version"]
-    assert world.artifacts
+    assert world.manifests[-1]["version"] == 107

@@ -34,6 +34,9 @@ class Failing:
     def fail(self, lease: LeasedTask | None, error: BaseException) -> None:
         self.failed.append(error)
 
+    def drop(self, lease: LeasedTask) -> None:
+        pass
+
 
 @pytest.mark.parametrize(
     ("error", "expected"),
@@ -43,9 +46,8 @@ def test_a_worker_that_cannot_go_on_says_whose_fault_it_is(error: Exception, exp
     shard = Shard("a", 0, 4)
     lease = LeasedTask(Task(TaskId(TaskType.TRAINING, 0, 0, 0, 4), shard, -1, ""), "1-1-0000000000000001")
     session: Any = Failing(error)
-    engine: Any = None
     traces: Any = None
-    loop = TaskLoop(engine, session, traces)
+    loop = TaskLoop(session, session, traces)
     with pytest.raises(expected):
         for _ in range(3):
             loop._fail(lease, error)

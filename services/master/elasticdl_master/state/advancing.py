@@ -34,10 +34,9 @@ class Advancing(Recovering):
     def _check_steps(self, now: float) -> None:
         if self.spec.type is not JobType.TRAINING:
             return
-        limits = [self.spec.max_steps, int((self.description.get("callbacks") or {}).get("max_steps") or 0)]
-        limit = min((one for one in limits if one), default=0)
+        limit = self.step_limit
         if limit and self.version >= limit and not self.work.trained:
-            self._stop_training(f"max_steps reached: {limit} updates", now)
+            self._stop_at_limit(f"max_steps reached: {limit - self.start_version} updates", now)
         every, validation = self.spec.evaluation_steps, self.work.validation
         due = every and self.version // every > max(0, self._evaluated_version) // every
         # At the end of an epoch there is one evaluation, not two of the same version.
@@ -83,7 +82,7 @@ class Advancing(Recovering):
         if self.spec.type is JobType.PREDICTION:
             self._succeed(now)
             return
-        if now < self._retry_save_at:
+        if now < self._retry_save_at or self._training_comes_back(now):
             return
         if not work.listed:
             # Training can stop (a limit of steps) before the listing is complete; what follows needs it.
@@ -125,8 +124,15 @@ class Advancing(Recovering):
         if self.state is JobState.STARTING:
             self.state = JobState.RUNNING
             self._emit(do.SetState(JobState.RUNNING, "all work is done already"))
-        to, reason = JobState.SUCCEEDED, self.work.stopped or "every record was processed"
+        to, reason = JobState.SUCCEEDED, self._why_succeeded()
         if self.skipped:
             to = JobState.SUCCEEDED_WITH_SKIPS
             reason = f"{self.work.stopped or 'all records were processed'}, but for those that were passed over"
         self._end(to, reason, {"skipped": self.skipped} if self.skipped else None, now=now)
+
+    def _why_succeeded(self) -> str:
+        work = self.work
+        if not work.stopped:
+            return "every record was processed"
+        left = work.records_total - work.records_done
+        return f"{work.stopped}; {left} of {work.records_total} records were left out on purpose"

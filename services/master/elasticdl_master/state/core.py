@@ -90,6 +90,7 @@ class MachineCore:
         self._last_evaluation_begun = False
         self._quiet_until = 0.0
         self._retry_save_at = 0.0
+        self._returns_until = 0.0
         self._notes = ""
         self._plan_put = False
         self._forgettable: list[TaskId] = []
@@ -103,6 +104,21 @@ class MachineCore:
     def restoring(self) -> bool:
         """Whether the PS will still get content from a checkpoint before anybody may use them."""
         return not self.servers.ready and (self.checkpoints.to_restore is not None or not self._virgin)
+
+    @property
+    def start_version(self) -> int:
+        """The model version that the job began at: that of the checkpoint that it started from."""
+        for manifest in self.setup.manifests:
+            if "start_version" in manifest:
+                return int(manifest["start_version"])
+        return int(self.setup.initial["version"]) if self.setup.initial is not None else 0
+
+    @property
+    def step_limit(self) -> int:
+        """The model version after which the job makes no more updates; 0 for none."""
+        limits = [self.spec.max_steps, int((self.description.get("callbacks") or {}).get("max_steps") or 0)]
+        own = min((one for one in limits if one), default=0)
+        return self.start_version + own if own and self.spec.type is JobType.TRAINING else 0
 
     @property
     def formats(self) -> list[str]:

@@ -94,13 +94,34 @@ class Evaluating(MachineCore):
             if why and not self.work.trained:
                 self._stop_training(why, now)
 
-    def _stop_training(self, why: str, now: float) -> None:
+    def _stop_at_limit(self, why: str, now: float) -> None:
+        """The PS take no more updates: what workers have in hand comes back, with the front of it that is done."""
         self.work.stopped = why
+        self._returns_until = now + self.limits.drain_s
+        self._tell("training_stopped", why)
+        self._emit(do.RebuildQueue(self.contents()))
+
+    def _training_comes_back(self, now: float) -> bool:
+        """Whether workers still have training tasks in hand that they are about to return."""
+        if not self.work.stopped or not any(
+            task.type is TaskType.TRAINING for worker in self.workers.living for task in worker.leases.values()
+        ):
+            return False
+        if now >= self._returns_until:
+            self._take_training_back()
+            return False
+        return True
+
+    def _take_training_back(self) -> None:
         for worker in self.workers.living:
             for token, task in list(worker.leases.items()):
                 if task.type is TaskType.TRAINING:
                     worker.leases.pop(token)
+        self._emit(do.RebuildQueue(self.contents()))
+
+    def _stop_training(self, why: str, now: float) -> None:
+        self.work.stopped = why
         # Workers hear with their next heartbeat that their leases are gone; until then they may still push.
         self._retry_save_at = now + 2.0 * self.limits.heartbeat_s
         self._tell("training_stopped", why)
-        self._emit(do.RebuildQueue(self.contents()))
+        self._take_training_back()

@@ -104,6 +104,7 @@ class TaskReturned:
     token: str
     position: int
     result: bytes = b""
+    model_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,10 +225,15 @@ class JobMachine(TakingOver):
             worker.leases.pop(event.token, None)
         if event.position > event.task.start and event.task.type is self.work.main_type and self.work.uses_rounds:
             self._main_done(event.task.front_until(min(event.position, event.task.end)), event.result)
+        self._saw_version(event.model_version, now)
+        if self.work.stopped and event.task.type is TaskType.TRAINING:
+            self._emit(do.RebuildQueue(self.contents()))  # what came back is not to be done
 
     def _on_taken(self, event: ev.LeasesTaken, now: float) -> None:
         for lease in event.leases:
             self.workers.dropped(lease.owner, str(lease.token), training=lease.task.type is TaskType.TRAINING)
+        if self.work.stopped and any(lease.task.type is TaskType.TRAINING for lease in event.leases):
+            self._emit(do.RebuildQueue(self.contents()))
 
     def _payload(self, task: TaskId, evaluation: Evaluation | None) -> str:
         data: dict[str, Any] = {}

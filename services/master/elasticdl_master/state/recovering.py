@@ -150,6 +150,8 @@ class Recovering(Evaluating):
         lost = {one.training_epoch for one in self.work.evaluations.values() if one.boundary}
         for one in self.work.evaluations.values():
             self.work.singles.discard(one.summary)
+        if self.work.evaluations:
+            self._evaluated_version = -1  # it began, and was lost
         self.work.evaluations.clear()
         for worker in self.workers.living:
             kept = {token: task for token, task in worker.leases.items() if task.type is TaskType.LIST_SHARDS}

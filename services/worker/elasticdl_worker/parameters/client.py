@@ -26,7 +26,7 @@ from elasticdl_worker.parameters.pulls import ALL_DENSE, NO_DENSE, Moment, Pulls
 from elasticdl_worker.parameters.pushes import Following, PushFrames, Stamp
 from elasticdl_worker.parameters.rounds import PullOne, follow, pass_on, prepare, pull_of_round
 from elasticdl_worker.parameters.splits import Split
-from elasticdl_worker.parameters.types import Gradients, Pulled, PushResult
+from elasticdl_worker.parameters.types import LIMIT, Gradients, Pulled, PushResult
 from elasticdl_worker.parameters.waiting import together
 
 _Pull = Callable[[Mapping[str, NDArray[np.int64]], bool, int], Awaitable[Pulled]]
@@ -37,6 +37,8 @@ _POLL_S = 0.1
 MESSAGE_BYTES = 256 << 20
 """Pulls and pushes of more rows are cut: gRPC takes messages of 1 GiB at most, and each is in memory twice."""
 HOT_ROWS = 1 << 16
+NEAR = 256
+"""So many updates before the last one pushes go to the first PS first. Others may make some between pull and push."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +195,15 @@ class ParameterClient:
                 if answer.HasField("closed"):
                     await pass_on(self._servers, answer.closed)
                 return self._counted(answer, version)
-            answers = await together(
-                [self._push_one(server, frame) for server, frame in zip(self._servers, frames, strict=True)]
-            )
+            answers = []
+            rest = list(zip(self._servers, frames, strict=True))
+            if self._near_limit(version):
+                # The first PS decides which update is the last one, so that no other takes more.
+                answers = [await self._push_one(*rest.pop(0))]
+                if not answers[0].accepted and answers[0].reason == LIMIT:
+                    self._answered = self._sequence
+                    return PushResult(False, answers[0].version, LIMIT)
+            answers += await together([self._push_one(server, frame) for server, frame in rest])
             self._answered = self._sequence
             return _async_result(answers)
 
@@ -224,9 +232,9 @@ class ParameterClient:
         """
         streamed = dense and any(server.streams_dense for server in self._servers)
         size = sum(grads.nbytes for _, grads in gradients.rows.values()) + self._layout.rows_bytes(ids)
-        if streamed or size > self._message_bytes:
+        if streamed or size > self._message_bytes or self._near_limit(version):
             result = await self.push(gradients, version=version, learning_rate=learning_rate)
-            return result, await self.pull(ids, dense=dense)
+            return result, None if result.reason == LIMIT else await self.pull(ids, dense=dense)
         if not self._mode.use_async:
             return await self._push_pull_in_round(gradients, ids, version, learning_rate, dense)
         if self._hot is None or not ids:
@@ -242,6 +250,11 @@ class ParameterClient:
 
         pulled = await self._pull_cold(self._hot, ids, dense, both)
         return results[0], pulled
+
+    def _near_limit(self, version: int) -> bool:
+        """Whether a gradient on parameters of a version may be the last one, or too late, for several PS at once."""
+        stop_at = self._mode.stop_at
+        return bool(stop_at) and self._mode.use_async and len(self._servers) > 1 and version + NEAR >= stop_at
 
     async def update_servers(self, addresses: Sequence[str], generation: str = "") -> None:
         """Takes the addresses of PS that were replaced; the next pull reads everything anew.

@@ -13,6 +13,10 @@ Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Unique ids, shape ``[n]``, and one vector for each, shape ``[n, dim]``."""
 
 
+LIMIT = "limit"
+"""Why a push is refused after the job's last update: nothing more is to be trained."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pulled:
     """Parameters as the PS hold them.

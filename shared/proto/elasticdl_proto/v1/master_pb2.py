@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x65lasticdl_proto/v1/master.proto\x12\x0c\x65lasticdl.v1\"1\n\x05Shard\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\"\xb4\x01\n\x04Task\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\"\n\x05shard\x18\x03 \x01(\x0b\x32\x13.elasticdl.v1.Shard\x12\x15\n\rmodel_version\x18\x04 \x01(\x03\x12\x0f\n\x07payload\x18\x05 \x01(\t\x12\r\n\x05token\x18\x06 \x01(\t\x12\x0f\n\x07lease_s\x18\x07 \x01(\x01\x12&\n\x07reading\x18\x08 \x01(\x0b\x32\x15.elasticdl.v1.Reading\"D\n\x07Reading\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05names\x18\x03 \x03(\t\x12\x0e\n\x06ranges\x18\x04 \x03(\x03\"9\n\x10ParameterServers\x12\x11\n\taddresses\x18\x01 \x03(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"B\n\x0fRegisterRequest\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x13\n\x0bincarnation\x18\x02 \x01(\x05\x12\x0b\n\x03pid\x18\x03 \x01(\x03\"\xaa\x01\n\x10RegisterResponse\x12\x0c\n\x04spec\x18\x01 \x01(\t\x12\x11\n\tmodel_zoo\x18\x02 \x01(\t\x12\x0f\n\x07job_dir\x18\x03 \x01(\t\x12\x39\n\x11parameter_servers\x18\x04 \x01(\x0b\x32\x1e.elasticdl.v1.ParameterServers\x12\x13\n\x0bheartbeat_s\x18\x05 \x01(\x01\x12\x14\n\x0cmaster_epoch\x18\x06 \x01(\x03\"+\n\x14\x44\x65scribeModelRequest\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\"\x17\n\x15\x44\x65scribeModelResponse\"!\n\x0cLeaseRequest\x12\x11\n\tmax_tasks\x18\x01 \x01(\x05\"n\n\rLeaseResponse\x12!\n\x05tasks\x18\x01 \x03(\x0b\x32\x12.elasticdl.v1.Task\x12*\n\tdirective\x18\x02 \x01(\x0e\x32\x17.elasticdl.v1.Directive\x12\x0e\n\x06wait_s\x18\x03 \x01(\x01\"/\n\x0cTaskProgress\x12\r\n\x05token\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x03\"\xdc\x01\n\x10HeartbeatRequest\x12)\n\x05tasks\x18\x01 \x03(\x0b\x32\x1a.elasticdl.v1.TaskProgress\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\r\n\x05steps\x18\x03 \x01(\x03\x12\x1a\n\x12samples_per_second\x18\x04 \x01(\x01\x12\x15\n\rmodel_version\x18\x05 \x01(\x03\x12\'\n\x06losses\x18\x06 \x03(\x0b\x32\x17.elasticdl.v1.LossPoint\x12\r\n\x05phase\x18\x07 \x01(\t\x12\x12\n\nstep_p95_s\x18\x08 \x01(\x01\"0\n\tLossPoint\x12\x15\n\rmodel_version\x18\x01 \x01(\x03\x12\x0c\n\x04loss\x18\x02 \x01(\x01\"\x97\x01\n\x11HeartbeatResponse\x12*\n\tdirective\x18\x01 \x01(\x0e\x32\x17.elasticdl.v1.Directive\x12\x0c\n\x04lost\x18\x02 \x03(\t\x12\x39\n\x11parameter_servers\x18\x03 \x01(\x0b\x32\x1e.elasticdl.v1.ParameterServers\x12\r\n\x05token\x18\x04 \x01(\t\"8\n\x04Skip\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\x0f\n\x07\x65xample\x18\x03 \x01(\t\"L\n\x07\x41\x63\x63ount\x12\x0b\n\x03\x66\x65\x64\x18\x01 \x01(\x03\x12\x0f\n\x07\x61pplied\x18\x02 \x01(\x03\x12#\n\x07skipped\x18\x03 \x03(\x0b\x32\x12.elasticdl.v1.Skip\"\xb9\x01\n\rReportRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x0f\n\x07records\x18\x03 \x01(\x03\x12\x0e\n\x06result\x18\x04 \x01(\x0c\x12\x15\n\rmodel_version\x18\x05 \x01(\x03\x12\x11\n\tmax_tasks\x18\x06 \x01(\x05\x12&\n\x07\x61\x63\x63ount\x18\x07 \x01(\x0b\x32\x15.elasticdl.v1.Account\x12\x15\n\rtrace_trouble\x18\x08 \x01(\t\"U\n\x0eReportResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0e\n\x06replay\x18\x02 \x01(\x08\x12!\n\x05tasks\x18\x03 \x03(\x0b\x32\x12.elasticdl.v1.Task\"i\n\rReturnRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x10\n\x08position\x18\x03 \x01(\x03\x12&\n\x07\x61\x63\x63ount\x18\x04 \x01(\x0b\x32\x15.elasticdl.v1.Account\"\"\n\x0eReturnResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\"l\n\x0b\x46\x61ilRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x0b\n\x03\x66ix\x18\x05 \x01(\t\x12\x11\n\ttraceback\x18\x06 \x01(\t\"\x0e\n\x0c\x46\x61ilResponse\"h\n\x13ReportShardsRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12#\n\x06shards\x18\x03 \x03(\x0b\x32\x13.elasticdl.v1.Shard\x12\x0c\n\x04last\x18\x04 \x01(\x08\"(\n\x14ReportShardsResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08*\x7f\n\tDirective\x12\x19\n\x15\x44IRECTIVE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44IRECTIVE_CONTINUE\x10\x01\x12\x12\n\x0e\x44IRECTIVE_WAIT\x10\x02\x12\x13\n\x0f\x44IRECTIVE_DRAIN\x10\x03\x12\x16\n\x12\x44IRECTIVE_FINISHED\x10\x04\x32\xdd\x04\n\x06Master\x12I\n\x08Register\x12\x1d.elasticdl.v1.RegisterRequest\x1a\x1e.elasticdl.v1.RegisterResponse\x12X\n\rDescribeModel\x12\".elasticdl.v1.DescribeModelRequest\x1a#.elasticdl.v1.DescribeModelResponse\x12@\n\x05Lease\x12\x1a.elasticdl.v1.LeaseRequest\x1a\x1b.elasticdl.v1.LeaseResponse\x12L\n\tHeartbeat\x12\x1e.elasticdl.v1.HeartbeatRequest\x1a\x1f.elasticdl.v1.HeartbeatResponse\x12\x43\n\x06Report\x12\x1b.elasticdl.v1.ReportRequest\x1a\x1c.elasticdl.v1.ReportResponse\x12\x43\n\x06Return\x12\x1b.elasticdl.v1.ReturnRequest\x1a\x1c.elasticdl.v1.ReturnResponse\x12=\n\x04\x46\x61il\x12\x19.elasticdl.v1.FailRequest\x1a\x1a.elasticdl.v1.FailResponse\x12U\n\x0cReportShards\x12!.elasticdl.v1.ReportShardsRequest\x1a\".elasticdl.v1.ReportShardsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x65lasticdl_proto/v1/master.proto\x12\x0c\x65lasticdl.v1\"1\n\x05Shard\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\"\xb4\x01\n\x04Task\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\"\n\x05shard\x18\x03 \x01(\x0b\x32\x13.elasticdl.v1.Shard\x12\x15\n\rmodel_version\x18\x04 \x01(\x03\x12\x0f\n\x07payload\x18\x05 \x01(\t\x12\r\n\x05token\x18\x06 \x01(\t\x12\x0f\n\x07lease_s\x18\x07 \x01(\x01\x12&\n\x07reading\x18\x08 \x01(\x0b\x32\x15.elasticdl.v1.Reading\"D\n\x07Reading\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05names\x18\x03 \x03(\t\x12\x0e\n\x06ranges\x18\x04 \x03(\x03\"9\n\x10ParameterServers\x12\x11\n\taddresses\x18\x01 \x03(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"B\n\x0fRegisterRequest\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x13\n\x0bincarnation\x18\x02 \x01(\x05\x12\x0b\n\x03pid\x18\x03 \x01(\x03\"\xc1\x01\n\x10RegisterResponse\x12\x0c\n\x04spec\x18\x01 \x01(\t\x12\x11\n\tmodel_zoo\x18\x02 \x01(\t\x12\x0f\n\x07job_dir\x18\x03 \x01(\t\x12\x39\n\x11parameter_servers\x18\x04 \x01(\x0b\x32\x1e.elasticdl.v1.ParameterServers\x12\x13\n\x0bheartbeat_s\x18\x05 \x01(\x01\x12\x14\n\x0cmaster_epoch\x18\x06 \x01(\x03\x12\x15\n\rstart_version\x18\x07 \x01(\x03\"+\n\x14\x44\x65scribeModelRequest\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\"\x17\n\x15\x44\x65scribeModelResponse\"!\n\x0cLeaseRequest\x12\x11\n\tmax_tasks\x18\x01 \x01(\x05\"n\n\rLeaseResponse\x12!\n\x05tasks\x18\x01 \x03(\x0b\x32\x12.elasticdl.v1.Task\x12*\n\tdirective\x18\x02 \x01(\x0e\x32\x17.elasticdl.v1.Directive\x12\x0e\n\x06wait_s\x18\x03 \x01(\x01\"/\n\x0cTaskProgress\x12\r\n\x05token\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x03\"\xdc\x01\n\x10HeartbeatRequest\x12)\n\x05tasks\x18\x01 \x03(\x0b\x32\x1a.elasticdl.v1.TaskProgress\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\r\n\x05steps\x18\x03 \x01(\x03\x12\x1a\n\x12samples_per_second\x18\x04 \x01(\x01\x12\x15\n\rmodel_version\x18\x05 \x01(\x03\x12\'\n\x06losses\x18\x06 \x03(\x0b\x32\x17.elasticdl.v1.LossPoint\x12\r\n\x05phase\x18\x07 \x01(\t\x12\x12\n\nstep_p95_s\x18\x08 \x01(\x01\"0\n\tLossPoint\x12\x15\n\rmodel_version\x18\x01 \x01(\x03\x12\x0c\n\x04loss\x18\x02 \x01(\x01\"\x97\x01\n\x11HeartbeatResponse\x12*\n\tdirective\x18\x01 \x01(\x0e\x32\x17.elasticdl.v1.Directive\x12\x0c\n\x04lost\x18\x02 \x03(\t\x12\x39\n\x11parameter_servers\x18\x03 \x01(\x0b\x32\x1e.elasticdl.v1.ParameterServers\x12\r\n\x05token\x18\x04 \x01(\t\"8\n\x04Skip\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\x0f\n\x07\x65xample\x18\x03 \x01(\t\"L\n\x07\x41\x63\x63ount\x12\x0b\n\x03\x66\x65\x64\x18\x01 \x01(\x03\x12\x0f\n\x07\x61pplied\x18\x02 \x01(\x03\x12#\n\x07skipped\x18\x03 \x03(\x0b\x32\x12.elasticdl.v1.Skip\"\xb9\x01\n\rReportRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x0f\n\x07records\x18\x03 \x01(\x03\x12\x0e\n\x06result\x18\x04 \x01(\x0c\x12\x15\n\rmodel_version\x18\x05 \x01(\x03\x12\x11\n\tmax_tasks\x18\x06 \x01(\x05\x12&\n\x07\x61\x63\x63ount\x18\x07 \x01(\x0b\x32\x15.elasticdl.v1.Account\x12\x15\n\rtrace_trouble\x18\x08 \x01(\t\"U\n\x0eReportResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0e\n\x06replay\x18\x02 \x01(\x08\x12!\n\x05tasks\x18\x03 \x03(\x0b\x32\x12.elasticdl.v1.Task\"\x80\x01\n\rReturnRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x10\n\x08position\x18\x03 \x01(\x03\x12&\n\x07\x61\x63\x63ount\x18\x04 \x01(\x0b\x32\x15.elasticdl.v1.Account\x12\x15\n\rmodel_version\x18\x05 \x01(\x03\"\"\n\x0eReturnResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\"l\n\x0b\x46\x61ilRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x0b\n\x03\x66ix\x18\x05 \x01(\t\x12\x11\n\ttraceback\x18\x06 \x01(\t\"\x0e\n\x0c\x46\x61ilResponse\"h\n\x13ReportShardsRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12#\n\x06shards\x18\x03 \x03(\x0b\x32\x13.elasticdl.v1.Shard\x12\x0c\n\x04last\x18\x04 \x01(\x08\"(\n\x14ReportShardsResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08*\x7f\n\tDirective\x12\x19\n\x15\x44IRECTIVE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44IRECTIVE_CONTINUE\x10\x01\x12\x12\n\x0e\x44IRECTIVE_WAIT\x10\x02\x12\x13\n\x0f\x44IRECTIVE_DRAIN\x10\x03\x12\x16\n\x12\x44IRECTIVE_FINISHED\x10\x04\x32\xdd\x04\n\x06Master\x12I\n\x08Register\x12\x1d.elasticdl.v1.RegisterRequest\x1a\x1e.elasticdl.v1.RegisterResponse\x12X\n\rDescribeModel\x12\".elasticdl.v1.DescribeModelRequest\x1a#.elasticdl.v1.DescribeModelResponse\x12@\n\x05Lease\x12\x1a.elasticdl.v1.LeaseRequest\x1a\x1b.elasticdl.v1.LeaseResponse\x12L\n\tHeartbeat\x12\x1e.elasticdl.v1.HeartbeatRequest\x1a\x1f.elasticdl.v1.HeartbeatResponse\x12\x43\n\x06Report\x12\x1b.elasticdl.v1.ReportRequest\x1a\x1c.elasticdl.v1.ReportResponse\x12\x43\n\x06Return\x12\x1b.elasticdl.v1.ReturnRequest\x1a\x1c.elasticdl.v1.ReturnResponse\x12=\n\x04\x46\x61il\x12\x19.elasticdl.v1.FailRequest\x1a\x1a.elasticdl.v1.FailResponse\x12U\n\x0cReportShards\x12!.elasticdl.v1.ReportShardsRequest\x1a\".elasticdl.v1.ReportShardsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'elasticdl_proto.v1.master_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DIRECTIVE']._serialized_start=2174
-  _globals['_DIRECTIVE']._serialized_end=2301
+  _globals['_DIRECTIVE']._serialized_start=2221
+  _globals['_DIRECTIVE']._serialized_end=2348
   _globals['_SHARD']._serialized_start=49
   _globals['_SHARD']._serialized_end=98
   _globals['_TASK']._serialized_start=101
@@ -44,43 +44,43 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTERREQUEST']._serialized_start=412
   _globals['_REGISTERREQUEST']._serialized_end=478
   _globals['_REGISTERRESPONSE']._serialized_start=481
-  _globals['_REGISTERRESPONSE']._serialized_end=651
-  _globals['_DESCRIBEMODELREQUEST']._serialized_start=653
-  _globals['_DESCRIBEMODELREQUEST']._serialized_end=696
-  _globals['_DESCRIBEMODELRESPONSE']._serialized_start=698
-  _globals['_DESCRIBEMODELRESPONSE']._serialized_end=721
-  _globals['_LEASEREQUEST']._serialized_start=723
-  _globals['_LEASEREQUEST']._serialized_end=756
-  _globals['_LEASERESPONSE']._serialized_start=758
-  _globals['_LEASERESPONSE']._serialized_end=868
-  _globals['_TASKPROGRESS']._serialized_start=870
-  _globals['_TASKPROGRESS']._serialized_end=917
-  _globals['_HEARTBEATREQUEST']._serialized_start=920
-  _globals['_HEARTBEATREQUEST']._serialized_end=1140
-  _globals['_LOSSPOINT']._serialized_start=1142
-  _globals['_LOSSPOINT']._serialized_end=1190
-  _globals['_HEARTBEATRESPONSE']._serialized_start=1193
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1344
-  _globals['_SKIP']._serialized_start=1346
-  _globals['_SKIP']._serialized_end=1402
-  _globals['_ACCOUNT']._serialized_start=1404
-  _globals['_ACCOUNT']._serialized_end=1480
-  _globals['_REPORTREQUEST']._serialized_start=1483
-  _globals['_REPORTREQUEST']._serialized_end=1668
-  _globals['_REPORTRESPONSE']._serialized_start=1670
-  _globals['_REPORTRESPONSE']._serialized_end=1755
-  _globals['_RETURNREQUEST']._serialized_start=1757
-  _globals['_RETURNREQUEST']._serialized_end=1862
-  _globals['_RETURNRESPONSE']._serialized_start=1864
-  _globals['_RETURNRESPONSE']._serialized_end=1898
-  _globals['_FAILREQUEST']._serialized_start=1900
-  _globals['_FAILREQUEST']._serialized_end=2008
-  _globals['_FAILRESPONSE']._serialized_start=2010
-  _globals['_FAILRESPONSE']._serialized_end=2024
-  _globals['_REPORTSHARDSREQUEST']._serialized_start=2026
-  _globals['_REPORTSHARDSREQUEST']._serialized_end=2130
-  _globals['_REPORTSHARDSRESPONSE']._serialized_start=2132
-  _globals['_REPORTSHARDSRESPONSE']._serialized_end=2172
-  _globals['_MASTER']._serialized_start=2304
-  _globals['_MASTER']._serialized_end=2909
+  _globals['_REGISTERRESPONSE']._serialized_end=674
+  _globals['_DESCRIBEMODELREQUEST']._serialized_start=676
+  _globals['_DESCRIBEMODELREQUEST']._serialized_end=719
+  _globals['_DESCRIBEMODELRESPONSE']._serialized_start=721
+  _globals['_DESCRIBEMODELRESPONSE']._serialized_end=744
+  _globals['_LEASEREQUEST']._serialized_start=746
+  _globals['_LEASEREQUEST']._serialized_end=779
+  _globals['_LEASERESPONSE']._serialized_start=781
+  _globals['_LEASERESPONSE']._serialized_end=891
+  _globals['_TASKPROGRESS']._serialized_start=893
+  _globals['_TASKPROGRESS']._serialized_end=940
+  _globals['_HEARTBEATREQUEST']._serialized_start=943
+  _globals['_HEARTBEATREQUEST']._serialized_end=1163
+  _globals['_LOSSPOINT']._serialized_start=1165
+  _globals['_LOSSPOINT']._serialized_end=1213
+  _globals['_HEARTBEATRESPONSE']._serialized_start=1216
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1367
+  _globals['_SKIP']._serialized_start=1369
+  _globals['_SKIP']._serialized_end=1425
+  _globals['_ACCOUNT']._serialized_start=1427
+  _globals['_ACCOUNT']._serialized_end=1503
+  _globals['_REPORTREQUEST']._serialized_start=1506
+  _globals['_REPORTREQUEST']._serialized_end=1691
+  _globals['_REPORTRESPONSE']._serialized_start=1693
+  _globals['_REPORTRESPONSE']._serialized_end=1778
+  _globals['_RETURNREQUEST']._serialized_start=1781
+  _globals['_RETURNREQUEST']._serialized_end=1909
+  _globals['_RETURNRESPONSE']._serialized_start=1911
+  _globals['_RETURNRESPONSE']._serialized_end=1945
+  _globals['_FAILREQUEST']._serialized_start=1947
+  _globals['_FAILREQUEST']._serialized_end=2055
+  _globals['_FAILRESPONSE']._serialized_start=2057
+  _globals['_FAILRESPONSE']._serialized_end=2071
+  _globals['_REPORTSHARDSREQUEST']._serialized_start=2073
+  _globals['_REPORTSHARDSREQUEST']._serialized_end=2177
+  _globals['_REPORTSHARDSRESPONSE']._serialized_start=2179
+  _globals['_REPORTSHARDSRESPONSE']._serialized_end=2219
+  _globals['_MASTER']._serialized_start=2351
+  _globals['_MASTER']._serialized_end=2956
 # @@protoc_insertion_point(module_scope)

@@ -81,20 +81,22 @@ class RegisterRequest(_message.Message):
     def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
-    __slots__ = ("spec", "model_zoo", "job_dir", "parameter_servers", "heartbeat_s", "master_epoch")
+    __slots__ = ("spec", "model_zoo", "job_dir", "parameter_servers", "heartbeat_s", "master_epoch", "start_version")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     MODEL_ZOO_FIELD_NUMBER: _ClassVar[int]
     JOB_DIR_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_SERVERS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
     MASTER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    START_VERSION_FIELD_NUMBER: _ClassVar[int]
     spec: str
     model_zoo: str
     job_dir: str
     parameter_servers: ParameterServers
     heartbeat_s: float
     master_epoch: int
-    def __init__(self, spec: _Optional[str] = ..., model_zoo: _Optional[str] = ..., job_dir: _Optional[str] = ..., parameter_servers: _Optional[_Union[ParameterServers, _Mapping]] = ..., heartbeat_s: _Optional[float] = ..., master_epoch: _Optional[int] = ...) -> None: ...
+    start_version: int
+    def __init__(self, spec: _Optional[str] = ..., model_zoo: _Optional[str] = ..., job_dir: _Optional[str] = ..., parameter_servers: _Optional[_Union[ParameterServers, _Mapping]] = ..., heartbeat_s: _Optional[float] = ..., master_epoch: _Optional[int] = ..., start_version: _Optional[int] = ...) -> None: ...
 
 class DescribeModelRequest(_message.Message):
     __slots__ = ("description",)
@@ -221,16 +223,18 @@ class ReportResponse(_message.Message):
     def __init__(self, accepted: bool = ..., replay: bool = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ...) -> None: ...
 
 class ReturnRequest(_message.Message):
-    __slots__ = ("task_id", "token", "position", "account")
+    __slots__ = ("task_id", "token", "position", "account", "model_version")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     token: str
     position: int
     account: Account
-    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., position: _Optional[int] = ..., account: _Optional[_Union[Account, _Mapping]] = ...) -> None: ...
+    model_version: int
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., position: _Optional[int] = ..., account: _Optional[_Union[Account, _Mapping]] = ..., model_version: _Optional[int] = ...) -> None: ...
 
 class ReturnResponse(_message.Message):
     __slots__ = ("accepted",)

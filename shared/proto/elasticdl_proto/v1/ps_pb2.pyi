@@ -403,14 +403,16 @@ class SaveResponse(_message.Message):
     def __init__(self, version: _Optional[int] = ..., files: _Optional[_Iterable[_Union[SavedFile, _Mapping]]] = ..., model: _Optional[str] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
-    __slots__ = ("directory", "files", "other_job")
+    __slots__ = ("directory", "files", "other_job", "stop_at")
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     OTHER_JOB_FIELD_NUMBER: _ClassVar[int]
+    STOP_AT_FIELD_NUMBER: _ClassVar[int]
     directory: str
     files: _containers.RepeatedCompositeFieldContainer[SavedFile]
     other_job: bool
-    def __init__(self, directory: _Optional[str] = ..., files: _Optional[_Iterable[_Union[SavedFile, _Mapping]]] = ..., other_job: bool = ...) -> None: ...
+    stop_at: int
+    def __init__(self, directory: _Optional[str] = ..., files: _Optional[_Iterable[_Union[SavedFile, _Mapping]]] = ..., other_job: bool = ..., stop_at: _Optional[int] = ...) -> None: ...
 
 class TallyRequest(_message.Message):
     __slots__ = ()

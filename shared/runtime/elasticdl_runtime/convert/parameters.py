@@ -161,6 +161,7 @@ def mode_to_json(mode: UpdateMode) -> str:
                 "eviction_updates": mode.rows.eviction_updates,
                 "max_rows": mode.rows.max_rows,
             },
+            "stop_at": mode.stop_at,
         }
     )
 
@@ -180,6 +181,7 @@ def mode_from_json(text: str) -> UpdateMode:
             bool(data["lr_staleness_modulation"]),
             RowPolicy(**{name: int(number) for name, number in data.get("rows", {}).items()}),
             float(data.get("delay_compensation", 0.0)),
+            int(data.get("stop_at", 0)),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInputError(f"the update mode {text!r} lacks something: {error}", fix=_FIX) from None

@@ -14,7 +14,7 @@ from elasticdl_core.json_numbers import from_json
 from elasticdl_core.model import OptimizerSpec
 from elasticdl_core.task import TaskType
 from elasticdl_worker.accounts import Account, Intake
-from elasticdl_worker.description import describe
+from elasticdl_worker.description import describe, max_steps_of
 from elasticdl_worker.loop import Event
 from elasticdl_worker.master_client import LeasedTask
 from elasticdl_worker.parameters import ParameterClient
@@ -109,7 +109,9 @@ class TensorFlowEngine:
         if spec.type is JobType.TRAINING:
             module.need("loss")
         clipping = translated.clipping if translated else None
-        horizon = Horizon(spec.num_epochs, spec.max_steps)
+        limit = max_steps_of(spec, self._callbacks)
+        stop_at = self._session.start_version + limit if limit else 0
+        horizon = Horizon(spec.num_epochs, stop_at)
         local = self._local_updates(translated)
         self._programs = Programs(
             self._model,
@@ -129,9 +131,8 @@ class TensorFlowEngine:
         if translated is not None:
             check_groups(translated, tables, spec.get_model_steps)
         optimizer_spec = translated.spec if translated else OptimizerSpec("sgd", {"learning_rate": 0.0})
-        self._session.call(
-            self._parameters.ensure_model(self._model.values(), specs, tables, optimizer_spec, update_mode(spec))
-        )
+        mode = update_mode(spec, stop_at)
+        self._session.call(self._parameters.ensure_model(self._model.values(), specs, tables, optimizer_spec, mode))
         self._model.vary_randomness(self._worker_index)
         self._trainer = Trainer(
             spec,
@@ -185,6 +186,15 @@ class TensorFlowEngine:
     def stop(self) -> list[LeasedTask]:
         """Ends the reading ahead."""
         return self._stream.stop() if self._stream is not None else []
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has made its last update."""
+        return self._trainer.over
+
+    def untrained(self, lease: LeasedTask) -> int:
+        """Records at the end of a task that were left out because the job has made its last update."""
+        return self._trainer.untrained(lease.token)
 
     def minibatches_of(self, records: int) -> int:
         """Number of minibatches that so many records make."""

@@ -26,7 +26,7 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.model import RowPolicy, UpdateMode
 from elasticdl_worker.accounts import Accounts
 from elasticdl_worker.losses import NanPolicy, unsound_part
-from elasticdl_worker.parameters import Gradients, ParameterClient, Pulled, PushResult
+from elasticdl_worker.parameters import LIMIT, Gradients, ParameterClient, Pulled, PushResult
 from elasticdl_worker.progress import Progress
 from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.lookups import Lookups
@@ -80,8 +80,8 @@ class _Push:
     """The step whose pull went along."""
 
 
-def update_mode(spec: JobSpec) -> UpdateMode:
-    """When a pushed gradient becomes an update, and of which rows, as the job says."""
+def update_mode(spec: JobSpec, stop_at: int = 0) -> UpdateMode:
+    """When a pushed gradient becomes an update, and of which rows, as the job says; up to a version, or for ever."""
     rows = RowPolicy(spec.table_admission, spec.table_eviction, spec.table_max_rows)
     return UpdateMode(
         spec.use_async,
@@ -90,6 +90,7 @@ def update_mode(spec: JobSpec) -> UpdateMode:
         spec.lr_staleness_modulation,
         rows,
         spec.delay_compensation,
+        stop_at,
     )
 
 
@@ -110,6 +111,7 @@ class Trainer:
 
     Attributes:
         version: the highest model version seen.
+        over: whether the job has made its last update.
         accounts: what became of the records of the tasks in work.
     """
 
@@ -127,6 +129,7 @@ class Trainer:
         horizon: Horizon | None = None,
     ) -> None:
         self.version = 0
+        self.over = False
         self.accounts = Accounts()
         self._spec = spec
         self._module = module
@@ -144,6 +147,7 @@ class Trainer:
         self._steps = 0
         self._upcoming: Work | None = None
         self._announced: deque[Work] = deque()
+        self._left_out: dict[str, int] = {}
         self._handover = threading.Lock()
 
     @property
@@ -191,8 +195,16 @@ class Trainer:
         """
         started = time.monotonic()
         self._forget_announced(work)
-        pulled = work.pulled.result() if work.pulled is not None else self._pull(work)
+        pulled = None if self.over else work.pulled.result() if work.pulled is not None else self._pull(work)
         work.pulled = None
+        if pulled is None:
+            # What the last update of the job was asked for along with never came.
+            self.settle()
+        if self.over:
+            self._leave_out(work)
+            return
+        if pulled is None:
+            pulled = self._pull(work)
         self._steps += len(work.batches)
         if self._horizon is not None:
             self._horizon.stepped(work.lease.task.id.round, pulled.version)
@@ -206,6 +218,10 @@ class Trainer:
         self._pushes.append(action)
         while self._pushes and not isinstance(self._pushes[0], _Push):
             self._settle_first()
+
+    def untrained(self, token: str) -> int:
+        """Records of a task that came after the job's last update; they are its last ones. Forgets them."""
+        return self._left_out.pop(token, 0)
 
     def settle(self) -> None:
         """Waits for every push; what was refused is computed anew."""
@@ -322,6 +338,9 @@ class Trainer:
                 return
             outcome: PushResult = self._runner.call(self._push(work, result, pulled.version))
             self.version = max(self.version, outcome.version)
+            if outcome.reason == LIMIT:
+                self._leave_out(work)
+                return
             if outcome.accepted:
                 self.accounts.applied(work.lease.token, work.records)
                 return
@@ -366,6 +385,12 @@ class Trainer:
         steps = len(work.batches)
         return Gradients(result.dense, rows, result.state, work.records, origin, (task.round, task.index), steps)
 
+    def _leave_out(self, work: Work) -> None:
+        """The job has made its last update: this step, and all that follow, are not trained on."""
+        self.over = True
+        token = work.lease.token
+        self._left_out[token] = self._left_out.get(token, 0) + work.records
+
     def _settle_first(self) -> None:
         entry = self._pushes.popleft()
         if not isinstance(entry, _Push):
@@ -375,6 +400,8 @@ class Trainer:
         self.version = max(self.version, outcome.version)
         if outcome.accepted:
             self.accounts.applied(entry.work.lease.token, entry.work.records)
+        elif outcome.reason == LIMIT:
+            self._leave_out(entry.work)
         else:
             if not self.depth and entry.following is not None:
                 # It was read before the update that is made now.
