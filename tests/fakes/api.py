@@ -93,6 +93,8 @@ def make_status(done: int, total: int, **changes: Any) -> dict[str, Any]:
         "samples_per_second": 1234.5,
         "eta_seconds": 12.0,
         "loss": 0.25,
+        "last_loss": 0.5,
+        "learning_rate": 0.01,
         "model_version": 7,
         "workers": [
             {"index": 0, "incarnation": 1, "state": "RUNNING", "phase": "training", "records": done},

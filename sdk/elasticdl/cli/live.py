@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.cli.output import count, duration, skipped_words
+from elasticdl.cli.output import count, duration, loss_words, skipped_words
 from elasticdl.client.views import Event, Job
 from elasticdl_core.job import JobState
 
@@ -109,7 +109,7 @@ def _speed(job: Job) -> list[str]:
     status = job.status
     words = [] if job.state.terminal else [f"{count(status.samples_per_second)} samples/s"]
     if status.loss is not None:
-        words.append(f"loss {status.loss:.4g}")
+        words += loss_words(status.loss, status.last_loss, None if job.state.terminal else status.learning_rate)
     if status.model_version:
         words.append(f"version {status.model_version:,}")
     if status.eta_seconds is not None and not job.state.terminal:

@@ -21,6 +21,7 @@ from elasticdl.cli.output import (
     EXIT_OK,
     count,
     duration,
+    loss_words,
     print_bold,
     print_json,
     show_error,
@@ -205,7 +206,8 @@ def progress_words(report: Mapping[str, Any]) -> str:
     words.append(f"epoch {report.get('epoch', 0) + 1}")
     words.append(f"{count(rate)} samples/s")
     if report.get("loss") is not None:
-        words.append(f"loss {from_json(report['loss']):.4g}")
+        last, learning_rate = (from_json(report.get(name)) for name in ("last_loss", "learning_rate"))
+        words += loss_words(from_json(report["loss"]), last, learning_rate)
     if rate and total > done:
         words.append(f"eta {duration((total - done) / rate)}")
     return "  ".join(words)

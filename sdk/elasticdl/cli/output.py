@@ -154,3 +154,9 @@ def age(at: datetime | None, now: datetime | None = None) -> str:
         if seconds >= 2 * length:
             return f"{seconds // length}{unit}"
     return f"{seconds}s"
+
+
+def loss_words(mean: float, last: float | None, learning_rate: float | None) -> list[str]:
+    """The mean loss of the last minibatches, the latest one, and the learning rate."""
+    words = [f"loss {mean:.4g}" + (f" (last {last:.4g})" if last is not None else "")]
+    return [*words, f"lr {learning_rate:.4g}"] if learning_rate is not None else words

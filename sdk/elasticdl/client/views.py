@@ -48,7 +48,9 @@ class JobStatus:
         progress: how far it is.
         samples_per_second: records a second of all workers.
         eta_seconds: seconds until the end at this speed, if known.
-        loss: the latest training loss, if any.
+        loss: mean training loss of the last 100 minibatches of each worker, if any.
+        last_loss: training loss of the latest minibatch.
+        learning_rate: that it was trained with.
         model_version: updates applied so far.
         workers: one mapping a worker: index, incarnation, state, phase, records, samples_per_second.
         ps: one mapping a parameter server: index, state, rows, bytes, version.
@@ -64,6 +66,8 @@ class JobStatus:
     samples_per_second: float = 0.0
     eta_seconds: float | None = None
     loss: float | None = None
+    last_loss: float | None = None
+    learning_rate: float | None = None
     model_version: int = 0
     workers: Sequence[Mapping[str, Any]] = ()
     ps: Sequence[Mapping[str, Any]] = ()
@@ -84,6 +88,8 @@ class JobStatus:
             samples_per_second=float(data.get("samples_per_second") or 0.0),
             eta_seconds=_number(data.get("eta_seconds")),
             loss=_number(data.get("loss")),
+            last_loss=_number(data.get("last_loss")),
+            learning_rate=_number(data.get("learning_rate")),
             model_version=int(data.get("model_version") or 0),
             workers=tuple(data.get("workers") or ()),
             ps=tuple(data.get("ps") or ()),

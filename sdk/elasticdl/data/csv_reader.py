@@ -15,7 +15,7 @@ from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
 from elasticdl.data.file_reader import FileDataReader, first_file
 from elasticdl.data.offset_index import STRIDE, IndexFolder, OffsetIndex
 from elasticdl.data.params import take
-from elasticdl.data.reader import Feed, Metadata, Record, RecordSpec
+from elasticdl.data.reader import Feed, Metadata, Record, RecordSpec, Shard, ShardLike
 
 _PIECE_BYTES = 2 << 20
 _LOOKED_AT = 101
@@ -144,6 +144,19 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
         return functools.partial(
             _numeric_feed, self._given_columns.index(self._label), self.metadata.column_types[self._label]
         )
+
+    def why_not(self, shard: ShardLike) -> DataError | None:
+        """Which field of some records the default feed cannot read as a number, if there is one."""
+        for number in range(shard.start, shard.end):
+            for row in self.read_records(Shard(shard.name, number, number + 1)):
+                for column, value in zip(self._given_columns, row, strict=True):
+                    if not _NUMBER.fullmatch(value):
+                        return DataError(
+                            f"{shard.name}: record {number}: column {column!r} holds {value!r}, which is no number",
+                            fix="the feed that label= makes takes numbers only: name the columns of numbers with the "
+                            "reader parameter columns, mend the data, or write a feed",
+                        )
+        return None
 
     def _select(self, row: list[str]) -> list[str]:
         return row if self._selected is None else [row[i] for i in self._selected]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
+from elasticdl_core.errors import DataError
 from elasticdl_core.task import Shard
 
 __all__ = ["DataReader", "Feed", "Metadata", "Record", "RecordSpec", "Shard", "ShardLike"]
@@ -116,6 +117,10 @@ class DataReader(abc.ABC):
 
     def default_feed(self) -> Feed | None:
         """A ``feed`` for models that bring none, or ``None`` where the reader cannot know one."""
+        return None
+
+    def why_not(self, shard: ShardLike) -> DataError | None:
+        """What is wrong with records that the default feed could not take, if the reader can tell."""
         return None
 
     @property

@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from elasticdl_api import problems, scheduling_schemas, schemas
 from elasticdl_api.auth import OPEN_PATHS, Door, TokenVerifier
+from elasticdl_api.parameters import refuse_unknown_parameters
 from elasticdl_api.routes import activity, artifacts, bundles, cluster, internal, jobs, reservations, scheduling
 from elasticdl_api.services import Services
 from elasticdl_api.telemetry import Meter
@@ -39,9 +40,8 @@ def create_app(services: Services, background: AbstractAsyncContextManager[None]
     )
     app.state.services = services
     problems.install(app)
-    for one in (jobs, activity, artifacts, bundles, cluster, scheduling):
-        app.include_router(one.router)
-    app.include_router(reservations.router)
+    for one in (jobs, activity, artifacts, bundles, cluster, scheduling, reservations):
+        app.include_router(one.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(cluster.health_router)
     app.include_router(internal.router)
     app.add_middleware(

@@ -126,6 +126,9 @@ class MasterServicer:
             tuple((point.model_version, point.loss) for point in request.losses),
             request.phase[:100],
             request.step_p95_s,
+            request.loss if request.HasField("loss") else None,
+            request.last_loss if request.HasField("last_loss") else None,
+            request.learning_rate if request.HasField("learning_rate") else None,
         )
         directive, lost = await self._desk.heartbeat(beat, caller.owner)
         return pb.HeartbeatResponse(

@@ -2,7 +2,8 @@
 
 ``python -m elasticdl_worker local --spec spec.json --output DIR`` prints one JSON object a line on stdout:
 
-- ``{"event": "progress", "records", "total", "epoch", "step", "loss", "samples_per_second"}``
+- ``{"event": "progress", "records", "total", "epoch", "step", "loss", "last_loss", "learning_rate",
+  "samples_per_second"}``; ``loss`` is the mean of the last 100 minibatches
 - ``{"event": "evaluation", "epoch", "step", "records", "metrics"}``; no metrics where no record was evaluated
 - ``{"event": "skipped", "message"}``: records were passed over
 - ``{"event": "done", "artifacts", "metrics", "records", "steps", "skipped"}``; ``skipped`` has one entry for each
@@ -33,6 +34,7 @@ from elasticdl_core.skips import SkipReason, Skips, doublings, words
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.description import max_steps_of
 from elasticdl_worker.early_stopping import early_stopping_of
+from elasticdl_worker.loss_window import LossWindow
 from elasticdl_worker.losses import NanPolicy
 from elasticdl_worker.user_code import ModelModule
 
@@ -141,7 +143,7 @@ class _LocalRun:
                     self._skip(policy.unsound(step.unsound, batch.where, batch.records, trainer.steps))
                 else:
                     policy.sound()
-                progress.advance(batch.records, epoch, trainer.steps, step.loss)
+                progress.advance(batch.records, epoch, trainer.steps, step.loss, trainer.learning_rate)
                 if evaluate and spec.evaluation_steps and trainer.steps % spec.evaluation_steps == 0:
                     metrics, evaluated_at = evaluate(epoch), trainer.steps
                     stopped = stopping.observe(metrics) if stopping and metrics else ""
@@ -309,13 +311,18 @@ class _Progress:
     def __init__(self, emit: Emit, total: int) -> None:
         self.records = 0
         self._emit = emit
+        self._losses = LossWindow()
         self._event: dict[str, Any] = {"event": "progress", "total": total}
         self._started = self._shown = time.monotonic()
 
-    def advance(self, records: int, epoch: int, step: int, loss: float | None) -> None:
+    def advance(
+        self, records: int, epoch: int, step: int, loss: float | None, learning_rate: float | None = None
+    ) -> None:
         """Takes note of a minibatch."""
         self.records += records
-        self._event |= {"records": self.records, "epoch": epoch, "step": step, "loss": loss}
+        self._event |= {"records": self.records, "epoch": epoch, "step": step}
+        if loss is not None:
+            self._losses.take(step, loss, learning_rate)
         if time.monotonic() - self._shown >= _PROGRESS_S:
             self.show()
 
@@ -324,4 +331,8 @@ class _Progress:
         now = time.monotonic()
         self._shown = now
         rate = self.records / max(now - self._started, 1e-9)
-        self._emit({"records": 0, "epoch": 0, "step": 0, "loss": None} | self._event | {"samples_per_second": rate})
+        shown = self._losses.shown
+        losses: dict[str, Any] = dict.fromkeys(("loss", "last_loss", "learning_rate"))
+        if shown is not None:
+            losses = {"loss": shown.mean, "last_loss": shown.last, "learning_rate": shown.learning_rate}
+        self._emit({"records": 0, "epoch": 0, "step": 0} | losses | self._event | {"samples_per_second": rate})

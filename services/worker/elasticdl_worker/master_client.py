@@ -161,6 +161,9 @@ class MasterClient:
             losses=[pb.LossPoint(model_version=version, loss=loss) for version, loss in state.losses],
             phase=state.phase,
             step_p95_s=state.step_p95_s,
+            loss=None if state.shown is None else state.shown.mean,
+            last_loss=None if state.shown is None else state.shown.last,
+            learning_rate=None if state.shown is None else state.shown.learning_rate,
         )
         response = await self._rpc.call("Heartbeat", request, deadline_s=_DEADLINE_S)
         servers = response.parameter_servers

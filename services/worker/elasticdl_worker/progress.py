@@ -7,6 +7,8 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from elasticdl_worker.loss_window import LossWindow, Shown
+
 _WINDOW_S = 10.0
 _MAX_STEPS = 256
 
@@ -21,7 +23,8 @@ class Snapshot:
         steps: minibatches trained by this incarnation.
         samples_per_second: over the last ten seconds.
         model_version: the highest seen.
-        losses: (model version, loss) since the last snapshot.
+        losses: (model version, mean loss since the point before) since the last snapshot.
+        shown: the loss to show; None before the first minibatch.
         phase: what the worker is doing.
         step_p95_s: 95th percentile of the duration of a step.
     """
@@ -32,6 +35,7 @@ class Snapshot:
     samples_per_second: float = 0.0
     model_version: int = 0
     losses: tuple[tuple[int, float], ...] = ()
+    shown: Shown | None = None
     phase: str = "starting"
     step_p95_s: float = 0.0
 
@@ -46,7 +50,7 @@ class Progress:
         self._steps = 0
         self._version = 0
         self._phase = "starting"
-        self._losses: list[tuple[int, float]] = []
+        self._losses = LossWindow()
         self._recent: deque[tuple[float, int, float]] = deque(maxlen=_MAX_STEPS)
 
     def phase(self, name: str) -> None:
@@ -86,32 +90,44 @@ class Progress:
             self._version = max(self._version, version)
             self._recent.append((time.monotonic(), records, seconds / minibatches))
 
-    def loss(self, version: int, loss: float) -> None:
-        """Notes a loss to be reported."""
+    def report_losses_every(self, minibatches: int) -> None:
+        """Sets how many minibatches make one reported loss."""
         with self._lock:
-            self._losses.append((version, loss))
+            self._losses = LossWindow(minibatches)
+
+    def loss(self, version: int, loss: float, learning_rate: float | None = None) -> None:
+        """Notes the loss of a minibatch."""
+        with self._lock:
+            self._losses.take(version, loss, learning_rate)
+
+    def unheard(self, snapshot: Snapshot) -> None:
+        """Takes back what was taken out for a snapshot that did not arrive."""
+        with self._lock:
+            self._losses.give_back(snapshot.losses)
 
     def step_s(self) -> float:
         """Mean duration of the recent minibatches in seconds; 0 before the first."""
         with self._lock:
             return sum(s for _, _, s in self._recent) / len(self._recent) if self._recent else 0.0
 
-    def snapshot(self) -> Snapshot:
-        """The present state; takes the losses out."""
+    def snapshot(self, *, last: bool = False) -> Snapshot:
+        """The present state; takes the losses out, and those of a last few minibatches once training rests."""
         with self._lock:
+            if last or self._phase != "training":
+                self._losses.close()
             now = time.monotonic()
             recent = [(at, n) for at, n, _ in self._recent if now - at <= _WINDOW_S]
             span = now - recent[0][0] if len(recent) > 1 else 0.0
             durations = sorted(seconds for _, _, seconds in self._recent)
             p95 = durations[min(len(durations) - 1, int(0.95 * len(durations)))] if durations else 0.0
-            losses, self._losses = tuple(self._losses), []
             return Snapshot(
                 positions=dict(self._positions),
                 records=self._records,
                 steps=self._steps,
                 samples_per_second=sum(n for _, n in recent[1:]) / span if span > 0 else 0.0,
                 model_version=self._version,
-                losses=losses,
+                losses=self._losses.points(),
+                shown=self._losses.shown,
                 phase=self._phase,
                 step_p95_s=p95,
             )

@@ -169,10 +169,12 @@ class Session:
         """
         heard = time.monotonic()
         while True:
+            state = self.progress.snapshot()
             try:
-                answer = await self._master.heartbeat(self.progress.snapshot())
+                answer = await self._master.heartbeat(state)
                 heard = time.monotonic()
             except UnavailableError as error:
+                self.progress.unheard(state)
                 away = time.monotonic() - heard
                 if away > self._patience_s:
                     raise UnavailableError(
@@ -196,9 +198,13 @@ class Session:
             await asyncio.sleep(self._heartbeat_s)
 
     async def flush(self) -> None:
-        """Waits until every report has its answer."""
+        """Waits until every report has its answer, and tells the losses after the last heartbeat."""
         while self._reports:
             await asyncio.gather(*self._reports)
+        try:
+            await self._master.heartbeat(self.progress.snapshot(last=True))
+        except ElasticDLError as error:
+            _log.warning("the last heartbeat was not heard", error=str(error))
 
     async def _next_task(self) -> LeasedTask | None:
         while not self.drain.is_set():

@@ -119,7 +119,7 @@ class JobSpec:
             are cheaper to read.
         seed: seeds the order of records and the initial values.
         evaluation_steps: evaluate every N updates; 0 for the end of each epoch only (with validation data).
-        log_loss_steps: report the loss every N steps.
+        log_loss_steps: report the mean loss of every N minibatches of a worker.
         distribution_strategy: ``auto`` or ``ParameterServerStrategy``.
         num_ps: number of parameter servers.
         use_async: asynchronous SGD, else synchronous.

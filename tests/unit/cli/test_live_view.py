@@ -49,7 +49,7 @@ def test_a_running_job_shows_everything_that_matters() -> None:
     assert drawn(shown, event(1, "3 workers fit"), event(2, "worker 1 joined")) == [
         "digits-x7k2p9  RUNNING  0:01:10",
         "━" * 24 + "╸" + " " * 25 + "300/600 records 50%  epoch 1/2",
-        "1,234 samples/s   loss 0.25   version 7   eta 0:00:12",
+        "1,234 samples/s   loss 0.25 (last 0.5)   lr 0.01   version 7   eta 0:00:12",
         "evaluated accuracy 0.9",
         "workers   2/3   0:training 1:starting",
         "ps        1   0:running",
@@ -84,7 +84,7 @@ def test_a_line_says_the_same() -> None:
 def test_a_job_that_has_ended_shows_no_speed_and_no_processes() -> None:
     shown = job(state="SUCCEEDED", reason="done", status=make_status(12, 12))
     assert plain_line(shown) == (
-        "digits-x7k2p9  SUCCEEDED  (done)  12/12 records 100%  epoch 1/2  loss 0.25  version 7  "
+        "digits-x7k2p9  SUCCEEDED  (done)  12/12 records 100%  epoch 1/2  loss 0.25 (last 0.5)  version 7  "
         "evaluation: accuracy 0.9"
     )
     assert [line.split()[0] for line in drawn(shown)] == ["digits-x7k2p9", "━" * 50, "loss", "evaluated"]

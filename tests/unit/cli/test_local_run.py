@@ -46,10 +46,17 @@ def test_lines_are_few_and_the_last_progress_is_not_lost() -> None:
     stream = io.StringIO()
     times = iter([0.0, 1.0, 6.0, 7.0])
     evaluation = {"event": "evaluation", "epoch": 0, "step": 9, "metrics": {"accuracy": 0.75}}
-    incoming = [progress(10), progress(20), progress(60), evaluation, progress(100), {"event": "done"}]
+    incoming = [
+        progress(10, last_loss=0.25, learning_rate=0.01),
+        progress(20),
+        progress(60),
+        evaluation,
+        progress(100),
+        {"event": "done"},
+    ]
     assert show(incoming, LineLocalView(stream, clock=lambda: next(times))) == {"event": "done"}
     assert stream.getvalue().splitlines() == [
-        "10/100 records 10%  epoch 1  10 samples/s  loss 0.5  eta 0:00:09",
+        "10/100 records 10%  epoch 1  10 samples/s  loss 0.5 (last 0.25)  lr 0.01  eta 0:00:09",
         "60/100 records 60%  epoch 1  10 samples/s  loss 0.5  eta 0:00:04",
         "evaluation after epoch 1, step 9: accuracy 0.75",
         "100/100 records 100%  epoch 1  10 samples/s  loss 0.5",

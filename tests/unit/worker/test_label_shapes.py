@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elasticdl_core.errors import UserCodeError
+from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.tensorflow.label_shapes import align, refuse_outer
@@ -137,3 +137,18 @@ def test_a_feed_of_ones_own_is_told(line: Any, eager: bool) -> None:
     with pytest.raises(UserCodeError) as caught:
         line(LINE + FEED, eager=eager)
     assert "the loss compares each label with the prediction of every record" in caught.value.message
+
+
+def test_the_built_in_feed_names_the_field_that_is_no_number(tmp_path: Path) -> None:
+    """It named a feed that the user does not have, and no row."""
+    (tmp_path / "line.py").write_text(LINE)
+    data = tmp_path / "line.csv"
+    data.write_text("x,y\n" + "1,2.5\n" * 150 + "1.5,two\n" + "1,2.5\n" * 50)
+    spec = JobSpec(
+        model_def="line.forward", model_zoo=str(tmp_path), training_data=str(data), export_formats="",
+        data_reader_params={"label": "y"},
+    )  # fmt: skip
+    with pytest.raises(DataError) as caught:
+        run_local(spec, tmp_path / "out", lambda event: None)
+    assert f"{data}: record 150: column 'y' holds 'two'" in caught.value.message
+    assert "columns" in caught.value.fix

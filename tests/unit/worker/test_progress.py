@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from elasticdl_worker.loss_window import Shown
 from elasticdl_worker.progress import Progress
 
 pytestmark = pytest.mark.unit
@@ -34,3 +37,43 @@ def test_a_task_that_is_gone_does_not_come_back_by_its_progress() -> None:
     progress.drop("a")
     progress.advance("a", 8)
     assert progress.snapshot().positions == {}
+
+
+def test_a_reported_loss_is_the_mean_since_the_report_before() -> None:
+    """It was one minibatch in a hundred, and a short job showed its first one for ever."""
+    progress = Progress()
+    progress.report_losses_every(4)
+    progress.phase("training")
+    for version in range(7):
+        progress.loss(version, float(version), 0.5)
+    first = progress.snapshot()
+    assert first.losses == ((0, 0.0), (4, 2.5))
+    assert first.shown == Shown(3.0, 6.0, 0.5)
+    assert progress.snapshot().losses == ()
+    progress.phase("exporting")
+    assert progress.snapshot().losses == ((6, 5.5),)
+    progress.phase("training")
+    progress.loss(7, 9.0, 0.25)
+    assert progress.snapshot(last=True).losses == ((7, 9.0),)
+    assert progress.snapshot().shown == Shown(3.75, 9.0, 0.25)
+
+
+def test_losses_of_a_heartbeat_that_was_not_heard_go_with_the_next() -> None:
+    progress = Progress()
+    progress.loss(1, 1.0)
+    lost = progress.snapshot()
+    progress.loss(2, 2.0)
+    progress.unheard(lost)
+    assert progress.snapshot().losses == ((1, 1.0), (2, 2.0))
+
+
+def test_a_loss_that_is_no_number_is_shown_but_does_not_spoil_the_mean() -> None:
+    progress = Progress()
+    progress.loss(1, math.nan)
+    assert math.isnan(progress.snapshot().shown.mean)  # type: ignore[union-attr]
+    progress.loss(2, 2.0)
+    progress.loss(3, math.nan)
+    shown = progress.snapshot().shown
+    assert shown is not None
+    assert shown.mean == 2.0
+    assert math.isnan(shown.last)

@@ -63,6 +63,8 @@ class MachineCore:
         self.evaluated_nothing = False
         self.validation_skips = Skips()
         self.loss: float | None = None
+        self.last_loss: float | None = None
+        self.learning_rate: float | None = None
         self.description: dict[str, Any] = {}
         self.early_stopping: EarlyStopping | None = None
         self.exported = False

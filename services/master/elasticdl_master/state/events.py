@@ -66,6 +66,9 @@ class Heartbeat:
     losses: Sequence[tuple[int, float]] = ()
     phase: str = ""
     step_p95_s: float = 0.0
+    loss: float | None = None
+    last_loss: float | None = None
+    learning_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

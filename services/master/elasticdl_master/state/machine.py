@@ -113,8 +113,11 @@ class JobMachine(TakingOver):
         if worker is None:
             return
         self.throughput.heartbeat(worker)
+        if event.last_loss is not None:
+            known = [one.loss for one in self.workers.living if one.loss is not None]
+            self.loss = sum(known) / len(known) if known else event.loss
+            self.last_loss, self.learning_rate = event.last_loss, event.learning_rate
         if event.losses:
-            self.loss = event.losses[-1][1]
             self._emit(do.PostLosses(tuple(event.losses)))
         self._saw_version(event.model_version, now)
 

@@ -39,6 +39,8 @@ def status_of(machine: JobMachine, trouble: str = "") -> dict[str, Any]:
         "samples_per_second": round(speed, 3),
         "eta_seconds": round(left / speed, 1) if speed > 0 else None,
         "loss": machine.loss,
+        "last_loss": machine.last_loss,
+        "learning_rate": machine.learning_rate,
         "model_version": machine.version,
         "workers": [_worker(worker) for worker in machine.workers.living],
         "ps": [

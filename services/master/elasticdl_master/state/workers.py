@@ -54,6 +54,7 @@ class Worker:
     samples_per_second: float = 0.0
     model_version: int = 0
     step_p95_s: float = 0.0
+    loss: float | None = None
     last_heartbeat: float = 0.0
     last_progress: float = 0.0
     reports: int = 0
@@ -155,6 +156,7 @@ class WorkerPool:
             worker.last_progress, worker.taken = now, None
         worker.records, worker.steps = beat.records, beat.steps
         worker.samples_per_second = beat.samples_per_second
+        worker.loss = beat.loss
         worker.model_version = max(worker.model_version, beat.model_version)
         worker.positions = dict(beat.positions)
         return worker

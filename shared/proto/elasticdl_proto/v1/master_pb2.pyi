@@ -133,7 +133,7 @@ class TaskProgress(_message.Message):
     def __init__(self, token: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("tasks", "records", "steps", "samples_per_second", "model_version", "losses", "phase", "step_p95_s")
+    __slots__ = ("tasks", "records", "steps", "samples_per_second", "model_version", "losses", "phase", "step_p95_s", "loss", "last_loss", "learning_rate")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +142,9 @@ class HeartbeatRequest(_message.Message):
     LOSSES_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     STEP_P95_S_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    LAST_LOSS_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[TaskProgress]
     records: int
     steps: int
@@ -150,7 +153,10 @@ class HeartbeatRequest(_message.Message):
     losses: _containers.RepeatedCompositeFieldContainer[LossPoint]
     phase: str
     step_p95_s: float
-    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskProgress, _Mapping]]] = ..., records: _Optional[int] = ..., steps: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., model_version: _Optional[int] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., phase: _Optional[str] = ..., step_p95_s: _Optional[float] = ...) -> None: ...
+    loss: float
+    last_loss: float
+    learning_rate: float
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskProgress, _Mapping]]] = ..., records: _Optional[int] = ..., steps: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., model_version: _Optional[int] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., phase: _Optional[str] = ..., step_p95_s: _Optional[float] = ..., loss: _Optional[float] = ..., last_loss: _Optional[float] = ..., learning_rate: _Optional[float] = ...) -> None: ...
 
 class LossPoint(_message.Message):
     __slots__ = ("model_version", "loss")

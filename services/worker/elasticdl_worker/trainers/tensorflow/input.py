@@ -271,6 +271,10 @@ class InputPipeline:
             return self._error
         if isinstance(self._error, OSError):
             return DataError(f"{where}: {self._error}", fix="make the data readable to the workers")
+        if self._module.feed is None:
+            for shard in self._looking_at:
+                if (known := self._reader.why_not(shard)) is not None:
+                    return known
         cause = self._error if isinstance(self._error, Exception) else _shown(error)
         try:
             with self._module.guard(f"feed, on {where},"):

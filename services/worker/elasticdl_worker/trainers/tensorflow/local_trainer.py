@@ -103,6 +103,11 @@ class LocalTrainer:
             return LocalStep(float(loss), f"the loss is {float(loss)}")
         return LocalStep(float(loss), gradient_words(self._sources[number - 1], float(loss)))
 
+    @property
+    def learning_rate(self) -> float | None:
+        """The rate of the latest step; None where nothing is trained."""
+        return None if self._optimizer is None else float(tf.convert_to_tensor(self._optimizer.learning_rate))
+
     def predict(self, features: Any) -> Any:
         """The model's outputs, in inference mode."""
         lookups: Lookups = self._programs.collect(features, training=False)

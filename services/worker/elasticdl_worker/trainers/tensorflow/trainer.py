@@ -139,6 +139,7 @@ class Trainer:
         self._parameters = parameters
         self._runner = runner
         self._progress = progress
+        progress.report_losses_every(spec.log_loss_steps)
         self._local = local_updates
         self._horizon = horizon
         self._latest: dict[str, NDArray[Any]] = {}
@@ -299,9 +300,9 @@ class Trainer:
         batches = [(batch.features, batch.labels) for batch in work.batches]
         with self._module.guard("a training step", "check the shapes of features, labels and predictions"):
             result = self._programs.steps(batches, dense, pulled.rows, self._lookups(work))
-        for number, loss in enumerate(result.losses, self._steps - len(batches) + 1):
-            if number % self._spec.log_loss_steps == 0 or number == 1:
-                self._progress.loss(pulled.version, loss)
+        shown = rate if rate is not None or self._optimizer is None else self._optimizer.spec.params["learning_rate"]
+        for loss in result.losses:
+            self._progress.loss(pulled.version, loss, shown)
         return result
 
     def _compute_and_push(self, work: Work, pulled: Pulled) -> None:

@@ -1,0 +1,78 @@
+"""The training loss as it is shown: the mean of the last minibatches, the latest one, and the learning rate."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+WINDOW = 100
+"""Minibatches of which the mean is shown."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of the loss.
+
+    Attributes:
+        mean: of the last 100 minibatches; those that are no numbers are left out, unless there are no others.
+        last: of the latest minibatch.
+        learning_rate: that it was trained with; None where nobody knows one.
+    """
+
+    mean: float
+    last: float
+    learning_rate: float | None = None
+
+
+class LossWindow:
+    """Takes the loss of each minibatch in.
+
+    Args:
+        every: minibatches that make one point of the history; the first minibatch is a point of its own.
+    """
+
+    def __init__(self, every: int = WINDOW) -> None:
+        self._every = every
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._open: list[float] = []
+        self._version = 0
+        self._points: list[tuple[int, float]] = []
+        self._learning_rate: float | None = None
+        self._first = True
+
+    def take(self, version: int, loss: float, learning_rate: float | None) -> None:
+        """Notes the loss of a minibatch, the model version that it was computed at, and its learning rate."""
+        self._recent.append(loss)
+        self._open.append(loss)
+        self._version, self._learning_rate = version, learning_rate
+        if self._first or len(self._open) >= self._every:
+            self.close()
+        self._first = False
+
+    def close(self) -> None:
+        """Makes a point of the minibatches since the last one, however few they are."""
+        if self._open:
+            self._points.append((self._version, _mean(self._open)))
+            self._open.clear()
+
+    def points(self) -> tuple[tuple[int, float], ...]:
+        """Takes out what is to be added to the history: (model version, mean loss since the point before)."""
+        taken, self._points = tuple(self._points), []
+        return taken
+
+    def give_back(self, points: tuple[tuple[int, float], ...]) -> None:
+        """Puts points back that nobody heard of."""
+        self._points = [*points, *self._points]
+
+    @property
+    def shown(self) -> Shown | None:
+        """The present state; None before the first minibatch."""
+        if not self._recent:
+            return None
+        return Shown(_mean(self._recent), self._recent[-1], self._learning_rate)
+
+
+def _mean(losses: list[float] | deque[float]) -> float:
+    numbers = [loss for loss in losses if math.isfinite(loss)]
+    return sum(numbers) / len(numbers) if numbers else losses[-1]
