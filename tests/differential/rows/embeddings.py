@@ -112,8 +112,14 @@ ROWS = [
     optimized("adadelta", "Adadelta(1.0)"),
     optimized("adamax", "Adamax(0.01)"),
     optimized("ftrl", "Ftrl(0.05)"),
+    optimized(
+        "ftrl_regularised", "Ftrl(0.05, l1_regularization_strength=0.001, l2_regularization_strength=0.01, beta=0.1)"
+    ),
     optimized("clipnorm", "SGD(0.1, clipnorm=0.05)"),
     optimized("clipvalue", "SGD(0.1, clipvalue=0.01)"),
+    optimized("global_clipnorm", "Adam(0.01, global_clipnorm=0.1)"),
+    optimized("sgd_decay", "SGD(0.1, weight_decay=0.05)"),
+    optimized("schedule", "Adam(keras.optimizers.schedules.CosineDecay(0.05, 8))"),
     # Options of tables
     row(
         "table_hot_rows",

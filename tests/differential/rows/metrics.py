@@ -156,6 +156,7 @@ ROWS = [
     ),
     metrics("metric_failing", "gap=lambda labels, predictions: 1 / 0", refused="ZeroDivisionError"),
     metrics("metric_nan", "gap=lambda labels, predictions: tf.math.log(labels * 0.0 - 1.0)"),
+    metrics("evaluation_steps", f"mae={M}MeanAbsoluteError()", spec={"evaluation_steps": 4}, one="close"),
     metrics("no_metrics"),
     Row(
         "nested_metrics_of_list",

@@ -38,4 +38,5 @@ ROWS = [
     row("other_seed_of_weights", seed=12345),
     row("xla_on", xla="on"),
     row("xla_off", xla="off"),
+    row("keras_sees_nan", NAN, _refused="nan"),
 ]

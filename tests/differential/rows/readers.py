@@ -68,6 +68,12 @@ def carriage_returns(place: Path, alike: bool) -> Mapping[str, Any]:
 ROWS = [
     row("csv_several_files", data=several_files),
     row(
+        "csv_default_feed",
+        "del feed",
+        data=headed,
+        spec={"data_reader_params": {"label": "y", "columns": ["x0", "x1", "x2", "x3", "y"]}},
+    ),
+    row(
         "csv_columns",
         "def parse(record):\n    n = tf.strings.to_number(record, tf.float32)\n    return {'x': n[1:], 'y': n[:1]}",
         data=headed,
@@ -87,6 +93,7 @@ ROWS = [
         spec={"custom_data_reader": "my_reader"},
     ),
     row("missing_data", data=lambda place, alike: {"training_data": str(place / "none.csv")}, refused="none.csv"),
+    row("bad_number", data=lambda place, alike: _broken(place), refused="oops"),
     row("unknown_parameter", spec={"data_reader_params": {"separator": ";"}}, refused="separator"),
     row("shuffled", spec={"shuffle": True}, two=""),
     row("shuffled_many_tasks", spec={"shuffle": True, "num_minibatches_per_task": 1, "num_epochs": 3}, two=""),
