@@ -12,6 +12,11 @@ import pytest
 
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_core.task import Shard, Task, TaskId, TaskType
+from elasticdl_worker.master_client import LeasedTask
+from elasticdl_worker.parameters.types import Origin
+from elasticdl_worker.progress import Progress
+from elasticdl_worker.trainers.tensorflow.input import Minibatch
 from elasticdl_worker.trainers.tensorflow.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.programs import StepResult
 from elasticdl_worker.trainers.tensorflow.stream import Work
@@ -20,6 +25,7 @@ from tests.fakes.parameters import MemoryParameters
 
 pytestmark = pytest.mark.unit
 SPEC = {"model_def": "m.forward", "model_zoo": "/zoo", "training_data": "/data"}
+LEASE = LeasedTask(Task(TaskId(TaskType.TRAINING, 0, 0, 0, 4), Shard("a", 0, 4), -1, ""), "1-1-0000000000000001")
 
 
 class AtOnce:
@@ -39,20 +45,13 @@ def make() -> tuple[Any, MemoryParameters, Callable[[], Work], StepResult]:
     table = TableSpec("t", 2, InitializerSpec("zeros"))
     optimizer = OptimizerSpec("sgd", {"learning_rate": 1.0})
     asyncio.run(parameters.ensure_model({"w": np.zeros(1)}, [], [table], optimizer, UpdateMode()))
-    trainer: Any = Trainer(
-        anything,
-        anything,
-        anything,
-        anything,
-        None,
-        parameters,
-        AtOnce(),
-        anything,  # type: ignore[arg-type]
-    )
-    result = StepResult((0.0,), {}, {"t": np.full((2, 2), -1, np.float32)}, {})
+    spec = JobSpec.from_mapping(SPEC)
+    trainer: Any = Trainer(spec, anything, anything, anything, None, parameters, AtOnce(), Progress())  # type: ignore[arg-type]
+    result = StepResult((0.0,), {}, {"t": np.full((2, 2), -1, np.float32)}, {}, Origin({}, {}))
 
     def step() -> Work:
-        return Work(anything, (), Lookups({"t": np.array([3, 4])}, {}))  # type: ignore[arg-type]
+        batch = Minibatch(np.zeros(2), np.zeros(2), 2, LEASE.task.shard)
+        return Work(LEASE, (batch,), Lookups({"t": np.array([3, 4])}, {}))
 
     return trainer, parameters, step, result
 

@@ -99,7 +99,7 @@ def test_a_module_may_have_the_name_of_an_installed_package(make_spec: Any, tmp_
         ({"feed": "failing_feed"}, "records 0 to 128", "feed"),
         ({"loss": "loss_of_wrong_shape"}, "a training step raised", "check the shapes"),
         ({"loss": "loss_that_exits"}, "called sys.exit(0)", "instead of ending the process"),
-        ({"loss": "loss_that_is_nan"}, "the loss was nan in 5 minibatches", "lower the learning rate"),
+        ({"loss": "loss_that_is_nan"}, "the loss is nan in the minibatch of records", "lower the learning rate"),
         ({"feed": ""}, "", ""),
     ],
 )

@@ -85,6 +85,9 @@ def assert_same(result: StepResult, expected: StepResult) -> None:
     for kind in ("dense", "rows", "state"):
         found, wanted = getattr(result, kind), getattr(expected, kind)
         assert found.keys() == wanted.keys()
+        if kind == "state":
+            assert {name: one.keep for name, one in found.items()} == {name: one.keep for name, one in wanted.items()}
+            found, wanted = ({name: one.add for name, one in side.items()} for side in (found, wanted))
         for name, value in wanted.items():
             assert found[name].shape == value.shape
             # Sums in another order round by their largest terms, so the tolerance follows the largest element.
