@@ -18,7 +18,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from elasticdl.cli.pairs import parse_pairs, parse_strings
 from elasticdl.cli.removed_flags import removed_flag
 from elasticdl_core.errors import InvalidInputError, Problem, SpecError
-from elasticdl_core.job import JobSpec, JobType
+from elasticdl_core.job import FORMER_NAMES, JobSpec, JobType
 
 VERBS: Mapping[str, JobType] = {
     "train": JobType.TRAINING,
@@ -89,14 +89,8 @@ PANELS: Mapping[str, tuple[str, ...]] = {
     ),
     "Job": ("name", "labels", "envs"),
 }
-ALIASES: Mapping[str, str] = {
-    "job_name": "name",
-    "num_workers": "max_workers",
-    "num_ps_pods": "num_ps",
-    "max_step": "max_steps",
-    "dataset_fn": "feed",
-}
-"""Other names of flags, mostly those that the original project had."""
+ALIASES: Mapping[str, str] = FORMER_NAMES
+"""Other names of flags."""
 
 _HERE: Mapping[str, str] = {
     "model_zoo": "Directory of model modules; it is packed and uploaded (see --no-upload).",

@@ -100,7 +100,7 @@ def _rows(jobs: list[Job]) -> list[tuple[str, ...]]:
             f"{len(job.status.workers)}/{job.target_workers}" if not job.state.terminal else "-",
             str(job.priority),
             age(job.created_at),
-            job.error.message if job.error else job.reason,
+            job.why,
         )
         for job in jobs
     ]

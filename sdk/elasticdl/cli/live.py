@@ -65,8 +65,8 @@ def _headline(job: Job, now: datetime) -> Any:
     from rich.text import Text
 
     text = Text.assemble((job.id, "bold"), "  ", (str(job.state), colour(job.state)))
-    if job.reason and job.state is not JobState.RUNNING:
-        text.append(f"  {job.reason}")
+    if job.why and job.state is not JobState.RUNNING:
+        text.append(f"  {job.why}")
     if job.started_at is not None:
         text.append(f"  {duration(((job.finished_at or now) - job.started_at).total_seconds())}", style="dim")
     return text
@@ -150,8 +150,8 @@ def _event(event: Event) -> Any:
 def plain_line(job: Job) -> str:
     """The same in one line, for logs and pipes."""
     words = [job.id, str(job.state)]
-    if job.state is not JobState.RUNNING and job.reason:
-        words.append(f"({job.reason})")
+    if job.state is not JobState.RUNNING and job.why:
+        words.append(f"({job.why})")
     if job.state not in _WAITING or job.status.progress.records_done:
         words.append(_records(job))
         words.extend(_speed(job))

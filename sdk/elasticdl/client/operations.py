@@ -151,14 +151,15 @@ class Operations:
         body.pop("model_bundle", None)
         JobSpec.from_mapping(body)
         body.pop("model_zoo")
-        body["model_bundle"] = yield from self.upload(model_zoo)
+        data = [str(body.get(name) or "") for name in ("training_data", "validation_data", "prediction_data")]
+        body["model_bundle"] = yield from self.upload(model_zoo, data)
         return (yield from self.submit(body, {}, idempotency_key))
 
-    def upload(self, model_zoo: Path) -> Operation[str]:
-        """Packs a directory and uploads it unless the API has it already; gives its digest."""
+    def upload(self, model_zoo: Path, data: Sequence[str] = ()) -> Operation[str]:
+        """Packs a directory, without a job's data in it, and uploads it unless the API has it; gives its digest."""
         from elasticdl_runtime.bundles import pack_bundle
 
-        content, digest = yield Work(lambda: pack_bundle(model_zoo))
+        content, digest = yield Work(lambda: pack_bundle(model_zoo, data=data))
         path = f"/bundles/{digest}"
         known = yield from self.exchange(Request("HEAD", path), accept=frozenset({404}))
         if known.status == 404:

@@ -223,6 +223,13 @@ class Job(Mapping[str, Any]):
     spec: Mapping[str, Any] = field(default_factory=dict, repr=False)
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def why(self) -> str:
+        """Why it stands where it does: its failure, what the scheduler says of a job in the queue, or the reason."""
+        if self.error is not None:
+            return self.error.message
+        return self.target_reason if self.state is JobState.QUEUED and self.target_reason else self.reason
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
         """Reads a job of the API."""

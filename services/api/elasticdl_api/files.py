@@ -25,7 +25,7 @@ def plain_name(job_id: str) -> str:
         NotFoundError: it cannot, so there is no such job.
     """
     if not _JOB_ID.fullmatch(job_id):
-        raise NotFoundError("there is no such job", fix="list the jobs with GET /jobs")
+        raise NotFoundError("there is no such job", fix="list the jobs: `elasticdl jobs list`, or GET /jobs")
     return job_id
 
 
@@ -149,4 +149,6 @@ class _Sink:
 
 
 def _missing(relative: str) -> NotFoundError:
-    return NotFoundError(f"there is no file {relative!r}", fix="list the artifacts with GET /jobs/{id}/artifacts")
+    return NotFoundError(
+        f"there is no file {relative!r}", fix="list them: `elasticdl jobs get ID`, or GET /jobs/{id}/artifacts"
+    )

@@ -101,7 +101,7 @@ class Problem(BaseModel):
     status: int = Field(description="The HTTP status.", examples=[404])
     detail: str = Field(description="What happened, and where.", examples=["there is no job digits-x7k2p9"])
     code: str = Field(description="The kind of problem, for programs.", examples=["not_found"])
-    fix: str = Field(description="What to do next.", examples=["list the jobs with GET /jobs"])
+    fix: str = Field(description="What to do next.", examples=["list the jobs: `elasticdl jobs list`, or GET /jobs"])
     problems: list[FieldProblem] | None = Field(default=None, description="All that is wrong, field by field.")
     traceback: str | None = Field(default=None, description="The user's part of a traceback, for model code.")
 

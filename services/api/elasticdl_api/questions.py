@@ -47,7 +47,9 @@ def change_of(question: s.WhatIf, outlook: Outlook, namespace: str | None, home:
     likes = [one.like for one in question.add if one.like is not None]
     for job_id in (*question.cancel, *question.priorities, *question.sizes, *likes):
         if job_id not in outlook.snapshot.by_id or job_id in hidden:
-            raise NotFoundError(f"there is no active job {job_id}", fix="list the jobs with GET /jobs")
+            raise NotFoundError(
+                f"there is no active job {job_id}", fix="list the jobs: `elasticdl jobs list`, or GET /jobs"
+            )
     _check_bounds(question, outlook)
     return Change(
         add=[_hypothetical(one, number, outlook, home) for number, one in enumerate(question.add)],

@@ -80,6 +80,14 @@ XLA_MODES = ("auto", "on", "off")
 WIRE_DTYPES = ("float32", "bfloat16")
 NAN_POLICIES = ("fail", "skip")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+FORMER_NAMES: Mapping[str, str] = {
+    "job_name": "name",
+    "num_workers": "max_workers",
+    "num_ps_pods": "num_ps",
+    "max_step": "max_steps",
+    "dataset_fn": "feed",
+}
+"""Names of fields in the original project, and what they are called here."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
@@ -239,7 +247,7 @@ class JobSpec:
         values: dict[str, Any] = {}
         for key, value in mapping.items():
             if key not in fields:
-                near = difflib.get_close_matches(key, fields, n=1)
+                near = [FORMER_NAMES[key]] if key in FORMER_NAMES else difflib.get_close_matches(key, fields, n=1)
                 fix = f"did you mean {near[0]!r}?" if near else "remove it; see the API reference for all fields"
                 problems.append(Problem(key, f"there is no field {key!r}", fix))
                 continue

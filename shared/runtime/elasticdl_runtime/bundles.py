@@ -6,6 +6,7 @@ trusts nothing: a bundle may come from anyone.
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import io
 import os
@@ -16,7 +17,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -57,13 +58,14 @@ def digest_hex(digest: str) -> str:
     return digest.removeprefix("sha256:")
 
 
-def pack_bundle(directory: str | os.PathLike[str]) -> tuple[bytes, str]:
+def pack_bundle(directory: str | os.PathLike[str], *, data: Iterable[str] = ()) -> tuple[bytes, str]:
     """Packs a directory of model modules and small files.
 
-    Hidden files, ``__pycache__`` and compiled modules are left out.
+    Hidden files, ``__pycache__`` and compiled modules are left out, and so are the data of a job that lie in the zoo.
 
     Args:
         directory: the model zoo.
+        data: data origins of the job: paths, directories or globs, several separated by commas; URLs are passed over.
 
     Returns:
         The bytes of the zip file, whose comment is the zoo's name, and their digest.
@@ -77,10 +79,13 @@ def pack_bundle(directory: str | os.PathLike[str]) -> tuple[bytes, str]:
     buffer = io.BytesIO()
     total = count = modules = 0
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        left_out = _below(root, data)
         for path in _files(root):
+            if left_out is not None and left_out.match(path.absolute().as_posix()):
+                continue
             name = path.relative_to(root).as_posix()
-            data = _read(root, path)
-            total, count, modules = total + len(data), count + 1, modules + name.endswith(".py")
+            body = _read(root, path)
+            total, count, modules = total + len(body), count + 1, modules + name.endswith(".py")
             if total > MAX_UNPACKED_BYTES or count > MAX_FILES:
                 raise InvalidInputError(
                     f"{root} holds too much for a bundle (more than {MAX_UNPACKED_BYTES >> 20} MiB or {MAX_FILES} "
@@ -91,7 +96,7 @@ def pack_bundle(directory: str | os.PathLike[str]) -> tuple[bytes, str]:
             info.compress_type = zipfile.ZIP_DEFLATED
             info.create_system = 3
             info.external_attr = (stat.S_IFREG | 0o644) << 16
-            archive.writestr(info, data)
+            archive.writestr(info, body)
         archive.comment = root.resolve().name.encode()
     if not modules:
         raise InvalidInputError(f"{root} holds no Python file", fix="give the directory of the model modules")
@@ -165,6 +170,16 @@ def unpacked_zoo(folder: str | os.PathLike[str]) -> Path | None:
     present = Path(folder)
     found = sorted(p for p in present.iterdir() if not p.name.startswith(".")) if present.is_dir() else []
     return found[0] if found else None
+
+
+def _below(root: Path, data: Iterable[str]) -> re.Pattern[str] | None:
+    """What data within a zoo look like; never the zoo itself, whose modules may be beside the records."""
+    base = root.absolute()
+    parts = [part.strip() for origin in data for part in origin.split(",") if part.strip() and "://" not in part]
+    paths = [Path(os.path.normpath(Path(part).expanduser().absolute())) for part in parts]
+    # Without the end of text, \Z or \z: what lies below a directory belongs to it.
+    shapes = [fnmatch.translate(path.as_posix())[:-2] for path in paths if base in path.parents]
+    return re.compile("|".join(f"{shape}(/.*)?\\Z" for shape in shapes)) if shapes else None
 
 
 def _files(root: Path) -> Iterator[Path]:

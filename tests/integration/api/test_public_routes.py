@@ -227,6 +227,9 @@ async def test_logs_are_streamed_by_line(api: Api) -> None:
     assert full.text.splitlines() == [f"line {number}" for number in range(50)]
     assert (await api.http.get(f"/jobs/{job_id}/logs?tail=2")).text == "line 48\nline 49\n"
     assert (await api.http.get(f"/jobs/{job_id}/logs?tail=0")).text == ""
+    long = "x" * 20_000
+    api.launcher.print(process, f"{long}1\n{long}2\n".encode())
+    assert (await api.http.get(f"/jobs/{job_id}/logs?tail=2")).text == f"{long}1\n{long}2\n"
     follow = asyncio.create_task(api.http.get(f"/jobs/{job_id}/logs?tail=1&follow=true"))
     api.launcher.print(process, b"late\n")
     await asyncio.sleep(0)
@@ -262,6 +265,14 @@ async def test_artifacts_are_fetched_and_links_are_not_followed(api: Api) -> Non
     with zipfile.ZipFile(io.BytesIO(archive.content)) as unpacked:
         assert unpacked.testzip() is None
         assert sorted(unpacked.namelist()) == ["saved_model.pb", "variables/data"]
+    for name in ("exported/model.pb", "exported/variables/part"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(name.encode())
+        assert (await master.post("/artifacts", name=name, path=name, size=5, sha256="ab")).status_code == 204
+    archive = await api.http.get(f"/jobs/{job_id}/artifacts/exported")
+    with zipfile.ZipFile(io.BytesIO(archive.content)) as unpacked:
+        assert sorted(unpacked.namelist()) == ["model.pb", "variables/part"]
+    assert (await api.http.get(f"/jobs/{job_id}/artifacts/export")).status_code == 404
     for name in ("stolen", "up/token", "saved/leak", "saved/../../token", "saved/%2e%2e/model.keras", "none"):
         assert (await api.http.get(f"/jobs/{job_id}/artifacts/{name}")).status_code == 404, name
 

@@ -20,12 +20,16 @@ def test_a_list_is_a_table_or_json(api: FakeApi, cli: Cli) -> None:
         "digits-1", state="RUNNING", target_workers=2, priority=5, reason="", status=make_status(150, 600)
     )
     api.jobs["iris-1"] = make_job("iris-1", state="FAILED", error={"message": "loss() raised", "fix": ""})
-    header, first, second = cli("jobs", "list").out.splitlines()
+    api.jobs["wide-1"] = make_job(
+        "wide-1", state="QUEUED", reason="submitted; waiting for the scheduler", target_reason="no slot is free"
+    )
+    header, first, second, third = cli("jobs", "list").out.splitlines()
+    assert third.endswith("no slot is free")
     assert header.split() == ["ID", "TYPE", "STATE", "PROGRESS", "WORKERS", "PRIORITY", "AGE", "REASON"]
     assert first.split()[:6] == ["digits-1", "training", "RUNNING", "25%", "1/2", "5"]
     assert second.split()[:5] == ["iris-1", "training", "FAILED", "-", "-"]
-    assert second.endswith("loss() raised")
-    assert [job["id"] for job in json.loads(cli("jobs", "list", "--json").out)] == ["digits-1", "iris-1"]
+    assert second.rstrip().endswith("loss() raised")
+    assert [job["id"] for job in json.loads(cli("jobs", "list", "--json").out)] == ["digits-1", "iris-1", "wide-1"]
 
 
 def test_a_list_is_filtered_by_the_api_and_cut(api: FakeApi, cli: Cli) -> None:

@@ -218,3 +218,14 @@ def test_a_damaged_bundle_is_refused_or_unpacked_inside(tmp_path_factory: pytest
         assert [p.name for p in folder.iterdir()] == ["b.zip"]
     else:
         assert sorted(p.name for p in folder.iterdir()) in (["b.zip", "code"], ["b.zip"])
+
+
+def test_data_of_the_job_in_its_zoo_stay_behind(tmp_path: Path) -> None:
+    zoo = _zoo(tmp_path)
+    for name in ("data/train/part-0", "data/train/part-1", "data/other/part-0", "rows.csv"):
+        (zoo / name).parent.mkdir(parents=True, exist_ok=True)
+        (zoo / name).write_text("records")
+    origins = [f"{zoo}/data/train/part-*, s3://bucket/rows.csv", f"{zoo}/data/other", str(zoo), f"{zoo}/rows.csv"]
+    content, _ = pack_bundle(zoo, data=origins)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert archive.namelist() == ["model.py", "sub/vocabulary.txt"]

@@ -201,7 +201,7 @@ class Watchdog:
     async def _conclude(self, item: Watched, verdict: Verdict) -> None:
         detail = {}
         if verdict.to == "FAILED":
-            fix = f"read its log: GET /jobs/{item.job.id}/logs?role=master"
+            fix = "read its log: `elasticdl jobs logs ID --role master`, or GET /jobs/{id}/logs?role=master"
             detail = {"error": {"message": verdict.reason, "fix": fix, "traceback": ""}}
         if await self._intents.conclude(item.job, verdict.to, verdict.reason, detail):
             _log.warning("job concluded", job=item.job.id, state=verdict.to, reason=verdict.reason)

@@ -27,6 +27,8 @@ router = APIRouter(tags=["activity"])
 STATUS_EVERY_S = 1.0
 LINE_BYTES = 512
 """A guess at the length of a line of logs, to read enough of the end."""
+TAIL_BYTES = 64 << 20
+"""The most of a log's end that is read for its last lines."""
 _SSE: dict[str, Any] = {
     "text/event-stream": {
         "schema": {"type": "string"},
@@ -178,15 +180,26 @@ def _message(kind: str, data: dict[str, Any], number: int | None = None) -> str:
 async def _last_lines(
     launcher: Launcher, job_id: str, role: Role, index: int, lines: int, follow: bool
 ) -> AsyncIterator[bytes]:
-    end = bytearray()
-    async for piece in launcher.logs(job_id, role, index, tail=(lines + 1) * LINE_BYTES, follow=False):
-        end += piece
-    kept = b"".join(bytes(end).splitlines(keepends=True)[-lines:]) if lines else b""
+    kept = await _end(launcher, job_id, role, index, lines)
     if not follow:
         yield kept
         return
     async for piece in launcher.logs(job_id, role, index, tail=len(kept), follow=True):
         yield piece
+
+
+async def _end(launcher: Launcher, job_id: str, role: Role, index: int, lines: int) -> bytes:
+    """The last lines, whole: as much more of the end is read as long lines need, up to ``TAIL_BYTES``."""
+    size = (lines + 1) * LINE_BYTES
+    while True:
+        end = b"".join([piece async for piece in launcher.logs(job_id, role, index, tail=size, follow=False)])
+        read = end.split(b"\n")
+        # What stands before the first line end may lack its beginning, unless all there is was read.
+        if len(read) > lines + 1 or len(end) < size or size >= TAIL_BYTES:
+            break
+        size = min(4 * size, TAIL_BYTES)
+    kept = [piece + b"\n" for piece in read[:-1]] + [piece for piece in read[-1:] if piece]
+    return b"".join(kept[-lines:]) if lines else b""
 
 
 async def _begun(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import urllib.parse
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,15 +51,29 @@ async def fetch(
 ) -> StreamingResponse:
     """A file as it is; a directory as a zip of its files."""
     await find(api, user, job_id)
-    for row in (await api.jobs.belongings(job_id))["artifacts"]:
-        known: str = row["name"]
-        if name == known or name.startswith(known.rstrip("/") + "/"):
-            below = name.removeprefix(known).strip("/")
-            descriptor = await asyncio.to_thread(
-                _open, api.settings.job_dir(job_id) / "artifacts", row["path"], below
-            )
-            return _answer(descriptor, Path(name).name)
-    raise NotFoundError(f"job {job_id} has no artifact {name!r}", fix=f"list them with GET /jobs/{job_id}/artifacts")
+    found = _locate(name.rstrip("/"), (await api.jobs.belongings(job_id))["artifacts"])
+    if found is None:
+        raise NotFoundError(
+            f"job {job_id} has no artifact {name!r}",
+            fix="list them: `elasticdl jobs get ID`, or GET /jobs/{id}/artifacts",
+        )
+    descriptor = await asyncio.to_thread(_open, api.settings.job_dir(job_id) / "artifacts", *found)
+    return _answer(descriptor, Path(name).name)
+
+
+def _locate(name: str, rows: Iterable[Mapping[str, Any]]) -> tuple[str, str] | None:
+    """The recorded path that a name leads to, and what of the name lies below it.
+
+    Exports record each file of a directory: the directory's own name leads to where they lie.
+    """
+    for row in rows:
+        known = row["name"].rstrip("/")
+        if name == known or name.startswith(f"{known}/"):
+            return row["path"], name.removeprefix(known).strip("/")
+        within = known.removeprefix(f"{name}/")
+        if within != known and row["path"].endswith(f"/{within}"):
+            return row["path"].removesuffix(f"/{within}"), ""
+    return None
 
 
 def _open(directory: Path, path: str, below: str) -> int:

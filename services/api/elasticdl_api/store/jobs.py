@@ -214,7 +214,9 @@ class JobStore:
             elif case not in _DONE_ALREADY:
                 raise ConflictError(
                     f"job {job_id} is {job.state}: it cannot be asked to {what}",
-                    fix="look at its state with GET /jobs/{id}" if not job.terminal else "submit a new job",
+                    fix="look at its state: `elasticdl jobs get ID`, or GET /jobs/{id}"
+                    if not job.terminal
+                    else "submit a new job",
                 )
             return await _get(connection, job_id, namespace)
 
@@ -375,7 +377,7 @@ async def _get(connection: AsyncConnection, job_id: str, namespace: str | None, 
         query = query.with_for_update(key_share=True)
     row = (await connection.execute(query)).mappings().one_or_none()
     if row is None:
-        raise NotFoundError(f"there is no job {job_id}", fix="list the jobs with GET /jobs")
+        raise NotFoundError(f"there is no job {job_id}", fix="list the jobs: `elasticdl jobs list`, or GET /jobs")
     return (await _records(connection, [row], namespace))[0]
 
 

@@ -36,7 +36,7 @@ async def read_logs(
     if not files and not may_grow():
         raise NotFoundError(
             f"there is no log of {role} {index}",
-            fix="see GET /jobs/{id} for the job's processes, or wait until it has started",
+            fix="see the job's processes (`elasticdl jobs get ID`, or GET /jobs/{id}), or wait until it has started",
         )
     skip = 0 if tail is None else max(0, sum(path.stat().st_size for path in files) - tail)
     reader = _LogReader()
