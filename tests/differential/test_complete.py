@@ -106,7 +106,6 @@ METRICS: Mapping[str, str] = {
 }
 OPTIMIZERS = {"OptimizerMap": "is a part of MultiOptimizer"}
 CALLBACKS = {
-    "EarlyStopping": "stops a cluster later than one process, which waits for evaluations: tests/unit/runtime",
     "CallbackList": "is made by Keras, not by users",
     "OrbaxCheckpoint": "needs a package that is not among the requirements",
     "RemoteMonitor": "is refused by the same line of the table as CSVLogger, and needs a package of its own",
@@ -222,8 +221,7 @@ def test_every_reader_has_a_row() -> None:
 
 
 def test_every_callback_and_layer_of_ours_has_a_row() -> None:
-    # Where MaxStepsStopping ends a cluster is the subject of the tests of the master.
-    offered = {*elasticdl.callbacks.__all__, *elasticdl.layers.__all__} - {"Callback", "MaxStepsStopping"}
+    offered = {*elasticdl.callbacks.__all__, *elasticdl.layers.__all__} - {"Callback"}
     assert sorted(name for name in offered if not re.search(rf"\b{name}\(", SOURCES)) == []
 
 

@@ -97,6 +97,7 @@ class Desk:
         self._waiting: list[_Asked] = []
         self._collector: asyncio.Task[None] | None = None
         self._handed: dict[str, tuple[LeaseToken, Sequence[Handed]]] = {}
+        self._rebuilt = 0
 
     async def tell(self, event: ev.Event) -> None:
         """Lets the machine know of an event, and carries out what it decides."""
@@ -269,21 +270,23 @@ class Desk:
     async def _take(self, asked: Sequence[_Asked]) -> None:
         """Takes turns; each gets its answer or its error."""
         try:
-            await self._take_turns([one for one in asked if not self._turned_away(one)])
+            # What is reported now may make an evaluation due for which training waits: it brings no task with it.
+            hold = self.machine.about_to_hold(max((one.model_version for one in asked), default=0))
+            await self._take_turns([one for one in asked if not self._turned_away(one, hold=hold)])
         except Exception as error:
             for one in asked:
                 if one.answer is None and one.error is None:
                     one.error = error
 
-    def _turned_away(self, asked: _Asked) -> bool:
+    def _turned_away(self, asked: _Asked, *, hold: bool) -> bool:
         """Answers a turn that does not get to the queue; the others ask it for tasks only if they may have some."""
         turn = asked.turn
         directive = self.machine.directive(turn.owner)
         if turn.task is not None:
             asked.error = self._unavailable() if self.broken else None
-            if directive is not Directive.CONTINUE:
+            if directive is not Directive.CONTINUE or hold:
                 asked.turn = replace(turn, limit=0)
-        elif directive is not Directive.CONTINUE or self.broken:
+        elif directive is not Directive.CONTINUE or self.broken or hold:
             if directive is Directive.FINISHED:
                 self.machine.finish_told(turn.owner)
             asked.answer = Answer((), Directive.WAIT if directive is Directive.CONTINUE else directive)
@@ -305,9 +308,13 @@ class Desk:
         # First what was handed out: should a report lead to a new queue, these tasks must be known to be in hands.
         if leases:
             await self._handle(ev.TasksLeased(leases))
+        before = self._rebuilt
         for one, came in zip(asked, taken, strict=True):
             if one.turn.task is not None:
                 await self._reported(one, came.outcome)
+        if len(asked) > 1 and self._rebuilt != before and not self.broken:
+            # A queue made anew after one report does not know of those that came with it.
+            await self._carry_out(do.RebuildQueue(self.machine.contents()))
         for one, came, tasks in zip(asked, taken, handed, strict=True):
             one.answer = self._answer(one.turn, came.outcome, tasks)
 
@@ -338,14 +345,17 @@ class Desk:
 
     async def _handle(self, event: ev.Event) -> None:
         for instruction in self.machine.handle(event, self._clock()):
-            carry_out = _QUEUE_MOVES.get(type(instruction))
-            if carry_out is None:
-                self._pass_on(instruction)
-            elif not self.broken:
-                try:
-                    await carry_out(self, instruction)
-                except UnavailableError:
-                    pass  # marked as broken; repair() makes it good
+            await self._carry_out(instruction)
+
+    async def _carry_out(self, instruction: do.Instruction) -> None:
+        move = _QUEUE_MOVES.get(type(instruction))
+        if move is None:
+            self._pass_on(instruction)
+        elif not self.broken:
+            try:
+                await move(self, instruction)
+            except UnavailableError:
+                pass  # marked as broken; repair() makes it good
 
     async def _queue(self, call: Awaitable[T]) -> T:
         try:
@@ -375,6 +385,7 @@ class Desk:
     async def _rebuild(self, instruction: do.RebuildQueue) -> None:
         failpoint("master.before_rebuild")
         await self._queue(self.queue.rebuild(instruction.contents))
+        self._rebuilt += 1
 
     async def _add(self, instruction: do.AddTasks) -> None:
         await self._queue(self.queue.add(instruction.tasks, front=instruction.front))

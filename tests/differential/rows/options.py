@@ -34,6 +34,7 @@ ROWS = [
     row("overlap", max_staleness=2, _one="close", _two="close", _data=validated),
     row("many_epochs", num_epochs=6),
     row("one_epoch", num_epochs=1, _two=""),
+    row("max_steps_flag", max_steps=5, _two=""),
     row("max_steps_of_many", max_steps=50, _two=""),
     row("other_seed_of_weights", seed=12345),
     row("xla_on", xla="on"),

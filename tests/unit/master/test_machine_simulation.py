@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -563,3 +564,85 @@ def test_max_steps_count_from_the_checkpoint_that_the_job_starts_from() -> None:
     run(world, ended)
     assert world.state is JobState.SUCCEEDED
     assert world.manifests[-1]["version"] == 107
+
+
+def stopping_early(seed: int, patience: int, **changes: object) -> World:
+    """A world whose evaluations are all alike, so that the first one stays the best."""
+    world = make_world(seed, validation_data="/v", **changes)
+    rule = {"monitor": "n", "patience": patience, "mode": "max", "min_delta": 0.0}
+    world.description = {"callbacks": {"early_stopping": rule}}
+    return world
+
+
+def trained_by(world: World) -> set[int]:
+    return {epoch for applied in world.applied() for epoch, _, _ in applied}
+
+
+def test_with_early_stopping_no_epoch_begins_before_the_verdict_on_the_one_before() -> None:
+    for seed in range(20):
+        world = stopping_early(seed, patience=2, num_epochs=6)
+        world.start_master()
+        run(world, ended)
+        assert world.state is JobState.SUCCEEDED, world.detail
+        assert [one.training_epoch for one in world.evaluations] == [1, 2, 3]
+        assert trained_by(world) == {0, 1, 2}
+        for applied in world.applied():
+            assert applied == Counter(record for record in world.expected() if record[0] < 3)
+
+
+def test_with_early_stopping_each_evaluation_that_falls_due_between_tasks_is_waited_for() -> None:
+    for seed in range(20):
+        # Tasks of one update and one worker: leases are as fine as updates.
+        options = {"num_minibatches_per_task": 1, "evaluation_steps": 4, "min_workers": 1, "max_workers": 1}
+        world = stopping_early(seed, patience=3, num_epochs=4, **options)
+        world.start_master()
+        run(world, ended)
+        assert world.state is JobState.SUCCEEDED, world.detail
+        # A worker may have one more task in hand, and what it makes of the model is evaluated last.
+        seen = [one.model_version for one in world.evaluations]
+        assert all(0 <= version - due <= 1 for version, due in zip(seen, (4, 8, 12, 16), strict=False))
+        assert seen[4:] in ([], [17])
+        assert world.manifests[-1]["version"] <= 17
+        assert "worker_stuck" not in kinds(world)
+
+
+def test_workers_that_wait_for_a_verdict_are_not_taken_for_hung() -> None:
+    world = stopping_early(1, patience=9, num_epochs=2)
+    world.start_master()
+    run(world, lambda world: bool(world.machine.work.evaluations))
+    waiting = [worker for worker in world.machine.workers.running if not worker.leases]
+    late = world.now + 10 * world.limits.stuck_s
+    for worker in waiting:
+        worker.last_heartbeat = late
+    assert waiting
+    assert not [one for one, _ in world.machine.workers.overdue(late, watch=True) if one in waiting]
+
+
+def test_without_early_stopping_training_goes_on_during_an_evaluation() -> None:
+    world = make_world(1, validation_data="/v", num_epochs=4)
+    world.start_master()
+    beside = []
+
+    def until(world: World) -> bool:
+        if world.machine is not None and world.machine.work.evaluations:
+            doing = world.store.doing
+            beside.append(any(task.type is TaskType.TRAINING for task in doing))
+        return ended(world)
+
+    run(world, until)
+    assert any(beside)
+
+
+def test_early_stopping_loses_nothing_whatever_happens() -> None:
+    for seed in range(SEEDS // 6):
+        world = stopping_early(
+            seed, patience=99, num_epochs=3, evaluation_steps=[0, 4][seed % 2], checkpoint_steps=[0, 5][seed // 2 % 2]
+        )
+        world.start_master()
+        try:
+            run(world, restless(world))
+            assert world.state is JobState.SUCCEEDED, (world.state, world.detail)
+            for applied in world.applied():
+                assert not world.expected() - set(applied), "records are missing in the model"
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error

@@ -28,6 +28,7 @@ class Advancing(Recovering):
         self._check_steps(now)
         self._advance_rounds()
         self._advance_evaluations()
+        self._hold_training()
         if self.ending is None:
             self._advance_closing(now)
 
@@ -37,11 +38,8 @@ class Advancing(Recovering):
         limit = self.step_limit
         if limit and self.version >= limit and not self.work.trained:
             self._stop_at_limit(f"max_steps reached: {limit - self.start_version} updates", now)
-        every, validation = self.spec.evaluation_steps, self.work.validation
-        due = every and self.version // every > max(0, self._evaluated_version) // every
-        # At the end of an epoch there is one evaluation, not two of the same version.
-        free = not self.work.trained and not self.work.round.complete and not self.work.evaluations
-        if due and free and validation and validation.listed:
+        validation = self.work.validation
+        if self._evaluation_due(self.version) and not self.work.evaluations and validation and validation.listed:
             self._begin_evaluation(boundary=False, training_epoch=self.work.rounds_done)
         kind = self.checkpoints.due(self.version, now)
         ready = self.servers.initialized and self.work.main.listed and now >= self._retry_save_at
@@ -51,6 +49,8 @@ class Advancing(Recovering):
     def _advance_rounds(self) -> None:
         work = self.work
         if not work.uses_rounds or work.stopped or not work.round.complete or self._boundary is not None:
+            return
+        if self._awaits_verdict(self.version):
             return
         validation = work.validation if self.spec.type is JobType.TRAINING else None
         if self._closed_round != work.round.number:
@@ -67,7 +67,8 @@ class Advancing(Recovering):
             forgotten = work.next_round()
             if forgotten:
                 self._emit(do.ForgetTasks(forgotten))
-            self._emit(do.AddTasks(work.todo()))
+            if not work.held:
+                self._emit(do.AddTasks(work.todo()))
 
     def _advance_closing(self, now: float) -> None:
         work = self.work

@@ -16,6 +16,33 @@ from elasticdl_master.state.ledger import Round
 class Evaluating(MachineCore):
     """Evaluates: pins, adds tasks, merges states, publishes, and stops training that no longer helps."""
 
+    def _evaluation_due(self, version: int) -> bool:
+        """Whether an update after the last evaluation was one in so many, at a model version."""
+        every = self.spec.evaluation_steps
+        due = bool(every) and version // every > max(0, self._evaluated_version) // every
+        # At the end of an epoch there is one evaluation, not two of the same version.
+        return due and self.work.validation is not None and not self.work.trained and not self.work.round.complete
+
+    def _awaits_verdict(self, version: int) -> bool:
+        """Whether an evaluation is due or open whose result may end training."""
+        if self.early_stopping is None or self.spec.type is not JobType.TRAINING or self.work.trained:
+            return False
+        return bool(self.work.evaluations) or self._evaluation_due(version)
+
+    def about_to_hold(self, version: int) -> bool:
+        """Whether training tasks are in the queue that must not be leased once a worker tells of a model version."""
+        unknown = version > self.version and not self.work.held and not self.work.round.complete
+        return unknown and self._awaits_verdict(version)
+
+    def _hold_training(self) -> None:
+        """Keeps training tasks out of the queue until a result that may end training is in."""
+        held = self._awaits_verdict(self.version) and not self.work.round.complete
+        if held == self.work.held:
+            return
+        self.work.held = held
+        if self.work.todo():
+            self._emit(do.RebuildQueue(self.contents()))
+
     def _begin_evaluation(self, *, boundary: bool, training_epoch: int) -> Evaluation:
         assert self.work.validation is not None
         self._number += 1

@@ -84,7 +84,7 @@ class JobMachine(TakingOver):
             self._tell("skipped", f"the rest of {path} is left out, with an unknown number of records: {reason}")
         if plan.listed and not plan.parts:
             self._fail(f"the {event.type} data holds no records", fix="check the path and the reader's parameters")
-        elif plan is self.work.main and self.work.uses_rounds and ready:
+        elif plan is self.work.main and self.work.uses_rounds and ready and not self.work.held:
             self._emit(do.AddTasks(self.work.round.remaining(ready)))
         if self.work.listed and not self._plan_put and self.ending is None:
             self._plan_put = True
@@ -134,6 +134,8 @@ class JobMachine(TakingOver):
             worker.leases.pop(event.token, None)
         if self.ending is not None:
             return
+        if event.task is not None and event.task.type is TaskType.TRAINING:
+            self._keep_back()
         if event.kind == "infrastructure":
             self._tell("worker_trouble", f"{event.owner}: {event.message}")
             if self.failures.unexplained(event.owner, event.message, event.fix, event.task):
@@ -229,13 +231,18 @@ class JobMachine(TakingOver):
         if event.position > event.task.start and event.task.type is self.work.main_type and self.work.uses_rounds:
             self._main_done(event.task.front_until(min(event.position, event.task.end)), event.result)
         self._saw_version(event.model_version, now)
-        if self.work.stopped and event.task.type is TaskType.TRAINING:
-            self._emit(do.RebuildQueue(self.contents()))  # what came back is not to be done
+        if event.task.type is TaskType.TRAINING:
+            self._keep_back()
 
     def _on_taken(self, event: ev.LeasesTaken, now: float) -> None:
         for lease in event.leases:
             self.workers.dropped(lease.owner, str(lease.token), training=lease.task.type is TaskType.TRAINING)
-        if self.work.stopped and any(lease.task.type is TaskType.TRAINING for lease in event.leases):
+        if any(lease.task.type is TaskType.TRAINING for lease in event.leases):
+            self._keep_back()
+
+    def _keep_back(self) -> None:
+        """Training tasks came back to the queue: they may be not to be done, or not now."""
+        if self.work.stopped or self.work.held:
             self._emit(do.RebuildQueue(self.contents()))
 
     def _payload(self, task: TaskId, evaluation: Evaluation | None) -> str:

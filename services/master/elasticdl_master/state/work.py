@@ -26,6 +26,10 @@ class Work:
 
     Args:
         spec: the job.
+
+    Attributes:
+        stopped: why training ended before all records were processed; empty if it did not.
+        held: whether no training task is leased before the result of an evaluation that may end training.
     """
 
     def __init__(self, spec: JobSpec) -> None:
@@ -53,6 +57,7 @@ class Work:
         self.singles: set[TaskId] = set()
         self.singles_done: set[TaskId] = set()
         self.stopped = ""
+        self.held = False
 
     # -- listing ---------------------------------------------------------------------------------------------------
 
@@ -164,7 +169,7 @@ class Work:
         tasks = sorted(self.singles)
         for evaluation in self.evaluations.values():
             tasks += pending_of(evaluation)
-        if self.uses_rounds and not self.stopped:
+        if self.uses_rounds and not self.stopped and not self.held:
             tasks += self.todo()
         return tasks
 
