@@ -87,7 +87,7 @@ class FakeServer:
         return ps_pb2.UnpinResponse()
 
     async def FlushRound(self, request: Any, caller: Any) -> Any:
-        return ps_pb2.CommitGradientsResponse(accepted=True, version=self.version)
+        return ps_pb2.FlushRoundResponse()
 
     async def Save(self, request: Any, caller: Any) -> Any:
         if self.refuse_saves:
@@ -258,7 +258,8 @@ class FakeWorker:
 
     @property
     def servers_there(self) -> bool:
-        return len(self.world.servers) == self.spec["num_ps"]
+        servers = self.world.servers.values()
+        return len(servers) == self.spec["num_ps"] and not any(server.hangs for server in servers)
 
     @property
     def version(self) -> int:

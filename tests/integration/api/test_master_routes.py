@@ -22,7 +22,7 @@ async def test_lease_gives_a_new_epoch_and_fences_the_old_one(api: Api) -> None:
     assert (answer["epoch"], answer["state"], answer["desired"]) == (1, "STARTING", "run")
     assert answer["ledger"] == {"plan": None, "rounds": [], "done": [], "accounts": {}}
     assert answer["bundle"] == digest_of(make_zip({"model.py": MODULE}))
-    assert (await first.heartbeat()).json() == {"desired": "run", "target_workers": 0, "lease_s": 10}
+    assert (await first.heartbeat()).json() == {"desired": "run", "target_workers": 0, "lease_s": 8}
     twin = api.master(job_id, 1)
     held = await twin.request("POST", "/lease", json={"holder": "twin"})
     assert (held.status_code, held.json()["code"]) == (409, "held")
