@@ -71,3 +71,12 @@ def test_an_examples_readme(cluster: Cluster, tmp_path: Path, example: str) -> N
     """MNIST's and DeepFM's commands are those of test_examples, which also looks at their results."""
     shown = run_document(ROOT / "examples" / example / "README.md", tmp_path, cluster.environment, timeout=600)
     assert "SUCCEEDED" in shown
+
+
+def test_the_simulators_example(tmp_path: Path) -> None:
+    """It needs no cluster."""
+    shown = run_document(
+        ROOT / "examples" / "scheduling" / "README.md", tmp_path, user_environment(tmp_path), timeout=200
+    )
+    for policy in ("goodput", "fifo", "tiresias"):
+        assert policy in shown

@@ -85,9 +85,9 @@ def simulate(
 
 def register(app: typer.Typer) -> None:
     """Adds ``elasticdl simulate``."""
-    app.command("simulate", epilog="Example: elasticdl simulate --workload workload-1.csv --nodes 16x4 --compare")(
-        simulate
-    )
+    app.command(
+        "simulate", epilog="Example: elasticdl simulate --workload examples/scheduling/jobs.csv --nodes 2x4 --compare"
+    )(simulate)
 
 
 def parse_nodes(text: str) -> tuple[int, int]:
