@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from elasticdl.callbacks import SavedModelExporter
 from elasticdl.data import DataReader, Shard, create_data_reader
 from elasticdl.modes import Mode
 from elasticdl_core.early_stopping import EarlyStopping
@@ -134,7 +133,7 @@ class _LocalRun:
         stopped, evaluated_at = "", -1
         for epoch in range(spec.num_epochs):
             trainer.epoch = epoch
-            for batch in self._minibatches(pipeline, shards, epoch):
+            for batch in self._minibatches(pipeline, shards, epoch, progress):
                 if limit and trainer.steps >= limit:
                     break
                 with module.guard("a training step", "check the shapes of features, labels and predictions"):
@@ -187,12 +186,14 @@ class _LocalRun:
         shards = list(reader.create_shards())
         progress = _Progress(self._emit, sum(shard.records for shard in shards))
         for shard in shards:
+            progress.begin(shard.records)
             with sink.task(shard) as write:
                 for batch in pipeline.minibatches(shard):
                     with module.guard("the model"):
                         predictions = trainer.predict(batch.features)
                     write(predictions)
                     progress.advance(batch.records, 0, 0, None)
+            progress.end(pipeline.intake.skips)
             self._skip(pipeline.intake.skips)
         progress.show()
         artifacts = sink.files()
@@ -213,6 +214,7 @@ class _LocalRun:
         return InputPipeline(reader, self._module, str(mode), self._spec.minibatch_size)
 
     def _trainer(self, pipeline: Any, optimizer: Any) -> Any:
+        from elasticdl_worker.trainers.tensorflow.export import check_exportable, export_formats
         from elasticdl_worker.trainers.tensorflow.label_shapes import aligned_loss
         from elasticdl_worker.trainers.tensorflow.local_trainer import LocalTrainer
         from elasticdl_worker.trainers.tensorflow.model import BuildOptions, build_model
@@ -223,20 +225,25 @@ class _LocalRun:
             self._module, pipeline.features_spec, BuildOptions(None, spec.seed, spec.type is JobType.TRAINING)
         )
         programs = Programs(model, aligned_loss(self._module), pipeline.labels_spec, eager=spec.eager)
-        trainer = LocalTrainer(model, programs, optimizer, self._callbacks, pipeline.labels_spec, eager=spec.eager)
+        if spec.type is JobType.TRAINING:
+            check_exportable(model, export_formats(spec, self._callbacks))
+        labels_spec, guard = pipeline.labels_spec, self._module.guard
+        trainer = LocalTrainer(model, programs, optimizer, self._callbacks, labels_spec, guard, eager=spec.eager)
         if spec.checkpoint_dir_for_init:
             from elasticdl_worker.trainers.tensorflow.checkpoint_export import restore_local
 
             restore_local(trainer, Path(spec.checkpoint_dir_for_init))
         return trainer
 
-    def _minibatches(self, pipeline: Any, shards: list[Shard], epoch: int) -> Iterator[Any]:
+    def _minibatches(self, pipeline: Any, shards: list[Shard], epoch: int, progress: _Progress) -> Iterator[Any]:
         order = RecordOrder(self._spec.seed, self._spec.shuffle_block)
         order.extend(shards)
         for index, shard in enumerate(shards):
             reading = order.reading(epoch, index, shard.start, shard.end) if self._spec.shuffle else None
+            progress.begin(shard.records)
             try:
                 yield from pipeline.minibatches(shard, reading)
+                progress.end(pipeline.intake.skips)
             finally:
                 self._skip(pipeline.intake.skips)
 
@@ -282,11 +289,9 @@ class _LocalRun:
         return evaluate
 
     def _export(self, trainer: Any, output: Path) -> list[dict[str, Any]]:
-        from elasticdl_worker.trainers.tensorflow.export import export_model
+        from elasticdl_worker.trainers.tensorflow.export import export_formats, export_model
 
-        formats = [name for name in self._spec.export_formats.split(",") if name]
-        if any(isinstance(callback, SavedModelExporter) for callback in self._callbacks):
-            formats = list(dict.fromkeys([*formats, "saved_model"]))
+        formats = export_formats(self._spec, self._callbacks)
         if not formats:
             return []
         open_tables = {name: table.ids_and_rows() for name, table in trainer.tables.tables.items()}
@@ -306,20 +311,37 @@ class _LocalRun:
 
 
 class _Progress:
-    """Shows how far a run is, at most twice a second."""
+    """Shows how far a run is, at most twice a second; in records of the source, as a job counts them.
+
+    ``feed`` may make more or fewer of them: what came out of it is only how far the present shard is.
+    """
 
     def __init__(self, emit: Emit, total: int) -> None:
         self.records = 0
         self._emit = emit
+        self._left = 0
         self._losses = LossWindow()
         self._event: dict[str, Any] = {"event": "progress", "total": total}
         self._started = self._shown = time.monotonic()
+
+    def begin(self, records: int) -> None:
+        """A shard of so many records begins."""
+        self._left = records
+
+    def end(self, skips: Skips) -> None:
+        """The present shard was read to its end; ``skips`` of it were passed over by the reader."""
+        self._count(self._left - skips.count(SkipReason.CORRUPT))
+
+    def _count(self, records: int) -> None:
+        counted = max(0, min(records, self._left))
+        self._left -= counted
+        self.records += counted
 
     def advance(
         self, records: int, epoch: int, step: int, loss: float | None, learning_rate: float | None = None
     ) -> None:
         """Takes note of a minibatch."""
-        self.records += records
+        self._count(records)
         self._event |= {"records": self.records, "epoch": epoch, "step": step}
         if loss is not None:
             self._losses.take(step, loss, learning_rate)

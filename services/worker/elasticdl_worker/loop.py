@@ -240,8 +240,8 @@ class TaskLoop:
             if not isinstance(error, UserCodeError | DataError):
                 raise error
             raise UserCodeError(
-                f"{self._failures} tasks failed one after the other; the last one: {error}",
-                fix=getattr(error, "fix", ""),
+                f"{self._failures} tasks failed one after the other; the last one: {error.message}",
+                fix=error.fix,
                 traceback=getattr(error, "traceback", ""),
             ) from error
 

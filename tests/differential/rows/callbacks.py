@@ -62,6 +62,11 @@ ROWS = [
         "LearningRateScheduler(lambda v: 0.1), LearningRateScheduler(lambda v: 0.2)",
         refused="LearningRateScheduler",
     ),
+    ours(
+        "failing_schedule",
+        "LearningRateScheduler(lambda version: 1 / 0)",
+        refused="the learning rate schedule raised ZeroDivisionError",
+    ),
     ours("callbacks_string", "'early'", refused="early"),
     theirs(
         "keras_early_stopping",

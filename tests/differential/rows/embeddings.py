@@ -5,7 +5,11 @@ Tables begin with constant rows: those of the parameter servers and of Keras are
 
 from __future__ import annotations
 
-from tests.differential.data import validated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.differential.data import columns, validated
 from tests.differential.driver import Row
 from tests.differential.zoo import module, net
 
@@ -19,6 +23,11 @@ OURS = "elasticdl.layers.Embedding(3, embeddings_initializer=keras.initializers.
 def ids(*lines: str, last: str = "layers.Dense(1)(h)") -> str:
     """A model of ids."""
     return net(*lines, features="ids", shape="(3,)", dtype='"int64"', last=last)
+
+
+def alike(place: Path, _: bool) -> Mapping[str, Any]:
+    """Minibatches with the same ids, so that it is the same one that does not fit, whichever comes first."""
+    return columns(place, True)
 
 
 def row(name: str, *parts: str, **more: object) -> Row:
@@ -112,6 +121,13 @@ ROWS = [
     optimized("adadelta", "Adadelta(1.0)"),
     optimized("adamax", "Adamax(0.01)"),
     optimized("ftrl", "Ftrl(0.05)"),
+    row(
+        "embedding_out_of_range",
+        ids("h = layers.Embedding(9, 3, embeddings_initializer='ones')(h)", FLAT),
+        spec=TABLES,
+        data=alike,
+        refused="outside [0, 9)",
+    ),
     optimized(
         "ftrl_regularised", "Ftrl(0.05, l1_regularization_strength=0.001, l2_regularization_strength=0.01, beta=0.1)"
     ),

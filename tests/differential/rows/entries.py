@@ -387,4 +387,66 @@ ROWS = [
             return keras.Model(i, layers.Dense(1)(HIDDEN(i + OFFSET)))
         """,
     ),
+    row(
+        "weight_tying",
+        """
+        class Tied(layers.Layer):
+            def __init__(self, of, **options):
+                super().__init__(**options)
+                self.of = of
+
+            def call(self, inputs):
+                return tf.matmul(inputs, self.of.kernel, transpose_b=True)
+
+
+        def forward():
+            i = keras.Input((4,))
+            d = layers.Dense(3)
+            return keras.Model(i, layers.Dense(1)(Tied(d)(d(i))))
+        """,
+        refused="get_config",
+    ),
+    row(
+        "feed_filters",
+        """
+        def feed(dataset, mode, metadata):
+            kept = dataset.map(parse).filter(lambda record: record["x"][0] > 0)
+            return kept.map(lambda record: record["x"] if mode == "prediction" else (record["x"], record["y"]))
+        """,
+        family="feeds",
+        two="",
+    ),
+    row(
+        "feed_multiplies",
+        """
+        def feed(dataset, mode, metadata):
+            def twice(record):
+                parsed = parse(record)
+                return tf.data.Dataset.from_tensors((parsed["x"], parsed["y"])).repeat(2)
+
+            return dataset.flat_map(twice)
+        """,
+        family="feeds",
+        two="",
+    ),
+    row(
+        "integer_counter",
+        """
+        class Counter(layers.Layer):
+            def build(self, shape):
+                self.steps = self.add_weight(shape=(), dtype="int64", initializer="zeros", trainable=False, name="steps")
+
+            def call(self, inputs, training=False):
+                if training:
+                    self.steps.assign_add(1)
+                return inputs
+
+
+        def forward():
+            i = keras.Input((4,))
+            return keras.Model(i, layers.Dense(1)(Counter()(i)))
+        """,
+        family="state",
+        two="",  # two synchronous minibatches are one update and two steps
+    ),
 ]

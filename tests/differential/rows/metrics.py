@@ -155,6 +155,7 @@ ROWS = [
         refused="mine",
     ),
     metrics("metric_failing", "gap=lambda labels, predictions: 1 / 0", refused="ZeroDivisionError"),
+    metrics("metric_not_one", "gap=3", refused="gap"),
     metrics("metric_nan", "gap=lambda labels, predictions: tf.math.log(labels * 0.0 - 1.0)"),
     metrics("evaluation_steps", f"mae={M}MeanAbsoluteError()", spec={"evaluation_steps": 4}, one="close"),
     metrics("no_metrics"),

@@ -38,16 +38,30 @@ class Failing:
         pass
 
 
+def loop_of(error: Exception) -> tuple[Failing, TaskLoop, LeasedTask]:
+    shard = Shard("a", 0, 4)
+    lease = LeasedTask(Task(TaskId(TaskType.TRAINING, 0, 0, 0, 4), shard, -1, ""), "1-1-0000000000000001")
+    session: Any = Failing(error)
+    traces: Any = None
+    return session, TaskLoop(session, session, traces), lease
+
+
+def test_what_to_do_is_no_part_of_what_is_wrong() -> None:
+    error = UserCodeError("the metric gap is wrong", fix="correct it", traceback="line 3")
+    _, loop, lease = loop_of(error)
+    with pytest.raises(UserCodeError) as caught:
+        for _ in range(3):
+            loop._fail(lease, error)
+    assert caught.value.message == "3 tasks failed one after the other; the last one: the metric gap is wrong"
+    assert (caught.value.fix, caught.value.traceback) == ("correct it", "line 3")
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [(UnavailableError("away"), UnavailableError), (UserCodeError("wrong"), UserCodeError)],
 )
 def test_a_worker_that_cannot_go_on_says_whose_fault_it_is(error: Exception, expected: type[Exception]) -> None:
-    shard = Shard("a", 0, 4)
-    lease = LeasedTask(Task(TaskId(TaskType.TRAINING, 0, 0, 0, 4), shard, -1, ""), "1-1-0000000000000001")
-    session: Any = Failing(error)
-    traces: Any = None
-    loop = TaskLoop(session, session, traces)
+    session, loop, lease = loop_of(error)
     with pytest.raises(expected):
         for _ in range(3):
             loop._fail(lease, error)

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl.callbacks import SavedModelExporter
 from elasticdl_core.errors import DataError, InvalidInputError
 from elasticdl_core.job import JobSpec
 from elasticdl_runtime.checkpoint_files import CheckpointContent, CheckpointFile, read_checkpoint
-from elasticdl_worker.trainers.tensorflow.export import Rows, export_model, fill_embeddings
+from elasticdl_worker.trainers.tensorflow.export import Rows, export_formats, export_model, fill_embeddings
 from elasticdl_worker.trainers.tensorflow.local_trainer import LocalTrainer
 from elasticdl_worker.trainers.tensorflow.model import BuildOptions, PreparedModel, build_model
 from elasticdl_worker.user_code import ModelModule
@@ -48,11 +47,9 @@ class ExportRequest:
             job_dir: the job's directory; the default output is its ``artifacts/model``.
             callbacks: of the module; a ``SavedModelExporter`` adds that format.
         """
-        formats = list(payload.get("formats") or [name for name in spec.export_formats.split(",") if name])
-        if any(isinstance(callback, SavedModelExporter) for callback in callbacks):
-            formats = list(dict.fromkeys([*formats, "saved_model"]))
+        formats = export_formats(spec, callbacks, payload.get("formats") or ())
         output = Path(payload.get("output") or spec.output or job_dir / "artifacts" / "model")
-        return cls(str(payload["checkpoint_directory"]), _files(payload["manifest"]), output, tuple(formats))
+        return cls(str(payload["checkpoint_directory"]), _files(payload["manifest"]), output, formats)
 
 
 def export_checkpoint(

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from elasticdl.layers import lookup
-from elasticdl_core.errors import UserCodeError
+from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.model import InitializerSpec, TableSpec
 from elasticdl_worker.trainers.tensorflow.framework import keras, tf
 from elasticdl_worker.trainers.tensorflow.initializers import KNOWN, initializer_spec
@@ -155,13 +158,18 @@ def install() -> None:
 
     @functools.wraps(original_call)
     def call(self: Any, inputs: Any) -> Any:
-        table = getattr(self, "elasticdl_table", None)
-        if table is None:
+        table, scope = getattr(self, "elasticdl_table", None), lookup.current_scope()
+        if table is None and not isinstance(scope, RangeScope):
             return original_call(self, inputs)
         if isinstance(inputs, tf.SparseTensor):
             inputs = tf.sparse.to_dense(inputs)
         flat = inputs.flat_values if isinstance(inputs, tf.RaggedTensor) else inputs
-        rows = _lookup(table, tf.cast(flat, tf.int64), self.output_dim)
+        ids = tf.cast(flat, tf.int64)
+        if table is None:
+            assert isinstance(scope, RangeScope)
+            rows = scope.note(self, ids)
+        else:
+            rows = _lookup(table, ids, self.output_dim)
         rows = tf.cast(rows, self.compute_dtype)
         return inputs.with_flat_values(rows) if isinstance(inputs, tf.RaggedTensor) else rows
 
@@ -204,6 +212,46 @@ class CollectScope:
         """Zeros in the shape of the rows."""
         self.ids.setdefault(table, []).append(ids)
         return _zeros(ids, dim)
+
+
+class RangeScope(CollectScope):
+    """Also notes the ids of layers that keep their weights, to find one that is out of range after a step failed.
+
+    Args:
+        in_graph: these layers, under the names that their tables would have.
+    """
+
+    def __init__(self, in_graph: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._names = {id(layer): name for name, layer in in_graph.items()}
+        self._noted: dict[str, tuple[int, list[Any]]] = {}
+
+    def note(self, layer: Any, ids: Any) -> Any:
+        """Zeros in the shape of the rows."""
+        name = self._names.get(id(layer), str(getattr(layer, "path", None) or layer.name))
+        self._noted.setdefault(name, (int(layer.input_dim), []))[1].append(tf.reshape(ids, [-1]))
+        return _zeros(ids, layer.output_dim)
+
+    def check(self) -> None:
+        """Raises a DataError if ids are out of range."""
+        for name, (limit, ids) in self._noted.items():
+            refuse_outside(name, tf.concat(ids, 0).numpy(), limit)
+
+
+def refuse_outside(name: str, ids: NDArray[np.int64], limit: int) -> None:
+    """Checks the ids of an embedding.
+
+    Raises:
+        DataError: one is not from 0 to the limit.
+    """
+    if not ids.size:
+        return
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= limit:
+        raise DataError(
+            f"embedding {name}: the id {low if low < 0 else high} is outside [0, {limit})",
+            fix="raise the layer's input_dim, or map the ids in feed; elasticdl.layers.Embedding takes any id",
+        )
 
 
 class RowsScope:

@@ -96,11 +96,13 @@ class TensorFlowEngine:
         Raises:
             ElasticDLError: the user's module, the data or the parameter servers do not allow it.
         """
+        from elasticdl_worker.trainers.tensorflow.export import check_exportable, export_formats
+
         spec, module = self._spec, self._module
         self._callbacks = callbacks_of(module, spec)
         main = self._pipeline(_MODES[spec.type])
         optimizer = self._keras_optimizer()
-        translated = None if optimizer is None else translate(optimizer, self._callbacks)
+        translated = None if optimizer is None else translate(optimizer, self._callbacks, module.guard)
         self._model: PreparedModel = build_model(
             module,
             main.features_spec,
@@ -108,6 +110,7 @@ class TensorFlowEngine:
         )
         if spec.type is JobType.TRAINING:
             module.need("loss")
+            check_exportable(self._model, export_formats(spec, self._callbacks))
         clipping = translated.clipping if translated else None
         limit = max_steps_of(spec, self._callbacks)
         stop_at = self._session.start_version + limit if limit else 0

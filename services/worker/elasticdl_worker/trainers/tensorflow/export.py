@@ -18,7 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl.callbacks import SavedModelExporter
 from elasticdl.layers import lookup
+from elasticdl_core.errors import UserCodeError
+from elasticdl_core.job import JobSpec
 from elasticdl_core.model import TableSpec
 from elasticdl_runtime.initializers import first_rows
 from elasticdl_worker.trainers.tensorflow.first_values import FirstValues
@@ -26,6 +29,51 @@ from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, ker
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel, call_model
 
 Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
+
+
+def export_formats(spec: JobSpec, callbacks: Sequence[Any], asked: Sequence[str] = ()) -> tuple[str, ...]:
+    """The formats that a model is exported in.
+
+    Args:
+        spec: the job.
+        callbacks: of the module; a ``SavedModelExporter`` adds that format.
+        asked: the formats, where they are not those of the job.
+    """
+    formats = list(asked) or [name for name in spec.export_formats.split(",") if name]
+    if any(isinstance(callback, SavedModelExporter) for callback in callbacks):
+        formats.append("saved_model")
+    return tuple(dict.fromkeys(formats))
+
+
+def check_exportable(model: PreparedModel, formats: Sequence[str]) -> None:
+    """Refuses before training what could not be written after it.
+
+    Raises:
+        UserCodeError: a ``.keras`` file is asked for, and the model or a layer cannot be described in one.
+    """
+    has_open_table = any(not isinstance(layer, keras.layers.Embedding) for layer in model.registry.layers.values())
+    if "keras" not in formats or has_open_table or _describes(model.keras_model):
+        return
+    whole = model.keras_model
+    # What contains a layer that has no description has none either: the innermost one is named.
+    layers = [layer for layer in whole._flatten_layers() if layer is not whole]
+    part = next((layer for layer in reversed(layers) if not _describes(layer)), whole)
+    kind, what = type(part).__name__, "the model" if part is whole else "the layer"
+    raise UserCodeError(
+        f"{what} {part.name} cannot be written to a .keras file: {kind} has no get_config with the arguments of its "
+        "constructor",
+        fix=f"write {kind}.get_config, or leave keras out of --export_formats",
+    )
+
+
+def _describes(part: Any) -> bool:
+    """Whether Keras can describe a model or a layer as JSON, which is the first thing in a ``.keras`` file."""
+    serialize = keras.utils.serialize_keras_object
+    try:
+        json.dumps(serialize(part))
+    except Exception:
+        return False
+    return True
 
 
 def fill_embeddings(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from elasticdl_worker.trainers.tensorflow.local_tables import LocalTables
 from elasticdl_worker.trainers.tensorflow.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel
 from elasticdl_worker.trainers.tensorflow.optimizers import (
+    Guard,
     LearningRate,
     again,
     checked_rate,
@@ -46,6 +48,7 @@ class LocalTrainer:
         optimizer: the user's Keras optimizer; None where nothing is trained.
         callbacks: the user's callbacks; a ``LearningRateScheduler`` sets the rate by step.
         labels_spec: nested ``tf.TypeSpec`` of labels; None where nothing is trained.
+        guard: what the user's schedule runs in.
         eager: run without compilation.
 
     Attributes:
@@ -61,6 +64,7 @@ class LocalTrainer:
         optimizer: Any = None,
         callbacks: Sequence[Any] = (),
         labels_spec: Any = None,
+        guard: Guard = nullcontext,
         *,
         eager: bool = False,
     ) -> None:
@@ -78,7 +82,7 @@ class LocalTrainer:
         self._forward: Callable[..., Any] | None = None
         if self._optimizer is not None:
             model.constraints()
-            self._schedule = learning_rate_of(self._optimizer, callbacks)
+            self._schedule = learning_rate_of(self._optimizer, callbacks, guard)
             if self._schedule is not None:
                 self._optimizer = with_rate(self._optimizer, self._schedule(0, 0))
             self._optimizer.build(self._trained())
@@ -94,7 +98,8 @@ class LocalTrainer:
             self._optimizer.learning_rate = checked_rate(self._schedule(self.steps, self.epoch), self.steps, name)
         if self._step is None:
             self._step = self._compiled(self._step_now, indices, labels=True)
-        loss, bad = self._step(batch.features, batch.labels, indices)
+        with self._programs.explaining(batch.features):
+            loss, bad = self._step(batch.features, batch.labels, indices)
         number = int(bad)
         if number < 0:
             self.steps += 1
@@ -116,7 +121,8 @@ class LocalTrainer:
             self._rebuild()
         if self._forward is None:
             self._forward = self._compiled(self._forward_now, indices, labels=False)
-        return self._forward(features, indices)
+        with self._programs.explaining(features):
+            return self._forward(features, indices)
 
     def loss_of(self, labels: Any, predictions: Any) -> Any:
         """The loss of predictions, without regularisation."""

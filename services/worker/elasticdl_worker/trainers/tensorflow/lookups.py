@@ -17,7 +17,7 @@ from elasticdl_core.contract import Subject, refusal
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.model import NO_ID
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
-from elasticdl_worker.trainers.tensorflow.embeddings import ZEROS_NAME, CollectScope
+from elasticdl_worker.trainers.tensorflow.embeddings import ZEROS_NAME, CollectScope, refuse_outside
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model import PreparedModel, is_seed
 
@@ -153,19 +153,11 @@ class Collector:
 
     def _check_range(self, table: str, ids: NDArray[np.int64]) -> None:
         limit = self._model.tables[table].input_dim
-        if not ids.size:
-            return
-        low, high = int(ids.min()), int(ids.max())
-        if limit is None:
-            if low == NO_ID:
-                raise DataError(
-                    f"embedding {table}: {NO_ID} is the one int64 that is no id", fix="map it to another id in feed"
-                )
-            return
-        if low < 0 or high >= limit:
+        if limit is not None:
+            refuse_outside(table, ids, limit)
+        elif ids.size and int(ids.min()) == NO_ID:
             raise DataError(
-                f"embedding {table}: the id {low if low < 0 else high} is outside [0, {limit})",
-                fix="raise the layer's input_dim, or map the ids in feed; elasticdl.layers.Embedding takes any id",
+                f"embedding {table}: {NO_ID} is the one int64 that is no id", fix="map it to another id in feed"
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,8 @@ TABLE_WEIGHT = "embeddings"
 """The name of an Embedding layer's variable, which a table stands for: what is excluded from weight decay by name."""
 LearningRate = Callable[[int, int], float]
 """The rate by model version and epoch."""
+Guard = Callable[[str], AbstractContextManager[Any]]
+"""Runs the user's code: takes what it is, for messages."""
 
 
 @dataclass(frozen=True)
@@ -84,19 +87,20 @@ class TranslatedOptimizer:
     learning_rate: LearningRate | None
 
 
-def translate(optimizer: Any, callbacks: Sequence[Any] = ()) -> TranslatedOptimizer:
+def translate(optimizer: Any, callbacks: Sequence[Any] = (), guard: Guard = nullcontext) -> TranslatedOptimizer:
     """Translates a Keras optimizer for parameter servers.
 
     Args:
         optimizer: the instance.
         callbacks: of the model module; a scheduler among them sets the rate.
+        guard: what the user's schedule runs in.
 
     Raises:
         UserCodeError: an optimizer or an option that the parameter servers do not have.
     """
     optimizer = check_optimizer(optimizer)
     name = optimizer_name(optimizer).lower()
-    schedule = learning_rate_of(optimizer, callbacks)
+    schedule = learning_rate_of(optimizer, callbacks, guard)
     config = config_of(optimizer)
     params: dict[str, float | bool] = {
         "learning_rate": schedule(0, 0) if schedule else float(tf.convert_to_tensor(optimizer.learning_rate))
@@ -203,12 +207,29 @@ def with_rate(optimizer: Any, rate: float) -> Any:
     return again(optimizer, learning_rate=rate)
 
 
-def learning_rate_of(optimizer: Any, callbacks: Sequence[Any]) -> LearningRate | None:
+def learning_rate_of(optimizer: Any, callbacks: Sequence[Any], guard: Guard = nullcontext) -> LearningRate | None:
     """The learning rate by model version and epoch, or None where it is constant.
+
+    Args:
+        optimizer: the instance.
+        callbacks: of the model module.
+        guard: what the user's schedule runs in.
 
     Raises:
         UserCodeError: the optimizer and a callback both have a schedule.
     """
+    rate = _rate_of(optimizer, callbacks)
+    if rate is None:
+        return None
+
+    def told(version: int, epoch: int) -> float:
+        with guard("the learning rate schedule"):
+            return rate(version, epoch)
+
+    return told
+
+
+def _rate_of(optimizer: Any, callbacks: Sequence[Any]) -> LearningRate | None:
     found = _own_rate(optimizer)
     for callback in callbacks:
         if isinstance(callback, LearningRateScheduler | EpochRates):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.layers import lookup
-from elasticdl_core.errors import UserCodeError
+from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.parameters import Origin, StateChange
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
 from elasticdl_worker.trainers.tensorflow.constraints import unassigned
-from elasticdl_worker.trainers.tensorflow.embeddings import ROWS_NAME, RowsScope
+from elasticdl_worker.trainers.tensorflow.embeddings import ROWS_NAME, RangeScope, RowsScope
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, tf
 from elasticdl_worker.trainers.tensorflow.label_shapes import refuse_outer
 from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
@@ -133,9 +134,10 @@ class Programs:
         kind = len(batches), tuple(dense)
         if kind not in self._steps:
             self._steps[kind] = self._make_step(kind[0], kind[1], lookups)
-        losses, found, row_gradients, (added, changed) = self._steps[kind](
-            list(batches), dict(dense), rows, lookups.inverse
-        )
+        with self.explaining(*(features for features, _ in batches)):
+            losses, found, row_gradients, (added, changed) = self._steps[kind](
+                list(batches), dict(dense), rows, lookups.inverse
+            )
         keeps = self._keeps[len(batches)]
         state = zip(self.model.state, added, _view(changed).tolist(), strict=True)
         return StepResult(
@@ -151,7 +153,28 @@ class Programs:
         """The model's outputs for a minibatch, in inference mode, as tensors."""
         if False not in self._forwards:
             self._forwards[False] = self._make_forward(lookups)
-        return self._forwards[False](features, _tensors(rows), lookups.inverse)
+        with self.explaining(features):
+            return self._forwards[False](features, _tensors(rows), lookups.inverse)
+
+    @contextlib.contextmanager
+    def explaining(self, *batches: Any) -> Iterator[None]:
+        """Where minibatches are computed: names the id that a layer with its weights in the graph has no row for.
+
+        Raises:
+            DataError: there is one, in the words that embeddings on parameter servers have for it.
+        """
+        try:
+            yield
+        except tf.errors.InvalidArgumentError as error:
+            for features in batches:
+                scope = RangeScope(self.model.registry.in_graph)
+                with contextlib.suppress(Exception):  # what failed may fail here too, after the ids were noted
+                    self.call(features, scope, training=False)
+                try:
+                    scope.check()
+                except DataError as found:
+                    raise found from error
+            raise
 
     def compute(self, features: Any, labels: Any, scope: lookup.Scope | None) -> tuple[Any, Any]:
         """Loss and predictions in training mode, to be called under a tape.

@@ -357,8 +357,7 @@ class Trainer:
         schedule = self._optimizer.learning_rate if self._optimizer else None
         if self._optimizer is None or schedule is None:
             return None
-        with self._module.guard("the learning rate schedule"):
-            return checked_rate(schedule(version, work.lease.task.id.round), version, self._optimizer.spec.name)
+        return checked_rate(schedule(version, work.lease.task.id.round), version, self._optimizer.spec.name)
 
     def _send(self, work: Work, result: StepResult, version: int) -> _Push:
         """Starts a push, with the pull of the step that the reading thread has ready, if any."""
