@@ -128,7 +128,6 @@ FIELDS: Mapping[str, str] = {
     "checkpoint_steps": "says when to write down what training does not read again: tests/integration/master",
     "log_loss_steps": "says what is shown",
     "envs": "are set before a process starts: tests/e2e",
-    "evaluation_steps": "evaluates beside training, on a cluster at other versions than in one process",
     "on_nan": "is the subject of tests/unit/worker/test_skipped_records.py",
     "shuffle_block": "is a size of what the shuffled rows do",
     "delay_compensation": "changes late gradients, of which one worker has none",

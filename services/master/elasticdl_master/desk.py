@@ -306,14 +306,14 @@ class Desk:
         if leases:
             failpoint("master.after_lease")
         # First what was handed out: should a report lead to a new queue, these tasks must be known to be in hands.
+        before = self._rebuilt
         if leases:
             await self._handle(ev.TasksLeased(leases))
-        before = self._rebuilt
         for one, came in zip(asked, taken, strict=True):
             if one.turn.task is not None:
                 await self._reported(one, came.outcome)
-        if len(asked) > 1 and self._rebuilt != before and not self.broken:
-            # A queue made anew after one report does not know of those that came with it.
+        if self._rebuilt != before and any(one.turn.task is not None for one in asked):
+            # A queue made anew after one of these does not know of reports that came with it.
             await self._carry_out(do.RebuildQueue(self.machine.contents()))
         for one, came, tasks in zip(asked, taken, handed, strict=True):
             one.answer = self._answer(one.turn, came.outcome, tasks)

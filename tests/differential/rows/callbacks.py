@@ -48,6 +48,21 @@ ROWS = [
         data=validated,
         two="",
     ),
+    # Tasks have three minibatches: what falls due within one would be evaluated at its end.
+    ours(
+        "early_stopping_steps",
+        "EarlyStopping(patience=2, min_delta=1.0)",
+        spec={"evaluation_steps": 3, **LONG},
+        data=validated,
+        two="",
+    ),
+    ours(
+        "early_stopping_steps_in_tasks",
+        "EarlyStopping(patience=2, min_delta=1.0)",
+        spec={"evaluation_steps": 4, "num_minibatches_per_task": 1, **LONG},
+        data=validated,
+        two="",
+    ),
     ours(
         "early_stopping_unknown",
         "EarlyStopping('no such metric', patience=1)",

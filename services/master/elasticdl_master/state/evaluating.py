@@ -34,9 +34,24 @@ class Evaluating(MachineCore):
         unknown = version > self.version and not self.work.held and not self.work.round.complete
         return unknown and self._awaits_verdict(version)
 
+    @property
+    def _updates_in_hand(self) -> int:
+        """How many updates the training tasks that workers hold can make from now on, at most."""
+        spec, size = self.spec, self.spec.minibatch_size * max(1, self.spec.get_model_steps)
+        tasks = [task for worker in self.workers.living for task in worker.leases.values()]
+        pushes = sum(-(-task.records // size) for task in tasks if task.type is TaskType.TRAINING)
+        return pushes if spec.use_async else -(-pushes // max(1, spec.grads_to_wait))
+
+    def _too_early(self, task: TaskId) -> bool:
+        """Whether a training task must wait: what workers hold already makes the next evaluation due."""
+        if task.type is not TaskType.TRAINING or self.early_stopping is None:
+            return False
+        return self._awaits_verdict(self.version + self._updates_in_hand)
+
     def _hold_training(self) -> None:
         """Keeps training tasks out of the queue until a result that may end training is in."""
-        held = self._awaits_verdict(self.version) and not self.work.round.complete
+        coming = self._updates_in_hand if self.work.held else 0
+        held = self._awaits_verdict(self.version + coming) and not self.work.round.complete
         if held == self.work.held:
             return
         self.work.held = held

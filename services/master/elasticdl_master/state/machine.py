@@ -122,11 +122,17 @@ class JobMachine(TakingOver):
         self._saw_version(event.model_version, now)
 
     def _on_leased(self, event: ev.TasksLeased, now: float) -> None:
-        self.workers.leased(list(event.leases))
+        early = False
         for lease in event.leases:
+            if self._too_early(lease.task):
+                early = self.work.held = True
+                continue
+            self.workers.leased([lease])
             worker = self.workers.by_owner(lease.owner)
             if worker is not None and len(worker.leases) == 1:
                 worker.last_progress = now
+        if early:
+            self._keep_back()
 
     def _on_worker_failed(self, event: ev.WorkerFailed, now: float) -> None:
         worker = self.workers.by_owner(event.owner)
