@@ -128,6 +128,12 @@ ROWS = [
         data=alike,
         refused="outside [0, 9)",
     ),
+    row(
+        "embedding_in_graph_out_of_range",
+        ids("h = layers.Embedding(9, 3, embeddings_initializer='ones')(h)", FLAT),
+        data=alike,
+        refused="outside [0, 9)",
+    ),
     optimized(
         "ftrl_regularised", "Ftrl(0.05, l1_regularization_strength=0.001, l2_regularization_strength=0.01, beta=0.1)"
     ),
