@@ -32,7 +32,7 @@ class SlowQueue(MemoryQueue):
         return taken
 
 
-def working_world() -> World:
+def working_world(**changes: object) -> World:
     spec = {
         "model_def": "m.f",
         "model_zoo": "/zoo",
@@ -41,6 +41,7 @@ def working_world() -> World:
         "num_minibatches_per_task": 1,
         "min_workers": 2,
         "max_workers": 2,
+        **changes,
     }
     world = World(1, JobSpec.from_mapping(spec), [Shard("a", 0, 50)])
     world.start_master()
@@ -154,3 +155,24 @@ async def test_a_report_broken_off_half_way_is_made_good_by_its_replay(world: Wo
     assert world.machine.work.round.tasks_done == before + 1
     await desk.report(one.task.id, one.lease.token, owner, records=1)
     assert world.machine.work.round.tasks_done == before + 1
+
+
+async def test_a_queue_made_anew_after_one_report_keeps_those_that_came_with_it() -> None:
+    world = working_world(max_steps=2)
+    assert world.desk is not None
+    first, second = owners(world)
+    held = [(owner, lease(world.desk, owner)) for owner in (first, second)]
+    desk, queue = slow_desk(world)
+    calls = [asyncio.create_task(desk.lease(first, 1))]
+    await arrive(desk)
+    calls += [
+        asyncio.create_task(desk.report(one.task.id, one.lease.token, owner, records=1, model_version=2))
+        for owner, one in held
+    ]
+    await arrive(desk)
+    queue.gate.set()
+    await asyncio.gather(*calls)
+    assert queue.moves == [1, 2]
+    assert world.machine.work.stopped
+    assert {one.task.id for _, one in held} <= set(world.store.done)
+    assert not {one.task.id for _, one in held} & set(world.store.doing)
