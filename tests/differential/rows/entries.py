@@ -295,7 +295,13 @@ ROWS = [
         two="",
     ),
     # Precision
-    row("mixed_bfloat16", "keras.config.set_dtype_policy('mixed_bfloat16')", family="precision", tolerance=1e-2),
+    row(
+        "mixed_bfloat16",
+        "keras.config.set_dtype_policy('mixed_bfloat16')",
+        net("h = layers.Dense(4)(h)", last='layers.Dense(1, dtype="float32")(h)'),
+        family="precision",
+        tolerance=1e-2,
+    ),
     row(
         "layer_dtype",
         net('h = layers.Dense(4, dtype="mixed_bfloat16")(h)', last='layers.Dense(1, dtype="float32")(h)'),

@@ -19,7 +19,8 @@ def chain(name: str, *calls: str, before: str = "", family: str = "layers", **mo
 
 
 def noisy(name: str, *calls: str, before: str = "", family: str = "random", **more: object) -> Row:
-    """A row whose model draws random numbers, so that runs agree only in what they learn."""
+    """A row whose model draws random numbers, so that runs agree only in what they learn, given time."""
+    more = {"spec": {"num_epochs": 8}, **more}
     return chain(name, *calls, before=before, family=family, one="close", two="close", data=validated, **more)
 
 
