@@ -225,10 +225,10 @@ class _LocalRun:
             self._module, pipeline.features_spec, BuildOptions(None, spec.seed, spec.type is JobType.TRAINING)
         )
         programs = Programs(model, aligned_loss(self._module), pipeline.labels_spec, eager=spec.eager)
-        if spec.type is JobType.TRAINING:
-            check_exportable(model, export_formats(spec, self._callbacks))
         labels_spec, guard = pipeline.labels_spec, self._module.guard
         trainer = LocalTrainer(model, programs, optimizer, self._callbacks, labels_spec, guard, eager=spec.eager)
+        if spec.type is JobType.TRAINING:
+            check_exportable(model, export_formats(spec, self._callbacks))
         if spec.checkpoint_dir_for_init:
             from elasticdl_worker.trainers.tensorflow.checkpoint_export import restore_local
 

@@ -24,7 +24,7 @@ from typing import Any
 from elasticdl_core.errors import DataError, FencedError, UnauthenticatedError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.fixes import fix_of
-from elasticdl_worker.zoo_path import make_importable, refuse_hidden
+from elasticdl_worker.zoo_path import make_importable, place_of, refuse_hidden
 
 _IN_GRAPH = re.compile(r"\n([^\n]+)\n\t \[\[\{\{node ([^}]+)\}\}")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -297,13 +297,11 @@ def _bind(function: Callable[..., Any], params: dict[str, Any], flag: str) -> Ca
     except (TypeError, ValueError):
         return functools.partial(function, **params)
     name = getattr(function, "__name__", str(function))
-    code = getattr(function, "__code__", None)
-    where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
     try:
         signature.bind(**params)
     except TypeError as error:
         raise UserCodeError(
-            f"{name}{signature}{where} cannot be called with {params or 'no arguments'}: {error}",
+            f"{name}{signature}{place_of(function)} cannot be called with {params or 'no arguments'}: {error}",
             fix=f"give every argument of {name} a default, or set it with --{flag}",
         ) from None
     return functools.partial(function, **params)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 from elasticdl_core.errors import UserCodeError
 
@@ -51,6 +52,17 @@ def make_importable(zoo: Path) -> None:
     _present.before = frozenset(sys.modules)
     sys.path.extend(_present.folders)
     importlib.invalidate_caches()
+
+
+def place_of(function: Any) -> str:
+    """Where a function stands, in brackets, the file as the zoo names it; empty if nobody knows."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ""
+    file = Path(code.co_filename)
+    if _present.zoo is not None and file.is_relative_to(_present.zoo):
+        file = file.relative_to(_present.zoo)
+    return f" ({file}:{code.co_firstlineno})"
 
 
 def _forget(zoo: Path) -> None:

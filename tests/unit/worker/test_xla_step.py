@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from structlog.testing import capture_logs
 
-from elasticdl_core.errors import UserCodeError
+from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.trainers.tensorflow.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.model import BuildOptions, PreparedModel, build_model
 from elasticdl_worker.trainers.tensorflow.optimizers import Clipping
@@ -240,7 +240,7 @@ def test_auto_tries_xla_only_where_it_drops_no_check(threshold: int | None) -> N
     if threshold is None:
         assert choice.settled is StepKind.PLAIN
         assert "drop a check" in logs[-1]["reason"]
-        with pytest.raises(tf.errors.InvalidArgumentError):
+        with pytest.raises(DataError, match="the id 5000 is outside"):
             step(programs, tf.constant([[0, 1, 2, 5000]] * BATCH), labels_for(BATCH))
     else:
         assert logs[-1]["event"].startswith("compiled step: plain ")

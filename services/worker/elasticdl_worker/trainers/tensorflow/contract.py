@@ -10,6 +10,7 @@ from typing import Any
 from elasticdl_core.contract import Subject, Verdict, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
+from elasticdl_worker.zoo_path import place_of
 
 _KERAS = ("keras.", "tf_keras.", "tensorflow.", "elasticdl.")
 _HALF = "float16"
@@ -132,7 +133,7 @@ def check_model(model: Any, *, training: bool) -> None:
         for name in vars(one):
             row = None if name.startswith("_") else find(Subject.MODEL, name)
             if row is not None and row.verdict is Verdict.REFUSED and hasattr(keras.Model, name):
-                raise refusal(Subject.MODEL, name, f"{one.__name__}.{name}{_place(one, name)}")
+                raise refusal(Subject.MODEL, name, f"{one.__name__}.{name}{place_of(getattr(one, name, None))}")
     if getattr(model, "compiled", False) or getattr(model, "_is_compiled", False):
         raise refusal(Subject.MODEL, "compile", f"compile() was called on the model {model.name}, which")
     if model.metrics:
@@ -140,11 +141,6 @@ def check_model(model: Any, *, training: bool) -> None:
         raise refusal(Subject.LAYER, "metric_of_a_layer", f"the metric {names} inside the model {model.name}")
     if training:
         _check_policies(model)
-
-
-def _place(kind: type, name: str) -> str:
-    code = getattr(getattr(kind, name, None), "__code__", None)
-    return f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
 
 
 def _check_policies(model: Any) -> None:

@@ -110,7 +110,6 @@ class TensorFlowEngine:
         )
         if spec.type is JobType.TRAINING:
             module.need("loss")
-            check_exportable(self._model, export_formats(spec, self._callbacks))
         clipping = translated.clipping if translated else None
         limit = max_steps_of(spec, self._callbacks)
         stop_at = self._session.start_version + limit if limit else 0
@@ -131,6 +130,8 @@ class TensorFlowEngine:
             self._evaluation_metrics()  # refuses now what would end the first evaluation
         specs = self._model.dense_specs(optimizer)
         tables = self._model.table_specs(optimizer)
+        if spec.type is JobType.TRAINING:
+            check_exportable(self._model, export_formats(spec, self._callbacks))
         if translated is not None:
             check_groups(translated, tables, spec.get_model_steps)
         optimizer_spec = translated.spec if translated else OptimizerSpec("sgd", {"learning_rate": 0.0})
