@@ -16,7 +16,10 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     """What rows run on; TensorFlow gets the threads that workers ask for, so that asking changes nothing."""
     from elasticdl_worker.trainers.tensorflow import framework
 
-    framework.configure(max(1, len(os.sched_getaffinity(0)) // 2))
+    try:
+        framework.configure(max(1, len(os.sched_getaffinity(0)) // 2))
+    except RuntimeError as error:
+        pytest.fail(f"{error}: run tests/differential in a process of its own, as ./dev test does")
     folder = Path(tempfile.mkdtemp(prefix="edl-d-", dir="/tmp"))
     server = RedisServer()
     server.start()
