@@ -95,6 +95,7 @@ def make_status(done: int, total: int, **changes: Any) -> dict[str, Any]:
         "loss": 0.25,
         "last_loss": 0.5,
         "learning_rate": 0.01,
+        "training_metrics": {"accuracy": 0.875},
         "model_version": 7,
         "workers": [
             {"index": 0, "incarnation": 1, "state": "RUNNING", "phase": "training", "records": done},

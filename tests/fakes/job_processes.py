@@ -247,6 +247,7 @@ class FakeWorker:
                 losses=[master_pb2.LossPoint(model_version=v, loss=x) for v, x in losses],
                 phase="training" if self.held else "waiting",
                 step_p95_s=0.01,
+                training_metrics=self.world.training_metrics,
             )
             with contextlib.suppress(UnavailableError):
                 answer = await self.master.call("Heartbeat", request, deadline_s=2.0)
@@ -309,6 +310,7 @@ class JobProcesses:
         self.metrics: Callable[[int], dict[str, float]] = lambda number: {"accuracy": 0.5}
         self.tallied: Callable[[TaskId, int], int] = lambda task, records: records
         self.account_of: Callable[[TaskId], master_pb2.Account | None] = lambda task: None
+        self.training_metrics: dict[str, float] = {}
         self.evaluated_records: Callable[[TaskId], int] = lambda task: task.records
         self.evaluated: list[tuple[str, int]] = []
         self.exports: list[dict[str, Any]] = []

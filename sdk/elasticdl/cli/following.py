@@ -17,11 +17,13 @@ from elasticdl.cli.output import (
     EXIT_INTERRUPTED,
     EXIT_OK,
     duration,
+    metric_words,
     print_json,
     size,
     skipped_words,
     stderr,
     table,
+    training_words,
 )
 from elasticdl.client.views import Artifact, Event, Job, Update
 from elasticdl_core.job import JobState, JobType
@@ -220,8 +222,10 @@ def _sums(job: Job) -> str:
         words.append(f"{job.status.model_version:,} updates")
     if job.status.loss is not None:
         words.append(f"loss {job.status.loss:.4g}")
-    metrics = ", ".join(f"{name} {value:.4g}" for name, value in job.status.metrics.items())
-    return ", ".join(words) + (f"; evaluation: {metrics}" if metrics else "")
+    parts = [", ".join(words), training_words(job.status.training_metrics)]
+    if job.status.metrics:
+        parts.append(f"evaluation: {', '.join(metric_words(job.status.metrics))}")
+    return "; ".join(part for part in parts if part)
 
 
 def _failed(job: Job) -> None:

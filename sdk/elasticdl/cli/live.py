@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.cli.output import count, duration, loss_words, skipped_words
+from elasticdl.cli.output import count, duration, loss_words, metric_words, skipped_words, training_words
 from elasticdl.client.views import Event, Job
 from elasticdl_core.job import JobState
 
@@ -46,8 +46,10 @@ def render(job: Job, events: Sequence[Event], now: datetime) -> RenderableType:
     parts: list[Any] = [_headline(job, now), _bar(job)]
     if _speed(job):
         parts.append(_numbers(job))
+    if job.status.training_metrics:
+        parts.append(_labelled("training", "   ".join(metric_words(job.status.training_metrics))))
     if job.status.metrics:
-        parts.append(_labelled("evaluated", "   ".join(_metrics(job.status.metrics.items()))))
+        parts.append(_labelled("evaluated", "   ".join(metric_words(job.status.metrics))))
     elif job.status.evaluation:
         parts.append(_labelled("evaluated", job.status.evaluation, "bold yellow"))
     if not job.state.terminal and (job.status.workers or job.target_workers):
@@ -117,10 +119,6 @@ def _speed(job: Job) -> list[str]:
     return words
 
 
-def _metrics(metrics: Iterable[tuple[str, float]]) -> list[str]:
-    return [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in metrics]
-
-
 def _workers(job: Job) -> str:
     named = [
         f"{worker.get('index')}:{worker.get('phase') or str(worker.get('state', '?')).lower()}"
@@ -158,8 +156,10 @@ def plain_line(job: Job) -> str:
         if not job.state.terminal:
             words.append(f"workers {len(job.status.workers)}/{job.target_workers}")
             words.append(f"ps {len(job.status.ps)}")
+        if job.status.training_metrics:
+            words.append(training_words(job.status.training_metrics))
         if job.status.metrics:
-            words.append(f"evaluation: {', '.join(_metrics(job.status.metrics.items()))}")
+            words.append(f"evaluation: {', '.join(metric_words(job.status.metrics))}")
         elif job.status.evaluation:
             words.append(f"evaluation: {job.status.evaluation}")
         words.extend(skipped_words(entry) for entry in job.status.skipped)

@@ -22,10 +22,12 @@ from elasticdl.cli.output import (
     count,
     duration,
     loss_words,
+    metric_words,
     print_bold,
     print_json,
     show_error,
     skipped_words,
+    training_words,
 )
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.job import JobSpec
@@ -208,6 +210,8 @@ def progress_words(report: Mapping[str, Any]) -> str:
     if report.get("loss") is not None:
         last, learning_rate = (from_json(report.get(name)) for name in ("last_loss", "learning_rate"))
         words += loss_words(from_json(report["loss"]), last, learning_rate)
+    if report.get("training_metrics"):
+        words.append(training_words(report["training_metrics"]))
     if rate and total > done:
         words.append(f"eta {duration((total - done) / rate)}")
     return "  ".join(words)
@@ -215,7 +219,7 @@ def progress_words(report: Mapping[str, Any]) -> str:
 
 def evaluation_words(report: Mapping[str, Any]) -> str:
     """An evaluation in one line."""
-    values = "  ".join(f"{name} {value:.4g}" for name, value in from_json(report.get("metrics", {})).items())
+    values = "  ".join(metric_words(report.get("metrics", {})))
     at = f"epoch {report.get('epoch', 0) + 1}, step {report.get('step', 0):,}"
     return f"evaluation after {at}: {values or 'no records'}"
 
@@ -238,8 +242,10 @@ def _conclude(last: Mapping[str, Any], code: int, as_json: bool) -> int:
 
 
 def _print_done(last: Mapping[str, Any]) -> None:
-    metrics = "".join(f", {name} {value:.4g}" for name, value in from_json(last.get("metrics", {})).items())
-    print(f"done: {last.get('records', 0):,} records, {last.get('steps', 0):,} steps{metrics}")
+    words = [f"{last.get('records', 0):,} records", f"{last.get('steps', 0):,} steps"]
+    words += metric_words(last.get("metrics", {}))
+    training = training_words(last.get("training_metrics", {}))
+    print(f"done: {', '.join(words)}" + (f"; {training}" if training else ""))
     for skip in last.get("skipped", []):
         print_bold(skipped_words(skip))
     for artifact in last.get("artifacts", []):

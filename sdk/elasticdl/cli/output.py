@@ -15,7 +15,7 @@ from elasticdl_core.errors import (
     UnavailableError,
     UserCodeError,
 )
-from elasticdl_core.json_numbers import to_json
+from elasticdl_core.json_numbers import from_json, to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -160,3 +160,14 @@ def loss_words(mean: float, last: float | None, learning_rate: float | None) -> 
     """The mean loss of the last minibatches, the latest one, and the learning rate."""
     words = [f"loss {mean:.4g}" + (f" (last {last:.4g})" if last is not None else "")]
     return [*words, f"lr {learning_rate:.4g}"] if learning_rate is not None else words
+
+
+def metric_words(metrics: Mapping[str, Any]) -> list[str]:
+    """Metrics by name, each as ``name value``; numbers that are not finite may be given as JSON spells them."""
+    shown = from_json(metrics)
+    return [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in shown.items()]
+
+
+def training_words(metrics: Mapping[str, Any]) -> str:
+    """The metrics of a training minibatch, told apart from those of an evaluation; nothing where there are none."""
+    return f"training: {', '.join(metric_words(metrics))}" if metrics else ""

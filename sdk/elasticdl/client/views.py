@@ -51,6 +51,7 @@ class JobStatus:
         loss: mean training loss of the last 100 minibatches of each worker, if any.
         last_loss: training loss of the latest minibatch.
         learning_rate: that it was trained with.
+        training_metrics: values of ``eval_metrics_fn`` on a recent training minibatch.
         model_version: updates applied so far.
         workers: one mapping a worker: index, incarnation, state, phase, records, samples_per_second.
         ps: one mapping a parameter server: index, state, rows, bytes, version.
@@ -68,6 +69,7 @@ class JobStatus:
     loss: float | None = None
     last_loss: float | None = None
     learning_rate: float | None = None
+    training_metrics: Mapping[str, float] = field(default_factory=dict)
     model_version: int = 0
     workers: Sequence[Mapping[str, Any]] = ()
     ps: Sequence[Mapping[str, Any]] = ()
@@ -90,6 +92,7 @@ class JobStatus:
             loss=_number(data.get("loss")),
             last_loss=_number(data.get("last_loss")),
             learning_rate=_number(data.get("learning_rate")),
+            training_metrics=from_json(data.get("training_metrics") or {}),
             model_version=int(data.get("model_version") or 0),
             workers=tuple(data.get("workers") or ()),
             ps=tuple(data.get("ps") or ()),

@@ -129,6 +129,7 @@ class MasterServicer:
             request.loss if request.HasField("loss") else None,
             request.last_loss if request.HasField("last_loss") else None,
             request.learning_rate if request.HasField("learning_rate") else None,
+            dict(request.training_metrics),
         )
         directive, lost = await self._desk.heartbeat(beat, caller.owner)
         return pb.HeartbeatResponse(

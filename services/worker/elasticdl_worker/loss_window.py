@@ -1,10 +1,11 @@
-"""The training loss as it is shown: the mean of the last minibatches, the latest one, and the learning rate."""
+"""Training as it is shown: the mean loss of the last minibatches, the latest one, the learning rate, and metrics."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 WINDOW = 100
 """Minibatches of which the mean is shown."""
@@ -12,17 +13,19 @@ WINDOW = 100
 
 @dataclass(frozen=True)
 class Shown:
-    """What is shown of the loss.
+    """What is shown of training.
 
     Attributes:
         mean: of the last 100 minibatches; those that are no numbers are left out, unless there are no others.
         last: of the latest minibatch.
         learning_rate: that it was trained with; None where nobody knows one.
+        metrics: values of the module's metrics on a recent minibatch, by name.
     """
 
     mean: float
     last: float
     learning_rate: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class LossWindow:
@@ -39,16 +42,27 @@ class LossWindow:
         self._version = 0
         self._points: list[tuple[int, float]] = []
         self._learning_rate: float | None = None
+        self._metrics: Mapping[str, float] = {}
         self._first = True
 
-    def take(self, version: int, loss: float, learning_rate: float | None) -> None:
-        """Notes the loss of a minibatch, the model version that it was computed at, and its learning rate."""
+    def take(self, version: int, loss: float, learning_rate: float | None) -> bool:
+        """Notes the loss of a minibatch, the model version that it was computed at, and its learning rate.
+
+        Returns:
+            Whether this minibatch ends a point of the history: metrics are computed where the loss is reported.
+        """
         self._recent.append(loss)
         self._open.append(loss)
         self._version, self._learning_rate = version, learning_rate
-        if self._first or len(self._open) >= self._every:
+        ends = self._first or len(self._open) >= self._every
+        if ends:
             self.close()
         self._first = False
+        return ends
+
+    def take_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Notes the metrics of a minibatch."""
+        self._metrics = dict(metrics)
 
     def close(self) -> None:
         """Makes a point of the minibatches since the last one, however few they are."""
@@ -70,7 +84,7 @@ class LossWindow:
         """The present state; None before the first minibatch."""
         if not self._recent:
             return None
-        return Shown(_mean(self._recent), self._recent[-1], self._learning_rate)
+        return Shown(_mean(self._recent), self._recent[-1], self._learning_rate, self._metrics)
 
 
 def _mean(losses: list[float] | deque[float]) -> float:

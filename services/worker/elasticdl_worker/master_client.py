@@ -164,6 +164,7 @@ class MasterClient:
             loss=None if state.shown is None else state.shown.mean,
             last_loss=None if state.shown is None else state.shown.last,
             learning_rate=None if state.shown is None else state.shown.learning_rate,
+            training_metrics={} if state.shown is None else state.shown.metrics,
         )
         response = await self._rpc.call("Heartbeat", request, deadline_s=_DEADLINE_S)
         servers = response.parameter_servers

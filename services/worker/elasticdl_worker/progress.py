@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from elasticdl_worker.loss_window import LossWindow, Shown
@@ -24,7 +25,7 @@ class Snapshot:
         samples_per_second: over the last ten seconds.
         model_version: the highest seen.
         losses: (model version, mean loss since the point before) since the last snapshot.
-        shown: the loss to show; None before the first minibatch.
+        shown: the loss, rate and metrics to show; None before the first minibatch.
         phase: what the worker is doing.
         step_p95_s: 95th percentile of the duration of a step.
     """
@@ -95,10 +96,15 @@ class Progress:
         with self._lock:
             self._losses = LossWindow(minibatches)
 
-    def loss(self, version: int, loss: float, learning_rate: float | None = None) -> None:
-        """Notes the loss of a minibatch."""
+    def loss(self, version: int, loss: float, learning_rate: float | None = None) -> bool:
+        """Notes the loss of a minibatch; returns whether its metrics are to be computed too."""
         with self._lock:
-            self._losses.take(version, loss, learning_rate)
+            return self._losses.take(version, loss, learning_rate)
+
+    def metrics(self, metrics: Mapping[str, float]) -> None:
+        """Notes the metrics of a training minibatch."""
+        with self._lock:
+            self._losses.take_metrics(metrics)
 
     def unheard(self, snapshot: Snapshot) -> None:
         """Takes back what was taken out for a snapshot that did not arrive."""

@@ -77,12 +77,14 @@ async def test_an_evaluation_job_publishes_one_evaluation(make_job: MakeJob) -> 
 async def test_metrics_that_are_no_numbers_are_published_and_end_nothing(make_job: MakeJob) -> None:
     job = await make_job(validation_data="yes")
     job.processes.metrics = lambda number: {"auc": math.nan, "mse": math.inf, "least": -math.inf}
+    job.processes.training_metrics = {"auc": math.nan, "accuracy": 0.5}
     job.start_master()
     assert await job.finish() == 0
     assert job.api.state is JobState.SUCCEEDED
     published = [{name: e["metrics"][name] for name in ("auc", "mse", "least")} for e in job.api.evaluations]
     assert published == [{"auc": "NaN", "mse": "Infinity", "least": "-Infinity"}] * 2
     assert job.api.status["metrics"]["auc"] == "NaN"
+    assert job.api.status["training_metrics"] == {"auc": "NaN", "accuracy": 0.5}
 
 
 async def test_an_evaluation_over_no_records_says_so(make_job: MakeJob) -> None:

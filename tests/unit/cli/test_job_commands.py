@@ -141,10 +141,13 @@ def test_a_job_that_succeeds_is_followed_to_its_result(api: FakeApi, cli: Cli, z
     assert (
         "digits-1  RUNNING  300/600 records 50%  epoch 1/2  1,234 samples/s  loss 0.25 (last 0.5)  "
         "lr 0.01  version 7  eta 0:00:12  "
-        "workers 1/2  ps 1  evaluation: accuracy 0.9\n" in outcome.out
+        "workers 1/2  ps 1  training: accuracy 0.875  evaluation: accuracy 0.9\n" in outcome.out
     )
     assert "job digits-1 succeeded in 0:01:10" in outcome.out
-    assert "trained on 600 records, 7 updates, loss 0.25; evaluation: accuracy 0.9" in outcome.out
+    assert (
+        "trained on 600 records, 7 updates, loss 0.25; training: accuracy 0.875; evaluation: accuracy 0.9"
+        in outcome.out
+    )
     assert "model.keras" in outcome.out and "2.0 KiB" in outcome.out
 
 

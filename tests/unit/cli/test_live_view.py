@@ -50,6 +50,7 @@ def test_a_running_job_shows_everything_that_matters() -> None:
         "digits-x7k2p9  RUNNING  0:01:10",
         "━" * 24 + "╸" + " " * 25 + "300/600 records 50%  epoch 1/2",
         "1,234 samples/s   loss 0.25 (last 0.5)   lr 0.01   version 7   eta 0:00:12",
+        "training  accuracy 0.875",
         "evaluated accuracy 0.9",
         "workers   2/3   0:training 1:starting",
         "ps        1   0:running",
@@ -76,7 +77,7 @@ def test_a_line_says_the_same() -> None:
     shown = job(state="RUNNING", target_workers=1, status=make_status(6, 12, loss=None, eta_seconds=None))
     assert plain_line(shown) == (
         "digits-x7k2p9  RUNNING  6/12 records 50%  epoch 1/2  1,234 samples/s  version 7  workers 1/1  ps 1  "
-        "evaluation: accuracy 0.9"
+        "training: accuracy 0.875  evaluation: accuracy 0.9"
     )
     assert plain_line(job()) == "digits-x7k2p9  QUEUED  (waiting for a slot)"
 
@@ -85,9 +86,9 @@ def test_a_job_that_has_ended_shows_no_speed_and_no_processes() -> None:
     shown = job(state="SUCCEEDED", reason="done", status=make_status(12, 12))
     assert plain_line(shown) == (
         "digits-x7k2p9  SUCCEEDED  (done)  12/12 records 100%  epoch 1/2  loss 0.25 (last 0.5)  version 7  "
-        "evaluation: accuracy 0.9"
+        "training: accuracy 0.875  evaluation: accuracy 0.9"
     )
-    assert [line.split()[0] for line in drawn(shown)] == ["digits-x7k2p9", "━" * 50, "loss", "evaluated"]
+    assert [line.split()[0] for line in drawn(shown)] == ["digits-x7k2p9", "━" * 50, "loss", "training", "evaluated"]
 
 
 def test_lines_come_with_changes_of_state_and_then_now_and_then() -> None:

@@ -47,7 +47,7 @@ def test_lines_are_few_and_the_last_progress_is_not_lost() -> None:
     times = iter([0.0, 1.0, 6.0, 7.0])
     evaluation = {"event": "evaluation", "epoch": 0, "step": 9, "metrics": {"accuracy": 0.75}}
     incoming = [
-        progress(10, last_loss=0.25, learning_rate=0.01),
+        progress(10, last_loss=0.25, learning_rate=0.01, training_metrics={"auc": "NaN", "accuracy": 0.5}),
         progress(20),
         progress(60),
         evaluation,
@@ -56,7 +56,8 @@ def test_lines_are_few_and_the_last_progress_is_not_lost() -> None:
     ]
     assert show(incoming, LineLocalView(stream, clock=lambda: next(times))) == {"event": "done"}
     assert stream.getvalue().splitlines() == [
-        "10/100 records 10%  epoch 1  10 samples/s  loss 0.5 (last 0.25)  lr 0.01  eta 0:00:09",
+        "10/100 records 10%  epoch 1  10 samples/s  loss 0.5 (last 0.25)  lr 0.01  "
+        "training: auc nan, accuracy 0.5  eta 0:00:09",
         "60/100 records 60%  epoch 1  10 samples/s  loss 0.5  eta 0:00:04",
         "evaluation after epoch 1, step 9: accuracy 0.75",
         "100/100 records 100%  epoch 1  10 samples/s  loss 0.5",
@@ -82,11 +83,15 @@ def test_a_run_that_ends_well_says_where_its_results_are(worker, tmp_path: Path,
         "out = sys.argv[sys.argv.index('--output') + 1]\n"
         "note = [spec['model_def'], os.environ['A'], os.environ['TF_USE_LEGACY_KERAS']]\n"
         "print(json.dumps({'event': 'done', 'records': 9, 'steps': 3, 'metrics': {'accuracy': 0.5},"
+        " 'training_metrics': {'accuracy': 'Infinity'},"
         " 'artifacts': [{'name': ','.join(note), 'path': out + '/' + ','.join(note)}]}))\n"
     )
     assert run_local({**SPEC, "envs": {"A": "b"}, "keras": "legacy"}) == 0
     captured = capfd.readouterr()
-    assert captured.out == f"done: 9 records, 3 steps, accuracy 0.5\n  {tmp_path}/output/m.f,b,1\n"
+    assert (
+        captured.out
+        == f"done: 9 records, 3 steps, accuracy 0.5; training: accuracy inf\n  {tmp_path}/output/m.f,b,1\n"
+    )
     assert "a user prints" in captured.err
 
 

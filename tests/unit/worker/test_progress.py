@@ -77,3 +77,17 @@ def test_a_loss_that_is_no_number_is_shown_but_does_not_spoil_the_mean() -> None
     assert shown is not None
     assert shown.mean == 2.0
     assert math.isnan(shown.last)
+
+
+def test_metrics_are_due_with_each_reported_loss_and_stay_until_there_are_others() -> None:
+    progress = Progress()
+    progress.report_losses_every(3)
+    due = [progress.loss(version, 1.0) for version in range(7)]
+    assert due == [True, False, False, True, False, False, True]
+    progress.metrics({"accuracy": 0.5})
+    for _ in range(2):
+        shown = progress.snapshot().shown
+        assert shown is not None and shown.metrics == {"accuracy": 0.5}
+    progress.metrics({"accuracy": math.nan})
+    shown = progress.snapshot().shown
+    assert shown is not None and math.isnan(shown.metrics["accuracy"])

@@ -65,6 +65,7 @@ class MachineCore:
         self.loss: float | None = None
         self.last_loss: float | None = None
         self.learning_rate: float | None = None
+        self.training_metrics: dict[str, float] = {}
         self.description: dict[str, Any] = {}
         self.early_stopping: EarlyStopping | None = None
         self.exported = False

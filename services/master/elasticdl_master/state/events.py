@@ -69,6 +69,7 @@ class Heartbeat:
     loss: float | None = None
     last_loss: float | None = None
     learning_rate: float | None = None
+    training_metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,8 @@ class JobMachine(TakingOver):
             known = [one.loss for one in self.workers.living if one.loss is not None]
             self.loss = sum(known) / len(known) if known else event.loss
             self.last_loss, self.learning_rate = event.last_loss, event.learning_rate
+        if event.training_metrics:
+            self.training_metrics = dict(event.training_metrics)
         if event.losses:
             self._emit(do.PostLosses(tuple(event.losses)))
         self._saw_version(event.model_version, now)

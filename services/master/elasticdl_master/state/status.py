@@ -41,6 +41,7 @@ def status_of(machine: JobMachine, trouble: str = "") -> dict[str, Any]:
         "loss": machine.loss,
         "last_loss": machine.last_loss,
         "learning_rate": machine.learning_rate,
+        "training_metrics": machine.training_metrics,
         "model_version": machine.version,
         "workers": [_worker(worker) for worker in machine.workers.living],
         "ps": [

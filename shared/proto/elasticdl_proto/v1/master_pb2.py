@@ -24,15 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x65lasticdl_proto/v1/master.proto\x12\x0c\x65lasticdl.v1\"1\n\x05Shard\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\"\xb4\x01\n\x04Task\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\"\n\x05shard\x18\x03 \x01(\x0b\x32\x13.elasticdl.v1.Shard\x12\x15\n\rmodel_version\x18\x04 \x01(\x03\x12\x0f\n\x07payload\x18\x05 \x01(\t\x12\r\n\x05token\x18\x06 \x01(\t\x12\x0f\n\x07lease_s\x18\x07 \x01(\x01\x12&\n\x07reading\x18\x08 \x01(\x0b\x32\x15.elasticdl.v1.Reading\"D\n\x07Reading\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05names\x18\x03 \x03(\t\x12\x0e\n\x06ranges\x18\x04 \x03(\x03\"9\n\x10ParameterServers\x12\x11\n\taddresses\x18\x01 \x03(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"B\n\x0fRegisterRequest\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x13\n\x0bincarnation\x18\x02 \x01(\x05\x12\x0b\n\x03pid\x18\x03 \x01(\x03\"\xc1\x01\n\x10RegisterResponse\x12\x0c\n\x04spec\x18\x01 \x01(\t\x12\x11\n\tmodel_zoo\x18\x02 \x01(\t\x12\x0f\n\x07job_dir\x18\x03 \x01(\t\x12\x39\n\x11parameter_servers\x18\x04 \x01(\x0b\x32\x1e.elasticdl.v1.ParameterServers\x12\x13\n\x0bheartbeat_s\x18\x05 \x01(\x01\x12\x14\n\x0cmaster_epoch\x18\x06 \x01(\x03\x12\x15\n\rstart_version\x18\x07 \x01(\x03\"+\n\x14\x44\x65scribeModelRequest\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\"\x17\n\x15\x44\x65scribeModelResponse\"!\n\x0cLeaseRequest\x12\x11\n\tmax_tasks\x18\x01 \x01(\x05\"n\n\rLeaseResponse\x12!\n\x05tasks\x18\x01 \x03(\x0b\x32\x12.elasticdl.v1.Task\x12*\n\tdirective\x18\x02 \x01(\x0e\x32\x17.elasticdl.v1.Directive\x12\x0e\n\x06wait_s\x18\x03 \x01(\x01\"/\n\x0cTaskProgress\x12\r\n\x05token\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x03\"\xcc\x02\n\x10HeartbeatRequest\x12)\n\x05tasks\x18\x01 \x03(\x0b\x32\x1a.elasticdl.v1.TaskProgress\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\r\n\x05steps\x18\x03 \x01(\x03\x12\x1a\n\x12samples_per_second\x18\x04 \x01(\x01\x12\x15\n\rmodel_version\x18\x05 \x01(\x03\x12\'\n\x06losses\x18\x06 \x03(\x0b\x32\x17.elasticdl.v1.LossPoint\x12\r\n\x05phase\x18\x07 \x01(\t\x12\x12\n\nstep_p95_s\x18\x08 \x01(\x01\x12\x11\n\x04loss\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x16\n\tlast_loss\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x1a\n\rlearning_rate\x18\x0b \x01(\x01H\x02\x88\x01\x01\x42\x07\n\x05_lossB\x0c\n\n_last_lossB\x10\n\x0e_learning_rate\"0\n\tLossPoint\x12\x15\n\rmodel_version\x18\x01 \x01(\x03\x12\x0c\n\x04loss\x18\x02 \x01(\x01\"\x97\x01\n\x11HeartbeatResponse\x12*\n\tdirective\x18\x01 \x01(\x0e\x32\x17.elasticdl.v1.Directive\x12\x0c\n\x04lost\x18\x02 \x03(\t\x12\x39\n\x11parameter_servers\x18\x03 \x01(\x0b\x32\x1e.elasticdl.v1.ParameterServers\x12\r\n\x05token\x18\x04 \x01(\t\"8\n\x04Skip\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\x0f\n\x07\x65xample\x18\x03 \x01(\t\"L\n\x07\x41\x63\x63ount\x12\x0b\n\x03\x66\x65\x64\x18\x01 \x01(\x03\x12\x0f\n\x07\x61pplied\x18\x02 \x01(\x03\x12#\n\x07skipped\x18\x03 \x03(\x0b\x32\x12.elasticdl.v1.Skip\"\xb9\x01\n\rReportRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x0f\n\x07records\x18\x03 \x01(\x03\x12\x0e\n\x06result\x18\x04 \x01(\x0c\x12\x15\n\rmodel_version\x18\x05 \x01(\x03\x12\x11\n\tmax_tasks\x18\x06 \x01(\x05\x12&\n\x07\x61\x63\x63ount\x18\x07 \x01(\x0b\x32\x15.elasticdl.v1.Account\x12\x15\n\rtrace_trouble\x18\x08 \x01(\t\"U\n\x0eReportResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0e\n\x06replay\x18\x02 \x01(\x08\x12!\n\x05tasks\x18\x03 \x03(\x0b\x32\x12.elasticdl.v1.Task\"\x80\x01\n\rReturnRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x10\n\x08position\x18\x03 \x01(\x03\x12&\n\x07\x61\x63\x63ount\x18\x04 \x01(\x0b\x32\x15.elasticdl.v1.Account\x12\x15\n\rmodel_version\x18\x05 \x01(\x03\"\"\n\x0eReturnResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\"l\n\x0b\x46\x61ilRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x0b\n\x03\x66ix\x18\x05 \x01(\t\x12\x11\n\ttraceback\x18\x06 \x01(\t\"\x0e\n\x0c\x46\x61ilResponse\"h\n\x13ReportShardsRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12#\n\x06shards\x18\x03 \x03(\x0b\x32\x13.elasticdl.v1.Shard\x12\x0c\n\x04last\x18\x04 \x01(\x08\"(\n\x14ReportShardsResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08*\x7f\n\tDirective\x12\x19\n\x15\x44IRECTIVE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44IRECTIVE_CONTINUE\x10\x01\x12\x12\n\x0e\x44IRECTIVE_WAIT\x10\x02\x12\x13\n\x0f\x44IRECTIVE_DRAIN\x10\x03\x12\x16\n\x12\x44IRECTIVE_FINISHED\x10\x04\x32\xdd\x04\n\x06Master\x12I\n\x08Register\x12\x1d.elasticdl.v1.RegisterRequest\x1a\x1e.elasticdl.v1.RegisterResponse\x12X\n\rDescribeModel\x12\".elasticdl.v1.DescribeModelRequest\x1a#.elasticdl.v1.DescribeModelResponse\x12@\n\x05Lease\x12\x1a.elasticdl.v1.LeaseRequest\x1a\x1b.elasticdl.v1.LeaseResponse\x12L\n\tHeartbeat\x12\x1e.elasticdl.v1.HeartbeatRequest\x1a\x1f.elasticdl.v1.HeartbeatResponse\x12\x43\n\x06Report\x12\x1b.elasticdl.v1.ReportRequest\x1a\x1c.elasticdl.v1.ReportResponse\x12\x43\n\x06Return\x12\x1b.elasticdl.v1.ReturnRequest\x1a\x1c.elasticdl.v1.ReturnResponse\x12=\n\x04\x46\x61il\x12\x19.elasticdl.v1.FailRequest\x1a\x1a.elasticdl.v1.FailResponse\x12U\n\x0cReportShards\x12!.elasticdl.v1.ReportShardsRequest\x1a\".elasticdl.v1.ReportShardsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x65lasticdl_proto/v1/master.proto\x12\x0c\x65lasticdl.v1\"1\n\x05Shard\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\"\xb4\x01\n\x04Task\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\"\n\x05shard\x18\x03 \x01(\x0b\x32\x13.elasticdl.v1.Shard\x12\x15\n\rmodel_version\x18\x04 \x01(\x03\x12\x0f\n\x07payload\x18\x05 \x01(\t\x12\r\n\x05token\x18\x06 \x01(\t\x12\x0f\n\x07lease_s\x18\x07 \x01(\x01\x12&\n\x07reading\x18\x08 \x01(\x0b\x32\x15.elasticdl.v1.Reading\"D\n\x07Reading\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05names\x18\x03 \x03(\t\x12\x0e\n\x06ranges\x18\x04 \x03(\x03\"9\n\x10ParameterServers\x12\x11\n\taddresses\x18\x01 \x03(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"B\n\x0fRegisterRequest\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x13\n\x0bincarnation\x18\x02 \x01(\x05\x12\x0b\n\x03pid\x18\x03 \x01(\x03\"\xc1\x01\n\x10RegisterResponse\x12\x0c\n\x04spec\x18\x01 \x01(\t\x12\x11\n\tmodel_zoo\x18\x02 \x01(\t\x12\x0f\n\x07job_dir\x18\x03 \x01(\t\x12\x39\n\x11parameter_servers\x18\x04 \x01(\x0b\x32\x1e.elasticdl.v1.ParameterServers\x12\x13\n\x0bheartbeat_s\x18\x05 \x01(\x01\x12\x14\n\x0cmaster_epoch\x18\x06 \x01(\x03\x12\x15\n\rstart_version\x18\x07 \x01(\x03\"+\n\x14\x44\x65scribeModelRequest\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\"\x17\n\x15\x44\x65scribeModelResponse\"!\n\x0cLeaseRequest\x12\x11\n\tmax_tasks\x18\x01 \x01(\x05\"n\n\rLeaseResponse\x12!\n\x05tasks\x18\x01 \x03(\x0b\x32\x12.elasticdl.v1.Task\x12*\n\tdirective\x18\x02 \x01(\x0e\x32\x17.elasticdl.v1.Directive\x12\x0e\n\x06wait_s\x18\x03 \x01(\x01\"/\n\x0cTaskProgress\x12\r\n\x05token\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x03\"\xd3\x03\n\x10HeartbeatRequest\x12)\n\x05tasks\x18\x01 \x03(\x0b\x32\x1a.elasticdl.v1.TaskProgress\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\r\n\x05steps\x18\x03 \x01(\x03\x12\x1a\n\x12samples_per_second\x18\x04 \x01(\x01\x12\x15\n\rmodel_version\x18\x05 \x01(\x03\x12\'\n\x06losses\x18\x06 \x03(\x0b\x32\x17.elasticdl.v1.LossPoint\x12\r\n\x05phase\x18\x07 \x01(\t\x12\x12\n\nstep_p95_s\x18\x08 \x01(\x01\x12\x11\n\x04loss\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x16\n\tlast_loss\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x1a\n\rlearning_rate\x18\x0b \x01(\x01H\x02\x88\x01\x01\x12M\n\x10training_metrics\x18\x0c \x03(\x0b\x32\x33.elasticdl.v1.HeartbeatRequest.TrainingMetricsEntry\x1a\x36\n\x14TrainingMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x07\n\x05_lossB\x0c\n\n_last_lossB\x10\n\x0e_learning_rate\"0\n\tLossPoint\x12\x15\n\rmodel_version\x18\x01 \x01(\x03\x12\x0c\n\x04loss\x18\x02 \x01(\x01\"\x97\x01\n\x11HeartbeatResponse\x12*\n\tdirective\x18\x01 \x01(\x0e\x32\x17.elasticdl.v1.Directive\x12\x0c\n\x04lost\x18\x02 \x03(\t\x12\x39\n\x11parameter_servers\x18\x03 \x01(\x0b\x32\x1e.elasticdl.v1.ParameterServers\x12\r\n\x05token\x18\x04 \x01(\t\"8\n\x04Skip\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\x0f\n\x07\x65xample\x18\x03 \x01(\t\"L\n\x07\x41\x63\x63ount\x12\x0b\n\x03\x66\x65\x64\x18\x01 \x01(\x03\x12\x0f\n\x07\x61pplied\x18\x02 \x01(\x03\x12#\n\x07skipped\x18\x03 \x03(\x0b\x32\x12.elasticdl.v1.Skip\"\xb9\x01\n\rReportRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x0f\n\x07records\x18\x03 \x01(\x03\x12\x0e\n\x06result\x18\x04 \x01(\x0c\x12\x15\n\rmodel_version\x18\x05 \x01(\x03\x12\x11\n\tmax_tasks\x18\x06 \x01(\x05\x12&\n\x07\x61\x63\x63ount\x18\x07 \x01(\x0b\x32\x15.elasticdl.v1.Account\x12\x15\n\rtrace_trouble\x18\x08 \x01(\t\"U\n\x0eReportResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0e\n\x06replay\x18\x02 \x01(\x08\x12!\n\x05tasks\x18\x03 \x03(\x0b\x32\x12.elasticdl.v1.Task\"\x80\x01\n\rReturnRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x10\n\x08position\x18\x03 \x01(\x03\x12&\n\x07\x61\x63\x63ount\x18\x04 \x01(\x0b\x32\x15.elasticdl.v1.Account\x12\x15\n\rmodel_version\x18\x05 \x01(\x03\"\"\n\x0eReturnResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\"l\n\x0b\x46\x61ilRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x0b\n\x03\x66ix\x18\x05 \x01(\t\x12\x11\n\ttraceback\x18\x06 \x01(\t\"\x0e\n\x0c\x46\x61ilResponse\"h\n\x13ReportShardsRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12#\n\x06shards\x18\x03 \x03(\x0b\x32\x13.elasticdl.v1.Shard\x12\x0c\n\x04last\x18\x04 \x01(\x08\"(\n\x14ReportShardsResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08*\x7f\n\tDirective\x12\x19\n\x15\x44IRECTIVE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44IRECTIVE_CONTINUE\x10\x01\x12\x12\n\x0e\x44IRECTIVE_WAIT\x10\x02\x12\x13\n\x0f\x44IRECTIVE_DRAIN\x10\x03\x12\x16\n\x12\x44IRECTIVE_FINISHED\x10\x04\x32\xdd\x04\n\x06Master\x12I\n\x08Register\x12\x1d.elasticdl.v1.RegisterRequest\x1a\x1e.elasticdl.v1.RegisterResponse\x12X\n\rDescribeModel\x12\".elasticdl.v1.DescribeModelRequest\x1a#.elasticdl.v1.DescribeModelResponse\x12@\n\x05Lease\x12\x1a.elasticdl.v1.LeaseRequest\x1a\x1b.elasticdl.v1.LeaseResponse\x12L\n\tHeartbeat\x12\x1e.elasticdl.v1.HeartbeatRequest\x1a\x1f.elasticdl.v1.HeartbeatResponse\x12\x43\n\x06Report\x12\x1b.elasticdl.v1.ReportRequest\x1a\x1c.elasticdl.v1.ReportResponse\x12\x43\n\x06Return\x12\x1b.elasticdl.v1.ReturnRequest\x1a\x1c.elasticdl.v1.ReturnResponse\x12=\n\x04\x46\x61il\x12\x19.elasticdl.v1.FailRequest\x1a\x1a.elasticdl.v1.FailResponse\x12U\n\x0cReportShards\x12!.elasticdl.v1.ReportShardsRequest\x1a\".elasticdl.v1.ReportShardsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'elasticdl_proto.v1.master_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DIRECTIVE']._serialized_start=2333
-  _globals['_DIRECTIVE']._serialized_end=2460
+  _globals['_HEARTBEATREQUEST_TRAININGMETRICSENTRY']._loaded_options = None
+  _globals['_HEARTBEATREQUEST_TRAININGMETRICSENTRY']._serialized_options = b'8\001'
+  _globals['_DIRECTIVE']._serialized_start=2468
+  _globals['_DIRECTIVE']._serialized_end=2595
   _globals['_SHARD']._serialized_start=49
   _globals['_SHARD']._serialized_end=98
   _globals['_TASK']._serialized_start=101
@@ -56,31 +58,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TASKPROGRESS']._serialized_start=893
   _globals['_TASKPROGRESS']._serialized_end=940
   _globals['_HEARTBEATREQUEST']._serialized_start=943
-  _globals['_HEARTBEATREQUEST']._serialized_end=1275
-  _globals['_LOSSPOINT']._serialized_start=1277
-  _globals['_LOSSPOINT']._serialized_end=1325
-  _globals['_HEARTBEATRESPONSE']._serialized_start=1328
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1479
-  _globals['_SKIP']._serialized_start=1481
-  _globals['_SKIP']._serialized_end=1537
-  _globals['_ACCOUNT']._serialized_start=1539
-  _globals['_ACCOUNT']._serialized_end=1615
-  _globals['_REPORTREQUEST']._serialized_start=1618
-  _globals['_REPORTREQUEST']._serialized_end=1803
-  _globals['_REPORTRESPONSE']._serialized_start=1805
-  _globals['_REPORTRESPONSE']._serialized_end=1890
-  _globals['_RETURNREQUEST']._serialized_start=1893
-  _globals['_RETURNREQUEST']._serialized_end=2021
-  _globals['_RETURNRESPONSE']._serialized_start=2023
-  _globals['_RETURNRESPONSE']._serialized_end=2057
-  _globals['_FAILREQUEST']._serialized_start=2059
-  _globals['_FAILREQUEST']._serialized_end=2167
-  _globals['_FAILRESPONSE']._serialized_start=2169
-  _globals['_FAILRESPONSE']._serialized_end=2183
-  _globals['_REPORTSHARDSREQUEST']._serialized_start=2185
-  _globals['_REPORTSHARDSREQUEST']._serialized_end=2289
-  _globals['_REPORTSHARDSRESPONSE']._serialized_start=2291
-  _globals['_REPORTSHARDSRESPONSE']._serialized_end=2331
-  _globals['_MASTER']._serialized_start=2463
-  _globals['_MASTER']._serialized_end=3068
+  _globals['_HEARTBEATREQUEST']._serialized_end=1410
+  _globals['_HEARTBEATREQUEST_TRAININGMETRICSENTRY']._serialized_start=1315
+  _globals['_HEARTBEATREQUEST_TRAININGMETRICSENTRY']._serialized_end=1369
+  _globals['_LOSSPOINT']._serialized_start=1412
+  _globals['_LOSSPOINT']._serialized_end=1460
+  _globals['_HEARTBEATRESPONSE']._serialized_start=1463
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1614
+  _globals['_SKIP']._serialized_start=1616
+  _globals['_SKIP']._serialized_end=1672
+  _globals['_ACCOUNT']._serialized_start=1674
+  _globals['_ACCOUNT']._serialized_end=1750
+  _globals['_REPORTREQUEST']._serialized_start=1753
+  _globals['_REPORTREQUEST']._serialized_end=1938
+  _globals['_REPORTRESPONSE']._serialized_start=1940
+  _globals['_REPORTRESPONSE']._serialized_end=2025
+  _globals['_RETURNREQUEST']._serialized_start=2028
+  _globals['_RETURNREQUEST']._serialized_end=2156
+  _globals['_RETURNRESPONSE']._serialized_start=2158
+  _globals['_RETURNRESPONSE']._serialized_end=2192
+  _globals['_FAILREQUEST']._serialized_start=2194
+  _globals['_FAILREQUEST']._serialized_end=2302
+  _globals['_FAILRESPONSE']._serialized_start=2304
+  _globals['_FAILRESPONSE']._serialized_end=2318
+  _globals['_REPORTSHARDSREQUEST']._serialized_start=2320
+  _globals['_REPORTSHARDSREQUEST']._serialized_end=2424
+  _globals['_REPORTSHARDSRESPONSE']._serialized_start=2426
+  _globals['_REPORTSHARDSRESPONSE']._serialized_end=2466
+  _globals['_MASTER']._serialized_start=2598
+  _globals['_MASTER']._serialized_end=3203
 # @@protoc_insertion_point(module_scope)

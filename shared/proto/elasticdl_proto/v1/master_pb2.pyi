@@ -133,7 +133,14 @@ class TaskProgress(_message.Message):
     def __init__(self, token: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("tasks", "records", "steps", "samples_per_second", "model_version", "losses", "phase", "step_p95_s", "loss", "last_loss", "learning_rate")
+    __slots__ = ("tasks", "records", "steps", "samples_per_second", "model_version", "losses", "phase", "step_p95_s", "loss", "last_loss", "learning_rate", "training_metrics")
+    class TrainingMetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     TASKS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +152,7 @@ class HeartbeatRequest(_message.Message):
     LOSS_FIELD_NUMBER: _ClassVar[int]
     LAST_LOSS_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_METRICS_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[TaskProgress]
     records: int
     steps: int
@@ -156,7 +164,8 @@ class HeartbeatRequest(_message.Message):
     loss: float
     last_loss: float
     learning_rate: float
-    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskProgress, _Mapping]]] = ..., records: _Optional[int] = ..., steps: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., model_version: _Optional[int] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., phase: _Optional[str] = ..., step_p95_s: _Optional[float] = ..., loss: _Optional[float] = ..., last_loss: _Optional[float] = ..., learning_rate: _Optional[float] = ...) -> None: ...
+    training_metrics: _containers.ScalarMap[str, float]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskProgress, _Mapping]]] = ..., records: _Optional[int] = ..., steps: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., model_version: _Optional[int] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., phase: _Optional[str] = ..., step_p95_s: _Optional[float] = ..., loss: _Optional[float] = ..., last_loss: _Optional[float] = ..., learning_rate: _Optional[float] = ..., training_metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class LossPoint(_message.Message):
     __slots__ = ("model_version", "loss")
