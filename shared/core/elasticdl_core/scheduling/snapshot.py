@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from elasticdl_core.job import JobState
+from elasticdl_core.job.life import SCHEDULABLE_STATES, JobState
 from elasticdl_core.scheduling.throughput import Curve, fit
 
 DIMENSIONS = ("slots", "cpu", "memory", "gpu")
@@ -52,9 +52,6 @@ class Resources:
 
 ONE_SLOT = Resources(slots=1.0)
 NOTHING = Resources()
-
-SCHEDULABLE = frozenset({JobState.QUEUED, JobState.STARTING, JobState.RUNNING})
-"""States in which a job can hold or wait for workers."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +138,7 @@ class JobView:
     @property
     def schedulable(self) -> bool:
         """Whether the job can hold or wait for workers."""
-        return self.wanted and self.state in SCHEDULABLE
+        return self.wanted and self.state in SCHEDULABLE_STATES
 
     @property
     def occupied_workers(self) -> int:

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
+from elasticdl_core.job.life import SCHEDULABLE_STATES
 from elasticdl_core.scheduling.admission import Admission, AdmissionRules, Tier, admit
 from elasticdl_core.scheduling.ledger import Ledger, Obstacle
 from elasticdl_core.scheduling.plan import Allocation, Plan, Reason, ReasonCode
@@ -28,7 +29,7 @@ from elasticdl_core.scheduling.policies.surplus import (
     next_size,
 )
 from elasticdl_core.scheduling.quota import team_budgets
-from elasticdl_core.scheduling.snapshot import SCHEDULABLE, JobView, Snapshot
+from elasticdl_core.scheduling.snapshot import JobView, Snapshot
 
 _MarketKey = tuple[int, str]
 _COARSE = 1.5
@@ -210,7 +211,7 @@ class GoodputPlanner:
                 come[job_id] = c.job
         groups: dict[_MarketKey, list[Candidate]] = {c.group: [] for c in gone}
         for job in come.values():
-            if not (job.wanted and job.state in SCHEDULABLE):
+            if not (job.wanted and job.state in SCHEDULABLE_STATES):
                 text = f"its owner does not want it to run now (state {job.state})"
                 self._unwanted[job.id] = Allocation(0, False, Reason(ReasonCode.NOT_WANTED, text))
                 continue

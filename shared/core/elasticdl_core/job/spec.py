@@ -1,4 +1,4 @@
-"""Jobs: their specification, states and the legal ways between them."""
+"""What a user says about a job: the specification, with strict conversion from JSON."""
 
 from __future__ import annotations
 
@@ -12,58 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 from elasticdl_core.errors import Problem, SpecError
-
-
-class JobState(enum.StrEnum):
-    """Where a job stands."""
-
-    QUEUED = "QUEUED"
-    STARTING = "STARTING"
-    RUNNING = "RUNNING"
-    SUSPENDED = "SUSPENDED"
-    CANCELLING = "CANCELLING"
-    SUCCEEDED = "SUCCEEDED"
-    SUCCEEDED_WITH_SKIPS = "SUCCEEDED_WITH_SKIPS"
-    """All is done, but for records that were passed over as the job allowed."""
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-
-    @property
-    def terminal(self) -> bool:
-        """Whether the job has ended for good."""
-        return not LEGAL_TRANSITIONS[self]
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether the job has done its work, with or without records that it passed over."""
-        return self in (JobState.SUCCEEDED, JobState.SUCCEEDED_WITH_SKIPS)
-
-
-LEGAL_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
-    JobState.QUEUED: frozenset(
-        {JobState.STARTING, JobState.SUSPENDED, JobState.CANCELLING, JobState.CANCELLED, JobState.FAILED}
-    ),
-    JobState.STARTING: frozenset(
-        {JobState.RUNNING, JobState.QUEUED, JobState.SUSPENDED, JobState.CANCELLING, JobState.FAILED}
-    ),
-    JobState.RUNNING: frozenset(
-        {
-            JobState.QUEUED,
-            JobState.SUSPENDED,
-            JobState.CANCELLING,
-            JobState.SUCCEEDED,
-            JobState.SUCCEEDED_WITH_SKIPS,
-            JobState.FAILED,
-        }
-    ),
-    JobState.SUSPENDED: frozenset({JobState.QUEUED, JobState.CANCELLING, JobState.CANCELLED}),
-    JobState.CANCELLING: frozenset({JobState.CANCELLED}),
-    JobState.SUCCEEDED: frozenset(),
-    JobState.SUCCEEDED_WITH_SKIPS: frozenset(),
-    JobState.FAILED: frozenset(),
-    JobState.CANCELLED: frozenset(),
-}
-"""RUNNING/STARTING -> QUEUED is an eviction: the job waits for capacity again and resumes where it was."""
 
 
 class JobType(enum.StrEnum):
