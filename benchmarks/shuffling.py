@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.harness import Report, Sample, interleaved, parse
 from elasticdl.data import DataReader, Shard, create_data_reader, recordio, tfrecord
 from elasticdl_core.shuffling import RecordOrder, cut
-from elasticdl_worker.shuffled import read_batches
+from elasticdl_worker.trainers.shuffled import read_batches
 
 TASK, MINIBATCH = 512, 64
 BLOCKS = (8, 16, 32, 64, 512)

@@ -22,9 +22,9 @@ from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.store.merging import Changes
 from elasticdl_ps.store.partition import DenseInit, Partition
 from elasticdl_worker.trainers.tensorflow.framework import tf
-from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
-from elasticdl_worker.trainers.tensorflow.model import BuildOptions, PreparedModel, build_model
-from elasticdl_worker.trainers.tensorflow.programs import Programs
+from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, PreparedModel, build_model
+from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
+from elasticdl_worker.trainers.tensorflow.step.programs import Programs
 from elasticdl_worker.user_code import ModelModule
 
 _EVALUATED = 4096

@@ -21,7 +21,7 @@ from elasticdl_runtime import tokens
 from elasticdl_runtime.rpc.service import listen, make_server
 from elasticdl_runtime.settings import Environment
 from elasticdl_worker.main import _serve
-from elasticdl_worker.startup import StartUp
+from elasticdl_worker.reporting.startup import StartUp
 from tests.fakes.job_processes import PS_SERVICE, JobProcesses
 from tests.fakes.pulse import Pulse
 

@@ -31,10 +31,10 @@ from elasticdl_core.json_numbers import to_json
 from elasticdl_core.shuffling import RecordOrder, cut
 from elasticdl_core.skips import SkipReason, Skips, doublings, words
 from elasticdl_runtime.memory import keep_large_blocks
-from elasticdl_worker.description import max_steps_of
-from elasticdl_worker.early_stopping import early_stopping_of
-from elasticdl_worker.loss_window import LossWindow
-from elasticdl_worker.losses import NanPolicy
+from elasticdl_worker.reporting.loss_window import LossWindow
+from elasticdl_worker.trainers.description import max_steps_of
+from elasticdl_worker.trainers.early_stopping import early_stopping_of
+from elasticdl_worker.trainers.losses import NanPolicy
 from elasticdl_worker.user_code import ModelModule
 
 Emit = Callable[[dict[str, Any]], None]
@@ -83,13 +83,13 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
     """
     if not spec.model_zoo:
         raise InvalidInputError("a local run needs the model zoo as a directory", fix="give --model_zoo DIR")
-    from elasticdl_worker.trainers.tensorflow.loading import load_module
+    from elasticdl_worker.trainers.tensorflow.model.loading import load_module
 
     module = load_module(spec, Path(spec.model_zoo))
     run = _LocalRun(spec, module, emit)
     with contextlib.ExitStack() as stack:
         if spec.eager:
-            from elasticdl_worker.trainers.tensorflow.layer_prints import printing_layers
+            from elasticdl_worker.trainers.tensorflow.model.layer_prints import printing_layers
 
             stack.enter_context(printing_layers())
         if spec.type is JobType.TRAINING:
@@ -102,7 +102,7 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
 
 class _LocalRun:
     def __init__(self, spec: JobSpec, module: ModelModule, emit: Emit) -> None:
-        from elasticdl_worker.trainers.tensorflow.callbacks import callbacks_of
+        from elasticdl_worker.trainers.tensorflow.model.callbacks import callbacks_of
 
         keep_large_blocks()
         self._spec = spec
@@ -114,7 +114,7 @@ class _LocalRun:
 
     def train(self, output: Path) -> None:
         """Trains, evaluates at the end of each epoch (or every N steps), exports."""
-        from elasticdl_worker.trainers.tensorflow.contract import check_optimizer
+        from elasticdl_worker.trainers.tensorflow.model.contract import check_optimizer
 
         spec, module = self._spec, self._module
         reader = self._reader(spec.training_data)
@@ -176,7 +176,7 @@ class _LocalRun:
 
     def predict(self, output: Path) -> None:
         """Predicts with a checkpoint."""
-        from elasticdl_worker.predictions import PredictionSink
+        from elasticdl_worker.trainers.predictions import PredictionSink
 
         spec, module = self._spec, self._module
         reader = self._reader(spec.prediction_data)
@@ -209,16 +209,16 @@ class _LocalRun:
             )
 
     def _pipeline(self, reader: DataReader, mode: Mode) -> Any:
-        from elasticdl_worker.trainers.tensorflow.input import InputPipeline
+        from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
 
         return InputPipeline(reader, self._module, str(mode), self._spec.minibatch_size)
 
     def _trainer(self, pipeline: Any, optimizer: Any) -> Any:
-        from elasticdl_worker.trainers.tensorflow.export import check_exportable, export_formats
-        from elasticdl_worker.trainers.tensorflow.label_shapes import aligned_loss
-        from elasticdl_worker.trainers.tensorflow.local_trainer import LocalTrainer
-        from elasticdl_worker.trainers.tensorflow.model import BuildOptions, build_model
-        from elasticdl_worker.trainers.tensorflow.programs import Programs
+        from elasticdl_worker.trainers.tensorflow.export.model_files import check_exportable, export_formats
+        from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, build_model
+        from elasticdl_worker.trainers.tensorflow.model.label_shapes import aligned_loss
+        from elasticdl_worker.trainers.tensorflow.step.local_trainer import LocalTrainer
+        from elasticdl_worker.trainers.tensorflow.step.programs import Programs
 
         spec = self._spec
         model = build_model(
@@ -230,7 +230,7 @@ class _LocalRun:
         if spec.type is JobType.TRAINING:
             check_exportable(model, export_formats(spec, self._callbacks))
         if spec.checkpoint_dir_for_init:
-            from elasticdl_worker.trainers.tensorflow.checkpoint_export import restore_local
+            from elasticdl_worker.trainers.tensorflow.export.checkpoint import restore_local
 
             restore_local(trainer, Path(spec.checkpoint_dir_for_init))
         return trainer
@@ -255,7 +255,7 @@ class _LocalRun:
 
     def _evaluator(self, trainer: Any) -> Callable[[int], dict[str, Any]] | None:
         """What evaluates, if there is something to evaluate on."""
-        from elasticdl_worker.trainers.tensorflow.metrics import Metrics
+        from elasticdl_worker.trainers.tensorflow.model.metrics import Metrics
 
         spec, module = self._spec, self._module
         if not spec.validation_data:
@@ -289,7 +289,7 @@ class _LocalRun:
         return evaluate
 
     def _export(self, trainer: Any, output: Path) -> list[dict[str, Any]]:
-        from elasticdl_worker.trainers.tensorflow.export import export_formats, export_model
+        from elasticdl_worker.trainers.tensorflow.export.model_files import export_formats, export_model
 
         formats = export_formats(self._spec, self._callbacks)
         if not formats:

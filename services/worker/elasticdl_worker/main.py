@@ -27,11 +27,12 @@ from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs
 from elasticdl_worker.loop import Ending, TaskLoop
-from elasticdl_worker.master_client import MasterClient, Welcome
+from elasticdl_worker.master.client import MasterClient, Welcome
+from elasticdl_worker.master.session import Session
 from elasticdl_worker.parameters import ParameterClient
-from elasticdl_worker.session import Session, classify
-from elasticdl_worker.startup import StartUp
-from elasticdl_worker.traces import TraceWriter
+from elasticdl_worker.reporting.failures import classify
+from elasticdl_worker.reporting.startup import StartUp
+from elasticdl_worker.reporting.traces import TraceWriter
 from elasticdl_worker.user_code import guarded
 
 EXIT_FAILED = 1
@@ -194,8 +195,8 @@ def _run(
     spec = welcome.spec
     from elasticdl_worker.trainers.tensorflow import framework
     from elasticdl_worker.trainers.tensorflow.engine import TensorFlowEngine
-    from elasticdl_worker.trainers.tensorflow.layer_prints import printing_layers
-    from elasticdl_worker.trainers.tensorflow.loading import load_module
+    from elasticdl_worker.trainers.tensorflow.model.layer_prints import printing_layers
+    from elasticdl_worker.trainers.tensorflow.model.loading import load_module
 
     start_up.done("framework")
     # Before the user's module, which may run TensorFlow when it is imported.

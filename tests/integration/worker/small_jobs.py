@@ -19,11 +19,11 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.task import TaskType
 from elasticdl_worker.local import run_local
 from elasticdl_worker.loop import Ending, TaskLoop
-from elasticdl_worker.master_client import MasterClient
-from elasticdl_worker.session import Session
-from elasticdl_worker.traces import TraceWriter
+from elasticdl_worker.master.client import MasterClient
+from elasticdl_worker.master.session import Session
+from elasticdl_worker.reporting.traces import TraceWriter
 from elasticdl_worker.trainers.tensorflow.engine import TensorFlowEngine
-from elasticdl_worker.trainers.tensorflow.loading import load_module
+from elasticdl_worker.trainers.tensorflow.model.loading import load_module
 from tests.fakes.master import FakeMaster
 from tests.integration.ps.conftest import Servers
 

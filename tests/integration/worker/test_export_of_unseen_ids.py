@@ -14,8 +14,8 @@ from elasticdl_core.model import InitializerSpec, TableSpec
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.initializers import INITIALIZER_NAMES, first_rows
 from elasticdl_worker.local import run_local
-from elasticdl_worker.trainers.tensorflow.checkpoint_export import ExportRequest, export_checkpoint
-from elasticdl_worker.trainers.tensorflow.first_values import FirstValues
+from elasticdl_worker.trainers.tensorflow.export.checkpoint import ExportRequest, export_checkpoint
+from elasticdl_worker.trainers.tensorflow.export.first_values import FirstValues
 from elasticdl_worker.user_code import load_model_module
 from tests.integration.worker.small_jobs import make_job, on_cluster
 

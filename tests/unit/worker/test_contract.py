@@ -17,7 +17,7 @@ from elasticdl.callbacks import EarlyStopping, SavedModelExporter
 from elasticdl_core.contract import TABLE, Subject, Verdict, find
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.local import run_local
-from elasticdl_worker.trainers.tensorflow.callbacks import translated
+from elasticdl_worker.trainers.tensorflow.model.callbacks import translated
 from elasticdl_worker.user_code import ModelModule
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters

@@ -54,7 +54,7 @@ def test_large_blocks_are_kept_once_minibatches_were_read(tmp_path: Path) -> Non
     from elasticdl.data import create_data_reader
     from elasticdl.data.recordio import Writer
     from elasticdl_core.job import JobSpec
-    from elasticdl_worker.trainers.tensorflow.input import InputPipeline
+    from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
     from elasticdl_worker.user_code import load_model_module
 
     if not hasattr(ctypes.CDLL(None), "mallinfo2"):

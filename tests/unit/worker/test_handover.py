@@ -8,7 +8,7 @@ import gc
 
 import pytest
 
-from elasticdl_worker.handover import Handover
+from elasticdl_worker.master.handover import Handover
 
 pytestmark = pytest.mark.unit
 

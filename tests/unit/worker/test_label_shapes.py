@@ -12,7 +12,7 @@ import tensorflow as tf
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.local import run_local
-from elasticdl_worker.trainers.tensorflow.label_shapes import align, refuse_outer
+from elasticdl_worker.trainers.tensorflow.model.label_shapes import align, refuse_outer
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.local import main, run_local
-from elasticdl_worker.trainers.tensorflow.layer_prints import printing_layers
+from elasticdl_worker.trainers.tensorflow.model.layer_prints import printing_layers
 
 pytestmark = pytest.mark.unit
 Events = list[dict[str, Any]]
@@ -67,7 +67,7 @@ def test_predictions_become_one_file_a_shard(make_spec: Any, clicks: Path, tmp_p
     with pytest.raises(Exception, match="there is no checkpoint in"):
         run(spec, tmp_path)
     from elasticdl.data import Shard
-    from elasticdl_worker.predictions import PredictionSink
+    from elasticdl_worker.trainers.predictions import PredictionSink
     from elasticdl_worker.user_code import load_model_module
     from tests.unit.worker.conftest import ZOO
 
@@ -88,7 +88,7 @@ def test_predictions_become_one_file_a_shard(make_spec: Any, clicks: Path, tmp_p
 
 def test_a_processor_of_the_module_takes_the_predictions(make_spec: Any, tmp_path: Path) -> None:
     from elasticdl.data import Shard
-    from elasticdl_worker.predictions import PredictionSink
+    from elasticdl_worker.trainers.predictions import PredictionSink
     from elasticdl_worker.user_code import load_model_module
     from tests.unit.worker.conftest import ZOO
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.local import run_local
-from elasticdl_worker.trainers.tensorflow.metrics import Metrics
+from elasticdl_worker.trainers.tensorflow.model.metrics import Metrics
 from elasticdl_worker.user_code import ModelModule
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters

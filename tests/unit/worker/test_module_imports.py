@@ -103,8 +103,8 @@ async def test_rows_of_a_layer_at_module_level_are_trained(make_spec: Any, tmp_p
 
 @pytest.mark.parametrize("where", ["keras.config.set_dtype_policy", "keras.mixed_precision.set_global_policy"])
 def test_a_policy_of_the_module_is_kept(where: str, make_spec: Any, tmp_path: Path) -> None:
-    from elasticdl_worker.trainers.tensorflow.loading import load_module
-    from elasticdl_worker.trainers.tensorflow.model import BuildOptions, build_model
+    from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, build_model
+    from elasticdl_worker.trainers.tensorflow.model.loading import load_module
 
     zoo = write(tmp_path / "zoo", net=BASE + f"\n{where}('mixed_bfloat16')\n")
     module = load_module(make_spec(model_zoo=str(zoo), model_def="net.Net"), zoo)
@@ -115,8 +115,8 @@ def test_a_policy_of_the_module_is_kept(where: str, make_spec: Any, tmp_path: Pa
 
 
 def test_names_of_layers_are_the_same_in_each_build(make_spec: Any, tmp_path: Path) -> None:
-    from elasticdl_worker.trainers.tensorflow.loading import load_module
-    from elasticdl_worker.trainers.tensorflow.model import BuildOptions, build_model
+    from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, build_model
+    from elasticdl_worker.trainers.tensorflow.model.loading import load_module
 
     zoo = write(tmp_path / "zoo", net=MODULE_LEVEL)
     names = []
@@ -234,7 +234,7 @@ def test_a_layer_without_its_vocabulary_is_named_with_the_fix(make_spec: Any, tm
 
 def test_a_processor_may_take_predictions_for_tensors(tmp_path: Path) -> None:
     from elasticdl.data import Shard
-    from elasticdl_worker.predictions import PredictionSink
+    from elasticdl_worker.trainers.predictions import PredictionSink
     from elasticdl_worker.user_code import ModelModule
 
     taken: list[Any] = []

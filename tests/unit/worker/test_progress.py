@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from elasticdl_worker.loss_window import Shown
-from elasticdl_worker.progress import Progress
+from elasticdl_worker.reporting.loss_window import Shown
+from elasticdl_worker.reporting.progress import Progress
 
 pytestmark = pytest.mark.unit
 

@@ -13,14 +13,14 @@ import pytest
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_core.task import Shard, Task, TaskId, TaskType
-from elasticdl_worker.master_client import LeasedTask
+from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.parameters.types import Origin
-from elasticdl_worker.progress import Progress
-from elasticdl_worker.trainers.tensorflow.input import Minibatch
-from elasticdl_worker.trainers.tensorflow.lookups import Lookups
-from elasticdl_worker.trainers.tensorflow.programs import StepResult
-from elasticdl_worker.trainers.tensorflow.stream import Work
-from elasticdl_worker.trainers.tensorflow.trainer import Trainer
+from elasticdl_worker.reporting.progress import Progress
+from elasticdl_worker.trainers.tensorflow.input.pipeline import Minibatch
+from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
+from elasticdl_worker.trainers.tensorflow.step.programs import StepResult
+from elasticdl_worker.trainers.tensorflow.step.stream import Work
+from elasticdl_worker.trainers.tensorflow.step.trainer import Trainer
 from tests.fakes.parameters import MemoryParameters
 
 pytestmark = pytest.mark.unit

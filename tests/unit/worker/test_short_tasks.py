@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from elasticdl_core.task import Shard, TaskType
-from elasticdl_worker.master_client import LeasedTask, MasterClient
-from elasticdl_worker.session import Session
+from elasticdl_worker.master.client import LeasedTask, MasterClient
+from elasticdl_worker.master.session import Session
 from tests.fakes.master import FakeMaster
 
 pytestmark = pytest.mark.unit

@@ -14,9 +14,9 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.shuffling import RecordOrder, cut
 from elasticdl_core.task import Task, TaskId, TaskType
-from elasticdl_worker.shuffled import read_batches
-from elasticdl_worker.traces import TraceWriter
-from elasticdl_worker.trainers.tensorflow.input import InputPipeline
+from elasticdl_worker.reporting.traces import TraceWriter
+from elasticdl_worker.trainers.shuffled import read_batches
+from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
 from elasticdl_worker.user_code import load_model_module
 
 pytestmark = pytest.mark.unit

@@ -13,7 +13,7 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.skips import Skip, SkipReason, Skips, doublings
 from elasticdl_worker.local import run_local
 from elasticdl_worker.loop import Ending
-from elasticdl_worker.losses import NanPolicy, NotFiniteError, unsound_part
+from elasticdl_worker.trainers.losses import NanPolicy, NotFiniteError, unsound_part
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters
 from tests.unit.worker.test_ps_training import add_training, work

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from elasticdl_core.errors import SpecError
 from elasticdl_core.job import JobSpec
-from elasticdl_worker.trainers.tensorflow.step_choice import (
+from elasticdl_worker.trainers.tensorflow.step.step_choice import (
     LEAST_REMAINING_S,
     TRIAL_STEPS,
     WATCHED_S,

@@ -10,7 +10,7 @@ import pytest
 
 from elasticdl_core.task import Shard, Task, TaskId, TaskType
 from elasticdl_worker.loop import Ending
-from elasticdl_worker.traces import TraceWriter
+from elasticdl_worker.reporting.traces import TraceWriter
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters
 from tests.unit.worker.test_ps_training import add_training, work

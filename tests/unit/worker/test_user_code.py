@@ -12,9 +12,9 @@ from elasticdl.modes import Mode
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.tensorflow.framework import tf
-from elasticdl_worker.trainers.tensorflow.input import InputPipeline
-from elasticdl_worker.trainers.tensorflow.model import BuildOptions, build_model
-from elasticdl_worker.trainers.tensorflow.optimizers import translate
+from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
+from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, build_model
+from elasticdl_worker.trainers.tensorflow.model.optimizers import translate
 from elasticdl_worker.user_code import load_model_module
 from tests.unit.worker.conftest import ZOO
 
@@ -175,7 +175,7 @@ def test_ids_outside_a_closed_table_are_refused(make_spec: Any, tmp_path: Path) 
     module = load_model_module(make_spec(), ZOO)
     spec = tf.TensorSpec([None, 3], tf.int64)
     model = build_model(module, spec, BuildOptions(0))
-    from elasticdl_worker.trainers.tensorflow.programs import Programs
+    from elasticdl_worker.trainers.tensorflow.step.programs import Programs
 
     programs = Programs(model)
     with pytest.raises(DataError, match=r"the id 1000 is outside \[0, 1000\)"):

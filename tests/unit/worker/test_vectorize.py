@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from elasticdl.data import Shard, create_data_reader, recordio
-from elasticdl_worker.trainers.tensorflow.input import InputPipeline
-from elasticdl_worker.trainers.tensorflow.vectorize import chain_of
+from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
+from elasticdl_worker.trainers.tensorflow.input.vectorize import chain_of
 from elasticdl_worker.user_code import ModelModule
 
 pytestmark = pytest.mark.unit

@@ -11,18 +11,18 @@ import tensorflow as tf
 from structlog.testing import capture_logs
 
 from elasticdl_core.errors import DataError, UserCodeError
-from elasticdl_worker.trainers.tensorflow.lookups import Lookups
-from elasticdl_worker.trainers.tensorflow.model import BuildOptions, PreparedModel, build_model
-from elasticdl_worker.trainers.tensorflow.optimizers import Clipping
-from elasticdl_worker.trainers.tensorflow.programs import Programs, StepResult
-from elasticdl_worker.trainers.tensorflow.step_choice import (
+from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, PreparedModel, build_model
+from elasticdl_worker.trainers.tensorflow.model.optimizers import Clipping
+from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
+from elasticdl_worker.trainers.tensorflow.step.programs import Programs, StepResult
+from elasticdl_worker.trainers.tensorflow.step.step_choice import (
     TRIAL_STEPS,
     WATCHED_S,
     WATCHED_STEPS,
     StepChoice,
     StepKind,
 )
-from elasticdl_worker.trainers.tensorflow.xla import bucket, padded
+from elasticdl_worker.trainers.tensorflow.step.xla import bucket, padded
 from elasticdl_worker.user_code import ModelModule
 
 pytestmark = pytest.mark.unit
@@ -135,7 +135,7 @@ def test_gradients_and_moving_averages_of_a_convolution_equal_the_plain_ones() -
 
 def xla_runs(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Notes for each minibatch that is given to the step of XLA whether it computed it."""
-    from elasticdl_worker.trainers.tensorflow.xla import XlaStep
+    from elasticdl_worker.trainers.tensorflow.step.xla import XlaStep
 
     ran: list[bool] = []
     original = XlaStep.run

@@ -1,1 +1,1 @@
-"""What runs the user's model, one package for each framework."""
+"""What trains: one package for each framework, beside it what trainers of any framework share."""

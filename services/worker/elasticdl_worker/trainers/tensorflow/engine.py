@@ -13,25 +13,25 @@ from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.json_numbers import from_json
 from elasticdl_core.model import OptimizerSpec
 from elasticdl_core.task import TaskType
-from elasticdl_worker.accounts import Account, Intake
-from elasticdl_worker.description import describe, max_steps_of
-from elasticdl_worker.loop import Event
-from elasticdl_worker.master_client import LeasedTask
+from elasticdl_worker.master.client import LeasedTask
+from elasticdl_worker.master.session import Session
 from elasticdl_worker.parameters import ParameterClient
-from elasticdl_worker.predictions import PredictionSink
-from elasticdl_worker.session import Session
-from elasticdl_worker.trainers.tensorflow.callbacks import callbacks_of
+from elasticdl_worker.reporting.accounts import Account, Intake
+from elasticdl_worker.trainers.description import describe, max_steps_of
+from elasticdl_worker.trainers.engine import Event
+from elasticdl_worker.trainers.predictions import PredictionSink
 from elasticdl_worker.trainers.tensorflow.framework import keras_version
-from elasticdl_worker.trainers.tensorflow.input import InputPipeline, Minibatch
-from elasticdl_worker.trainers.tensorflow.label_shapes import aligned_loss
-from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
-from elasticdl_worker.trainers.tensorflow.metrics import Metrics
-from elasticdl_worker.trainers.tensorflow.model import BuildOptions, PreparedModel, build_model
-from elasticdl_worker.trainers.tensorflow.optimizers import TranslatedOptimizer, check_groups, translate
-from elasticdl_worker.trainers.tensorflow.programs import Programs
-from elasticdl_worker.trainers.tensorflow.step_choice import Horizon, StepChoice
-from elasticdl_worker.trainers.tensorflow.stream import Over, Stream, TaskBroken, TaskRead, Work
-from elasticdl_worker.trainers.tensorflow.trainer import Trainer, loss_metric, update_mode
+from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline, Minibatch
+from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, PreparedModel, build_model
+from elasticdl_worker.trainers.tensorflow.model.callbacks import callbacks_of
+from elasticdl_worker.trainers.tensorflow.model.label_shapes import aligned_loss
+from elasticdl_worker.trainers.tensorflow.model.metrics import Metrics
+from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, check_groups, translate
+from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
+from elasticdl_worker.trainers.tensorflow.step.programs import Programs
+from elasticdl_worker.trainers.tensorflow.step.step_choice import Horizon, StepChoice
+from elasticdl_worker.trainers.tensorflow.step.stream import Over, Stream, TaskBroken, TaskRead, Work
+from elasticdl_worker.trainers.tensorflow.step.trainer import Trainer, loss_metric, update_mode
 from elasticdl_worker.user_code import ModelModule
 
 _MODES = {
@@ -96,7 +96,7 @@ class TensorFlowEngine:
         Raises:
             ElasticDLError: the user's module, the data or the parameter servers do not allow it.
         """
-        from elasticdl_worker.trainers.tensorflow.export import check_exportable, export_formats
+        from elasticdl_worker.trainers.tensorflow.export.model_files import check_exportable, export_formats
 
         spec, module = self._spec, self._module
         self._callbacks = callbacks_of(module, spec)
@@ -336,7 +336,7 @@ class TensorFlowEngine:
         return 0, {"shards": len(shards)}, None
 
     def _export(self, lease: LeasedTask) -> _Done:
-        from elasticdl_worker.trainers.tensorflow.checkpoint_export import ExportRequest, export_checkpoint
+        from elasticdl_worker.trainers.tensorflow.export.checkpoint import ExportRequest, export_checkpoint
 
         payload = json.loads(lease.task.payload or "{}")
         request = ExportRequest.of(payload, self._spec, self._job_dir, self._callbacks)

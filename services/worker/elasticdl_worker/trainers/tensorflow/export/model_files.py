@@ -24,9 +24,9 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import TableSpec
 from elasticdl_runtime.initializers import first_rows
-from elasticdl_worker.trainers.tensorflow.first_values import FirstValues
+from elasticdl_worker.trainers.tensorflow.export.first_values import FirstValues
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, keras_version, tf
-from elasticdl_worker.trainers.tensorflow.model import PreparedModel, call_model
+from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, call_model
 
 Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
 

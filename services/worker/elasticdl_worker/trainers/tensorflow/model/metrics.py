@@ -19,7 +19,7 @@ import numpy as np
 from elasticdl_core.contract import Subject, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
-from elasticdl_worker.trainers.tensorflow.label_shapes import align, refuse_outer
+from elasticdl_worker.trainers.tensorflow.model.label_shapes import align, refuse_outer
 from elasticdl_worker.user_code import ModelModule
 
 LOSS = "loss"

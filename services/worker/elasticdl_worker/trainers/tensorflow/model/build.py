@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from elasticdl.layers import lookup
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import ConstraintSpec, DenseKind, DenseSpec, TableSpec
-from elasticdl_worker.trainers.tensorflow import embeddings
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
-from elasticdl_worker.trainers.tensorflow.constraints import constraint_of
-from elasticdl_worker.trainers.tensorflow.contract import check_model
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw_variable, tf
-from elasticdl_worker.trainers.tensorflow.loading import begin_build
-from elasticdl_worker.trainers.tensorflow.optimizers import TABLE_WEIGHT, excludes, uses_weight_decay
-from elasticdl_worker.trainers.tensorflow.state import ModelState
+from elasticdl_worker.trainers.tensorflow.model import embeddings
+from elasticdl_worker.trainers.tensorflow.model.constraints import constraint_of
+from elasticdl_worker.trainers.tensorflow.model.contract import check_model
+from elasticdl_worker.trainers.tensorflow.model.loading import begin_build
+from elasticdl_worker.trainers.tensorflow.model.optimizers import TABLE_WEIGHT, excludes, uses_weight_decay
+from elasticdl_worker.trainers.tensorflow.model.state import ModelState
 from elasticdl_worker.user_code import ModelModule
 
 _WORKER_STRIDE = 7919

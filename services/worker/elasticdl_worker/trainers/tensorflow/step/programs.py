@@ -14,16 +14,16 @@ from elasticdl.layers import lookup
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.parameters import Origin, StateChange
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
-from elasticdl_worker.trainers.tensorflow.constraints import unassigned
-from elasticdl_worker.trainers.tensorflow.embeddings import ROWS_NAME, RangeScope, RowsScope
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, tf
-from elasticdl_worker.trainers.tensorflow.label_shapes import refuse_outer
-from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
-from elasticdl_worker.trainers.tensorflow.lookups import Collector, Lookups
-from elasticdl_worker.trainers.tensorflow.model import PreparedModel, call_model
-from elasticdl_worker.trainers.tensorflow.optimizers import Clipping
-from elasticdl_worker.trainers.tensorflow.step_choice import StepChoice
-from elasticdl_worker.trainers.tensorflow.xla import ChosenStep, XlaStep
+from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, call_model
+from elasticdl_worker.trainers.tensorflow.model.constraints import unassigned
+from elasticdl_worker.trainers.tensorflow.model.embeddings import ROWS_NAME, RangeScope, RowsScope
+from elasticdl_worker.trainers.tensorflow.model.label_shapes import refuse_outer
+from elasticdl_worker.trainers.tensorflow.model.optimizers import Clipping
+from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
+from elasticdl_worker.trainers.tensorflow.step.lookups import Collector, Lookups
+from elasticdl_worker.trainers.tensorflow.step.step_choice import StepChoice
+from elasticdl_worker.trainers.tensorflow.step.xla import ChosenStep, XlaStep
 
 
 @dataclass(frozen=True)

@@ -24,18 +24,18 @@ from numpy.typing import NDArray
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import RowPolicy, UpdateMode
-from elasticdl_worker.accounts import Accounts
-from elasticdl_worker.losses import NanPolicy, unsound_part
 from elasticdl_worker.parameters import LIMIT, Gradients, ParameterClient, Pulled, PushResult
-from elasticdl_worker.progress import Progress
-from elasticdl_worker.trainers.tensorflow.local_updates import LocalUpdates
-from elasticdl_worker.trainers.tensorflow.lookups import Lookups
-from elasticdl_worker.trainers.tensorflow.metrics import Metrics, to_numpy
-from elasticdl_worker.trainers.tensorflow.model import PreparedModel
-from elasticdl_worker.trainers.tensorflow.optimizers import TranslatedOptimizer, checked_rate
-from elasticdl_worker.trainers.tensorflow.programs import Programs, StepResult
-from elasticdl_worker.trainers.tensorflow.step_choice import Horizon
-from elasticdl_worker.trainers.tensorflow.stream import Work
+from elasticdl_worker.reporting.accounts import Accounts
+from elasticdl_worker.reporting.progress import Progress
+from elasticdl_worker.trainers.losses import NanPolicy, unsound_part
+from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
+from elasticdl_worker.trainers.tensorflow.model.metrics import Metrics, to_numpy
+from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, checked_rate
+from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
+from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
+from elasticdl_worker.trainers.tensorflow.step.programs import Programs, StepResult
+from elasticdl_worker.trainers.tensorflow.step.step_choice import Horizon
+from elasticdl_worker.trainers.tensorflow.step.stream import Work
 from elasticdl_worker.user_code import ModelModule
 
 _MAX_REFUSALS = 1000

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticdl_core.task import TaskType
-from elasticdl_worker.accounts import Intake
-from elasticdl_worker.master_client import LeasedTask
-from elasticdl_worker.trainers.tensorflow.input import InputPipeline, Minibatch
-from elasticdl_worker.trainers.tensorflow.lookups import Lookups
+from elasticdl_worker.master.client import LeasedTask
+from elasticdl_worker.reporting.accounts import Intake
+from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline, Minibatch
+from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
 
 _POLL_S = 0.1
 

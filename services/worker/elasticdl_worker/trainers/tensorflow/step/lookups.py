@@ -17,9 +17,9 @@ from elasticdl_core.contract import Subject, refusal
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.model import NO_ID
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
-from elasticdl_worker.trainers.tensorflow.embeddings import ZEROS_NAME, CollectScope, refuse_outside
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
-from elasticdl_worker.trainers.tensorflow.model import PreparedModel, is_seed
+from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, is_seed
+from elasticdl_worker.trainers.tensorflow.model.embeddings import ZEROS_NAME, CollectScope, refuse_outside
 
 _RANDOM = ("Random", "Uniform", "Normal", "Multinomial", "CandidateSampler", "Rng", "Gamma", "Binomial", "Poisson")
 

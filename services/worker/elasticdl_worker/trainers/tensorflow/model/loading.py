@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from elasticdl_core.job import JobSpec
-from elasticdl_worker.trainers.tensorflow import embeddings
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras
+from elasticdl_worker.trainers.tensorflow.model import embeddings
 from elasticdl_worker.user_code import ModelModule, load_model_module
 
 

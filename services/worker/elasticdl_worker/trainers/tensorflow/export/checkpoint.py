@@ -14,9 +14,14 @@ from numpy.typing import NDArray
 from elasticdl_core.errors import DataError, InvalidInputError
 from elasticdl_core.job import JobSpec
 from elasticdl_runtime.checkpoint_files import CheckpointContent, CheckpointFile, read_checkpoint
-from elasticdl_worker.trainers.tensorflow.export import Rows, export_formats, export_model, fill_embeddings
-from elasticdl_worker.trainers.tensorflow.local_trainer import LocalTrainer
-from elasticdl_worker.trainers.tensorflow.model import BuildOptions, PreparedModel, build_model
+from elasticdl_worker.trainers.tensorflow.export.model_files import (
+    Rows,
+    export_formats,
+    export_model,
+    fill_embeddings,
+)
+from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, PreparedModel, build_model
+from elasticdl_worker.trainers.tensorflow.step.local_trainer import LocalTrainer
 from elasticdl_worker.user_code import ModelModule
 
 

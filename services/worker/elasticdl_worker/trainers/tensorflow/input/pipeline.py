@@ -21,11 +21,11 @@ from elasticdl_core.errors import DataError, ElasticDLError, UserCodeError
 from elasticdl_core.shuffling import Reading, described
 from elasticdl_core.skips import SkipReason, Skips
 from elasticdl_runtime.memory import keep_large_blocks
-from elasticdl_worker.accounts import Intake
-from elasticdl_worker.shuffled import read_batches, require_all
+from elasticdl_worker.reporting.accounts import Intake
+from elasticdl_worker.trainers.shuffled import read_batches, require_all
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
 from elasticdl_worker.trainers.tensorflow.framework import tf
-from elasticdl_worker.trainers.tensorflow.vectorize import Chain, chain_of, quietly, same, vectorized
+from elasticdl_worker.trainers.tensorflow.input.vectorize import Chain, chain_of, quietly, same, vectorized
 from elasticdl_worker.user_code import ModelModule, guarded
 
 _CHUNK_RECORDS = 512

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl_core.errors import UserCodeError
 from elasticdl_core.skips import SkipReason, Skips
+from elasticdl_worker.reporting.failures import NotFiniteError
 
 MAX_IN_A_ROW = 100
 """Bad minibatches in a row after which skipping is no longer training."""
@@ -18,10 +18,6 @@ _FIX = (
     "lower the learning rate, clip gradients (clipnorm), or mend these records; --on_nan skip leaves such "
     "minibatches out and counts them; --eager prints every layer's output"
 )
-
-
-class NotFiniteError(UserCodeError):
-    """A minibatch has a loss or gradients that are NaN or infinite. Trying again on another worker helps nothing."""
 
 
 class NanPolicy:

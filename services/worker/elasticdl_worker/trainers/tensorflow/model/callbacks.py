@@ -11,8 +11,8 @@ from elasticdl.callbacks import Callback, EarlyStopping, LearningRateScheduler, 
 from elasticdl_core.contract import Subject, Verdict, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
-from elasticdl_worker.trainers.tensorflow.contract import shown
 from elasticdl_worker.trainers.tensorflow.framework import keras
+from elasticdl_worker.trainers.tensorflow.model.contract import shown
 from elasticdl_worker.user_code import ModelModule
 
 OWN = (EarlyStopping, LearningRateScheduler, MaxStepsStopping, SavedModelExporter)

@@ -19,8 +19,8 @@ from elasticdl_core.shuffling import Reading
 from elasticdl_core.task import Shard, Task, TaskId
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime.rpc.client import RpcClient
-from elasticdl_worker.accounts import Account
-from elasticdl_worker.progress import Snapshot
+from elasticdl_worker.reporting.accounts import Account
+from elasticdl_worker.reporting.progress import Snapshot
 
 _log = structlog.get_logger(__name__)
 _DEADLINE_S = 5.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from elasticdl_worker.trainers.tensorflow.contract import optimizer_name
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
-from elasticdl_worker.trainers.tensorflow.model import PreparedModel
-from elasticdl_worker.trainers.tensorflow.optimizers import with_rate
+from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
+from elasticdl_worker.trainers.tensorflow.model.contract import optimizer_name
+from elasticdl_worker.trainers.tensorflow.model.optimizers import with_rate
 
 _OWN_STEP = ("sgd",)
 """Optimizers whose update of a row is its gradient times the rate, without a memory that the worker lacks."""

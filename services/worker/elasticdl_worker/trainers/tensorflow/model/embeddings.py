@@ -23,7 +23,7 @@ from elasticdl.layers import lookup
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.model import InitializerSpec, TableSpec
 from elasticdl_worker.trainers.tensorflow.framework import keras, tf
-from elasticdl_worker.trainers.tensorflow.initializers import KNOWN, initializer_spec
+from elasticdl_worker.trainers.tensorflow.model.initializers import KNOWN, initializer_spec
 
 _log = structlog.get_logger(__name__)
 _FLOAT_BYTES = 4

@@ -9,7 +9,7 @@ from typing import Any
 from elasticdl.callbacks import MaxStepsStopping, SavedModelExporter
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec
-from elasticdl_worker.early_stopping import early_stopping_of
+from elasticdl_worker.trainers.early_stopping import early_stopping_of
 from elasticdl_worker.user_code import ModelModule
 
 _FLOAT_BYTES = 4

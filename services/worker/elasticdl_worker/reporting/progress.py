@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from elasticdl_worker.loss_window import LossWindow, Shown
+from elasticdl_worker.reporting.loss_window import LossWindow, Shown
 
 _WINDOW_S = 10.0
 _MAX_STEPS = 256

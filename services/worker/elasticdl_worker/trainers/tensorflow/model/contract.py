@@ -10,7 +10,7 @@ from typing import Any
 from elasticdl_core.contract import Subject, Verdict, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
-from elasticdl_worker.zoo_path import place_of
+from elasticdl_worker.user_code.zoo_path import place_of
 
 _KERAS = ("keras.", "tf_keras.", "tensorflow.", "elasticdl.")
 _HALF = "float16"

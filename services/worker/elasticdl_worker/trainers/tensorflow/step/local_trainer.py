@@ -7,15 +7,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from elasticdl_worker.losses import gradient_words
-from elasticdl_worker.trainers.tensorflow.contract import check_optimizer, optimizer_name
-from elasticdl_worker.trainers.tensorflow.embeddings import RowsScope
+from elasticdl_worker.trainers.losses import gradient_words
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
-from elasticdl_worker.trainers.tensorflow.input import Minibatch
-from elasticdl_worker.trainers.tensorflow.local_tables import LocalTables
-from elasticdl_worker.trainers.tensorflow.lookups import Lookups
-from elasticdl_worker.trainers.tensorflow.model import PreparedModel
-from elasticdl_worker.trainers.tensorflow.optimizers import (
+from elasticdl_worker.trainers.tensorflow.input.pipeline import Minibatch
+from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
+from elasticdl_worker.trainers.tensorflow.model.contract import check_optimizer, optimizer_name
+from elasticdl_worker.trainers.tensorflow.model.embeddings import RowsScope
+from elasticdl_worker.trainers.tensorflow.model.optimizers import (
     Guard,
     LearningRate,
     again,
@@ -23,7 +21,9 @@ from elasticdl_worker.trainers.tensorflow.optimizers import (
     learning_rate_of,
     with_rate,
 )
-from elasticdl_worker.trainers.tensorflow.programs import Programs, summed
+from elasticdl_worker.trainers.tensorflow.step.local_tables import LocalTables
+from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
+from elasticdl_worker.trainers.tensorflow.step.programs import Programs, summed
 
 
 @dataclass(frozen=True)

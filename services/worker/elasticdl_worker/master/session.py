@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 
 import structlog
 
-from elasticdl_core.errors import DataError, ElasticDLError, UnavailableError, UserCodeError
+from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.task import Shard
 from elasticdl_runtime.failpoints import failpoint
-from elasticdl_worker.accounts import Account
-from elasticdl_worker.handover import Handover
-from elasticdl_worker.losses import NotFiniteError
-from elasticdl_worker.master_client import SHARDS_PER_CALL, Answer, Done, LeasedTask, MasterClient
-from elasticdl_worker.progress import Progress
+from elasticdl_worker.master.client import SHARDS_PER_CALL, Answer, Done, LeasedTask, MasterClient
+from elasticdl_worker.master.handover import Handover
+from elasticdl_worker.reporting.accounts import Account
+from elasticdl_worker.reporting.failures import classify
+from elasticdl_worker.reporting.progress import Progress
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -279,17 +279,3 @@ class Session:
             except ElasticDLError as error:
                 _log.error("a return was refused", task=str(lease.task.id), error=str(error))
             self.forget(lease)
-
-
-def classify(error: BaseException) -> tuple[str, ElasticDLError, str]:
-    """The kind of a failure for the master, the error to show, and the traceback to show."""
-    if isinstance(error, NotFiniteError):
-        return "nan", error, ""
-    if isinstance(error, UserCodeError):
-        return "user_code", error, error.traceback
-    if isinstance(error, DataError):
-        return "data", error, ""
-    if isinstance(error, ElasticDLError):
-        return "infrastructure", error, ""
-    shown = ElasticDLError(f"{type(error).__name__}: {error}", fix="see the worker's log")
-    return "infrastructure", shown, ""

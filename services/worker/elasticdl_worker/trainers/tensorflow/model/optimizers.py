@@ -12,9 +12,9 @@ from typing import Any
 from elasticdl.callbacks import LearningRateScheduler
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import OptimizerSpec, TableSpec
-from elasticdl_worker.trainers.tensorflow.callbacks import EpochRates
-from elasticdl_worker.trainers.tensorflow.contract import check_optimizer, keras_class, optimizer_name
 from elasticdl_worker.trainers.tensorflow.framework import keras, tf
+from elasticdl_worker.trainers.tensorflow.model.callbacks import EpochRates
+from elasticdl_worker.trainers.tensorflow.model.contract import check_optimizer, keras_class, optimizer_name
 
 _NAMES = {
     "sgd": ("momentum", "nesterov"),

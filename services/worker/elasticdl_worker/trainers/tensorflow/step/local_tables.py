@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from elasticdl_core.model import TableSpec
 from elasticdl_runtime.initializers import first_rows
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw_variable, tf
-from elasticdl_worker.trainers.tensorflow.lookups import Lookups
-from elasticdl_worker.trainers.tensorflow.model import PreparedModel
-from elasticdl_worker.trainers.tensorflow.optimizers import TABLE_WEIGHT
+from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
+from elasticdl_worker.trainers.tensorflow.model.optimizers import TABLE_WEIGHT
+from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
 
 _FIRST_ROWS = 1024
 

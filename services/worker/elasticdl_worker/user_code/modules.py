@@ -23,8 +23,8 @@ from typing import Any
 
 from elasticdl_core.errors import DataError, FencedError, UnauthenticatedError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec
-from elasticdl_worker.fixes import fix_of
-from elasticdl_worker.zoo_path import make_importable, place_of, refuse_hidden
+from elasticdl_worker.user_code.fixes import fix_of
+from elasticdl_worker.user_code.zoo_path import make_importable, place_of, refuse_hidden
 
 _IN_GRAPH = re.compile(r"\n([^\n]+)\n\t \[\[\{\{node ([^}]+)\}\}")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

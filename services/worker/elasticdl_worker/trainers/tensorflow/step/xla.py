@@ -12,9 +12,9 @@ import structlog
 from numpy.typing import NDArray
 
 from elasticdl_worker.trainers.tensorflow.compiled import Compiled
-from elasticdl_worker.trainers.tensorflow.embeddings import ROWS_NAME
 from elasticdl_worker.trainers.tensorflow.framework import tf
-from elasticdl_worker.trainers.tensorflow.step_choice import StepChoice, StepKind
+from elasticdl_worker.trainers.tensorflow.model.embeddings import ROWS_NAME
+from elasticdl_worker.trainers.tensorflow.step.step_choice import StepChoice, StepKind
 
 _log = structlog.get_logger(__name__)
 _SMALLEST_BUCKET = 8

@@ -1,0 +1,1 @@
+"""Models that plain Keras and TensorFlow load, written from a run or from a checkpoint."""
