@@ -14,7 +14,7 @@ from elasticdl_core.model import DenseKind
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.dense import DenseStore
-from elasticdl_ps.store.partition import Partition, Snapshot
+from elasticdl_ps.store.partition import Partition, PartitionSnapshot
 from elasticdl_ps.store.table import EmbeddingTable
 from elasticdl_ps.store.tally import Tally
 from elasticdl_runtime.checkpoint_files import (
@@ -35,7 +35,7 @@ from elasticdl_runtime.partition import DenseSlice, place_dense, ps_of_ids
 
 
 def save_partition(
-    partition: Partition, directory: str, index: int, num_ps: int, snapshot: Snapshot | None = None
+    partition: Partition, directory: str, index: int, num_ps: int, snapshot: PartitionSnapshot | None = None
 ) -> tuple[int, PartHeader, CheckpointFile]:
     """Writes a partition as it is now, or as it was at a cut, while updates go on.
 
@@ -158,7 +158,7 @@ class _Loader:
             at += run
 
 
-def _header(snapshot: Snapshot, index: int, num_ps: int) -> PartHeader:
+def _header(snapshot: PartitionSnapshot, index: int, num_ps: int) -> PartHeader:
     return PartHeader(
         index=index,
         num_ps=num_ps,

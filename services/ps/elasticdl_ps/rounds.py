@@ -5,7 +5,7 @@ A worker first leaves its gradient with every other PS (*prepare*), then gives t
 mean and tells the worker. Whoever pulls from the first PS after that hears of the round as well, and has the others
 apply the same members before it reads there; who finds PS further apart fetches the closed rounds from the first PS
 and passes them on. Applying one twice changes nothing. So an update counts on all PS or on none, and nobody waits for
-a worker that is gone: see ``attendance``.
+a worker that is gone: see ``arrivals``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PushOutcome:
     """What became of a push or a commit.
 
     Attributes:
@@ -110,7 +110,7 @@ class Rounds:
         self._rate: float | None = None
         self._closed: deque[Round] = deque(maxlen=_HISTORY + self._partition.mode.sync_version_tolerance)
         self._applied: dict[str, int] = {}
-        self._answers: dict[str, tuple[int, Answer]] = {}
+        self._answers: dict[str, tuple[int, PushOutcome]] = {}
 
     @property
     def version(self) -> int:
@@ -132,7 +132,7 @@ class Rounds:
         sequence, _ = self._answers.get(member.worker, (-1, None))
         return member in self._prepared or max(self._applied.get(member.worker, -1), sequence) >= member.sequence
 
-    def prepare(self, member: Member, changes: Changes, version: int, learning_rate: float | None) -> Answer:
+    def prepare(self, member: Member, changes: Changes, version: int, learning_rate: float | None) -> PushOutcome:
         """Keeps a gradient until its round is applied.
 
         Args:
@@ -143,9 +143,9 @@ class Rounds:
         """
         now = self._partition.version
         if member in self._prepared or self._applied.get(member.worker, -1) >= member.sequence:
-            return Answer(True, now, replay=True)
+            return PushOutcome(True, now, replay=True)
         if self._is_stale(version):
-            return Answer(False, now, STALE)
+            return PushOutcome(False, now, STALE)
         held = sum(other.worker == member.worker for other in self._prepared)
         mode = self._partition.mode
         if held > mode.grads_to_wait * (mode.sync_version_tolerance + 2):
@@ -154,9 +154,9 @@ class Rounds:
                 fix="commit each gradient that was pushed",
             )
         self._prepared[member] = _Prepared(changes, version, learning_rate)
-        return Answer(True, now)
+        return PushOutcome(True, now)
 
-    def commit(self, member: Member, version: int) -> Answer:
+    def commit(self, member: Member, version: int) -> PushOutcome:
         """Counts a prepared gradient, and closes the round if that makes it full (first PS only).
 
         Raises:
@@ -164,11 +164,11 @@ class Rounds:
         """
         sequence, answer = self._answers.get(member.worker, (-1, None))
         if answer is not None and sequence == member.sequence:
-            return Answer(answer.accepted, self._partition.version, answer.reason, answer.closed, replay=True)
+            return PushOutcome(answer.accepted, self._partition.version, answer.reason, answer.closed, replay=True)
         prepared = self._prepared.get(member)
         if self._is_stale(version if prepared is None else prepared.version):
             self._prepared.pop(member, None)
-            answer = Answer(False, self._partition.version, STALE)
+            answer = PushOutcome(False, self._partition.version, STALE)
         elif prepared is None:
             raise ConflictError(
                 f"gradient {member.sequence} of {member.worker} was not prepared here", fix="push it again"
@@ -178,15 +178,15 @@ class Rounds:
             self._rate = prepared.learning_rate
             full = len(self._present) >= self._partition.mode.grads_to_wait
             closed = self._close() if full else None
-            answer = Answer(True, self._partition.version, closed=closed)
+            answer = PushOutcome(True, self._partition.version, closed=closed)
         self._answers[member.worker] = (member.sequence, answer)
         return answer
 
-    def flush(self) -> Answer:
+    def flush(self) -> PushOutcome:
         """Closes the present round if it has any gradient; ``closed`` is the last round in either case."""
         if self._present:
             self._close()
-        return Answer(True, self._partition.version, closed=self.last)
+        return PushOutcome(True, self._partition.version, closed=self.last)
 
     def apply(self, round_: Round) -> int:
         """Applies a round that the first PS has closed; one applied before changes nothing. Returns the version.

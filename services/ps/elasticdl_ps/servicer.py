@@ -1,8 +1,8 @@
-"""The PS protocol's door: validates, hands over to the store, answers.
+"""Serves the PS protocol: checks the caller, translates messages, calls the parts that do the work.
 
 One thread makes all updates (so rounds and sequence numbers need no lock of their own), others serve pulls, one more
 reads and writes checkpoints. The event loop moves messages, and while no thread has anything to do it does short
-pushes and pulls itself, because to hand one over costs as much as the work (see ``steps``).
+pushes and pulls itself, because to hand one over costs as much as the work (see ``training_calls``).
 """
 # ruff: noqa: N802 (methods are named as the RPCs of ps.proto)
 
@@ -21,11 +21,11 @@ from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps import wire
 from elasticdl_ps.checkpoint import load_partition, save_partition
-from elasticdl_ps.steps import Steps
-from elasticdl_ps.store.partition import Partition, Snapshot
+from elasticdl_ps.store.partition import Partition, PartitionSnapshot
 from elasticdl_ps.store.table import EmbeddingTable
 from elasticdl_ps.store.tally import Tally
 from elasticdl_ps.threads import Threads
+from elasticdl_ps.training_calls import TrainingCalls
 from elasticdl_runtime.checkpoint_files import CheckpointFile, PartHeader
 from elasticdl_runtime.convert.parameters import (
     dense_to_json,
@@ -57,8 +57,8 @@ class ParameterServer:
         self._index = index
         self._num_ps = num_ps
         self._threads = Threads()
-        self._cut: Snapshot | None = None
-        self._training = Steps(partition, index, self._threads)
+        self._cut: PartitionSnapshot | None = None
+        self._training = TrainingCalls(partition, index, self._threads)
         self._calls: dict[int, Callable[[bytes, Claims], bytes | Awaitable[bytes]]] = {
             ps_pb2.STEP_PULL: self._training.pull,
             ps_pb2.STEP_PUSH: self._training.push,

@@ -9,7 +9,7 @@ from elasticdl_core.errors import InvalidInputError, PermissionDeniedError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_ps import wire
 from elasticdl_ps.forms import Forms, PushMessage
-from elasticdl_ps.rounds import Answer, Incarnations, Member, Round, Rounds
+from elasticdl_ps.rounds import Incarnations, Member, PushOutcome, Round, Rounds
 from elasticdl_ps.store.merging import Changes
 from elasticdl_ps.store.partition import Partition
 from elasticdl_runtime.failpoints import failpoint
@@ -41,7 +41,7 @@ class Updates:
         self._forms = forms
         self._first = first
         self._incarnations = Incarnations()
-        self._answers: dict[str, tuple[int, Answer]] = {}
+        self._answers: dict[str, tuple[int, PushOutcome]] = {}
         self._gradient_cost = math.inf
 
     def reset(self) -> None:
@@ -49,7 +49,7 @@ class Updates:
         self.rounds.reset()
         self._answers = {}
 
-    def take(self, push: PushMessage, caller: Claims) -> Answer:
+    def take(self, push: PushMessage, caller: Claims) -> PushOutcome:
         """Takes a push; one that came before gets the answer of that time.
 
         Raises:
@@ -65,11 +65,11 @@ class Updates:
         self._note(request.worker)
         if request.generation and request.generation != partition.generation:
             self.rejected += 1
-            return Answer(False, partition.version, "generation")
+            return PushOutcome(False, partition.version, "generation")
         partition.require_initialised()
         return self._apply_now(push, rate) if partition.mode.use_async else self._count(push, rate)
 
-    def flush(self) -> Answer:
+    def flush(self) -> PushOutcome:
         """Closes the present round with what it has."""
         before = self._partition.version
         answer = self.rounds.flush()
@@ -100,31 +100,31 @@ class Updates:
         """The same of a round, judging by the last push."""
         return len(round_.members) * self._gradient_cost
 
-    def _apply_now(self, push: PushMessage, rate: float | None) -> Answer:
+    def _apply_now(self, push: PushMessage, rate: float | None) -> PushOutcome:
         partition, request = self._partition, push.request
         sequence, last = self._answers.get(request.worker, (-1, None))
         if last is not None and request.sequence <= sequence:
-            return Answer(last.accepted, partition.version, last.reason, replay=True)
+            return PushOutcome(last.accepted, partition.version, last.reason, replay=True)
         if self._at_limit:
             self.rejected += 1
-            return Answer(False, partition.version, LIMIT)
+            return PushOutcome(False, partition.version, LIMIT)
         changes = self._changes(push)
         staleness = partition.version - request.version
         if partition.mode.lr_staleness_modulation and staleness > 1:
             rate = (partition.optimizer.learning_rate if rate is None else rate) / staleness
         failpoint("ps.before_apply")
-        answer = Answer(True, partition.apply([changes], rate))
+        answer = PushOutcome(True, partition.apply([changes], rate))
         failpoint("ps.after_apply")
         self.made += 1
         self._answers[request.worker] = (request.sequence, answer)
         return answer
 
-    def _count(self, push: PushMessage, rate: float | None) -> Answer:
+    def _count(self, push: PushMessage, rate: float | None) -> PushOutcome:
         request, before = push.request, self._partition.version
         member = Member(request.worker, request.sequence)
         if self._at_limit and not self.rounds.knows(member):
             self.rejected += 1
-            return Answer(False, before, LIMIT)
+            return PushOutcome(False, before, LIMIT)
         answer = self.rounds.prepare(member, self._changes(push), request.version, rate)
         if answer.accepted and self._first:
             answer = self.rounds.commit(member, request.version)

@@ -15,9 +15,9 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import NO_ID, DenseSpec
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps.forms import DensePlace, PullForm, PushForm, RowsPlace, undecodable
-from elasticdl_ps.rounds import Answer, Member, Round
+from elasticdl_ps.rounds import Member, PushOutcome, Round
 from elasticdl_ps.store.dense import DensePart
-from elasticdl_ps.store.merging import Changes, StateChange
+from elasticdl_ps.store.merging import Changes, StateUpdate
 from elasticdl_ps.store.partition import DenseInit, Partition
 from elasticdl_ps.store.table import EmbeddingTable
 from elasticdl_runtime.convert.parameters import (
@@ -92,7 +92,7 @@ def read_changes(
     # it does not, because ids happen to look like infinity for example, each buffer is looked at by itself.
     finite = form.words and bool(form.dense or form.rows) and partition.kernels.all_finite(_body(frame))
     dense: dict[str, NDArray[Any]] = {}
-    state: dict[str, StateChange] = {}
+    state: dict[str, StateUpdate] = {}
     for place in form.dense:
         values = array_of(buffers, place.buffer, place.dtype, place.part.size, place.what)
         if not finite:
@@ -100,7 +100,7 @@ def read_changes(
         if place.keep is None:
             dense[place.part.spec.name] = values
         else:
-            state[place.part.spec.name] = StateChange(place.keep, values)
+            state[place.part.spec.name] = StateUpdate(place.keep, values)
     rows: dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]] = {}
     ids = Ids(buffers)
     for entry in form.rows:
@@ -246,7 +246,7 @@ def table_status(table: EmbeddingTable) -> ps_pb2.TableStatus:
     return status
 
 
-def answer_message(answer: Answer) -> ps_pb2.PushGradientsResponse:
+def answer_message(answer: PushOutcome) -> ps_pb2.PushGradientsResponse:
     """What became of a push."""
     response = ps_pb2.PushGradientsResponse(
         accepted=answer.accepted, version=answer.version, replay=answer.replay, reason=answer.reason

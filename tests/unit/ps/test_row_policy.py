@@ -17,7 +17,7 @@ from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.store.id_map import IdMap
 from elasticdl_ps.store.merging import Changes
 from elasticdl_ps.store.partition import Partition
-from elasticdl_ps.store.row_lives import RowLives
+from elasticdl_ps.store.row_lifecycle import RowLifecycle
 from elasticdl_runtime.convert.parameters import mode_from_json, mode_to_json
 
 pytestmark = pytest.mark.unit
@@ -62,7 +62,7 @@ def snapshot_of(partition: Partition) -> dict[int, float]:
     return found
 
 
-def lives(partition: Partition) -> RowLives:
+def lives(partition: Partition) -> RowLifecycle:
     book = partition.tables["t"].lives
     assert book is not None
     return book
@@ -200,7 +200,7 @@ def test_counts_stop_at_255_and_fade(kernels: Any) -> None:
     for _ in range(300):
         kernels.count_sightings(sketch, ids, out)
     assert out[0] == 255
-    book = RowLives(RowPolicy(admission=3), kernels, IdMap(kernels), 0, counters=64)
+    book = RowLifecycle(RowPolicy(admission=3), kernels, IdMap(kernels), 0, counters=64)
     assert not book.admits(ids)[0]
     for at in range(100, 132):
         book.admits(np.array([at]))

@@ -15,7 +15,7 @@ from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.arena import Arena
 from elasticdl_ps.store.id_map import IdMap
-from elasticdl_ps.store.merging import Changes, StateChange
+from elasticdl_ps.store.merging import Changes, StateUpdate
 from elasticdl_ps.store.partition import DenseInit, Partition
 from elasticdl_ps.store.table import EmbeddingTable
 
@@ -150,12 +150,12 @@ def test_a_mean_of_members_is_one_update() -> None:
         Changes(
             {"w": np.full(3, 2, np.float32)},
             {"t": (np.array([1, 2]), np.ones((2, 2), np.float32))},
-            {"n": StateChange(1, np.array([4]))},
+            {"n": StateUpdate(1, np.array([4]))},
         ),
         Changes(
             {"w": np.full(3, 4, np.float32)},
             {"t": (np.array([2]), np.ones((1, 2), np.float32))},
-            {"n": StateChange(1, np.array([2]))},
+            {"n": StateUpdate(1, np.array([2]))},
         ),
     ]
     assert partition.apply(members) == 1

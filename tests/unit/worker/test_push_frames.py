@@ -14,7 +14,7 @@ from elasticdl_runtime.convert.parameters import from_bfloat16, to_bfloat16
 from elasticdl_runtime.partition import ps_of_ids
 from elasticdl_runtime.rpc.framing import decode_frame
 from elasticdl_worker.parameters import Gradients
-from elasticdl_worker.parameters.layout import Layout
+from elasticdl_worker.parameters.placement import ModelPlacement
 from elasticdl_worker.parameters.pushes import Following, PushFrames, Stamp
 from elasticdl_worker.parameters.splits import Splits
 
@@ -38,7 +38,7 @@ def stamp(count: int, sequence: int) -> Stamp:
 
 
 def check_push(
-    layout: Layout, pushed: Gradients, frames: list[bytes], sent: Stamp, wire: str, pull: Any = None
+    placement: ModelPlacement, pushed: Gradients, frames: list[bytes], sent: Stamp, wire: str, pull: Any = None
 ) -> None:
     """Puts what all PS were sent together again."""
     dense = {spec.name: np.full(spec.size, np.nan, np.float32) for spec in SPECS}
@@ -58,7 +58,7 @@ def check_push(
         for entry in push.rows:
             ids, values = pushed.rows[entry.table]
             mine = np.frombuffer(buffers[entry.ids], np.int64)
-            assert (ps_of_ids(mine, layout.num_ps) == index).all()
+            assert (ps_of_ids(mine, placement.num_ps) == index).all()
             seen[entry.table] += mine.tolist()
             at = [ids.tolist().index(wanted) for wanted in mine.tolist()]
             expected = values[at]
@@ -85,27 +85,27 @@ def check_push(
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_every_number_arrives_once_and_where_it_belongs(count: int, wire: str) -> None:
-    layout = Layout(SPECS, TABLES, count)
-    frames = PushFrames(layout, "worker-0.0", wire)
+    placement = ModelPlacement(SPECS, TABLES, count)
+    frames = PushFrames(placement, "worker-0.0", wire)
     same = np.unique(RANDOM.integers(0, 500, 90))
     for sequence, (t, u) in enumerate(
         [(same, same), (same[:40], same[5:60]), (same, same), (same[:0], same[:1]), (same[:0], same[:0])], 1
     ):
         pushed, sent = gradients(t, u), stamp(count, sequence)
-        check_push(layout, pushed, frames.make(pushed, sent), sent, wire)
+        check_push(placement, pushed, frames.make(pushed, sent), sent, wire)
         wanted = {"t": u, "u": t} if sequence % 2 else {"u": same, "t": same}
-        pull = Following(layout.split(wanted), [sequence] * count, [f"h{sequence}"] * count)
-        check_push(layout, pushed, frames.make(pushed, sent, pull), sent, wire, pull)
+        pull = Following(placement.split(wanted), [sequence] * count, [f"h{sequence}"] * count)
+        check_push(placement, pushed, frames.make(pushed, sent, pull), sent, wire, pull)
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_tables_with_the_same_ids_send_them_once(count: int) -> None:
-    layout = Layout([], TABLES, count)
-    frames = PushFrames(layout, "worker-0.0", "float32")
+    placement = ModelPlacement([], TABLES, count)
+    frames = PushFrames(placement, "worker-0.0", "float32")
     ids, others = np.arange(40), np.arange(7, 47)
 
     def size(pushed: Gradients, wanted: dict[str, Any]) -> list[int]:
-        pull = Following(layout.split(wanted), [-1] * count, [""] * count)
+        pull = Following(placement.split(wanted), [-1] * count, [""] * count)
         return [len(decode_frame(frame)[1]) for frame in frames.make(pushed, stamp(count, 1), pull)]
 
     rows = gradients(ids, ids).rows
@@ -114,7 +114,7 @@ def test_tables_with_the_same_ids_send_them_once(count: int) -> None:
 
 
 def test_gradients_in_any_memory_order_and_precision_travel_as_float32() -> None:
-    layout = Layout([DenseSpec("kernel", (4, 2))], TABLES[:1], 2)
+    placement = ModelPlacement([DenseSpec("kernel", (4, 2))], TABLES[:1], 2)
     ids = np.arange(10)
     wide = RANDOM.normal(size=(4, 20)).T[::2]
     odd = Gradients({"kernel": RANDOM.normal(size=(2, 4)).T}, {"t": (ids, wide)})
@@ -122,13 +122,13 @@ def test_gradients_in_any_memory_order_and_precision_travel_as_float32() -> None
         {"kernel": np.ascontiguousarray(odd.dense["kernel"], np.float32)},
         {"t": (ids, np.ascontiguousarray(wide, np.float32))},
     )
-    frames = PushFrames(layout, "worker-0.0", "float32")
+    frames = PushFrames(placement, "worker-0.0", "float32")
     assert frames.make(odd, stamp(2, 1)) == frames.make(plain, stamp(2, 1))
 
 
 def test_a_name_or_a_shape_that_is_wrong_is_told_at_every_step() -> None:
-    layout = Layout(SPECS, TABLES, 2)
-    frames = PushFrames(layout, "worker-0.0", "float32")
+    placement = ModelPlacement(SPECS, TABLES, 2)
+    frames = PushFrames(placement, "worker-0.0", "float32")
     good = gradients(np.arange(5), np.arange(5))
     frames.make(good, stamp(2, 1))
     for dense, rows, word in (

@@ -16,7 +16,7 @@ from elasticdl_ps.constraints import Constrain, check_constraint, make_constrain
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.compensation import Delay
-from elasticdl_ps.store.merging import StateChange
+from elasticdl_ps.store.merging import StateUpdate
 
 _STATE = "fiub"
 _ONLY_ROW = np.zeros(1, np.int64)
@@ -169,7 +169,7 @@ class DenseStore:
                 part = self._parts[spec.name]
                 part.spec, part.constrain = spec, make_constraint(spec)
 
-    def change_state(self, changes: Mapping[str, StateChange], version: int) -> None:
+    def change_state(self, changes: Mapping[str, StateUpdate], version: int) -> None:
         """Changes slices of state; ``version`` is the partition's after this update."""
         with self._lock:
             for name, change in changes.items():

@@ -15,7 +15,7 @@ Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
-class StateChange:
+class StateUpdate:
     """What becomes of a slice ``x`` of the model's state: ``keep * x + add``.
 
     Attributes:
@@ -54,7 +54,7 @@ class Changes:
 
     dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     rows: Mapping[str, Rows] = field(default_factory=dict)
-    state: Mapping[str, StateChange] = field(default_factory=dict)
+    state: Mapping[str, StateUpdate] = field(default_factory=dict)
     records: int = 1
     pulled_dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     pulled_rows: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
@@ -112,16 +112,16 @@ def _sum_rows(members: Sequence[Changes], weights: Sequence[float], kernels: Ker
     return result
 
 
-def _merge_state(name: str, members: Sequence[Changes]) -> StateChange:
+def _merge_state(name: str, members: Sequence[Changes]) -> StateUpdate:
     changes = [(member.state[name], member.records) for member in members if name in member.state]
     if all(0 < change.keep < 1 for change, _ in changes):
         records = sum(count for _, count in changes)
         keep = sum(change.keep * count for change, count in changes) / records
         add = sum(change.add.astype(np.float64) * (count / records) for change, count in changes)
-        return StateChange(keep, np.asarray(add).astype(changes[0][0].add.dtype))
+        return StateUpdate(keep, np.asarray(add).astype(changes[0][0].add.dtype))
     whole = changes[0][0]
     for change, _ in changes[1:]:
         add = whole.add.copy()
         change.apply(add)
-        whole = StateChange(whole.keep * change.keep, add)
+        whole = StateUpdate(whole.keep * change.keep, add)
     return whole

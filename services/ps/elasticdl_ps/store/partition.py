@@ -239,7 +239,7 @@ class Partition:
             for table in self.tables.values():
                 table.unpin(number)
 
-    def snapshot(self, version: int | None = None) -> Snapshot:
+    def snapshot(self, version: int | None = None) -> PartitionSnapshot:
         """Cuts the partition for a checkpoint; updates go on while it is read. Release it in the end.
 
         Args:
@@ -256,7 +256,7 @@ class Partition:
             self._pins[_SNAPSHOT] = self.version
             for table in self.tables.values():
                 table.pin(_SNAPSHOT, with_slots=True)
-            return Snapshot(
+            return PartitionSnapshot(
                 version=self.version,
                 optimizer=self.optimizer,
                 mode=self.mode,
@@ -266,7 +266,7 @@ class Partition:
                 pin=_SNAPSHOT,
             )
 
-    def release(self, snapshot: Snapshot) -> None:
+    def release(self, snapshot: PartitionSnapshot) -> None:
         """Ends a snapshot."""
         self.unpin(snapshot.pin)
 
@@ -340,7 +340,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PartitionSnapshot:
     """A partition at a cut.
 
     Attributes:

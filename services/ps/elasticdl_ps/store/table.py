@@ -13,10 +13,10 @@ from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.arena import Arena
 from elasticdl_ps.store.compensation import Delay
+from elasticdl_ps.store.fair_lock import FairLock
 from elasticdl_ps.store.id_map import IdMap
 from elasticdl_ps.store.overlay import Overlay
-from elasticdl_ps.store.row_lives import RowLives
-from elasticdl_ps.store.turns import Turns
+from elasticdl_ps.store.row_lifecycle import RowLifecycle
 from elasticdl_runtime.initializers import make_initializer
 
 _BLOCK = 1 << 15
@@ -46,11 +46,11 @@ class EmbeddingTable:
         self._update = kernels.update(optimizer.kernel)
         self._initializer = make_initializer(spec)
         self._kernels = kernels
-        self._lock = Turns()
+        self._lock = FairLock()
         self._map = IdMap(kernels)
         self._arena = cast("NDArray[np.float32]", Arena(self.width, np.float32).array)
         self._overlays: dict[int, Overlay] = {}
-        self._lives: RowLives | None = None
+        self._lives: RowLifecycle | None = None
 
     @property
     def rows(self) -> int:
@@ -65,7 +65,7 @@ class EmbeddingTable:
         return self._map.nbytes + self._map.count * self.width * 4 + pinned + book
 
     @property
-    def lives(self) -> RowLives | None:
+    def lives(self) -> RowLifecycle | None:
         """The book on rows that come and go, if there is a policy."""
         return self._lives
 
@@ -77,7 +77,7 @@ class EmbeddingTable:
             version: updates applied so far.
         """
         with self._lock:
-            self._lives = RowLives(policy, self._kernels, self._map, version) if policy.active else None
+            self._lives = RowLifecycle(policy, self._kernels, self._map, version) if policy.active else None
 
     def read(self, ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
         """Looks vectors up, making rows of ids that have none; with a policy those read as their first values.
@@ -210,7 +210,7 @@ class EmbeddingTable:
             )
         return rows
 
-    def _admitted_rows_of(self, lives: RowLives, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _admitted_rows_of(self, lives: RowLifecycle, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows of ids, -1 for those that have none and are to have none yet."""
         rows = self._map.find(ids)
         missing = np.flatnonzero(rows < 0)
@@ -231,7 +231,7 @@ class EmbeddingTable:
             )
         return rows
 
-    def _evict(self, lives: RowLives, version: int) -> None:
+    def _evict(self, lives: RowLifecycle, version: int) -> None:
         """Lets the rows go that the policy has no room for, some at a time, so that readers get their turn."""
         cold = lives.cold(self._map.live, version)
         for at in range(0, len(cold), _BLOCK):

@@ -21,7 +21,7 @@ from elasticdl_runtime.rpc.framing import encode_frame
 from elasticdl_worker.parameters.answers import PartialPull
 from elasticdl_worker.parameters.connection import ServerConnection, answers_of, read_header
 from elasticdl_worker.parameters.hot_rows import HotRows
-from elasticdl_worker.parameters.layout import Layout
+from elasticdl_worker.parameters.placement import ModelPlacement
 from elasticdl_worker.parameters.pulls import ALL_DENSE, NO_DENSE, Moment, Pulls
 from elasticdl_worker.parameters.pushes import Following, PushFrames, Stamp
 from elasticdl_worker.parameters.rounds import PullOne, follow, pass_on, prepare, pull_of_round
@@ -133,7 +133,7 @@ class ParameterClient:
         self._mode = mode
 
         def frame(index: int, with_values: bool) -> bytes:
-            messages, buffers = self._layout.model(index, dense if with_values else None)
+            messages, buffers = self._placement.model(index, dense if with_values else None)
             request = ps_pb2.PushModelRequest(
                 dense=messages,
                 tables=[table_to_message(table) for table in tables],
@@ -231,7 +231,7 @@ class ParameterClient:
             dense: whether to pull dense parameters as well.
         """
         streamed = dense and any(server.streams_dense for server in self._servers)
-        size = sum(grads.nbytes for _, grads in gradients.rows.values()) + self._layout.rows_bytes(ids)
+        size = sum(grads.nbytes for _, grads in gradients.rows.values()) + self._placement.rows_bytes(ids)
         if streamed or size > self._message_bytes or self._near_limit(version):
             result = await self.push(gradients, version=version, learning_rate=learning_rate)
             return result, None if result.reason == LIMIT else await self.pull(ids, dense=dense)
@@ -275,7 +275,7 @@ class ParameterClient:
         ]
         self._servers = self._servers[:wanted] + added
         if wanted != present:
-            self._place(self._layout.specs, self._layout.tables)
+            self._place(self._placement.specs, self._placement.tables)
             self._seen.clear()
 
     async def close(self) -> None:
@@ -297,7 +297,7 @@ class ParameterClient:
         request = ps_pb2.PushTableInfosRequest(tables=[table_to_message(table) for table in tables])
         frame = encode_frame(request.SerializeToString())
         await together([server.call("PushEmbeddingTableInfos", frame) for server in self._servers])
-        self._place(self._layout.specs, (*self._layout.tables, *tables))
+        self._place(self._placement.specs, (*self._placement.tables, *tables))
 
     async def pin(self, number: int) -> int:
         """Keeps the present parameters readable on all PS (a master's call); returns the largest version."""
@@ -323,10 +323,10 @@ class ParameterClient:
 
     def _place(self, specs: Sequence[DenseSpec], tables: Sequence[TableSpec]) -> None:
         """Places a model on the present PS."""
-        self._layout = Layout(specs, tables, len(self._servers))
-        self._frames = PushFrames(self._layout, self._worker, self._wire_dtype)
+        self._placement = ModelPlacement(specs, tables, len(self._servers))
+        self._frames = PushFrames(self._placement, self._worker, self._wire_dtype)
         for server in self._servers:
-            server.dense_bytes = self._layout.dense_bytes(server.index)
+            server.dense_bytes = self._placement.dense_bytes(server.index)
 
     async def _is_initialised(self, server: ServerConnection) -> bool:
         return bool((await server.call("Status", ps_pb2.StatusRequest())).initialized)
@@ -341,8 +341,8 @@ class ParameterClient:
         return True
 
     async def _pull(self, ids: Mapping[str, NDArray[np.int64]], dense: bool, pin: int) -> Pulled:
-        layout = self._layout
-        splits = layout.split(ids)
+        placement = self._placement
+        splits = placement.split(ids)
         asked = [_asked(splits, index) for index in range(len(self._servers))]
         pull = self._puller(asked, dense)
         parts: Sequence[PartialPull]
@@ -350,7 +350,7 @@ class ParameterClient:
             parts = await together([pull(server.index, Moment(pin)) for server in self._servers])
         else:
             parts = await pull_of_round(self._servers, pull, self._wait_for, self._patience_s)
-        return self._whole(layout, parts, splits, dense, pin)
+        return self._whole(placement, parts, splits, dense, pin)
 
     async def _push_pull(
         self,
@@ -361,13 +361,13 @@ class ParameterClient:
         dense: bool,
     ) -> tuple[PushResult, Pulled]:
         async with self._pushing:
-            layout, servers = self._layout, self._servers
-            splits = layout.split(ids)
+            placement, servers = self._placement, self._servers
+            splits = placement.split(ids)
             asked = [_asked(splits, index) for index in range(len(servers))]
             following = self._following(splits, dense)
             frames = self._frames.make(gradients, self._stamp(version, learning_rate), following)
             calls = [
-                server.begin("PushPull", frame, answer_bytes=server.dense_bytes + layout.rows_bytes(wanted))
+                server.begin("PushPull", frame, answer_bytes=server.dense_bytes + placement.rows_bytes(wanted))
                 for server, frame, wanted in zip(servers, frames, asked, strict=True)
             ]
             answers = await answers_of(calls)
@@ -381,7 +381,7 @@ class ParameterClient:
         for index, part in enumerate(parts):
             if not part.initialised:
                 parts[index] = await self._puller(asked, dense)(index, Moment())
-        return _async_result(pushes), self._whole(layout, parts, splits, dense)
+        return _async_result(pushes), self._whole(placement, parts, splits, dense)
 
     async def _push_pull_in_round(
         self,
@@ -391,8 +391,8 @@ class ParameterClient:
         learning_rate: float | None,
         dense: bool,
     ) -> tuple[PushResult, Pulled | None]:
-        layout, servers = self._layout, self._servers
-        splits = layout.split(ids)
+        placement, servers = self._placement, self._servers
+        splits = placement.split(ids)
         asked = [_asked(splits, index) for index in range(len(servers))]
         pull = self._puller(asked, dense)
         first = PartialPull()
@@ -401,7 +401,7 @@ class ParameterClient:
             frames = self._frames.make(gradients, self._stamp(version, learning_rate), following)
             answer = await prepare(servers, frames, self._push_one)
             if answer is None:
-                expected = servers[0].dense_bytes + layout.rows_bytes(asked[0])
+                expected = servers[0].dense_bytes + placement.rows_bytes(asked[0])
                 frame = await servers[0].call("PushPull", frames[0], answer_bytes=expected)
                 answer, first = _read_both(frame, asked[0])
             result = self._counted(answer, version)
@@ -411,7 +411,7 @@ class ParameterClient:
             parts = await pull_of_round(servers, pull, self._wait_for, self._patience_s)
         else:
             parts = await follow(servers, first, pull, self._patience_s)
-        return result, self._whole(layout, parts, splits, dense)
+        return result, self._whole(placement, parts, splits, dense)
 
     def _following(self, splits: Mapping[str, Split], dense: bool, **options: Any) -> Following:
         """The pull that goes along with a push; see ``Following`` for the options."""
@@ -419,13 +419,18 @@ class ParameterClient:
         return Following(splits, known, [server.generation for server in self._servers], **options)
 
     def _whole(
-        self, layout: Layout, parts: Sequence[PartialPull], splits: Mapping[str, Split], dense: bool, pin: int = 0
+        self,
+        placement: ModelPlacement,
+        parts: Sequence[PartialPull],
+        splits: Mapping[str, Split],
+        dense: bool,
+        pin: int = 0,
     ) -> Pulled:
         """What all PS have answered to a pull, put together; the present is noted, a pin is not."""
         if not pin:
             self._remember(parts, dense)
-        arrays = layout.assemble(parts, {} if pin else self._dense) if dense else {}
-        return Pulled(max(part.version for part in parts), arrays, layout.merge_rows(splits, parts))
+        arrays = placement.assemble(parts, {} if pin else self._dense) if dense else {}
+        return Pulled(max(part.version for part in parts), arrays, placement.merge_rows(splits, parts))
 
     def _next_version(self, version: int) -> int:
         """The version to wait for after a gradient of a version counts; 0 where older ones may be used as well."""
@@ -445,7 +450,8 @@ class ParameterClient:
         epoch, surely = hot.epoch, self._answered
         generations = [server.generation for server in self._servers]
         found = {
-            table: hot.find(table, wanted, self._layout.dim(table), self._sequence) for table, wanted in ids.items()
+            table: hot.find(table, wanted, self._placement.dim(table), self._sequence)
+            for table, wanted in ids.items()
         }
         cold = {table: ids[table][known.missing] for table, known in found.items()}
         pulled = await pull(cold, dense, 0)
@@ -468,9 +474,9 @@ class ParameterClient:
 
     def _puller(self, asked: Sequence[Mapping[str, NDArray[np.int64]]], dense: bool) -> PullOne:
         """What pulls from one PS its part of what is asked for."""
-        servers, layout = self._servers, self._layout
+        servers, placement = self._servers, self._placement
         return lambda index, moment: self._pulls.pull(
-            servers[index], layout, asked[index], dense=dense, moment=moment
+            servers[index], placement, asked[index], dense=dense, moment=moment
         )
 
     def _remember(self, parts: Sequence[PartialPull], dense: bool) -> None:

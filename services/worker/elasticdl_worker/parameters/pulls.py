@@ -15,7 +15,7 @@ from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.rpc.framing import encode_frame
 from elasticdl_worker.parameters.answers import PartialPull
 from elasticdl_worker.parameters.connection import ServerConnection
-from elasticdl_worker.parameters.layout import Layout
+from elasticdl_worker.parameters.placement import ModelPlacement
 
 ALL_DENSE, NO_DENSE = -1, -2
 """Dense parameters that are asked for, where it is not those that are newer than a version."""
@@ -56,13 +56,13 @@ class Pulls:
         self._row_headers: dict[tuple[str, ...], bytes] = {}
 
     async def pull(
-        self, server: ServerConnection, layout: Layout, asked: _Asked, *, dense: bool, moment: Moment
+        self, server: ServerConnection, placement: ModelPlacement, asked: _Asked, *, dense: bool, moment: Moment
     ) -> PartialPull:
         """Pulls from one PS, waiting while it has no model (it is being restored), or for the end of a round.
 
         Args:
             server: the PS.
-            layout: where everything lies.
+            placement: where everything lies.
             asked: by table, the ids of that PS.
             dense: whether to read dense parameters.
             moment: what of the PS to see.
@@ -72,7 +72,7 @@ class Pulls:
         """
         give_up = time.monotonic() + self._patience_s
         while True:
-            part = await self._once(server, layout, asked, dense, moment)
+            part = await self._once(server, placement, asked, dense, moment)
             if part.pending:
                 # The PS says that it is worth it, and stops saying so when it is not.
                 give_up = time.monotonic() + self._patience_s
@@ -90,7 +90,7 @@ class Pulls:
             await server.pause(_POLL_S)
 
     async def _once(
-        self, server: ServerConnection, layout: Layout, asked: _Asked, dense: bool, moment: Moment
+        self, server: ServerConnection, placement: ModelPlacement, asked: _Asked, dense: bool, moment: Moment
     ) -> PartialPull:
         request = self._request(server, dense, moment)
         part = PartialPull()
@@ -100,11 +100,11 @@ class Pulls:
             if part.pending:
                 return part
             request.dense_version = NO_DENSE
-        groups = layout.groups(asked, self._message_bytes)
+        groups = placement.groups(asked, self._message_bytes)
         for group in groups:
             # Encoded messages may be joined: the fields of both count.
             header = request.SerializeToString() + self._rows_header(group)
-            expected = layout.rows_bytes(group)
+            expected = placement.rows_bytes(group)
             if request.dense_version != NO_DENSE:
                 expected += server.dense_bytes
             answer = await server.call("Pull", encode_frame(header, list(group.values())), answer_bytes=expected)

@@ -13,7 +13,7 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.convert.parameters import to_bfloat16
 from elasticdl_runtime.rpc.framing import Room, compose_frame
-from elasticdl_worker.parameters.layout import Layout
+from elasticdl_worker.parameters.placement import ModelPlacement
 from elasticdl_worker.parameters.splits import Split, distinct
 from elasticdl_worker.parameters.types import Gradients
 
@@ -78,13 +78,13 @@ class PushFrames:
     with the same ids share one buffer of them.
 
     Args:
-        layout: where everything lies.
+        placement: where everything lies.
         worker: the worker's incarnation.
         wire_dtype: of the rows' gradients.
     """
 
-    def __init__(self, layout: Layout, worker: str, wire_dtype: str) -> None:
-        self._layout = layout
+    def __init__(self, placement: ModelPlacement, worker: str, wire_dtype: str) -> None:
+        self._placement = placement
         self._worker = worker
         self._wire_dtype = wire_dtype
         self._forms: dict[tuple[Any, ...], list[_Form]] = {}
@@ -95,16 +95,16 @@ class PushFrames:
         Raises:
             InvalidInputError: a name is unknown or a size disagrees.
         """
-        layout = self._layout
-        flats = [layout.flat(name, gradients.dense) for name in gradients.dense]
-        flats += [layout.flat_value(name, change.add) for name, change in gradients.state.items()]
+        placement = self._placement
+        flats = [placement.flat(name, gradients.dense) for name in gradients.dense]
+        flats += [placement.flat_value(name, change.add) for name, change in gradients.state.items()]
         keeps = {name: change.keep for name, change in gradients.state.items()}
         values = [self._checked(table, *rows) for table, rows in gradients.rows.items()]
         origin = gradients.origin
         if origin is not None:
-            flats += [layout.flat(name, origin.dense) for name in gradients.dense]
+            flats += [placement.flat(name, origin.dense) for name in gradients.dense]
             values += [self._checked(table, ids, origin.rows[table]) for table, (ids, _) in gradients.rows.items()]
-        splits = layout.split({table: ids for table, (ids, _) in gradients.rows.items()})
+        splits = placement.split({table: ids for table, (ids, _) in gradients.rows.items()})
         pushed, push_numbers = distinct(splits)
         pulled, pull_numbers = distinct(following.splits) if following else ([], ())
         reading = following.splits if following else ()
@@ -127,7 +127,7 @@ class PushFrames:
             reads = list(zip(following.splits, pull_numbers, strict=True)) if following else []
             names: dict[str, float | None] = {**dict.fromkeys(gradients.dense), **keeps}
             with_origin = origin is not None
-            forms = [self._form(index, names, tables, reads, with_origin) for index in range(layout.num_ps)]
+            forms = [self._form(index, names, tables, reads, with_origin) for index in range(placement.num_ps)]
             self._forms[key] = forms
         frames = []
         for index, form in enumerate(forms):
@@ -152,7 +152,7 @@ class PushFrames:
         return frames
 
     def _checked(self, table: str, ids: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float32]:
-        dim = self._layout.dim(table)
+        dim = self._placement.dim(table)
         if values.shape != (len(ids), dim):
             raise InvalidInputError(
                 f"gradients of {table!r} have the shape {values.shape} for {len(ids)} ids",
@@ -187,7 +187,7 @@ class PushFrames:
         message = ps_pb2.PushPullRequest()
         parts: list[tuple[int, slice | None]] = []
         for number, (name, keep) in enumerate(dense.items()):
-            placed = self._layout.placed(name)
+            placed = self._placement.placed(name)
             for place in placed.slices:
                 if place.ps == index:
                     message.push.dense.add(

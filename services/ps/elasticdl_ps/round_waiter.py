@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 
-from elasticdl_ps.attendance import Attendance
+from elasticdl_ps.arrivals import ArrivalEstimator
 from elasticdl_ps.rounds import Rounds
 
 _LONGEST_S = 2.0
 """Who waits is answered after this long, well within a call's deadline, and asks again."""
 
 
-class Hold:
+class RoundHold:
     """Lets no round end for a while: whoever would push waits. For one event loop."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Hold:
             await self._over.wait()
 
 
-class RoundEnds:
+class RoundWaiter:
     """Lets workers wait. For one event loop.
 
     Args:
@@ -52,17 +52,17 @@ class RoundEnds:
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
-        self._attendance = Attendance()
+        self._arrivals = ArrivalEstimator()
         self._waiting: list[asyncio.Future[None]] = []
         self._over = False
 
     def pulled(self, worker: str) -> None:
         """A worker has parameters to compute on."""
-        self._attendance.pulled(worker, time.monotonic())
+        self._arrivals.pulled(worker, time.monotonic())
 
     def pushed(self, worker: str) -> None:
         """A worker's gradient was counted or refused; it may have closed a round."""
-        self._attendance.pushed(worker, time.monotonic())
+        self._arrivals.pushed(worker, time.monotonic())
         self.look()
 
     def look(self) -> None:
@@ -88,11 +88,11 @@ class RoundEnds:
         """
         if self._rounds.version != version - 1:
             return False
-        self._attendance.waits(worker)
+        self._arrivals.waits(worker)
         give_up = time.monotonic() + _LONGEST_S
         while self._rounds.version == version - 1 and not self._over:
             now = time.monotonic()
-            until = self._attendance.worth_until(self._rounds.missing, now)
+            until = self._arrivals.worth_until(self._rounds.missing, now)
             if until is None:
                 return False
             if now >= give_up:

@@ -10,7 +10,7 @@ import pytest
 
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
-from elasticdl_ps.round_ends import RoundEnds
+from elasticdl_ps.round_waiter import RoundWaiter
 from elasticdl_runtime.rpc.framing import decode_frame, encode_frame
 from tests.integration.ps.synchronous_model import IDS, ensure, step
 
@@ -22,19 +22,19 @@ FOREVER_S = 1000.0
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers are expected for longer than any test takes."""
-    monkeypatch.setattr("elasticdl_ps.attendance._SHORTEST_S", FOREVER_S)
+    monkeypatch.setattr("elasticdl_ps.arrivals._SHORTEST_S", FOREVER_S)
 
 
 @pytest.fixture
 def somebody_waits(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Set when somebody waits for the end of a round."""
-    event, wait = asyncio.Event(), RoundEnds._next_look
+    event, wait = asyncio.Event(), RoundWaiter._next_look
 
-    async def waiting(self: RoundEnds, timeout_s: float) -> None:
+    async def waiting(self: RoundWaiter, timeout_s: float) -> None:
         event.set()
         await wait(self, timeout_s)
 
-    monkeypatch.setattr(RoundEnds, "_next_look", waiting)
+    monkeypatch.setattr(RoundWaiter, "_next_look", waiting)
     return event
 
 
@@ -102,7 +102,7 @@ async def test_one_worker_of_four_never_waits(servers: Any, patience: None) -> N
 
 async def test_workers_that_are_gone_are_waited_for_once(servers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = await trained_once(servers, 2, 2)
-    monkeypatch.setattr("elasticdl_ps.attendance._SHORTEST_S", 0.0)
+    monkeypatch.setattr("elasticdl_ps.arrivals._SHORTEST_S", 0.0)
     # The second never comes again: after some time the first goes on by itself.
     result, pulled = await first.push_pull(step(1), {"t": IDS}, version=1)
     assert (result.accepted, pulled.version) == (True, 1)
@@ -112,7 +112,7 @@ async def test_workers_that_are_gone_are_waited_for_once(servers: Any, monkeypat
 
 async def test_who_waits_for_long_asks_again(servers: Any, patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = await trained_once(servers, 2, 2)
-    monkeypatch.setattr("elasticdl_ps.round_ends._LONGEST_S", 0.0)
+    monkeypatch.setattr("elasticdl_ps.round_waiter._LONGEST_S", 0.0)
     asked = 0
     once = first._pulls._once
 

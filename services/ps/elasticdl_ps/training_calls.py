@@ -1,4 +1,4 @@
-"""The calls of training steps: pulls and pushes, in the threads or, while those have nothing to do, right away."""
+"""The calls of a training step: pulls and pushes, done by the threads, or by the event loop while those are idle."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps import wire
 from elasticdl_ps.forms import Forms, PullMessage, PushMessage
-from elasticdl_ps.round_ends import Hold, RoundEnds
-from elasticdl_ps.rounds import Answer, Round
+from elasticdl_ps.round_waiter import RoundHold, RoundWaiter
+from elasticdl_ps.rounds import PushOutcome, Round
 from elasticdl_ps.store.partition import Partition
 from elasticdl_ps.threads import Threads
 from elasticdl_ps.updates import Updates
@@ -23,8 +23,8 @@ _LONGEST_HOLD_S = 60.0
 Response = ps_pb2.PullResponse | ps_pb2.PushPullResponse
 
 
-class Steps:
-    """Answers pulls and pushes of workers, each with a frame, or with what will be one.
+class TrainingCalls:
+    """Answers pulls and pushes of workers: with a frame, or with an awaitable of one.
 
     Args:
         partition: the parameters.
@@ -38,8 +38,8 @@ class Steps:
         self._threads = threads
         self._forms = Forms(partition)
         self.updates = Updates(partition, self._forms, first=index == 0)
-        self._ends = RoundEnds(self.updates.rounds)
-        self._hold = Hold()
+        self._waiter = RoundWaiter(self.updates.rounds)
+        self._hold = RoundHold()
 
     def reset(self) -> None:
         """Begins anew: the partition has another model, another mode, or other values."""
@@ -52,12 +52,12 @@ class Steps:
 
     def look(self) -> None:
         """Has workers that wait for the end of a round look whether it has come."""
-        self._ends.look()
+        self._waiter.look()
 
     def stop(self) -> None:
         """Lets nobody wait for others any more."""
         self._hold.end()
-        self._ends.stop()
+        self._waiter.stop()
 
     async def hold(self, seconds: float) -> int:
         """Lets no round end for some seconds; returns the version that stays meanwhile.
@@ -124,9 +124,9 @@ class Steps:
                 with contextlib.suppress(ConflictError):
                     await self.apply(round_)
         if self._index == 0 and caller.role is Role.WORKER:
-            if await self._ends.wait(caller.owner, request.wait_for):
+            if await self._waiter.wait(caller.owner, request.wait_for):
                 return False
-            self._ends.pulled(caller.owner)
+            self._waiter.pulled(caller.owner)
         return True
 
     async def apply(self, round_: Round) -> int:
@@ -186,7 +186,7 @@ class Steps:
                 lambda: self.updates.take(self._forms.read_push_pull(frame)[0], caller)
             )
         response = ps_pb2.PushPullResponse(push=wire.answer_message(answer))
-        self._ends.pushed(caller.owner)
+        self._waiter.pushed(caller.owner)
         if not answer.accepted:
             return wire.header_frame(response)
         if not await self.is_due(pull.request, caller):
@@ -199,10 +199,10 @@ class Steps:
                 return self._pull(pull, response)
         return await self._threads.read(lambda: self._pull(self._forms.read_push_pull(frame)[1], response))
 
-    def _answered(self, answer: Answer, caller: Claims) -> bytes:
+    def _answered(self, answer: PushOutcome, caller: Claims) -> bytes:
         """The frame of an answer to a push; in synchronous mode others may be waiting for what it did."""
         if not self._partition.mode.use_async and self._index == 0:
-            self._ends.pushed(caller.owner)
+            self._waiter.pushed(caller.owner)
         return wire.header_frame(wire.answer_message(answer))
 
     def _pending(self, response: ps_pb2.PullResponse) -> ps_pb2.PullResponse:

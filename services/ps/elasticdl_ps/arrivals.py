@@ -24,7 +24,7 @@ class _Worker:
     usual_s: float | None = None
 
 
-class Attendance:
+class ArrivalEstimator:
     """The workers that take part in rounds, by incarnation, e.g. ``worker-3.1``; a new one replaces the one before.
 
     Times are in seconds, of any clock that never goes back.

@@ -1,4 +1,4 @@
-"""A lock that changes hands: whoever takes it again and again lets those in between who wait."""
+"""A fair lock: a thread that takes it again and again lets waiting threads in between."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from types import TracebackType
 
 
-class Turns:
+class FairLock:
     """A mutual exclusion for threads, used as a context manager.
 
     Python's lock goes to whoever comes first after its release, which is nearly always the thread that has just
@@ -20,7 +20,7 @@ class Turns:
 
     @property
     def wanted(self) -> bool:
-        """Whether a thread waits for its turn, or is just getting it."""
+        """Whether a thread waits for the lock, or is just getting it."""
         return self._gate.locked()
 
     def __enter__(self) -> None:

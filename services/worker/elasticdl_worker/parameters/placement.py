@@ -35,7 +35,7 @@ class PlacedDense:
     slices: list[DenseSlice]
 
 
-class Layout:
+class ModelPlacement:
     """The placement of a model on a number of PS.
 
     Args:

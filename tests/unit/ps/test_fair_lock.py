@@ -11,8 +11,8 @@ import pytest
 from elasticdl_core.model import InitializerSpec, OptimizerSpec, TableSpec
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.optimizers import Optimizer
+from elasticdl_ps.store.fair_lock import FairLock
 from elasticdl_ps.store.table import EmbeddingTable
-from elasticdl_ps.store.turns import Turns
 
 pytestmark = pytest.mark.unit
 
@@ -54,12 +54,12 @@ def test_a_reader_has_its_turn_after_the_block_that_it_came_in() -> None:
     assert out.tolist() == [[-1, -1], [0, 0]]
 
 
-def test_turns_exclude_each_other() -> None:
-    turns, total = Turns(), [0]
+def test_holders_of_the_lock_exclude_each_other() -> None:
+    lock, total = FairLock(), [0]
 
     def add() -> None:
         for _ in range(3000):
-            with turns:
+            with lock:
                 value = total[0]
                 total[0] = value + 1
 
@@ -69,4 +69,4 @@ def test_turns_exclude_each_other() -> None:
     for thread in threads:
         thread.join()
     assert total == [12_000]
-    assert not turns.wanted
+    assert not lock.wanted

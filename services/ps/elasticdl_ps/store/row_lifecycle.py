@@ -20,7 +20,7 @@ _COUNTERS = 1 << 21
 """Counters in each line of a sketch; with 4 lines 8 MiB a table and PS."""
 
 
-class RowLives:
+class RowLifecycle:
     """The book on one table's rows. Not safe for threads: the table has a lock.
 
     Sightings of ids without rows are counted in a count-min sketch (see ``kernels.compiled_policy``). When it has
