@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.training.processes import Train
-from elasticdl_runtime.cluster.redis import find_server
+from elasticdl_agent.cluster.redis import find_server
 
 _KEPT: list[Any] = []
 _START_S = 30.0

@@ -25,7 +25,7 @@ def check_api() -> None:
 
 async def check_agent() -> None:
     """Asks for the capacity."""
-    from elasticdl_runtime.launch.process.client import ProcessLauncher
+    from elasticdl_runtime.launcher.client import ProcessLauncher
 
     address = f"unix:{os.environ['ELASTICDL_RUN_DIR']}/agent.sock"
     async with ProcessLauncher(address, _secret("NODE_TOKEN"), deadline_s=DEADLINE_S) as launcher:

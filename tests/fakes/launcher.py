@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from signal import SIGTERM
 
+from elasticdl_agent.directories import AgentDirectories
 from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundError
 from elasticdl_core.ports.launcher import (
     CapacityInfo,
@@ -18,9 +19,8 @@ from elasticdl_core.ports.launcher import (
     Role,
     SlotReservation,
 )
-from elasticdl_runtime.launch.process.layout import Layout
 
-_NOWHERE = Layout(Path("/nowhere"), Path("/nowhere"))
+_NOWHERE = AgentDirectories(Path("/nowhere"), Path("/nowhere"))
 
 
 class FakeLauncher:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl_runtime.cluster.fake_redis import MemoryServer
-from elasticdl_runtime.cluster.redis import find_server
+from elasticdl_agent.cluster.fake_redis import MemoryServer
+from elasticdl_agent.cluster.redis import find_server
 
 
 class RedisServer:

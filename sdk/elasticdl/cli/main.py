@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import distribution
 from importlib.metadata import version as distribution_version
 
 import typer
@@ -10,6 +11,8 @@ import typer
 from elasticdl.cli import cluster, data, job_commands, jobs, reserve, scheduler, simulate, zoo
 from elasticdl_core.errors import ElasticDLError
 
+_COMMANDS = "elasticdl.commands"
+"""Entry points of the distribution that add verbs: those of services, which this package may not import."""
 _EPILOG = """Start here:
 
     elasticdl zoo init zoo
@@ -39,6 +42,8 @@ def build_app() -> typer.Typer:
     )
     job_commands.register(app)
     app.add_typer(jobs.app, name="jobs", rich_help_panel="Jobs")
+    for entry in distribution("elasticdl").entry_points.select(group=_COMMANDS):
+        entry.load()(app)
     cluster.register(app)
     reserve.register(app)
     scheduler.register(app)

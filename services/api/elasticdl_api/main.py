@@ -120,7 +120,7 @@ async def _launcher(settings: Settings, stack: contextlib.AsyncExitStack) -> Lau
     if not settings.agent_address:
         _log.warning("no agent: jobs are queued, but nothing is launched", fix="set ELASTICDL_AGENT")
         return None
-    from elasticdl_runtime.launch.process.client import ProcessLauncher
+    from elasticdl_runtime.launcher.client import ProcessLauncher
 
     launcher: Launcher = await stack.enter_async_context(ProcessLauncher(settings.agent_address, settings.node_token))
     return launcher

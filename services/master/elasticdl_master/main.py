@@ -7,7 +7,7 @@ import asyncio
 from elasticdl_master.queue.redis import RedisQueue
 from elasticdl_master.runner import JobRunner
 from elasticdl_master.settings import OwnToken, Settings
-from elasticdl_runtime.launch.process.client import ProcessLauncher
+from elasticdl_runtime.launcher.client import ProcessLauncher
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs

@@ -7,7 +7,7 @@ import contextlib
 
 import structlog
 
-from elasticdl_runtime.launch.process.client import ProcessLauncher
+from elasticdl_runtime.launcher.client import ProcessLauncher
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs

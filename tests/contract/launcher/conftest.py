@@ -12,12 +12,12 @@ from typing import Protocol
 
 import pytest
 
+from elasticdl_agent.agent import Agent
+from elasticdl_agent.directories import AgentDirectories
+from elasticdl_agent.processes.environment import Endpoints
+from elasticdl_agent.zygote.client import wanted
 from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessSpec, ProcessState, ProcessStatus, Role
-from elasticdl_runtime.launch.process.agent import Agent
-from elasticdl_runtime.launch.process.client import ProcessLauncher
-from elasticdl_runtime.launch.process.environment import Endpoints
-from elasticdl_runtime.launch.process.layout import Layout
-from elasticdl_runtime.launch.process.zygote_client import wanted
+from elasticdl_runtime.launcher.client import ProcessLauncher
 from tests.fakes.launcher import FakeLauncher
 
 STUB = Path(__file__).with_name("stub_process.py")
@@ -75,9 +75,9 @@ class FakeHarness:
 class AgentHarness:
     """The process launcher, its agent in this process, its children real processes."""
 
-    def __init__(self, launcher: ProcessLauncher, layout: Layout, agent: Agent) -> None:
+    def __init__(self, launcher: ProcessLauncher, directories: AgentDirectories, agent: Agent) -> None:
         self.launcher = launcher
-        self.layout = layout
+        self.directories = directories
         self.agent = agent
 
     def spec(
@@ -112,31 +112,33 @@ async def printed(launcher: Launcher, process: ProcessId, text: bytes) -> bytes:
 
 
 @pytest.fixture
-def layout() -> Iterator[Layout]:
+def directories() -> Iterator[AgentDirectories]:
     """Directories with a short path: a unix socket's path has little room."""
     folder = Path(tempfile.mkdtemp(prefix="edl-"))
-    yield Layout(folder / "data", folder / "run")
+    yield AgentDirectories(folder / "data", folder / "run")
     shutil.rmtree(folder)
 
 
 @pytest.fixture
-async def exec_harness(layout: Layout) -> AsyncIterator[AgentHarness]:
+async def exec_harness(directories: AgentDirectories) -> AsyncIterator[AgentHarness]:
     """Each process has an interpreter of its own."""
     async with (
-        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.0) as agent,
+        Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.0) as agent,
         ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
     ):
-        yield AgentHarness(launcher, layout, agent)
+        yield AgentHarness(launcher, directories, agent)
 
 
 @pytest.fixture
-async def zygote_harness(layout: Layout) -> AsyncIterator[AgentHarness]:
+async def zygote_harness(directories: AgentDirectories) -> AsyncIterator[AgentHarness]:
     """Each process is forked from a zygote."""
     if not wanted("auto"):
         pytest.skip("no zygotes on this system, or too little memory")
-    agent = Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, FORKED_COMMANDS, stop_grace_s=0.0, preloads=FORKED_PRELOADS)
+    agent = Agent(
+        directories, ENDPOINTS, NODE_TOKEN, SLOTS, FORKED_COMMANDS, stop_grace_s=0.0, preloads=FORKED_PRELOADS
+    )
     async with agent, ProcessLauncher(agent.address, NODE_TOKEN) as launcher:
-        yield AgentHarness(launcher, layout, agent)
+        yield AgentHarness(launcher, directories, agent)
 
 
 @pytest.fixture(params=["exec_harness", "zygote_harness"])

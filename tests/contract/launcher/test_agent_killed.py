@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from elasticdl_agent.agent import Agent
+from elasticdl_agent.directories import AgentDirectories
+from elasticdl_agent.zygote.client import wanted
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
-from elasticdl_runtime.launch.process.agent import Agent
-from elasticdl_runtime.launch.process.client import ProcessLauncher
-from elasticdl_runtime.launch.process.layout import Layout
-from elasticdl_runtime.launch.process.zygote_client import wanted
+from elasticdl_runtime.launcher.client import ProcessLauncher
 from tests.contract.launcher.conftest import ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, printed, until
 
 pytestmark = pytest.mark.contract
@@ -25,12 +25,12 @@ WAYS = ["exec", "zygote"] if wanted("auto") else ["exec"]
 IDS = [ProcessId(JOB, Role.MASTER, 0, 1), ProcessId(JOB, Role.PS, 0, 1), ProcessId(JOB, Role.WORKER, 0, 1)]
 
 
-async def start_agent(layout: Layout, way: str) -> asyncio.subprocess.Process:
+async def start_agent(directories: AgentDirectories, way: str) -> asyncio.subprocess.Process:
     agent = await asyncio.create_subprocess_exec(
         sys.executable,
         str(Path(__file__).with_name("stub_agent.py")),
-        str(layout.data),
-        str(layout.run),
+        str(directories.data),
+        str(directories.run),
         way,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -41,9 +41,9 @@ async def start_agent(layout: Layout, way: str) -> asyncio.subprocess.Process:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-async def test_nothing_outlives_the_agent(layout: Layout, number: signal.Signals, way: str) -> None:
-    agent = await start_agent(layout, way)
-    async with ProcessLauncher(f"unix:{layout.run}/agent.sock", NODE_TOKEN) as launcher:
+async def test_nothing_outlives_the_agent(directories: AgentDirectories, number: signal.Signals, way: str) -> None:
+    agent = await start_agent(directories, way)
+    async with ProcessLauncher(f"unix:{directories.run}/agent.sock", NODE_TOKEN) as launcher:
         for process in IDS:
             await launcher.launch(ProcessSpec(process, {"STUB": "family"}))
         for process in IDS:
@@ -60,7 +60,7 @@ async def test_nothing_outlives_the_agent(layout: Layout, number: signal.Signals
         with pytest.raises(UnavailableError):
             await launcher.list()
     async with (
-        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS) as second,
+        Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS) as second,
         ProcessLauncher(second.address, NODE_TOKEN) as launcher,
     ):
         found = await launcher.list(JOB)

@@ -14,6 +14,8 @@ from signal import SIGKILL, SIGSEGV
 import psutil
 import pytest
 
+from elasticdl_agent.agent import Agent
+from elasticdl_agent.directories import AgentDirectories
 from elasticdl_core.errors import (
     ConflictError,
     InvalidInputError,
@@ -23,9 +25,7 @@ from elasticdl_core.errors import (
 )
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, Role
 from elasticdl_runtime import tokens
-from elasticdl_runtime.launch.process.agent import Agent
-from elasticdl_runtime.launch.process.client import ProcessLauncher
-from elasticdl_runtime.launch.process.layout import Layout
+from elasticdl_runtime.launcher.client import ProcessLauncher
 from tests.contract.launcher.conftest import (
     ENDPOINTS,
     NODE_TOKEN,
@@ -82,7 +82,7 @@ async def test_what_a_process_leaves_behind_ends_with_it(agent_harness: AgentHar
 
 
 def folder(harness: AgentHarness) -> Path:
-    return harness.layout.job_dir(JOB)
+    return harness.directories.job_dir(JOB)
 
 
 async def test_a_process_killed_from_outside_takes_its_tree(agent_harness: AgentHarness) -> None:
@@ -141,13 +141,13 @@ async def test_the_kernel_is_offered_a_job_before_the_agent(agent_harness: Agent
     assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) == 500 > own
 
 
-async def test_a_program_that_is_not_there_fails_with_the_reason_in_its_log(layout: Layout) -> None:
+async def test_a_program_that_is_not_there_fails_with_the_reason_in_its_log(directories: AgentDirectories) -> None:
     commands = dict.fromkeys(Role, ("/nowhere/program",))
     async with (
-        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, commands) as agent,
+        Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, commands) as agent,
         ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
     ):
-        harness = AgentHarness(launcher, layout, agent)
+        harness = AgentHarness(launcher, directories, agent)
         await launcher.launch(harness.spec(WORKER))
         assert (await until(launcher, WORKER, ProcessState.EXITED)).exit_code == 127
         await printed(launcher, WORKER, b"cannot run /nowhere/program")
@@ -156,7 +156,7 @@ async def test_a_program_that_is_not_there_fails_with_the_reason_in_its_log(layo
 async def test_endless_output_is_bounded_and_its_end_is_kept(agent_harness: AgentHarness) -> None:
     await agent_harness.launcher.launch(agent_harness.spec(WORKER, f"flood:{80 << 10}"))  # 80 MiB
     await until(agent_harness.launcher, WORKER, ProcessState.EXITED)
-    sizes = [path.stat().st_size for path in agent_harness.layout.log_dir(JOB).iterdir()]
+    sizes = [path.stat().st_size for path in agent_harness.directories.log_dir(JOB).iterdir()]
     assert len(sizes) == 2 and sum(sizes) <= 64 << 20
     tail = [piece async for piece in agent_harness.launcher.logs(JOB, Role.WORKER, 0, tail=1024, follow=False)]
     assert b"".join(tail) == b"x" * 1023 + b"\n"
@@ -265,8 +265,8 @@ async def test_a_master_that_ends_its_job_does_not_end_itself(agent_harness: Age
 async def test_the_run_directory_goes_with_the_job_and_the_files_stay(agent_harness: AgentHarness) -> None:
     await agent_harness.launcher.launch(agent_harness.spec(WORKER, "stubborn"))
     await agent_harness.ready(WORKER)
-    run_dir = agent_harness.layout.job_run_dir(JOB)
-    agent_harness.layout.socket(WORKER).touch()
+    run_dir = agent_harness.directories.job_run_dir(JOB)
+    agent_harness.directories.socket(WORKER).touch()
     await agent_harness.launcher.terminate_job(JOB, grace_s=60.0)
     assert run_dir.is_dir()
     async with ProcessLauncher(agent_harness.agent.address, job_token(Role.MASTER)) as master:
@@ -286,43 +286,45 @@ async def test_a_job_that_comes_back_waits_until_it_has_left(agent_harness: Agen
     assert (await agent_harness.launcher.list(JOB))[1].state is ProcessState.PENDING
     await agent_harness.launcher.terminate(WORKER, grace_s=0.0)
     await until(agent_harness.launcher, replace(MASTER, incarnation=2), ProcessState.RUNNING)
-    assert agent_harness.layout.job_run_dir(JOB).is_dir()
+    assert agent_harness.directories.job_run_dir(JOB).is_dir()
 
 
 def test_a_socket_path_that_is_too_long_is_refused_with_the_fix() -> None:
-    layout = Layout(Path("/data"), Path("/tmp/a-rather-long-run-directory-x"))
-    layout.check(WORKER)
+    directories = AgentDirectories(Path("/data"), Path("/tmp/a-rather-long-run-directory-x"))
+    directories.check(WORKER)
     with pytest.raises(InvalidInputError, match="ELASTICDL_RUN_DIR"):
-        layout.check(ProcessId("x" * 63, Role.WORKER, 9999, 1))
+        directories.check(ProcessId("x" * 63, Role.WORKER, 9999, 1))
 
 
-async def test_a_stopping_agent_ends_its_processes_and_remembers_them(layout: Layout) -> None:
+async def test_a_stopping_agent_ends_its_processes_and_remembers_them(directories: AgentDirectories) -> None:
     ended = ProcessId(JOB, Role.PS, 0, 1)
     async with (
-        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.1) as agent,
+        Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.1) as agent,
         ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
     ):
-        harness = AgentHarness(launcher, layout, agent)
+        harness = AgentHarness(launcher, directories, agent)
         await launcher.launch(harness.spec(ended, "exit:4"))
         await until(launcher, ended, ProcessState.EXITED)
         await launcher.launch(harness.spec(WORKER, "stubborn"))
         tree = tree_of((await harness.ready(WORKER)).pid)
     await all_gone(tree)
     async with (
-        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS) as agent,
+        Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS) as agent,
         ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
     ):
         found = [(status.id, status.exit_code, status.reason) for status in await launcher.list()]
         assert found == [(ended, 4, ""), (WORKER, -SIGKILL, "launcher_lost")]
 
 
-async def test_a_stopping_agent_lets_masters_save_before_it_ends_others(layout: Layout, tmp_path: Path) -> None:
+async def test_a_stopping_agent_lets_masters_save_before_it_ends_others(
+    directories: AgentDirectories, tmp_path: Path
+) -> None:
     saved, parameter_server = tmp_path / "saved", ProcessId(JOB, Role.PS, 0, 1)
-    agent = Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.1, master_grace_s=60.0)
+    agent = Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.1, master_grace_s=60.0)
     async with contextlib.AsyncExitStack() as stack:
         launcher = await stack.enter_async_context(ProcessLauncher(agent.address, NODE_TOKEN))
         await agent.__aenter__()
-        harness = AgentHarness(launcher, layout, agent)
+        harness = AgentHarness(launcher, directories, agent)
         await launcher.launch(harness.spec(MASTER, f"saves:{saved}"))
         await launcher.launch(harness.spec(parameter_server, "polite"))
         await launcher.launch(harness.spec(WORKER, "polite"))
@@ -338,43 +340,43 @@ async def test_a_stopping_agent_lets_masters_save_before_it_ends_others(layout: 
         saved.touch()
         await stopping
     async with (
-        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS) as after,
+        Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS) as after,
         ProcessLauncher(after.address, NODE_TOKEN) as launcher,
     ):
         found = {(status.id.role, status.exit_code, status.reason) for status in await launcher.list()}
         assert found == {(role, 0, "launcher_lost") for role in Role}
 
 
-async def test_an_agent_that_is_not_there_is_unavailable(layout: Layout) -> None:
-    async with ProcessLauncher(f"unix:{layout.run}/agent.sock", NODE_TOKEN, deadline_s=1.0) as launcher:
+async def test_an_agent_that_is_not_there_is_unavailable(directories: AgentDirectories) -> None:
+    async with ProcessLauncher(f"unix:{directories.run}/agent.sock", NODE_TOKEN, deadline_s=1.0) as launcher:
         with pytest.raises(UnavailableError):
             await launcher.capacity()
 
 
-async def test_a_run_directory_that_others_can_enter_is_refused(layout: Layout) -> None:
-    layout.run.mkdir(mode=0o755)
+async def test_a_run_directory_that_others_can_enter_is_refused(directories: AgentDirectories) -> None:
+    directories.run.mkdir(mode=0o755)
     with pytest.raises(InvalidInputError, match="open to others"):
-        async with Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS):
+        async with Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS):
             pass
 
 
-def test_weak_tokens_and_no_slots_are_refused(layout: Layout) -> None:
+def test_weak_tokens_and_no_slots_are_refused(directories: AgentDirectories) -> None:
     for token, slots in (("", 1), ("short", 1), (NODE_TOKEN, 0)):
         with pytest.raises(InvalidInputError):
-            Agent(layout, ENDPOINTS, token, slots)
+            Agent(directories, ENDPOINTS, token, slots)
 
 
-async def test_journal_lines_that_cannot_be_read_are_passed_over(layout: Layout) -> None:
+async def test_journal_lines_that_cannot_be_read_are_passed_over(directories: AgentDirectories) -> None:
     async with (
-        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS) as agent,
+        Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS) as agent,
         ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
     ):
-        await launcher.launch(AgentHarness(launcher, layout, agent).spec(WORKER, "exit:0"))
+        await launcher.launch(AgentHarness(launcher, directories, agent).spec(WORKER, "exit:0"))
         await until(launcher, WORKER, ProcessState.EXITED)
-    journal = layout.data / "agent" / "processes.jsonl"
+    journal = directories.data / "agent" / "processes.jsonl"
     journal.write_text('{"job": "cut' + "\n" + journal.read_text() + '{"job":')
     async with (
-        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS) as agent,
+        Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS) as agent,
         ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
     ):
         assert [status.id for status in await launcher.list()] == [WORKER]

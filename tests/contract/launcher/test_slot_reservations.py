@@ -7,12 +7,12 @@ from signal import SIGKILL, SIGTERM
 
 import pytest
 
+from elasticdl_agent.agent import Agent
+from elasticdl_agent.directories import AgentDirectories
 from elasticdl_core.errors import InvalidInputError, NotFoundError, PermissionDeniedError
 from elasticdl_core.ports.launcher import CapacityInfo, Launcher, ProcessId, ProcessState, Role
 from elasticdl_runtime import tokens
-from elasticdl_runtime.launch.process.agent import Agent
-from elasticdl_runtime.launch.process.client import ProcessLauncher
-from elasticdl_runtime.launch.process.layout import Layout
+from elasticdl_runtime.launcher.client import ProcessLauncher
 from tests.contract.launcher.conftest import (
     ENDPOINTS,
     NODE_TOKEN,
@@ -115,10 +115,10 @@ async def test_a_worker_that_stays_longer_than_the_grace_is_ended(agent_harness:
     assert (await agent_harness.launcher.list(JOB))[0].state is ProcessState.RUNNING
 
 
-async def test_reservations_outlive_the_agent(layout: Layout) -> None:
+async def test_reservations_outlive_the_agent(directories: AgentDirectories) -> None:
     for _ in range(2):
         async with (
-            Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.0) as agent,
+            Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.0) as agent,
             ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
         ):
             if not (await launcher.capacity()).reservations:
@@ -128,12 +128,12 @@ async def test_reservations_outlive_the_agent(layout: Layout) -> None:
     assert capacity.reservations[0].grace_s == 7.0
 
 
-async def test_headroom_is_free_of_workers_but_not_of_reservations(layout: Layout) -> None:
+async def test_headroom_is_free_of_workers_but_not_of_reservations(directories: AgentDirectories) -> None:
     async with (
-        Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.0, headroom=1) as agent,
+        Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.0, headroom=1) as agent,
         ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
     ):
-        harness = AgentHarness(launcher, layout, agent)
+        harness = AgentHarness(launcher, directories, agent)
         await launcher.launch(harness.spec(worker(0), slots=1))
         await harness.ready(worker(0))
         await launcher.launch(harness.spec(worker(1), slots=1))

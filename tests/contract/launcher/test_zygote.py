@@ -17,14 +17,14 @@ from typing import Any
 import psutil
 import pytest
 
+from elasticdl_agent.agent import Agent
+from elasticdl_agent.directories import AgentDirectories
+from elasticdl_agent.processes.child import Child, Command
+from elasticdl_agent.processes.environment import common_environment
+from elasticdl_agent.zygote.client import ForkedShim, ZygoteClient, wanted
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, Role
-from elasticdl_runtime.launch.process.agent import Agent
-from elasticdl_runtime.launch.process.child import Child, Command
-from elasticdl_runtime.launch.process.client import ProcessLauncher
-from elasticdl_runtime.launch.process.environment import common_environment
-from elasticdl_runtime.launch.process.layout import Layout
-from elasticdl_runtime.launch.process.zygote_client import ForkedShim, ZygoteClient, wanted
+from elasticdl_runtime.launcher.client import ProcessLauncher
 from tests.contract.launcher.conftest import (
     ENDPOINTS,
     FORKED_COMMANDS,
@@ -46,12 +46,12 @@ WORKER = ProcessId(JOB, Role.WORKER, 0, 1)
 
 
 @contextlib.asynccontextmanager
-async def way(layout: Layout, preload: str) -> AsyncIterator[AgentHarness]:
+async def way(directories: AgentDirectories, preload: str) -> AsyncIterator[AgentHarness]:
     """The launcher with zygotes that import a module, or with none."""
     preloads = {Role.WORKER: preload} if preload else {}
-    agent = Agent(layout, ENDPOINTS, NODE_TOKEN, SLOTS, FORKED_COMMANDS, stop_grace_s=0.0, preloads=preloads)
+    agent = Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, FORKED_COMMANDS, stop_grace_s=0.0, preloads=preloads)
     async with agent, ProcessLauncher(agent.address, NODE_TOKEN) as launcher:
-        yield AgentHarness(launcher, layout, agent)
+        yield AgentHarness(launcher, directories, agent)
 
 
 async def about(harness: AgentHarness, process: ProcessId, **asked: str) -> tuple[dict[str, Any], psutil.Process]:
@@ -67,13 +67,13 @@ async def about(harness: AgentHarness, process: ProcessId, **asked: str) -> tupl
 def is_forked(shim: psutil.Process) -> bool:
     parent = shim.parent()
     assert parent is not None
-    return "launch.process.zygote" in " ".join(parent.cmdline())
+    return "elasticdl_agent.zygote.process" in " ".join(parent.cmdline())
 
 
-async def test_a_forked_process_finds_what_one_of_its_own_interpreter_finds(layout: Layout) -> None:
+async def test_a_forked_process_finds_what_one_of_its_own_interpreter_finds(directories: AgentDirectories) -> None:
     found = {}
     for preload in ("", "json"):
-        async with way(layout, preload) as harness:
+        async with way(directories, preload) as harness:
             process = replace(WORKER, index=len(found))
             found[preload], shim = await about(harness, process)
             assert is_forked(shim) == bool(preload)
@@ -88,7 +88,7 @@ async def test_a_forked_process_finds_what_one_of_its_own_interpreter_finds(layo
     assert found["json"] == found[""]
     assert found["json"]["descriptors"] == {"0": "/dev/null", "1": "pipe", "2": "pipe"}
     assert found["json"]["threads"] == 1
-    assert found["json"]["directory"] == str(layout.job_dir(JOB))
+    assert found["json"]["directory"] == str(directories.job_dir(JOB))
 
 
 async def test_what_ps_shows_is_the_process_not_the_zygote(zygote_harness: AgentHarness) -> None:
@@ -101,10 +101,12 @@ async def test_what_ps_shows_is_the_process_not_the_zygote(zygote_harness: Agent
         assert "ELASTICDL_ZYGOTE_ROOM" not in variables
 
 
-async def test_a_zygote_and_its_forks_hold_no_secret(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_zygote_and_its_forks_hold_no_secret(
+    directories: AgentDirectories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ELASTICDL_CLUSTER_SECRET", "s3cret-of-the-cluster")
     monkeypatch.setenv("ELASTICDL_NODE_TOKEN", NODE_TOKEN)
-    async with way(layout, "json") as harness:
+    async with way(directories, "json") as harness:
         _, first = await about(harness, WORKER, ELASTICDL_JOB_TOKEN="token-of-another-job")
         zygote = first.parent()
         assert zygote is not None and is_forked(first)
@@ -131,8 +133,8 @@ def strings_of(pid: int) -> bytes:
     return found
 
 
-async def test_forks_draw_different_numbers(layout: Layout) -> None:
-    async with way(layout, "numpy.random") as harness:
+async def test_forks_draw_different_numbers(directories: AgentDirectories) -> None:
+    async with way(directories, "numpy.random") as harness:
         told = [(await about(harness, replace(WORKER, index=index)))[0] for index in range(SLOTS)]
     assert told[0]["random"] != told[1]["random"]
     assert [each["threads"] for each in told] == [1, 1]
@@ -179,7 +181,7 @@ async def test_another_zygote_follows_one_that_died() -> None:
 async def test_a_zygote_that_hangs_is_replaced_and_the_process_starts_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticdl_runtime.launch.process.zygote_client._ANSWER_S", 0.2)
+    monkeypatch.setattr("elasticdl_agent.zygote.client._ANSWER_S", 0.2)
     environment = common_environment()
     async with ZygoteClient("json", environment, start_delay_s=0.0) as zygote:
         assert await zygote.warm() and zygote.pid > 0

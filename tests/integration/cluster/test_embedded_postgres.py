@@ -16,10 +16,10 @@ import asyncpg
 import psutil
 import pytest
 
+from elasticdl_agent.cluster import postgres as module
+from elasticdl_agent.cluster.component import Component
+from elasticdl_agent.cluster.postgres import EmbeddedPostgres
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_runtime.cluster import postgres as module
-from elasticdl_runtime.cluster.component import Component
-from elasticdl_runtime.cluster.postgres import EmbeddedPostgres
 from tests.integration.cluster.conftest import processes_of
 
 pytestmark = pytest.mark.integration

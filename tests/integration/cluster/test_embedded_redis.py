@@ -11,8 +11,8 @@ import pytest
 import redis.asyncio
 import redis.exceptions
 
-from elasticdl_runtime.cluster.component import Component
-from elasticdl_runtime.cluster.redis import EmbeddedRedis, RedisServer
+from elasticdl_agent.cluster.component import Component
+from elasticdl_agent.cluster.redis import EmbeddedRedis, RedisServer
 from tests.integration.cluster.conftest import processes_of
 
 pytestmark = pytest.mark.integration

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl_runtime.launch.process.agent import PRELOADS
-from elasticdl_runtime.launch.process.child import Child, Command
-from elasticdl_runtime.launch.process.environment import common_environment
-from elasticdl_runtime.launch.process.zygote_client import ZygoteClient, wanted
+from elasticdl_agent.agent import PRELOADS
+from elasticdl_agent.processes.child import Child, Command
+from elasticdl_agent.processes.environment import common_environment
+from elasticdl_agent.zygote.client import ZygoteClient, wanted
 
 pytestmark = [
     pytest.mark.integration,

@@ -14,12 +14,12 @@ from typing import Any
 import asyncpg
 import pytest
 
+from elasticdl_agent.agent import Agent
+from elasticdl_agent.directories import AgentDirectories
+from elasticdl_agent.processes.environment import Endpoints
 from elasticdl_core.ports.launcher import CapacityInfo
 from elasticdl_core.scheduling import policy_by_name
-from elasticdl_runtime.launch.process.agent import Agent
-from elasticdl_runtime.launch.process.client import ProcessLauncher
-from elasticdl_runtime.launch.process.environment import Endpoints
-from elasticdl_runtime.launch.process.layout import Layout
+from elasticdl_runtime.launcher.client import ProcessLauncher
 
 pytestmark = pytest.mark.integration
 
@@ -29,9 +29,9 @@ TOKEN = "node-token-of-this-test"
 @pytest.fixture
 async def agent(tmp_path: Path) -> AsyncIterator[Agent]:
     with tempfile.TemporaryDirectory(prefix="edl-", dir="/tmp") as run:
-        layout = Layout(tmp_path, Path(run))
+        directories = AgentDirectories(tmp_path, Path(run))
         endpoints = Endpoints("cluster-secret-of-this-test", "http://127.0.0.1:1", "redis://127.0.0.1:1")
-        async with Agent(layout, endpoints, TOKEN, 3) as agent:
+        async with Agent(directories, endpoints, TOKEN, 3) as agent:
             yield agent
 
 

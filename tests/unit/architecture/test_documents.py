@@ -27,7 +27,7 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert [link for link in targets if not (document.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("service", ["api", "scheduler", "master", "ps", "worker"])
+@pytest.mark.parametrize("service", ["api", "scheduler", "master", "ps", "worker", "agent"])
 def test_each_service_says_what_it_is_and_how_it_fails(service: str) -> None:
     text = (ROOT / "services" / service / "README.md").read_text().lower()
     assert "setting" in text

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from elasticdl_agent.directories import AgentDirectories
+from elasticdl_agent.processes.environment import Endpoints, process_environment
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
 from elasticdl_runtime import failpoints
 from elasticdl_runtime.failpoints import FAILPOINTS, VARIABLE, arm, failpoint
-from elasticdl_runtime.launch.process.environment import Endpoints, process_environment
-from elasticdl_runtime.launch.process.layout import Layout
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
@@ -108,6 +108,6 @@ def test_no_job_can_set_them(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="reserved"):
         JobSpec.from_mapping(spec)
     process = ProcessSpec(ProcessId("job-1", Role.WORKER, 0, 0), {VARIABLE: str(tmp_path), "MINE": "1"})
-    layout, endpoints = Layout(tmp_path, tmp_path), Endpoints("0" * 64, "", "")
-    assert VARIABLE not in process_environment(process, layout, endpoints, {})
-    assert process_environment(process, layout, endpoints, {VARIABLE: "/own"})[VARIABLE] == "/own"
+    directories, endpoints = AgentDirectories(tmp_path, tmp_path), Endpoints("0" * 64, "", "")
+    assert VARIABLE not in process_environment(process, directories, endpoints, {})
+    assert process_environment(process, directories, endpoints, {VARIABLE: "/own"})[VARIABLE] == "/own"

@@ -1,7 +1,4 @@
-"""The local cluster: Postgres, Redis, api, scheduler and agent of one machine under one supervisor.
-
-``locate()`` finds the cluster that runs here; ``python -m elasticdl_runtime.cluster`` is the supervisor itself.
-"""
+"""What a local cluster leaves on disk for whoever wants to find it: its directory, its state, its token."""
 
 from elasticdl_runtime.cluster.locate import ClusterAddress, locate
 

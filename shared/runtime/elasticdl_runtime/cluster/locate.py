@@ -36,7 +36,7 @@ def locate(data_dir: Path | None = None) -> ClusterAddress | None:
         InvalidInputError: a cluster runs but its token cannot be read.
     """
     directory = DataDirectory(default_data_dir() if data_dir is None else data_dir)
-    state = ClusterState.read(directory.state)
-    if state is None or not state.alive():
+    state = ClusterState.running(directory)
+    if state is None:
         return None
     return ClusterAddress(state.api_url, read_secret_file(directory.token))

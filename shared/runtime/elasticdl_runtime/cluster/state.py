@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 
+from elasticdl_runtime.cluster.paths import DataDirectory
+
 _SAME_START_S = 1.0
 
 
@@ -77,6 +79,12 @@ class ClusterState:
             return cls(**data, components=components)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
+
+    @classmethod
+    def running(cls, directory: DataDirectory) -> ClusterState | None:
+        """The cluster that runs with this data directory, or None when none does."""
+        state = cls.read(directory.state)
+        return state if state is not None and state.alive() else None
 
     def alive(self) -> bool:
         """Whether the supervisor that wrote this runs still; a pid that was used again does not count."""

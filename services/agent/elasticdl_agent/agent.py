@@ -1,0 +1,123 @@
+"""The agent: the table of processes behind its gRPC server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from elasticdl_agent.directories import AgentDirectories
+from elasticdl_agent.processes.environment import Endpoints, common_environment
+from elasticdl_agent.processes.table import COMMANDS, ProcessTable
+from elasticdl_agent.servicer import AgentServicer, authenticator
+from elasticdl_agent.zygote.client import ZygoteClient
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.ports.launcher import Role
+from elasticdl_runtime.launcher.addresses import agent_address
+from elasticdl_runtime.launcher.client import SERVICE
+from elasticdl_runtime.rpc.service import Server, listen, make_server
+
+PRELOADS: Mapping[Role, str] = {Role.WORKER: "elasticdl_worker.preload"}
+"""What zygotes import, by role."""
+STOP_GRACE_S = 10.0
+MASTER_GRACE_S = 25.0
+"""Masters have that long to let their workers go and to save, before anything else is ended."""
+_MIN_SECRET = 16
+
+
+class Agent:
+    """Owns the processes of jobs on this machine and serves the Agent service; an async context manager.
+
+    Args:
+        directories: data and run directory.
+        endpoints: what masters are told.
+        node_token: the token that may do everything.
+        slots: worker slots of this machine.
+        commands: what each role runs; other than the default in tests only.
+        stop_grace_s: seconds that processes have to leave when the agent stops.
+        master_grace_s: seconds that masters have before, to save their jobs.
+        headroom: slots that are kept free of workers.
+        preloads: by role, the module that a zygote imports before it forks the role's processes.
+
+    Raises:
+        InvalidInputError: no slots, or a token or secret that is too short to be one.
+    """
+
+    def __init__(
+        self,
+        directories: AgentDirectories,
+        endpoints: Endpoints,
+        node_token: str,
+        slots: int,
+        commands: Mapping[Role, Sequence[str]] = COMMANDS,
+        *,
+        stop_grace_s: float = STOP_GRACE_S,
+        master_grace_s: float = MASTER_GRACE_S,
+        headroom: int = 0,
+        preloads: Mapping[Role, str] | None = None,
+    ) -> None:
+        if slots < 1:
+            raise InvalidInputError(
+                f"an agent with {slots} slots can run no worker", fix="set ELASTICDL_SLOTS to 1 or more"
+            )
+        if min(len(node_token), len(endpoints.cluster_secret)) < _MIN_SECRET:
+            raise InvalidInputError(
+                f"the node token and the cluster secret must have {_MIN_SECRET} characters or more",
+                fix="set ELASTICDL_NODE_TOKEN and ELASTICDL_CLUSTER_SECRET to long random text",
+            )
+        self._directories = directories
+        self._endpoints = endpoints
+        self._node_token = node_token
+        self._slots = slots
+        self._commands = commands
+        self._stop_grace_s = stop_grace_s
+        self._master_grace_s = master_grace_s
+        self._headroom = headroom
+        self._preloads = dict(preloads or {})
+        self._zygotes = contextlib.AsyncExitStack()
+        self._table: ProcessTable | None = None
+        self._server: Server | None = None
+        self.address = agent_address(directories.run)
+
+    async def __aenter__(self) -> Agent:
+        prepare_run_dir(self._directories.run)
+        self._directories.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        zygotes = {
+            role: await self._zygotes.enter_async_context(ZygoteClient(module, common_environment()))
+            for role, module in self._preloads.items()
+        }
+        self._table = ProcessTable(
+            self._directories, self._endpoints, self._slots, self._commands, headroom=self._headroom, zygotes=zygotes
+        )
+        servicer = AgentServicer(self._table, self._directories)
+        self._server = make_server(SERVICE, servicer, authenticator(self._node_token, self._endpoints.cluster_secret))
+        listen(self._server, self.address)
+        await self._server.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._table is not None:
+            await self._table.close(grace_s=self._stop_grace_s, master_grace_s=self._master_grace_s)
+        await self._zygotes.aclose()
+        if self._server is not None:
+            await self._server.stop(grace=0.5)
+
+
+def prepare_run_dir(run: Path) -> None:
+    """Makes the run directory, for this user alone, without what an earlier agent left in it.
+
+    Raises:
+        InvalidInputError: it belongs to somebody else, or others can enter it.
+    """
+    run.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = run.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise InvalidInputError(
+            f"the run directory {run} belongs to another user or is open to others",
+            fix="remove it, or set ELASTICDL_RUN_DIR to a directory of mode 0700 that is yours",
+        )
+    (run / "agent.sock").unlink(missing_ok=True)

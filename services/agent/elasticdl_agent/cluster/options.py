@@ -1,0 +1,67 @@
+"""What the user may choose when bringing a cluster up."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from elasticdl_agent.cluster.redis import IN_MEMORY_URL
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_runtime.cluster.paths import default_data_dir
+
+DEFAULT_PORT = 8850
+
+
+def default_slots() -> int:
+    """One worker slot for each core that this process may use, at least two."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(2, cores)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """Options of ``elasticdl up``.
+
+    Attributes:
+        port: port of the API on 127.0.0.1; 0 picks a free one.
+        data_dir: where everything is kept.
+        database_url: a Postgres to use rather than the embedded one; empty for the embedded one.
+        redis_url: a Redis to use rather than the embedded one; empty for the embedded one; ``memory://`` for the
+            one in memory, which is not durable.
+        slots: worker slots of this machine.
+        policy: the scheduler's policy; empty for its default.
+    """
+
+    port: int = DEFAULT_PORT
+    data_dir: Path = field(default_factory=default_data_dir)
+    database_url: str = ""
+    redis_url: str = ""
+    slots: int = field(default_factory=default_slots)
+    policy: str = ""
+
+    def check(self) -> None:
+        """Refuses what cannot work.
+
+        Raises:
+            InvalidInputError: says which option is wrong and what to give.
+        """
+        if not 0 <= self.port <= 65535:
+            raise InvalidInputError(f"--port {self.port} is not a port", fix="give 1 to 65535, or 0 for any free one")
+        if not 1 <= self.slots <= 1024:
+            raise InvalidInputError(
+                f"--slots {self.slots} is out of range",
+                fix="give the number of workers that may run at once, 1 to 1024",
+            )
+        if self.database_url and not self.database_url.startswith(("postgresql://", "postgres://")):
+            raise InvalidInputError(
+                "--database-url is not the URL of a Postgres",
+                fix="write postgresql://user:password@host:5432/database",
+            )
+        if self.redis_url not in ("", IN_MEMORY_URL) and not self.redis_url.startswith(
+            ("redis://", "rediss://", "unix://")
+        ):
+            raise InvalidInputError(
+                "--redis-url is not the URL of a Redis",
+                fix=f"write redis://user:password@host:6379/0, or {IN_MEMORY_URL} for one that is not durable",
+            )

@@ -1,0 +1,165 @@
+"""The components that are our own: agent, api, scheduler; how they are run and when they are ready."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from elasticdl_agent.agent import MASTER_GRACE_S, STOP_GRACE_S
+from elasticdl_agent.cluster.component import ComponentSpec, Probe, log_tail
+from elasticdl_agent.processes.child import Child, Command
+from elasticdl_agent.processes.environment import base_environment
+from elasticdl_core.errors import UnavailableError
+from elasticdl_runtime.cluster.paths import DataDirectory
+from elasticdl_runtime.launcher.addresses import agent_address
+from elasticdl_runtime.launcher.client import ProcessLauncher
+
+MIGRATE_S = 180.0
+_HTTP_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """Who is where, and what opens it.
+
+    Attributes:
+        directory: the data directory.
+        api_url: base URL of the API.
+        port: its port on 127.0.0.1.
+        database_url: Postgres.
+        redis_url: Redis.
+        cluster_secret: the cluster's secret.
+        node_token: opens the agent.
+        slots: worker slots.
+        policy: the scheduler's policy, or empty.
+    """
+
+    directory: DataDirectory
+    api_url: str
+    port: int
+    database_url: str
+    redis_url: str
+    cluster_secret: str
+    node_token: str
+    slots: int
+    policy: str = ""
+
+    @property
+    def agent(self) -> str:
+        """The agent's address."""
+        return agent_address(self.directory.run)
+
+    def api_environment(self) -> dict[str, str]:
+        """Variables of the api and of its migrations."""
+        return {
+            **base_environment(),
+            "ELASTICDL_DATABASE_URL": self.database_url,
+            "ELASTICDL_CLUSTER_SECRET": self.cluster_secret,
+            "ELASTICDL_ADMIN_TOKEN_FILE": str(self.directory.token),
+            "ELASTICDL_DATA_DIR": str(self.directory.root),
+            "ELASTICDL_AGENT": self.agent,
+            "ELASTICDL_NODE_TOKEN": self.node_token,
+            "ELASTICDL_API_HOST": "127.0.0.1",
+            "ELASTICDL_API_PORT": str(self.port),
+        }
+
+    def agent_spec(self) -> ComponentSpec:
+        """The agent; it ends its processes before it leaves."""
+        environment = {
+            **base_environment(),
+            "ELASTICDL_DATA_DIR": str(self.directory.root),
+            "ELASTICDL_RUN_DIR": str(self.directory.run),
+            "ELASTICDL_SLOTS": str(self.slots),
+            "ELASTICDL_HEADROOM": os.environ.get("ELASTICDL_HEADROOM", "0"),
+            "ELASTICDL_ZYGOTE": os.environ.get("ELASTICDL_ZYGOTE", "auto"),
+            "ELASTICDL_CLUSTER_SECRET": self.cluster_secret,
+            "ELASTICDL_NODE_TOKEN": self.node_token,
+            "ELASTICDL_API_URL": self.api_url,
+            "ELASTICDL_REDIS_URL": self.redis_url,
+        }
+        return _service(
+            "agent",
+            "elasticdl_agent",
+            environment,
+            self.directory,
+            self._agent_ready,
+            MASTER_GRACE_S + STOP_GRACE_S + 20.0,
+        )
+
+    def api_spec(self) -> ComponentSpec:
+        """The api."""
+        return _service("api", "elasticdl_api", self.api_environment(), self.directory, self._api_ready, 15.0)
+
+    def scheduler_spec(self) -> ComponentSpec:
+        """The scheduler; it is ready when it runs, since it serves nobody.
+
+        It gets the settings of schedulers in our own environment, such as its quotas.
+        """
+        environment = {
+            **base_environment(),
+            "ELASTICDL_DATABASE_URL": self.database_url,
+            "ELASTICDL_AGENT": self.agent,
+            "ELASTICDL_NODE_TOKEN": self.node_token,
+        }
+        given = {name: value for name, value in os.environ.items() if name.startswith("ELASTICDL_SCHEDULER_")}
+        environment = {**given, **environment}
+        if self.policy:
+            environment["ELASTICDL_SCHEDULER_POLICY"] = self.policy
+        return _service("scheduler", "elasticdl_scheduler", environment, self.directory, None, 15.0)
+
+    async def migrate(self) -> None:
+        """Brings the database's schema up to date.
+
+        Raises:
+            UnavailableError: the migration failed or took too long; with the end of its log.
+        """
+        log = self.directory.log("migrate")
+        argv = (sys.executable, "-P", "-m", "elasticdl_api", "migrate")
+        child = await Child.start(Command(argv, self.api_environment(), self.directory.root, log))
+        try:
+            code = await asyncio.wait_for(child.wait(), MIGRATE_S)
+        except TimeoutError:
+            code = await child.stop(grace_s=1.0)
+        if code != 0:
+            raise UnavailableError(
+                f"the migration of the database failed (code {code}); the end of its log:\n{log_tail(log)}",
+                fix=f"see {log}; check --database-url if one was given",
+            )
+
+    async def _agent_ready(self) -> str:
+        async with ProcessLauncher(self.agent, self.node_token, deadline_s=_HTTP_S) as launcher:
+            capacity = await launcher.capacity()
+        return f"{capacity.slots} slots"
+
+    async def _api_ready(self) -> str:
+        await asyncio.to_thread(_get, f"{self.api_url}/readyz")
+        return self.api_url
+
+
+def _get(url: str) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=_HTTP_S) as response:
+        response.read()
+
+
+def _service(
+    name: str,
+    module: str,
+    environment: Mapping[str, str],
+    directory: DataDirectory,
+    probe: Probe | None,
+    stop_grace_s: float,
+) -> ComponentSpec:
+    return ComponentSpec(
+        name=name,
+        argv=(sys.executable, "-P", "-m", module),
+        environment={**environment, "PYTHONUNBUFFERED": "1"},
+        log=directory.log(name),
+        probe=probe,
+        directory=directory.root,
+        stop_grace_s=stop_grace_s,
+    )

@@ -1,0 +1,259 @@
+"""The supervisor: brings the components up in order, keeps them running, and takes them down in the reverse order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+import structlog
+
+from elasticdl_agent.cluster.component import Component, ComponentSpec
+from elasticdl_agent.cluster.options import ClusterOptions
+from elasticdl_agent.cluster.postgres import EmbeddedPostgres
+from elasticdl_agent.cluster.redis import IN_MEMORY_URL, EmbeddedRedis, in_memory_server
+from elasticdl_agent.cluster.services import Wiring
+from elasticdl_core.errors import ConflictError
+from elasticdl_runtime.cluster.paths import DataDirectory
+from elasticdl_runtime.cluster.secrets import derive, ensure_secret_file
+from elasticdl_runtime.cluster.state import ClusterState, ComponentState, DataLock
+
+_LOCK_WAIT_S = 2.0
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStep:
+    """One step of coming up or going down, for the user to see.
+
+    Attributes:
+        name: what it is about.
+        detail: what came of it.
+        seconds: how long it took.
+        kind: ``done``, ``warning``, ``ready`` or ``stopped``.
+    """
+
+    name: str
+    detail: str
+    seconds: float = 0.0
+    kind: str = "done"
+
+
+Report = Callable[[ClusterStep], None]
+
+
+class Supervisor:
+    """A local cluster for as long as ``run`` runs.
+
+    Args:
+        options: what the user chose.
+        report: told of each step.
+    """
+
+    def __init__(self, options: ClusterOptions, report: Report) -> None:
+        options.check()
+        self._options = options
+        self._report = report
+        self._directory = DataDirectory(options.data_dir.absolute())
+        self._lock = DataLock(self._directory.lock)
+        self._state = ClusterState(0, 0.0, "", 0, "", "", "")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Brings the cluster up, keeps it up until ``stop`` is set, takes it down.
+
+        Raises:
+            ConflictError: a cluster runs with this data directory already, or the port is taken.
+            InvalidInputError: an option cannot work, or the directory cannot be used.
+            UnavailableError: a component did not start; what had started is stopped again.
+        """
+        started = time.monotonic()
+        await asyncio.to_thread(self._directory.prepare)
+        await self._take_lock()
+        async with AsyncExitStack() as stack:
+            stack.callback(self._lock.release)
+            stack.callback(self._forget)
+            up = asyncio.create_task(self._bring_up(stack), name="bring-up")
+            stopped = asyncio.create_task(stop.wait(), name="stop")
+            await asyncio.wait({up, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not up.done():
+                up.cancel()
+            try:
+                await up
+            except asyncio.CancelledError:
+                stopped.cancel()
+                return
+            self._state.ready = True
+            self._write()
+            self._report(ClusterStep("cluster", self._state.api_url, time.monotonic() - started, "ready"))
+            await stopped
+
+    async def _take_lock(self) -> None:
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        while not self._lock.acquire():
+            if time.monotonic() > deadline:
+                state = ClusterState.read(self._directory.state)
+                who = f"{state.api_url} (pid {state.pid})" if state is not None else "it is coming up or going down"
+                raise ConflictError(
+                    f"a cluster runs already with the data directory {self._directory.root}: {who}",
+                    fix="run `elasticdl status`; to change its options run `elasticdl down` first",
+                )
+            await asyncio.sleep(0.1)
+
+    async def _bring_up(self, stack: AsyncExitStack) -> None:
+        directory, options = self._directory, self._options
+        await asyncio.to_thread(_empty, directory.run)
+        port = free_port(options.port)
+        api_url = f"http://127.0.0.1:{port}"
+        first = not directory.token.exists()
+        ensure_secret_file(directory.token)
+        secret = ensure_secret_file(directory.secret)
+        if first:
+            self._report(ClusterStep("token", f"made in {directory.token}"))
+        process = psutil.Process()
+        self._state = ClusterState(
+            pid=process.pid,
+            pid_started=process.create_time(),
+            api_url=api_url,
+            slots=options.slots,
+            data_dir=str(directory.root),
+            run_dir=str(directory.run),
+            version=own_version(),
+        )
+        self._write()
+        database_url = options.database_url or await self._postgres(stack, secret)
+        embedded = options.redis_url in ("", IN_MEMORY_URL)
+        redis_url = await self._redis(stack, secret) if embedded else options.redis_url
+        wiring = Wiring(
+            directory,
+            api_url,
+            port,
+            database_url,
+            redis_url,
+            secret,
+            derive(secret, "node"),
+            options.slots,
+            options.policy,
+        )
+        # The api needs an agent to reach; but on the way down masters still tell it what they have done.
+        api = self._add(stack, wiring.api_spec())
+        agent = self._add(stack, wiring.agent_spec())
+        scheduler = self._add(stack, wiring.scheduler_spec())
+        await self._start(agent)
+        await self._step("schema", _silent(wiring.migrate()))
+        await self._start(api)
+        await self._start(scheduler)
+
+    async def _postgres(self, stack: AsyncExitStack, secret: str) -> str:
+        sockets = Path(f"/tmp/elasticdl-pg-{os.getuid()}-{self._directory.key}")
+        log = self._directory.log("postgres")
+        postgres = EmbeddedPostgres(self._directory.postgres, sockets, derive(secret, "postgres"), log)
+        stack.callback(shutil.rmtree, sockets, ignore_errors=True)
+        started = time.monotonic()
+        spec = await asyncio.to_thread(postgres.prepare)
+        await self._start(self._add(stack, spec), since=started)
+        return postgres.url
+
+    async def _redis(self, stack: AsyncExitStack, secret: str) -> str:
+        directory = self._directory
+        started = time.monotonic()
+        redis = await asyncio.to_thread(
+            EmbeddedRedis,
+            directory.redis,
+            directory.run / "redis.sock",
+            derive(secret, "redis"),
+            derive(secret, "redis-admin"),
+            directory.log("redis"),
+            in_memory_server() if self._options.redis_url == IN_MEMORY_URL else None,
+        )
+        spec = await asyncio.to_thread(redis.prepare)
+        await self._start(self._add(stack, spec), since=started)
+        if redis.warning:
+            self._report(ClusterStep("redis", redis.warning, kind="warning"))
+        return redis.url
+
+    def _add(self, stack: AsyncExitStack, spec: ComponentSpec) -> Component:
+        """Makes a component, to be stopped before those that were added earlier."""
+        self._state.components[spec.name] = ComponentState(spec.name)
+        component = Component(spec, lambda state, pid, detail: self._component_changed(component, state, pid, detail))
+        stack.push_async_callback(self._stop, component)
+        return component
+
+    async def _start(self, component: Component, *, since: float | None = None) -> None:
+        await self._step(component.spec.name, component.start(), since=since)
+
+    async def _step(self, name: str, work: Awaitable[str], *, since: float | None = None) -> None:
+        started = time.monotonic() if since is None else since
+        detail = await work
+        self._report(ClusterStep(name, detail, time.monotonic() - started))
+
+    async def _stop(self, component: Component) -> None:
+        started = time.monotonic()
+        if not await component.stop():
+            return
+        self._report(ClusterStep(component.spec.name, "stopped", time.monotonic() - started, "stopped"))
+
+    def _component_changed(self, component: Component, state: str, pid: int, detail: str) -> None:
+        entry = self._state.components[component.spec.name]
+        entry.state, entry.pid, entry.restarts = state, pid, component.restarts
+        entry.detail = detail or entry.detail
+        _log.info("component", name=entry.name, state=state, pid=pid, detail=detail)
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            self._state.write(self._directory.state)
+        except OSError as error:
+            _log.error("cannot write the state of the cluster", error=str(error))
+
+    def _forget(self) -> None:
+        """After the end nothing says that a cluster runs, and its sockets are gone."""
+        self._directory.state.unlink(missing_ok=True)
+        shutil.rmtree(self._directory.run, ignore_errors=True)
+
+
+def _empty(folder: Path) -> None:
+    """Removes what an unclean end left in the run directory."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+async def _silent(work: Awaitable[None]) -> str:
+    await work
+    return "up to date"
+
+
+def free_port(wanted: int) -> int:
+    """The wanted port on 127.0.0.1 if it is free; for 0 any free one.
+
+    Raises:
+        ConflictError: something listens there already.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError as error:
+            raise ConflictError(
+                f"port {wanted} of 127.0.0.1 cannot be used: {error.strerror}",
+                fix="give another one with --port, or --port 0 for any free one",
+            ) from None
+        return int(probe.getsockname()[1])
+
+
+def own_version() -> str:
+    """The version of ElasticDL that runs."""
+    try:
+        return version("elasticdl")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,120 @@
+"""The environment of a job's process, built from scratch: what is not named here does not get in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from elasticdl_agent.directories import AgentDirectories
+from elasticdl_core.ports.launcher import ProcessSpec, Role
+from elasticdl_runtime import failpoints, tokens
+from elasticdl_runtime.launcher.addresses import agent_address, process_address
+
+_INHERITED = frozenset(
+    {
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "VIRTUAL_ENV",
+        "LD_LIBRARY_PATH",
+        "DYLD_LIBRARY_PATH",
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "CUDA_VISIBLE_DEVICES",
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "XLA_FLAGS",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "NUMBA_CACHE_DIR",
+        "OMP_NUM_THREADS",
+        "TF_CPP_MIN_LOG_LEVEL",
+        "TF_ENABLE_ONEDNN_OPTS",
+        "TF_FORCE_GPU_ALLOW_GROWTH",
+        failpoints.VARIABLE,
+        "ELASTICDL_LOG_FORMAT",
+        "ELASTICDL_LOG_LEVEL",
+        "ELASTICDL_RECOVERY_S",
+    }
+)
+_INHERITED_PREFIXES = ("LC_", "PYTHON")
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+def base_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The harmless part of an environment: paths, locale, Python, accelerators. No proxies, no credentials.
+
+    Args:
+        variables: the environment to take from; this process's own by default.
+    """
+    source = os.environ if variables is None else variables
+    chosen = {
+        name: value for name, value in source.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
+    }
+    chosen.setdefault("PATH", _DEFAULT_PATH)
+    chosen.setdefault("LANG", "C.UTF-8")
+    return chosen
+
+
+def common_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What all processes of all jobs have: the base, and tracebacks and output that nothing holds back."""
+    return {**base_environment(variables), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """What masters, and only masters, are told of the cluster.
+
+    Attributes:
+        cluster_secret: the secret that the jobs' secrets are derived from; never handed on itself.
+        api_url: base URL of the api.
+        redis_url: URL of the queue's Redis.
+    """
+
+    cluster_secret: str
+    api_url: str
+    redis_url: str
+
+
+def process_environment(
+    spec: ProcessSpec, directories: AgentDirectories, endpoints: Endpoints, variables: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """All variables of a job's process.
+
+    Order of precedence, lowest first: the harmless part of the agent's own, what the launch asks for, what the
+    launcher states. A master gets its endpoints, its job's secret and its token; nobody else gets any of these here.
+    """
+    process = spec.id
+    environment = common_environment(variables)
+    environment["TMPDIR"] = str(directories.job_run_dir(process.job_id) / "tmp")
+    # Failpoints are the cluster's to set: nobody who asks for a launch can.
+    environment.update({name: value for name, value in spec.environment.items() if name != failpoints.VARIABLE})
+    environment.update(
+        {
+            "ELASTICDL_JOB_ID": process.job_id,
+            "ELASTICDL_ROLE": str(process.role),
+            "ELASTICDL_INDEX": str(process.index),
+            "ELASTICDL_INCARNATION": str(process.incarnation),
+            "ELASTICDL_LISTEN": process_address(directories.run, process.job_id, process.role, process.index),
+            "ELASTICDL_JOB_DIR": str(directories.job_dir(process.job_id)),
+        }
+    )
+    if process.role is Role.MASTER:
+        secret = tokens.derive_job_secret(endpoints.cluster_secret, process.job_id)
+        environment.update(
+            {
+                "ELASTICDL_API_URL": endpoints.api_url,
+                "ELASTICDL_REDIS_URL": endpoints.redis_url,
+                "ELASTICDL_AGENT": agent_address(directories.run),
+                "ELASTICDL_JOB_SECRET": secret,
+                "ELASTICDL_JOB_TOKEN": tokens.issue(
+                    secret, process.job_id, process.role, process.index, process.incarnation
+                ),
+            }
+        )
+    return environment

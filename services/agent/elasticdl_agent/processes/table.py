@@ -1,0 +1,392 @@
+"""The agent's table of processes: which run, which wait for a slot, which have ended and why.
+
+All methods run on one event loop and change the table without awaiting in between, so that it needs no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from signal import SIGKILL, SIGTERM
+
+import structlog
+
+from elasticdl_agent.directories import AgentDirectories
+from elasticdl_agent.processes import memory
+from elasticdl_agent.processes.child import Child, Command
+from elasticdl_agent.processes.environment import Endpoints, process_environment
+from elasticdl_agent.processes.journal import Journal, Record, recover, shim_record
+from elasticdl_agent.processes.reservations import Reservations
+from elasticdl_agent.zygote.client import ZygoteClient
+from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputError, NotFoundError
+from elasticdl_core.ports.launcher import (
+    CapacityInfo,
+    ProcessId,
+    ProcessSpec,
+    ProcessState,
+    ProcessStatus,
+    Role,
+)
+from elasticdl_runtime.failpoints import failpoint
+
+COMMANDS: Mapping[Role, Sequence[str]] = {role: (sys.executable, "-P", "-m", f"elasticdl_{role}") for role in Role}
+"""What each role runs. ``-P`` keeps the working directory off the module path."""
+MEMORY_CHECK_S = 0.5
+OVERDUE_GRACE_S = 2.0
+"""Time between the signal and the end of a worker whose slot was to be left already."""
+_CANNOT_START = 127
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Entry:
+    spec: ProcessSpec
+    status: ProcessStatus
+    child: Child | None = None
+    run: asyncio.Task[None] | None = field(default=None, repr=False)
+    starting: bool = False
+    stop_reason: str = ""
+    stop_at: float | None = None
+    stopping: asyncio.TimerHandle | None = field(default=None, repr=False)
+
+    @property
+    def ended(self) -> bool:
+        return self.status.state is ProcessState.EXITED
+
+    @property
+    def waiting(self) -> bool:
+        return self.status.state is ProcessState.PENDING and not self.starting
+
+
+class ProcessTable:
+    """Launches and ends processes on this machine.
+
+    Args:
+        directories: the directories.
+        endpoints: what masters are told.
+        slots: worker slots of this machine.
+        commands: what each role runs; other than the default in tests only.
+        headroom: slots that no worker takes.
+        zygotes: by role, what forks its processes; the others get interpreters of their own.
+    """
+
+    def __init__(
+        self,
+        directories: AgentDirectories,
+        endpoints: Endpoints,
+        slots: int,
+        commands: Mapping[Role, Sequence[str]] = COMMANDS,
+        *,
+        headroom: int = 0,
+        zygotes: Mapping[Role, ZygoteClient] | None = None,
+    ) -> None:
+        self._directories = directories
+        self._endpoints = endpoints
+        self._slots = slots
+        self._commands = commands
+        self._zygotes = dict(zygotes or {})
+        self._entries: dict[ProcessId, _Entry] = {}
+        self._runs: set[asyncio.Task[None]] = set()
+        self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
+        self._leaving: set[str] = set()
+        self._closing = False
+        journal = directories.data / "agent" / "processes.jsonl"
+        journal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for status in recover(journal):
+            self._entries[status.id] = _Entry(ProcessSpec(status.id), status)
+        self._journal = Journal(journal)
+        self._reservations = Reservations(directories.data / "agent" / "reservations.json", slots, headroom)
+        self._reservations.grant(0, now=time.time())
+        self._memory_watch = asyncio.create_task(self._watch_memory(), name="memory-watch")
+
+    def launch(self, spec: ProcessSpec) -> None:
+        """Launches a process, or lets it wait for slots, for its job's end, or for an older incarnation to go.
+
+        The same id again does nothing. A newer incarnation replaces a living older one, which is killed: both would
+        serve at the same address.
+
+        Raises:
+            InvalidInputError: the id is malformed or more slots are asked for than there are.
+            ConflictError: a newer incarnation was launched before, or the agent is stopping.
+        """
+        self._directories.check(spec.id)
+        if spec.id in self._entries:
+            return
+        if self._closing:
+            raise ConflictError("the agent is stopping", fix="launch again when it is up")
+        if not 0 <= spec.slots <= self._slots or spec.memory_mib < 0:
+            raise InvalidInputError(
+                f"{spec.id} wants {spec.slots} slots and {spec.memory_mib} MiB; this machine has {self._slots} slots",
+                fix="ask for fewer slots, or give the cluster more with --slots",
+            )
+        if any(other.incarnation > spec.id.incarnation for other in self._siblings(spec.id)):
+            raise ConflictError(
+                f"a newer incarnation of {spec.id} was launched before", fix="take a higher incarnation"
+            )
+        for zygote in self._zygotes.values():
+            zygote.ask()  # a job's workers follow its master
+        entry = _Entry(spec, ProcessStatus(spec.id, ProcessState.PENDING))
+        self._entries[spec.id] = entry
+        self._changed(entry)
+        failpoint("agent.after_accepted")
+        self._advance()
+
+    def terminate(self, process: ProcessId, *, grace_s: float, reason: str = "terminated") -> None:
+        """Asks a process to leave, kills its tree after ``grace_s`` seconds; a later call can only shorten that."""
+        entry = self._entries.get(process)
+        if entry is None or entry.ended:
+            return
+        entry.stop_reason = entry.stop_reason or reason
+        if entry.waiting:
+            self._end(entry, -SIGTERM)
+            self._advance()
+            return
+        now = asyncio.get_running_loop().time()
+        deadline = now + max(0.0, grace_s)
+        first = entry.stop_at is None
+        if entry.stop_at is None or deadline < entry.stop_at:
+            entry.stop_at = deadline
+            self._schedule_kill(entry)
+        if first and entry.child is not None:
+            entry.child.signal(SIGTERM)
+
+    def terminate_job(self, job_id: str, *, grace_s: float, roles: frozenset[Role] = frozenset(Role)) -> None:
+        """Terminates the processes of a job; of all roles, its run directory goes when the last one has gone."""
+        for entry in list(self._of_job(job_id)):
+            if entry.spec.id.role in roles:
+                self.terminate(entry.spec.id, grace_s=grace_s)
+        if roles == frozenset(Role):
+            self._leaving.add(job_id)
+            self._finish_leaving(job_id)
+
+    def leaving(self, job_id: str) -> bool:
+        """Whether the job as a whole was told to leave and has not left yet."""
+        return job_id in self._leaving
+
+    def statuses(self, job_id: str | None = None) -> list[ProcessStatus]:
+        """All known processes of a job, or of all jobs, oldest first."""
+        return [entry.status for entry in self._entries.values() if job_id in (None, entry.spec.id.job_id)]
+
+    async def watch(self, job_id: str) -> AsyncIterator[ProcessStatus]:
+        """Yields the present statuses of a job's processes, then each change."""
+        queue: asyncio.Queue[ProcessStatus] = asyncio.Queue()
+        self._watchers[queue] = job_id
+        try:
+            for status in self.statuses(job_id):
+                yield status
+            while True:
+                yield await queue.get()
+        finally:
+            del self._watchers[queue]
+
+    def capacity(self) -> CapacityInfo:
+        """Slots in all, and those that running and pending processes take."""
+        used: dict[str, int] = {}
+        for entry in self._entries.values():
+            if entry.spec.slots and not entry.ended:
+                used[entry.spec.id.job_id] = used.get(entry.spec.id.job_id, 0) + entry.spec.slots
+        reservations = tuple(self._reservations.all())
+        return CapacityInfo(self._slots, used, reservations, self._reservations.headroom, self._closing)
+
+    def reserve(self, name: str, slots: int, grace_s: float) -> None:
+        """Takes slots from jobs; workers that still hold them after ``grace_s`` seconds are ended.
+
+        Raises:
+            InvalidInputError: the name is malformed, or there are not that many slots.
+        """
+        loop = asyncio.get_running_loop()
+        self._reservations.set(name, slots, grace_s, now=time.time(), clock=loop.time())
+        self._advance()
+        loop.call_later(grace_s, self._end_overdue)
+
+    def release(self, name: str) -> None:
+        """Gives reserved slots back.
+
+        Raises:
+            NotFoundError: there is no such reservation.
+        """
+        if not self._reservations.release(name):
+            raise NotFoundError(f"no slots are reserved for {name!r}", fix="list the reservations, or do nothing")
+        self._advance()
+
+    def may_print_more(self, job_id: str, role: Role, index: int) -> bool:
+        """Whether any incarnation of that process is running or pending."""
+        return any(
+            not entry.ended and (entry.spec.id.role, entry.spec.id.index) == (role, index)
+            for entry in self._of_job(job_id)
+        )
+
+    async def close(self, *, grace_s: float, master_grace_s: float = 0.0) -> None:
+        """Ends all processes (reason ``launcher_lost``) and waits until they are gone; launches nothing more.
+
+        Masters go first, while their jobs' other processes live, so that they can save.
+
+        Args:
+            grace_s: seconds that processes have to leave.
+            master_grace_s: seconds that masters have.
+        """
+        self._closing = True
+        masters = [entry for entry in self._entries.values() if entry.spec.id.role is Role.MASTER]
+        for entry in masters:
+            self.terminate(entry.spec.id, grace_s=max(grace_s, master_grace_s), reason="launcher_lost")
+        saving = [entry.run for entry in masters if entry.run is not None]
+        if saving:
+            await asyncio.wait(saving)
+        for entry in list(self._entries.values()):
+            self.terminate(entry.spec.id, grace_s=grace_s, reason="launcher_lost")
+        if self._runs:
+            await asyncio.wait(self._runs)
+        self._memory_watch.cancel()
+        await asyncio.gather(self._memory_watch, return_exceptions=True)
+        self._journal.close()
+
+    # -- launching -------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Starts every pending process that can start now; for slots it is first come, first served."""
+        busy = sum(entry.spec.slots for entry in self._holders())
+        self._reservations.grant(busy, now=time.time())
+        free = self._slots - self._reservations.withheld - busy
+        queue_open = True
+        for entry in [entry for entry in self._entries.values() if entry.waiting]:
+            if self._closing or entry.spec.id.job_id in self._leaving:
+                continue
+            older = [other for other in self._siblings(entry.spec.id) if not self._entries[other].ended]
+            older = [other for other in older if other.incarnation < entry.spec.id.incarnation]
+            for other in older:
+                self.terminate(other, grace_s=0.0)
+            if older:
+                continue
+            if entry.spec.slots and (not queue_open or entry.spec.slots > free):
+                queue_open = False
+                continue
+            free -= entry.spec.slots
+            entry.starting = True
+            entry.run = run = asyncio.create_task(self._run(entry), name=f"run-{entry.spec.id}")
+            self._runs.add(run)
+            run.add_done_callback(self._runs.discard)
+
+    async def _run(self, entry: _Entry) -> None:
+        killed_before = memory.oom_kills()
+        try:
+            self._directories.prepare(entry.spec.id)
+            failpoint("agent.before_start")
+            zygote = self._zygotes.get(entry.spec.id.role)
+            entry.child = child = await Child.start(self._command(entry.spec), zygote.spawn if zygote else None)
+        except (OSError, ElasticDLError) as error:
+            _log.error("cannot start", process=str(entry.spec.id), error=str(error))
+            self._note(entry, f"cannot start: {error}\n")
+            self._end(entry, _CANNOT_START)
+            self._advance()
+            return
+        failpoint("agent.after_start")
+        entry.status = replace(entry.status, state=ProcessState.RUNNING, pid=child.pid)
+        self._changed(entry)
+        if entry.stop_at is not None:
+            child.signal(SIGTERM)
+            self._schedule_kill(entry)
+        code = await child.wait()
+        if code == -SIGKILL and not entry.stop_reason and memory.oom_kills() > killed_before:
+            entry.stop_reason = "oom_killed"
+        self._end(entry, code)
+        self._advance()
+
+    def _command(self, spec: ProcessSpec) -> Command:
+        return Command(
+            argv=self._commands[spec.id.role],
+            environment=process_environment(spec, self._directories, self._endpoints),
+            directory=self._directories.job_dir(spec.id.job_id),
+            log=self._directories.log_file(spec.id),
+            expendable=True,
+        )
+
+    def _note(self, entry: _Entry, text: str) -> None:
+        """Writes a line of our own into the log of a process that has none of its own."""
+        try:
+            with self._directories.log_file(entry.spec.id).open("a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError:
+            _log.exception("cannot write the log of a process", process=str(entry.spec.id))
+
+    # -- ending ----------------------------------------------------------------------------------------------------
+
+    def _end_overdue(self) -> None:
+        """Ends workers whose slots others wait for longer than agreed: those that were told to leave go first."""
+        missing = self._reservations.overdue(asyncio.get_running_loop().time())
+        holders = sorted(
+            self._holders(), key=lambda entry: (entry.stop_at is None, -entry.spec.id.index, entry.spec.id)
+        )
+        for entry in holders:
+            if missing <= 0:
+                return
+            missing -= entry.spec.slots
+            _log.warning("ending a worker for a reservation", process=str(entry.spec.id))
+            self.terminate(entry.spec.id, grace_s=OVERDUE_GRACE_S)
+
+    def _schedule_kill(self, entry: _Entry) -> None:
+        if entry.child is None or entry.stop_at is None:
+            return
+        if entry.stopping is not None:
+            entry.stopping.cancel()
+        entry.stopping = asyncio.get_running_loop().call_at(entry.stop_at, entry.child.kill)
+
+    def _end(self, entry: _Entry, code: int) -> None:
+        failpoint("agent.before_exit_told")
+        if entry.stopping is not None:
+            entry.stopping.cancel()
+        entry.status = ProcessStatus(entry.spec.id, ProcessState.EXITED, code, entry.stop_reason)
+        entry.child = None
+        entry.starting = False
+        _log.info("process ended", process=str(entry.spec.id), code=code, reason=entry.stop_reason)
+        self._changed(entry)
+        self._finish_leaving(entry.spec.id.job_id)
+
+    def _finish_leaving(self, job_id: str) -> None:
+        gone = all(entry.ended or entry.waiting for entry in self._of_job(job_id))
+        if job_id in self._leaving and gone:
+            self._leaving.discard(job_id)
+            self._directories.remove_run_dir(job_id)
+
+    def _changed(self, entry: _Entry) -> None:
+        shim_pid = entry.child.shim_pid if entry.child is not None else 0
+        record = shim_record(entry.status, shim_pid) if shim_pid else Record(entry.status, time.time())
+        self._journal.append(record)
+        for queue, job_id in self._watchers.items():
+            if job_id == entry.spec.id.job_id:
+                queue.put_nowait(entry.status)
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def _holders(self) -> list[_Entry]:
+        """The processes that hold slots."""
+        return [
+            entry for entry in self._entries.values() if entry.spec.slots and not entry.ended and not entry.waiting
+        ]
+
+    def _of_job(self, job_id: str) -> list[_Entry]:
+        return [entry for process, entry in self._entries.items() if process.job_id == job_id]
+
+    def _siblings(self, process: ProcessId) -> list[ProcessId]:
+        """Other incarnations of the same process."""
+        return [
+            other
+            for other in self._entries
+            if other != process
+            and (other.job_id, other.role, other.index) == (process.job_id, process.role, process.index)
+        ]
+
+    async def _watch_memory(self) -> None:
+        while True:
+            await asyncio.sleep(MEMORY_CHECK_S)
+            for entry in [entry for entry in self._entries.values() if entry.child and entry.spec.memory_mib]:
+                child, limit = entry.child, entry.spec.memory_mib << 20
+                if child is None:
+                    continue
+                used = await asyncio.to_thread(memory.resident_bytes, child.pid, limit)
+                if used > limit and not entry.ended:
+                    _log.warning("over its memory limit", process=str(entry.spec.id), bytes=used, limit=limit)
+                    entry.stop_reason = "oom_killed"
+                    child.kill()

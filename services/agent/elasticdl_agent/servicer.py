@@ -1,0 +1,178 @@
+"""The agent's door: who may ask for what, and the translation of messages."""
+
+# ruff: noqa: N802 - the methods are named as in the .proto file
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from elasticdl_agent.directories import AgentDirectories
+from elasticdl_agent.processes.logs import read_logs
+from elasticdl_agent.processes.table import ProcessTable
+from elasticdl_core.errors import ConflictError, InvalidInputError, PermissionDeniedError
+from elasticdl_core.ports.launcher import ProcessId, Role
+from elasticdl_proto.v1 import agent_pb2
+from elasticdl_runtime import tokens
+from elasticdl_runtime.launcher import codec
+
+MASTER_ROLES = frozenset({Role.PS, Role.WORKER})
+"""What a master may launch and end; masters themselves are launched by the api."""
+_MAX_GRACE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCaller:
+    """Who called.
+
+    Attributes:
+        job_id: the job of the master that called; None for the node token, which may do everything.
+    """
+
+    job_id: str | None
+
+    def require_job(self, job_id: str) -> None:
+        """Refuses a master that asks for another job.
+
+        Raises:
+            PermissionDeniedError: the job is not the caller's.
+        """
+        if self.job_id not in (None, job_id):
+            raise PermissionDeniedError(
+                f"a master of {self.job_id} may not touch job {job_id!r}",
+                fix="name your own job, or use the node token",
+            )
+
+    def require_node(self) -> None:
+        """Refuses masters.
+
+        Raises:
+            PermissionDeniedError: a master calls.
+        """
+        if self.job_id is not None:
+            raise PermissionDeniedError("a master may not reserve slots", fix="use the node token")
+
+    def require_process(self, process: ProcessId) -> None:
+        """Refuses a master that asks for another job's process, or for a master.
+
+        Raises:
+            PermissionDeniedError: the process is not the caller's to touch.
+        """
+        self.require_job(process.job_id)
+        if self.job_id is not None and process.role not in MASTER_ROLES:
+            raise PermissionDeniedError(f"a master may not touch a {process.role}", fix="launch ps and workers only")
+
+
+def authenticator(node_token: str, cluster_secret: str) -> Callable[[str], AgentCaller]:
+    """Makes the function that turns a token into its caller.
+
+    Raises (the function):
+        UnauthenticatedError: the token is neither the node's nor a valid job token.
+        PermissionDeniedError: it is a job token, but not a master's.
+    """
+
+    def authenticate(token: str) -> AgentCaller:
+        if hmac.compare_digest(token.encode(), node_token.encode()):
+            return AgentCaller(None)
+        job_id = tokens.peek_job_id(token)
+        claims = tokens.verify(tokens.derive_job_secret(cluster_secret, job_id), token, job_id=job_id)
+        claims.require(Role.MASTER)
+        return AgentCaller(job_id)
+
+    return authenticate
+
+
+class AgentServicer:
+    """Serves the Agent service of ``agent.proto``.
+
+    Args:
+        table: the processes.
+        directories: where logs are.
+    """
+
+    def __init__(self, table: ProcessTable, directories: AgentDirectories) -> None:
+        self._table = table
+        self._directories = directories
+
+    async def Launch(self, request: agent_pb2.LaunchRequest, caller: AgentCaller) -> agent_pb2.LaunchResponse:
+        """Launches a process once."""
+        spec = codec.spec_from_message(request)
+        caller.require_process(spec.id)
+        if caller.job_id is not None and self._table.leaving(caller.job_id):
+            raise ConflictError(f"job {caller.job_id} is being terminated", fix="launch nothing more and exit")
+        self._table.launch(spec)
+        return agent_pb2.LaunchResponse()
+
+    async def Terminate(
+        self, request: agent_pb2.TerminateRequest, caller: AgentCaller
+    ) -> agent_pb2.TerminateResponse:
+        """Asks a process to leave."""
+        process = codec.id_from_message(request.id)
+        caller.require_process(process)
+        self._table.terminate(process, grace_s=_grace(request.grace_s))
+        return agent_pb2.TerminateResponse()
+
+    async def TerminateJob(
+        self, request: agent_pb2.TerminateJobRequest, caller: AgentCaller
+    ) -> agent_pb2.TerminateResponse:
+        """Asks all processes of a job to leave; for a master, all but itself."""
+        caller.require_job(request.job_id)
+        roles = frozenset(Role) if caller.job_id is None else MASTER_ROLES
+        self._directories.check(ProcessId(request.job_id, Role.MASTER, 0, 0))
+        self._table.terminate_job(request.job_id, grace_s=_grace(request.grace_s), roles=roles)
+        return agent_pb2.TerminateResponse()
+
+    async def List(self, request: agent_pb2.ListRequest, caller: AgentCaller) -> agent_pb2.ListResponse:
+        """Lists processes."""
+        caller.require_job(request.job_id)
+        statuses = self._table.statuses(request.job_id or None)
+        return agent_pb2.ListResponse(processes=[codec.status_to_message(status) for status in statuses])
+
+    async def Watch(
+        self, request: agent_pb2.WatchRequest, caller: AgentCaller
+    ) -> AsyncIterator[agent_pb2.ProcessStatus]:
+        """Streams the statuses of a job's processes."""
+        caller.require_job(request.job_id)
+        async for status in self._table.watch(request.job_id):
+            yield codec.status_to_message(status)
+
+    async def Capacity(self, request: agent_pb2.CapacityRequest, caller: AgentCaller) -> agent_pb2.CapacityResponse:
+        """Slots in all, in use, and reserved by others."""
+        return codec.capacity_to_message(self._table.capacity())
+
+    async def Reserve(self, request: agent_pb2.ReserveRequest, caller: AgentCaller) -> agent_pb2.ReserveResponse:
+        """Takes slots from jobs."""
+        caller.require_node()
+        self._table.reserve(request.name, int(request.slots), request.grace_s)
+        return agent_pb2.ReserveResponse()
+
+    async def Release(self, request: agent_pb2.ReleaseRequest, caller: AgentCaller) -> agent_pb2.ReserveResponse:
+        """Gives reserved slots back."""
+        caller.require_node()
+        self._table.release(request.name)
+        return agent_pb2.ReserveResponse()
+
+    async def Logs(self, request: agent_pb2.LogsRequest, caller: AgentCaller) -> AsyncIterator[agent_pb2.LogsChunk]:
+        """Streams what a process printed."""
+        caller.require_job(request.job_id)
+        process = ProcessId(request.job_id, codec.role_from_text(request.role), request.index, 0)
+        self._directories.check(process)
+        pieces = read_logs(
+            self._directories.log_dir(process.job_id),
+            process.role,
+            process.index,
+            tail=None if request.tail < 0 else int(request.tail),
+            follow=request.follow,
+            may_grow=lambda: self._table.may_print_more(process.job_id, process.role, process.index),
+        )
+        async for piece in pieces:
+            yield agent_pb2.LogsChunk(data=piece)
+
+
+def _grace(seconds: float) -> float:
+    if not 0.0 <= seconds <= _MAX_GRACE_S:
+        raise InvalidInputError(
+            f"a grace of {seconds} s is out of range", fix=f"give between 0 and {_MAX_GRACE_S:.0f} seconds"
+        )
+    return seconds

@@ -1,1 +1,0 @@
-"""Launchers: what starts and stops the processes of jobs."""
