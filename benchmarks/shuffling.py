@@ -39,7 +39,7 @@ def write(kind: str, folder: Path, records: int, size: int) -> str:
         numbers = random.integers(0, 10**6, (records, size // 7))
         np.savetxt(path, numbers, fmt="%d", delimiter=",")
         return str(path)
-    with (recordio if kind == "recordio" else tfrecord).Writer(path) as writer:
+    with (recordio.Writer if kind == "recordio" else tfrecord.TFRecordWriter)(path) as writer:
         for _ in range(records):
             writer.write(random.bytes(size))
     return str(path)

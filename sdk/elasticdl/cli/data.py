@@ -56,8 +56,8 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the order and 
 PerFile = Annotated[int | None, typer.Option("--records-per-file", min=1, help="Write parts of N records.")]
 
 
-class Progress:
-    """Shows records done on stderr: one line that renews itself on a terminal, else a line now and then.
+class ProgressLine:
+    """Shows the records done on stderr: on a terminal one line that is updated in place, else a new line every 10 s.
 
     Args:
         verb: what is being done.
@@ -72,7 +72,12 @@ class Progress:
         self._shown = False
 
     def __call__(self, done: int, total: int) -> None:
-        """Takes the records done and known."""
+        """Updates the line.
+
+        Args:
+            done: records done so far.
+            total: records known so far.
+        """
         now = time.monotonic()
         if now - self._last < self._every:
             return
@@ -83,16 +88,16 @@ class Progress:
         sys.stderr.flush()
 
     def close(self) -> None:
-        """Takes the line away."""
+        """Removes the line."""
         if self._shown and self._terminal:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
 
 @contextlib.contextmanager
-def _progress(verb: str) -> Iterator[Progress]:
+def _progress(verb: str) -> Iterator[ProgressLine]:
     """A progress display; errors of ours end the command with their message and exit code 1."""
-    progress = Progress(verb)
+    progress = ProgressLine(verb)
     try:
         yield progress
     except ElasticDLError as error:

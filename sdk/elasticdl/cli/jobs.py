@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +14,7 @@ import typer
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobState
+from elasticdl_core.ports.launcher import Role
 
 if TYPE_CHECKING:
     from elasticdl.client import Client, Event, Job
@@ -199,18 +199,10 @@ def _print_event(event: Event, as_json: bool) -> None:
         typer.echo(f"{moment(event.at)}  {event.kind:<10}  {event.message}")
 
 
-class Role(StrEnum):
-    """Processes of a job."""
-
-    master = "master"
-    ps = "ps"
-    worker = "worker"
-
-
 @app.command("logs", epilog="Example: elasticdl jobs logs digits-x7k2p9 --role ps --index 1 --tail 50 --follow")
 def logs(
     job_id: JobId,
-    role: Annotated[Role, typer.Option("--role", help="Kind of process.")] = Role.worker,
+    role: Annotated[Role, typer.Option("--role", help="Kind of process.")] = Role.WORKER,
     index: Annotated[int, typer.Option("--index", min=0, help="Number of the process among its kind.")] = 0,
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Only this many last lines.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "--watch", "-f", help="Go on with what is printed.")] = False,

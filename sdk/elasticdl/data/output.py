@@ -74,7 +74,7 @@ def open_writer(
     if kind == "recordio":
         return recordio.Writer(path, compressor=compressor, records_per_chunk=records_per_chunk)
     if kind == "tfrecord":
-        return tfrecord.Writer(path)
+        return tfrecord.TFRecordWriter(path)
     if kind == "csv":
         return CSVWriter(path, header)
     raise DataError(f"there is no format {kind!r}", fix=f"use one of: {', '.join(SUFFIXES)}")

@@ -54,7 +54,7 @@ def looks_like_tfrecord(head: bytes) -> bool:
     return masked_crc32c(head[:8]) == int(_HEADER.unpack_from(head)[1])
 
 
-class Writer:
+class TFRecordWriter:
     """Writes a TFRecord file. Use it as a context manager, or call ``close``.
 
     Args:
@@ -84,7 +84,7 @@ class Writer:
         if file is not None and self._owned:
             file.close()
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> TFRecordWriter:
         return self
 
     def __exit__(

@@ -119,7 +119,7 @@ def no_redis() -> Iterator[RedisServer]:
 
 def write_damaged(path: Path) -> None:
     """A TFRecord file that is cut off in its last record."""
-    with tfrecord.Writer(str(path)) as writer:
+    with tfrecord.TFRecordWriter(str(path)) as writer:
         for number in range(21):
             writer.write(b"record %d" % number)
     path.write_bytes(path.read_bytes()[:-3])

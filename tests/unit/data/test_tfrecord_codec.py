@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 
 
 def _write(path: Path, records: list[bytes]) -> Path:
-    with tfrecord.Writer(path) as writer:
+    with tfrecord.TFRecordWriter(path) as writer:
         for record in records:
             writer.write(record)
     return path
@@ -159,6 +159,6 @@ def test_a_file_that_shrinks_after_indexing_is_refused(tmp_path: Path) -> None:
 
 def test_writing_to_an_open_file_leaves_it_open() -> None:
     buffer = io.BytesIO()
-    with tfrecord.Writer(buffer) as writer:
+    with tfrecord.TFRecordWriter(buffer) as writer:
         writer.write(b"abc")
     assert buffer.getvalue() == tfrecord.encode_record(b"abc")

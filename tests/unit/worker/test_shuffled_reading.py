@@ -62,7 +62,7 @@ def make_reader(kind: str, folder: Path) -> DataReader:
     if kind == "csv":
         path.write_text("\n".join(texts) + "\n")
     else:
-        with (recordio if kind == "recordio" else tfrecord).Writer(path) as writer:
+        with (recordio.Writer if kind == "recordio" else tfrecord.TFRecordWriter)(path) as writer:
             for text in texts:
                 writer.write(text.encode())
     return create_data_reader(str(path), 128)
