@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from elasticdl.client.steps import Answer, Failure, Request
+from elasticdl.client.messages import NoResponse, Request, Response
 from elasticdl_core.errors import (
     ConflictError,
     DataError,
@@ -58,25 +58,25 @@ _FIXES: Mapping[type[ElasticDLError], str] = {
 }
 
 
-def error_of(answer: Answer, request: Request) -> ElasticDLError:
+def error_of(response: Response, request: Request) -> ElasticDLError:
     """The exception that an error response stands for: by its problem code, else by its HTTP status."""
-    problem = _problem(answer)
+    problem = _problem(response)
     code = problem.get("code")
     listed = problem.get("problems")
     if code == SpecError.code and isinstance(listed, list) and all(isinstance(item, dict) for item in listed):
         return SpecError([_listed(item) for item in listed])
-    kind = _BY_CODE.get(str(code)) or _BY_STATUS.get(answer.status, ElasticDLError)
+    kind = _BY_CODE.get(str(code)) or _BY_STATUS.get(response.status, ElasticDLError)
     message = str(problem.get("detail") or problem.get("title") or "")
     if not message:
-        text = answer.body[:300].decode("utf-8", "replace").strip()
-        message = f"{request.method} {request.path} gave HTTP {answer.status}" + (f": {text}" if text else "")
+        text = response.body[:300].decode("utf-8", "replace").strip()
+        message = f"{request.method} {request.path} gave HTTP {response.status}" + (f": {text}" if text else "")
     fix = str(problem.get("fix") or _FIXES.get(kind, ""))
     if kind is UserCodeError:
         return UserCodeError(message, fix=fix, traceback=str(problem.get("traceback") or ""))
     return kind(message, fix=fix)
 
 
-def unreachable(failure: Failure, url: str) -> UnavailableError:
+def unreachable(failure: NoResponse, url: str) -> UnavailableError:
     """The exception for a request that got no response."""
     return UnavailableError(
         f"the API at {url} does not answer: {failure.message}",
@@ -84,11 +84,11 @@ def unreachable(failure: Failure, url: str) -> UnavailableError:
     )
 
 
-def _problem(answer: Answer) -> Mapping[str, Any]:
-    if "json" not in answer.headers.get("content-type", ""):
+def _problem(response: Response) -> Mapping[str, Any]:
+    if "json" not in response.headers.get("content-type", ""):
         return {}
     try:
-        problem = json.loads(answer.body)
+        problem = json.loads(response.body)
     except ValueError:
         return {}
     return problem if isinstance(problem, dict) else {}

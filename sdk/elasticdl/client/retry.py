@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from elasticdl.client.steps import Answer, Failure, Request
+from elasticdl.client.messages import NoResponse, Request, Response
 
 _PASSING = frozenset({429, 502, 503, 504})
 
@@ -33,7 +33,7 @@ class RetryPolicy:
         """The pause after the try numbered ``attempt`` (from 0), in seconds."""
         return float(min(self.longest_s, self.first_s * 2.0 ** min(attempt, 30)) * (0.5 + self.uniform() / 2))
 
-    def pause(self, request: Request, outcome: Answer | Failure, attempt: int) -> float | None:
+    def pause(self, request: Request, outcome: Response | NoResponse, attempt: int) -> float | None:
         """Seconds to wait before the next try, or None when the outcome stands.
 
         A request that never reached the server may always be tried again; one that may have, only if it is
@@ -41,7 +41,7 @@ class RetryPolicy:
         """
         if attempt + 1 >= self.attempts:
             return None
-        if isinstance(outcome, Failure):
+        if isinstance(outcome, NoResponse):
             return self.backoff(attempt) if request.idempotent or not outcome.sent else None
         if outcome.status not in _PASSING or not request.idempotent:
             return None

@@ -8,7 +8,7 @@ from datetime import datetime
 import httpx
 
 from elasticdl.client.endpoint import Endpoint
-from elasticdl.client.steps import Answer, Failure, Request
+from elasticdl.client.messages import NoResponse, Request, Response
 
 CONNECT_TIMEOUT_S = 5.0
 TRANSPORT_ERRORS = (httpx.TransportError, httpx.DecodingError)
@@ -44,15 +44,15 @@ def httpx_request(http: httpx.Client | httpx.AsyncClient, request: Request) -> h
     )
 
 
-def answer_of(response: httpx.Response, *, whole: bool) -> Answer:
+def response_of(response: httpx.Response, *, whole: bool) -> Response:
     """A response in the client's words; its body only if it was read as a whole."""
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(response.status_code, headers, response.content if whole else b"")
+    return Response(response.status_code, headers, response.content if whole else b"")
 
 
-def failure_of(error: httpx.HTTPError) -> Failure:
+def no_response_of(error: httpx.HTTPError) -> NoResponse:
     """Why there is no response."""
-    return Failure(str(error) or type(error).__name__, sent=not isinstance(error, _NOT_SENT))
+    return NoResponse(str(error) or type(error).__name__, sent=not isinstance(error, _NOT_SENT))
 
 
 def texts(filters: Mapping[str, Filter]) -> dict[str, Sequence[str]]:

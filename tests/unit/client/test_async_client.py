@@ -1,9 +1,11 @@
-"""The asyncio client against an API on loopback: the same core, another driver."""
+"""The asyncio client against an API on loopback; the blocking one is made from it."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +32,12 @@ def test_both_clients_have_the_same_methods_and_arguments() -> None:
         return {name: list(inspect.signature(method).parameters) for name, method in methods if name[0] != "_"}
 
     assert surface(AsyncClient) == surface(Client)
+
+
+def test_the_blocking_client_is_what_the_asyncio_client_makes() -> None:
+    tool = Path(__file__).resolve().parents[3] / "tools" / "gen_blocking_client.py"
+    done = subprocess.run([sys.executable, tool, "--check"], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 async def test_a_job_is_submitted_changed_and_deleted(api: FakeApi, aio: AsyncClient) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl.client import Client
+from elasticdl.client import Client, RetryPolicy
+from elasticdl.client.messages import Request
 from elasticdl_core.errors import (
     ConflictError,
+    ElasticDLError,
     InvalidInputError,
     NotFoundError,
     SpecError,
@@ -133,10 +135,18 @@ def test_nobody_at_the_address_tells_what_to_do(api: FakeApi) -> None:
     with FakeApi() as gone:
         nobody = gone.url
     assert nobody != url
-    with Client(nobody, TOKEN) as client:
-        client._operations = type(client._operations)(nobody, type(client._operations.retry)(attempts=1))
-        with pytest.raises(UnavailableError, match="elasticdl up"):
-            client.cluster()
+    with (
+        Client(nobody, TOKEN, retry=RetryPolicy(attempts=1)) as client,
+        pytest.raises(UnavailableError, match="elasticdl up"),
+    ):
+        client.cluster()
+
+
+def test_another_web_server_at_the_address_is_recognised(api: FakeApi, client: Client) -> None:
+    api.jobs["a-1"] = make_job("a-1")
+    api.logs["a-1"] = "<html>"
+    with pytest.raises(ElasticDLError, match="not JSON"):
+        client._api.fetch(Request("GET", "/jobs/a-1/logs"))
 
 
 def test_states_are_changed_and_bounds_are_patched(api: FakeApi, client: Client) -> None:
@@ -311,3 +321,13 @@ def test_waiting_ends_with_the_job_or_with_the_time(api: FakeApi, client: Client
     api.jobs["b-1"] = make_job("b-1", state="RUNNING")
     with pytest.raises(TimeoutError, match="still RUNNING"):
         client.wait("b-1", timeout_s=0.05, poll_s=0.01)
+
+
+def test_waiting_looks_pauses_and_looks_again(api: FakeApi, client: Client) -> None:
+    api.jobs["a-1"] = make_job("a-1", state="RUNNING")
+    pauses: list[float] = []
+    client._api.sleep = pauses.append
+    with pytest.raises(TimeoutError, match="after 10 s"):
+        client.wait("a-1", timeout_s=10.0, poll_s=4.0)
+    assert pauses == [4.0, 4.0, 2.0]
+    assert len(api.requests("GET", "/jobs/a-1")) == 4

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticdl.client.endpoint import Endpoint, find_endpoint
-from elasticdl.client.operations import Operations
+from elasticdl.client.messages import NoResponse, Request, Response
 from elasticdl.client.problems import error_of
 from elasticdl.client.retry import RetryPolicy
 from elasticdl.client.sse import Message, SseDecoder
-from elasticdl.client.steps import Answer, Failure, Pause, Request, Send
 from elasticdl.client.views import Job
 from elasticdl_core.errors import (
     ConflictError,
@@ -25,7 +24,6 @@ from elasticdl_core.errors import (
     UnavailableError,
     UserCodeError,
 )
-from tests.fakes.api import make_job
 
 pytestmark = pytest.mark.unit
 
@@ -62,18 +60,18 @@ def test_pauses_grow_to_a_bound_and_are_never_nothing() -> None:
 @pytest.mark.parametrize(
     ("outcome", "idempotent", "again"),
     [
-        (Answer(503, {}), True, True),
-        (Answer(503, {}), False, False),
-        (Answer(429, {}), True, True),
-        (Answer(500, {}), True, False),
-        (Answer(404, {}), True, False),
-        (Answer(200, {}), True, False),
-        (Failure("reset", sent=True), True, True),
-        (Failure("reset", sent=True), False, False),
-        (Failure("refused", sent=False), False, True),
+        (Response(503, {}), True, True),
+        (Response(503, {}), False, False),
+        (Response(429, {}), True, True),
+        (Response(500, {}), True, False),
+        (Response(404, {}), True, False),
+        (Response(200, {}), True, False),
+        (NoResponse("reset", sent=True), True, True),
+        (NoResponse("reset", sent=True), False, False),
+        (NoResponse("refused", sent=False), False, True),
     ],
 )
-def test_only_what_may_be_repeated_is(outcome: Answer | Failure, idempotent: bool, again: bool) -> None:
+def test_only_what_may_be_repeated_is(outcome: Response | NoResponse, idempotent: bool, again: bool) -> None:
     request = Request("GET", "/", idempotent=idempotent)
     policy = RetryPolicy(attempts=2)
     assert (policy.pause(request, outcome, 0) is not None) is again
@@ -82,14 +80,14 @@ def test_only_what_may_be_repeated_is(outcome: Answer | Failure, idempotent: boo
 
 def test_the_server_may_say_how_long_to_wait_within_reason() -> None:
     policy, request = RetryPolicy(), Request("GET", "/")
-    assert policy.pause(request, Answer(503, {"retry-after": "2"}), 0) == 2.0
-    assert policy.pause(request, Answer(503, {"retry-after": "99999"}), 0) == 60.0
-    assert policy.pause(request, Answer(503, {"retry-after": "-1"}), 0) == 0.0
+    assert policy.pause(request, Response(503, {"retry-after": "2"}), 0) == 2.0
+    assert policy.pause(request, Response(503, {"retry-after": "99999"}), 0) == 60.0
+    assert policy.pause(request, Response(503, {"retry-after": "-1"}), 0) == 0.0
 
 
 def problem(status: int, **fields: object) -> ElasticDLError:
-    answer = Answer(status, {"content-type": "application/problem+json"}, json.dumps(fields).encode())
-    return error_of(answer, Request("GET", "/jobs"))
+    response = Response(status, {"content-type": "application/problem+json"}, json.dumps(fields).encode())
+    return error_of(response, Request("GET", "/jobs"))
 
 
 def test_the_code_decides_and_else_the_status() -> None:
@@ -106,33 +104,12 @@ def test_the_code_decides_and_else_the_status() -> None:
 
 
 def test_an_answer_that_is_no_problem_is_told_as_it_is() -> None:
-    error = error_of(Answer(502, {"content-type": "text/html"}, b"<h1>Bad Gateway</h1>"), Request("GET", "/jobs"))
+    error = error_of(Response(502, {"content-type": "text/html"}, b"<h1>Bad Gateway</h1>"), Request("GET", "/jobs"))
     assert isinstance(error, UnavailableError)
     assert "GET /jobs gave HTTP 502: <h1>Bad Gateway</h1>" in error.message
-    assert error_of(Answer(404, {"content-type": "application/json"}, b"{"), Request("GET", "/x")).code == "not_found"
-
-
-def test_another_web_server_at_the_address_is_recognised() -> None:
-    operation = Operations("http://x").fetch(Request("GET", "/jobs"))
-    assert isinstance(next(operation), Send)
-    with pytest.raises(ElasticDLError, match="not JSON"):
-        operation.send(Answer(200, {}, b"<html>"))
-
-
-def test_waiting_looks_pauses_and_looks_again() -> None:
-    operation = Operations("http://x").wait("a-1", 10.0, 4.0)
-    pauses = []
-    step = next(operation)
-    while True:
-        assert isinstance(step, Send)
-        try:
-            step = operation.send(Answer(200, {}, json.dumps(make_job("a-1")).encode()))
-        except TimeoutError:
-            break
-        assert isinstance(step, Pause)
-        pauses.append(step.seconds)
-        step = operation.send(None)
-    assert pauses == [4.0, 4.0, 2.0]
+    assert (
+        error_of(Response(404, {"content-type": "application/json"}, b"{"), Request("GET", "/x")).code == "not_found"
+    )
 
 
 def test_arguments_win_over_the_environment() -> None:

@@ -1,49 +1,39 @@
-"""The client for ordinary Python code."""
+# Made from elasticdl/client/aio/client.py by tools/gen_blocking_client.py; change that file, not this one.
+"""``Client``: submits, watches and steers jobs."""
 
 from __future__ import annotations
 
 import os
-import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-import httpx
-
-from elasticdl.client import streams
+from elasticdl.client.blocking.connection import ApiConnection
+from elasticdl.client.blocking.downloading import download, fetch_artifacts
+from elasticdl.client.blocking.waiting import run_blocking
+from elasticdl.client.blocking.watching import JobWatch, fetch_job, log_lines
 from elasticdl.client.endpoint import Endpoint, find_endpoint
-from elasticdl.client.operations import POLL_S, Operations
+from elasticdl.client.messages import Request
+from elasticdl.client.requests import (
+    EVENTS_AT_ONCE,
+    POLL_S,
+    UPLOAD_TIMEOUT_S,
+    given,
+    job_path,
+    log_params,
+    metrics_of,
+    reservation_path,
+    submission,
+    submission_of_directory,
+)
 from elasticdl.client.retry import RetryPolicy
-from elasticdl.client.steps import (
-    Answer,
-    Emit,
-    Failure,
-    Open,
-    Operation,
-    Pause,
-    Read,
-    Send,
-    Step,
-    StreamOperation,
-    Work,
-)
-from elasticdl.client.transport import (
-    TRANSPORT_ERRORS,
-    Filter,
-    answer_of,
-    default_headers,
-    failure_of,
-    httpx_request,
-    moment_text,
-    texts,
-    trusts_environment,
-)
+from elasticdl.client.transport import Filter, moment_text, texts
 from elasticdl.client.views import Artifact, Event, Job, JobPage, Update
+from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobSpec
-
-T = TypeVar("T")
 
 
 class Client:
@@ -61,21 +51,17 @@ class Client:
         token: bearer token.
         retry: how often and after what pauses a call is tried again.
 
-    >>> with Client() as client:                                                       # doctest: +SKIP
+    >>> with Client() as client:                                            # doctest: +SKIP
     ...     job = client.submit(model_zoo="zoo", model_def="digits.forward", training_data="/data/digits")
-    ...     print(client.wait(job.id).state)
+    ...     for update in client.updates(job.id):
+    ...         print(update)
     """
 
     def __init__(
         self, api_url: str | None = None, token: str | None = None, *, retry: RetryPolicy | None = None
     ) -> None:
         self.endpoint: Endpoint = find_endpoint(api_url, token)
-        self._operations = Operations(self.endpoint.url, retry or RetryPolicy())
-        self._http = httpx.Client(
-            base_url=self.endpoint.url,
-            headers=default_headers(self.endpoint),
-            trust_env=trusts_environment(self.endpoint),
-        )
+        self._api = ApiConnection(self.endpoint, retry or RetryPolicy())
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +71,7 @@ class Client:
 
     def close(self) -> None:
         """Closes the connections."""
-        self._http.close()
+        self._api.close()
 
     def submit(
         self,
@@ -108,17 +94,21 @@ class Client:
             SpecError: the specification cannot work; nothing was uploaded.
         """
         if model_zoo is None:
-            return self._run(self._operations.submit(spec, fields, idempotency_key))
-        zoo = Path(model_zoo)
-        return self._run(self._operations.submit_directory(zoo, spec, fields, idempotency_key))
+            body = submission(spec, fields)
+        else:
+            body, data = submission_of_directory(spec, fields, str(Path(model_zoo)))
+            body["model_bundle"] = self._upload(Path(model_zoo), data)
+        JobSpec.from_mapping(body)
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        return Job.from_json(self._api.fetch(Request("POST", "/jobs", json=body, headers=headers)))
 
     def upload(self, model_zoo: str | os.PathLike[str]) -> str:
         """Packs and uploads a directory of model modules; gives its digest, for ``model_bundle``."""
-        return self._run(self._operations.upload(Path(model_zoo)))
+        return self._upload(Path(model_zoo), ())
 
     def get(self, job_id: str) -> Job:
         """One job as it is now."""
-        return self._run(self._operations.get(job_id))
+        return fetch_job(self._api, job_id)
 
     def list(self, *, limit: int = 50, page_token: str = "", **filters: Filter) -> JobPage:
         """One page of jobs, newest first.
@@ -129,23 +119,33 @@ class Client:
             **filters: what the jobs must have, ``state`` (one or a list), ``name``, ``label`` (one or
                 a list of ``key=value``) or ``namespace``.
         """
-        return self._run(self._operations.page(texts(filters), limit, page_token))
+        params: dict[str, str | Sequence[str]] = {**texts(filters), "limit": str(limit)}
+        if page_token:
+            params["page_token"] = page_token
+        data = self._api.fetch(Request("GET", "/jobs", params=params))
+        return JobPage(tuple(Job.from_json(item) for item in data["jobs"]), str(data.get("next_page_token") or ""))
 
     def iterate(self, *, page_size: int = 100, **filters: Filter) -> Iterator[Job]:
         """All jobs, newest first, fetched page by page while iterating."""
-        return self._stream(streams.pages(self._operations, texts(filters), page_size))
+        token = ""
+        while True:
+            page = self.list(limit=page_size, page_token=token, **filters)
+            yield from page.jobs
+            token = page.next_page_token
+            if not token:
+                return
 
     def cancel(self, job_id: str) -> Job:
         """Stops a job for good."""
-        return self._run(self._operations.ask(job_id, "cancel"))
+        return self._ask(job_id, "cancel")
 
     def suspend(self, job_id: str) -> Job:
         """Stops a job so that it can go on later; its workers are free for others."""
-        return self._run(self._operations.ask(job_id, "suspend"))
+        return self._ask(job_id, "suspend")
 
     def resume(self, job_id: str) -> Job:
         """Lets a suspended job go on where it was."""
-        return self._run(self._operations.ask(job_id, "resume"))
+        return self._ask(job_id, "resume")
 
     def scale(
         self,
@@ -155,23 +155,34 @@ class Client:
         priority: int | None = None,
     ) -> Job:
         """Changes how many workers a job may have, and how it ranks; what is not given stays."""
-        change = {"min_workers": min_workers, "max_workers": max_workers, "priority": priority}
-        return self._run(self._operations.scale(job_id, change))
+        change = given(min_workers=min_workers, max_workers=max_workers, priority=priority)
+        if not change:
+            raise InvalidInputError("there is nothing to change", fix="give min_workers, max_workers or priority")
+        return Job.from_json(self._api.fetch(Request("PATCH", job_path(job_id), json=change)))
 
     def delete(self, job_id: str) -> None:
         """Deletes a job that has ended, with its logs and artifacts."""
-        self._run(self._operations.delete(job_id))
+        self._api.exchange(Request("DELETE", job_path(job_id)))
 
     def events(self, job_id: str) -> Sequence[Event]:
         """What has happened to a job, oldest first."""
-        return self._run(self._operations.events(job_id))
+        events: list[Event] = []
+        while True:
+            params = {"after": str(events[-1].id if events else 0), "limit": str(EVENTS_AT_ONCE)}
+            data = self._api.fetch(Request("GET", job_path(job_id, "events"), params=params))
+            events.extend(Event.from_json(item) for item in data)
+            if len(data) < EVENTS_AT_ONCE:
+                return events
 
     def follow(self, job_id: str) -> Iterator[Job]:
         """A job as it is now, then a fresh view about every second, the last when it has ended.
 
         A lost connection is taken up again.
         """
-        return self._stream(streams.jobs(self._operations, job_id))
+        with closing(JobWatch(self._api, job_id, "").updates()) as updates:
+            for update in updates:
+                if update.job is not None:
+                    yield update.job
 
     def updates(self, job_id: str, *, after: int | None = None) -> Iterator[Update]:
         """The same, with the job's events in between as they happen.
@@ -183,7 +194,7 @@ class Client:
             job_id: the job.
             after: leave out events up to this id.
         """
-        return self._stream(streams.updates(self._operations, job_id, "" if after is None else str(after)))
+        return JobWatch(self._api, job_id, "" if after is None else str(after)).updates()
 
     def logs(self, job_id: str, *, role: str = "worker", index: int = 0, tail: int | None = None) -> str:
         """What a process of a job printed, in all its incarnations.
@@ -194,21 +205,23 @@ class Client:
             index: number of the process within its role.
             tail: only this many last lines.
         """
-        return self._run(self._operations.logs(job_id, streams.log_params(role, index, tail)))
+        request = Request("GET", job_path(job_id, "logs"), params=log_params(role, index, tail))
+        response = self._api.exchange(request)
+        return response.body.decode("utf-8", "replace")
 
     def follow_logs(
         self, job_id: str, *, role: str = "worker", index: int = 0, tail: int | None = None
     ) -> Iterator[str]:
         """The same line by line, with new lines as they come, until the job has ended."""
-        return self._stream(streams.follow_logs(self._operations, job_id, streams.log_params(role, index, tail)))
+        return log_lines(self._api, job_id, log_params(role, index, tail))
 
     def metrics(self, job_id: str) -> Mapping[str, Any]:
         """Losses and evaluations of a job so far."""
-        return self._run(self._operations.metrics(job_id))
+        return metrics_of(self._api.fetch(Request("GET", job_path(job_id, "metrics"))))
 
     def artifacts(self, job_id: str) -> Sequence[Artifact]:
         """What a job made."""
-        return self._run(self._operations.artifacts(job_id))
+        return fetch_artifacts(self._api, job_id)
 
     def download(
         self, job_id: str, directory: str | os.PathLike[str], names: Sequence[str] | None = None
@@ -227,19 +240,19 @@ class Client:
             NotFoundError: the job has no such artifact.
             ConflictError: what came is damaged, or the place is taken.
         """
-        return self._run(streams.download(self._operations, job_id, Path(directory), names))
+        return download(self._api, job_id, Path(directory), names)
 
     def cluster(self) -> Mapping[str, Any]:
         """Slots, jobs and components of the cluster."""
-        return self._run(self._operations.cluster())
+        return self._mapping(Request("GET", "/cluster"))
 
     def explain(self, job_id: str) -> Mapping[str, Any]:
         """Why a job has the workers that it has, who holds what it lacks, what would help, and when it will end."""
-        return self._run(self._operations.explain(job_id))
+        return self._mapping(Request("GET", job_path(job_id, "explain")))
 
     def plan(self) -> Mapping[str, Any]:
         """The scheduler's plan in force: targets, reasons and expected ends of all jobs that are not over."""
-        return self._run(self._operations.plan())
+        return self._mapping(Request("GET", "/scheduler/plan"))
 
     def what_if(
         self,
@@ -266,17 +279,17 @@ class Client:
             add_nodes: machines more, each with its ``slots``.
             remove_nodes: names of machines fewer.
         """
-        question = {
-            "add": add,
-            "cancel": cancel,
-            "priorities": priorities,
-            "sizes": sizes,
-            "slots": slots,
-            "add_slots": add_slots,
-            "add_nodes": add_nodes,
-            "remove_nodes": remove_nodes,
-        }
-        return self._run(self._operations.what_if(question))
+        question = given(
+            add=add,
+            cancel=cancel,
+            priorities=priorities,
+            sizes=sizes,
+            slots=slots,
+            add_slots=add_slots,
+            add_nodes=add_nodes,
+            remove_nodes=remove_nodes,
+        )
+        return self._mapping(Request("POST", "/scheduler/what-if", json=question))
 
     def decisions(
         self,
@@ -298,18 +311,19 @@ class Client:
             limit: decisions on a page.
             cursor: ``next_cursor`` of the page before; empty for the first page.
         """
-        given = {
-            "job": job,
-            "since": moment_text(since),
-            "until": moment_text(until),
-            "full": "true" if full else None,
-        }
-        filters = {name: value for name, value in given.items() if value is not None}
-        return self._run(self._operations.decisions(filters, limit, cursor))
+        params = given(
+            job=job,
+            since=moment_text(since),
+            until=moment_text(until),
+            full="true" if full else None,
+            limit=str(limit),
+            cursor=cursor or None,
+        )
+        return self._mapping(Request("GET", "/scheduler/decisions", params=params))
 
     def reservations(self) -> Mapping[str, Any]:
         """Slots that processes which are not the cluster's take from jobs; for administrators."""
-        return self._run(self._operations.reservations())
+        return self._mapping(Request("GET", "/cluster/reservations"))
 
     def reserve(self, name: str, slots: int, *, grace_s: float | None = None) -> Mapping[str, Any]:
         """Takes slots from jobs, or changes how many are taken; for administrators.
@@ -322,11 +336,12 @@ class Client:
         Returns:
             The reservation; ``granted`` says how many of the slots are free of workers.
         """
-        return self._run(self._operations.reserve(name, slots, grace_s))
+        body = given(slots=slots, grace_s=None if grace_s is None else float(grace_s))
+        return self._mapping(Request("PUT", reservation_path(name), json=body))
 
     def release(self, name: str) -> None:
         """Gives reserved slots back to jobs; for administrators."""
-        self._run(self._operations.release(name))
+        self._api.exchange(Request("DELETE", reservation_path(name)))
 
     def wait(self, job_id: str, timeout_s: float | None = None, *, poll_s: float = POLL_S) -> Job:
         """Waits until a job has ended, however it ends.
@@ -339,97 +354,34 @@ class Client:
         Raises:
             TimeoutError: it has not ended in time.
         """
-        return self._run(self._operations.wait(job_id, timeout_s, poll_s))
+        waited = 0.0
+        while True:
+            job = self.get(job_id)
+            if job.state.terminal:
+                return job
+            if timeout_s is not None and waited >= timeout_s:
+                raise TimeoutError(f"job {job_id} is still {job.state} after {timeout_s:g} s")
+            pause = poll_s if timeout_s is None else min(poll_s, timeout_s - waited)
+            self._api.sleep(pause)
+            waited += pause
 
-    def _run(self, operation: Operation[T]) -> T:
-        with closing(operation), _Exchange(self._http) as exchange:
-            given: Any = None
-            error: Exception | None = None
-            while True:
-                try:
-                    step = operation.send(given) if error is None else operation.throw(error)
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
-                given, error = exchange.perform(step)
+    def _ask(self, job_id: str, verb: str) -> Job:
+        """Asks for a change of state: cancel, suspend or resume. Asking twice is asking once."""
+        return Job.from_json(self._api.fetch(Request("POST", job_path(job_id, verb))))
 
-    def _stream(self, operation: StreamOperation[T]) -> Iterator[T]:
-        with closing(operation), _Exchange(self._http) as exchange:
-            given: Any = None
-            error: Exception | None = None
-            while True:
-                try:
-                    step = operation.send(given) if error is None else operation.throw(error)
-                except StopIteration:
-                    return
-                if isinstance(step, Emit):
-                    yield step.item
-                    given, error = None, None
-                else:
-                    given, error = exchange.perform(step)
+    def _mapping(self, request: Request) -> dict[str, Any]:
+        return dict(self._api.fetch(request))
 
+    def _upload(self, model_zoo: Path, data: Sequence[str]) -> str:
+        """Packs a directory, without a job's data in it, and uploads it unless the API has it; gives its digest."""
+        from elasticdl_runtime.bundles import pack_bundle
 
-class _Exchange:
-    """Performs the steps of one operation; holds at most one open response."""
-
-    def __init__(self, http: httpx.Client) -> None:
-        self._http = http
-        self._response: httpx.Response | None = None
-        self._pieces: Iterator[bytes] = iter(())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def perform(self, step: Step) -> tuple[Any, Exception | None]:
-        """Performs a step; gives its outcome, or the error that the operation is to see."""
-        match step:
-            case Send(request):
-                return self._send(httpx_request(self._http, request)), None
-            case Open(request):
-                return self._open(httpx_request(self._http, request)), None
-            case Read():
-                return self._read(), None
-            case Pause(seconds):
-                time.sleep(seconds)
-                return None, None
-            case Work(function):
-                try:
-                    return function(), None
-                except Exception as error:
-                    return None, error
-
-    def _send(self, request: httpx.Request) -> Answer | Failure:
-        try:
-            return answer_of(self._http.send(request), whole=True)
-        except TRANSPORT_ERRORS as error:
-            return failure_of(error)
-
-    def _open(self, request: httpx.Request) -> Answer | Failure:
-        self._close()
-        try:
-            response = self._http.send(request, stream=True)
-            if response.is_error:
-                try:
-                    response.read()
-                finally:
-                    response.close()
-                return answer_of(response, whole=True)
-        except TRANSPORT_ERRORS as error:
-            return failure_of(error)
-        self._response, self._pieces = response, response.iter_bytes()
-        return answer_of(response, whole=False)
-
-    def _read(self) -> bytes | Failure | None:
-        try:
-            return next(self._pieces, None)
-        except TRANSPORT_ERRORS as error:
-            self._close()
-            return failure_of(error)
-
-    def _close(self) -> None:
-        if self._response is not None:
-            self._response.close()
-            self._response = None
+        content, digest = run_blocking(pack_bundle, model_zoo, data=data)
+        path = f"/bundles/{digest}"
+        known = self._api.exchange(Request("HEAD", path), accept=frozenset({404}))
+        if known.status == 404:
+            headers = {"Content-Type": "application/zip"}
+            self._api.exchange(
+                Request("PUT", path, content=content, headers=headers, read_timeout_s=UPLOAD_TIMEOUT_S)
+            )
+        return str(digest)

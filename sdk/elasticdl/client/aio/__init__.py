@@ -1,0 +1,1 @@
+"""The client for asyncio code; ``elasticdl.client.blocking`` is generated from it."""

@@ -1,0 +1,139 @@
+"""Requests to the API: tried again while that helps, read whole or piece by piece."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+import httpx
+
+from elasticdl.client.aio import waiting
+from elasticdl.client.endpoint import Endpoint
+from elasticdl.client.messages import NoResponse, Request, Response
+from elasticdl.client.problems import error_of, unreachable
+from elasticdl.client.retry import RetryPolicy
+from elasticdl.client.transport import (
+    TRANSPORT_ERRORS,
+    default_headers,
+    httpx_request,
+    no_response_of,
+    response_of,
+    trusts_environment,
+)
+from elasticdl_core.errors import ElasticDLError
+
+
+class ApiConnection:
+    """Does requests and says in the exceptions of ``elasticdl_core.errors`` what went wrong.
+
+    Args:
+        endpoint: where the API is and what opens it.
+        retry: how often and after what pauses a request is tried again.
+
+    Attributes:
+        url: the API's address, for messages.
+        retry: when a request is tried again.
+        sleep: how pauses are waited out.
+    """
+
+    def __init__(self, endpoint: Endpoint, retry: RetryPolicy) -> None:
+        self.url = endpoint.url
+        self.retry = retry
+        self.sleep = waiting.sleep
+        self._http = httpx.AsyncClient(
+            base_url=endpoint.url, headers=default_headers(endpoint), trust_env=trusts_environment(endpoint)
+        )
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._http.aclose()
+
+    async def exchange(self, request: Request, *, accept: frozenset[int] = frozenset()) -> Response:
+        """Does a request, again while that helps, and gives its response.
+
+        Args:
+            request: the request.
+            accept: statuses from 400 on that are a response like others, not an error.
+
+        Raises:
+            ElasticDLError: the API refused, or did not answer.
+        """
+        for attempt in itertools.count():
+            outcome = await self._send(request)
+            pause = self.retry.pause(request, outcome, attempt)
+            if pause is None:
+                break
+            await self.sleep(pause)
+        if isinstance(outcome, NoResponse):
+            raise unreachable(outcome, self.url)
+        if outcome.status >= 400 and outcome.status not in accept:
+            raise error_of(outcome, request)
+        return outcome
+
+    async def fetch(self, request: Request) -> Any:
+        """Does a request and gives the JSON of its response, None when it has no body.
+
+        Raises:
+            ElasticDLError: the API refused, did not answer, or did not answer in JSON.
+        """
+        response = await self.exchange(request)
+        if not response.body:
+            return None
+        try:
+            return json.loads(response.body)
+        except ValueError:
+            raise ElasticDLError(
+                f"{request.method} {self.url}{request.path} answered something that is not JSON",
+                fix="check that ELASTICDL_API_URL is the address of an ElasticDL API, not of another web server",
+            ) from None
+
+    async def open(self, request: Request) -> ResponseStream:
+        """Begins a response that is read in pieces; one try. To be left with ``async with``."""
+        try:
+            response = await self._http.send(httpx_request(self._http, request), stream=True)
+            if not response.is_error:
+                return ResponseStream(response_of(response, whole=False), response)
+            try:
+                await response.aread()
+            finally:
+                await response.aclose()
+            return ResponseStream(response_of(response, whole=True), None)
+        except TRANSPORT_ERRORS as error:
+            return ResponseStream(no_response_of(error), None)
+
+    async def _send(self, request: Request) -> Response | NoResponse:
+        try:
+            return response_of(await self._http.send(httpx_request(self._http, request)), whole=True)
+        except TRANSPORT_ERRORS as error:
+            return no_response_of(error)
+
+
+class ResponseStream:
+    """A response that is read in pieces, or what came in its place.
+
+    Attributes:
+        outcome: its status and headers, with the body only if it is an error; or why there is none.
+    """
+
+    def __init__(self, outcome: Response | NoResponse, response: httpx.Response | None) -> None:
+        self.outcome = outcome
+        self._response = response
+        self._pieces: AsyncIterator[bytes] | None = None if response is None else response.aiter_bytes()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._response is not None:
+            await self._response.aclose()
+
+    async def read(self) -> bytes | NoResponse | None:
+        """The next piece, None at the end, or what broke the stream off."""
+        if self._pieces is None:
+            return None
+        try:
+            return await anext(self._pieces, None)
+        except TRANSPORT_ERRORS as error:
+            return no_response_of(error)

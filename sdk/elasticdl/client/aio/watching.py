@@ -1,0 +1,138 @@
+"""What happens to a job, read as it happens: events, views and logs."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+
+from elasticdl.client.aio.connection import ApiConnection, ResponseStream
+from elasticdl.client.messages import NoResponse, Request
+from elasticdl.client.problems import error_of, unreachable
+from elasticdl.client.requests import job_path
+from elasticdl.client.sse import Message, SseDecoder
+from elasticdl.client.views import Event, Job, Update
+from elasticdl_core.errors import ElasticDLError, UnavailableError
+
+SILENCE_S = 30.0
+"""An event stream sends something, if only a comment, far more often than this; silence means a dead connection."""
+RECONNECTS = 40
+"""How often a stream is opened anew without a single message in between: about three minutes."""
+LOG_SILENCE_S = 3600.0
+_PASSING = frozenset({429, 500, 502, 503, 504})
+
+
+async def fetch_job(api: ApiConnection, job_id: str) -> Job:
+    """One job as it is now."""
+    return Job.from_json(await api.fetch(Request("GET", job_path(job_id))))
+
+
+class JobWatch:
+    """Follows a job until it ends, across lost connections and restarts of the API.
+
+    Args:
+        api: the API.
+        job_id: the job.
+        after: leave out events up to this id; empty for none.
+    """
+
+    def __init__(self, api: ApiConnection, job_id: str, after: str) -> None:
+        self._api = api
+        self._job_id = job_id
+        self._last = after
+        self._failures = 0
+        self._stale = False
+
+    async def updates(self) -> AsyncGenerator[Update]:
+        """What happens to the job, from its present view to its last.
+
+        Raises:
+            ElasticDLError: the job cannot be seen, or the API stays away.
+        """
+        job = await fetch_job(self._api, self._job_id)
+        yield Update(job=job)
+        while True:
+            headers = {"Accept": "text/event-stream", **({"Last-Event-ID": self._last} if self._last else {})}
+            request = Request("GET", job_path(self._job_id, "events"), headers=headers, read_timeout_s=SILENCE_S)
+            decoder = SseDecoder(self._last)
+            async with await self._api.open(request) as stream:
+                trouble = _trouble(stream, request, self._api.url)
+                while trouble is None:
+                    chunk = await stream.read()
+                    if not isinstance(chunk, bytes):
+                        break
+                    for message in decoder.feed(chunk):
+                        update = await self._update(message, job)
+                        if update is None:
+                            continue
+                        job = update.job or job
+                        yield update
+                        if update.ended:
+                            return
+            await self._pause(trouble, decoder.retry_s)
+
+    async def _update(self, message: Message, job: Job) -> Update | None:
+        """What a message of the stream tells, if anything."""
+        self._last, self._failures = message.id, 0
+        if message.type == "end":
+            return Update(job=await fetch_job(self._api, self._job_id), ended=True)
+        if message.type == "event":
+            self._stale = True
+            return Update(event=Event.from_json(json.loads(message.data)))
+        if message.type != "status":
+            return None
+        # Views lack checkpoints, evaluations and artifacts; an event tells that there may be new ones.
+        fresh = await fetch_job(self._api, self._job_id) if self._stale else None
+        self._stale = False
+        return Update(job=fresh or Job.from_json({**job.raw, **json.loads(message.data)}))
+
+    async def _pause(self, trouble: ElasticDLError | None, wanted_s: float | None) -> None:
+        """Waits before the stream is opened anew, or gives up."""
+        self._failures += 1
+        if self._failures > RECONNECTS:
+            raise trouble or UnavailableError(
+                f"the API at {self._api.url} keeps closing the event stream of job {self._job_id}",
+                fix="look at the API's log; `elasticdl jobs get` shows the job without a stream",
+            )
+        await self._api.sleep(wanted_s if wanted_s is not None else self._api.retry.backoff(self._failures - 1))
+
+
+def _trouble(stream: ResponseStream, request: Request, url: str) -> ElasticDLError | None:
+    """The error that a reconnect may mend, or None when the stream is open; raises one that it cannot mend."""
+    outcome = stream.outcome
+    if isinstance(outcome, NoResponse):
+        return unreachable(outcome, url)
+    if outcome.status < 400:
+        return None
+    if outcome.status in _PASSING:
+        return error_of(outcome, request)
+    raise error_of(outcome, request)
+
+
+async def log_lines(api: ApiConnection, job_id: str, params: Mapping[str, str]) -> AsyncIterator[str]:
+    """The lines of a job's logs, old and new, until the job has ended.
+
+    Raises:
+        ElasticDLError: the job cannot be seen, or the connection broke.
+    """
+    followed = {**params, "follow": "true"}
+    request = Request("GET", job_path(job_id, "logs"), params=followed, read_timeout_s=LOG_SILENCE_S)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    rest = ""
+    async with await api.open(request) as stream:
+        trouble = _trouble(stream, request, api.url)
+        if trouble is not None:
+            raise trouble
+        while True:
+            chunk = await stream.read()
+            if isinstance(chunk, NoResponse):
+                raise UnavailableError(
+                    f"the log stream of job {job_id} broke: {chunk.message}", fix="run the command again"
+                )
+            *lines, rest = (rest + decoder.decode(chunk or b"", final=chunk is None)).split("\n")
+            if chunk is None and rest:
+                lines.append(rest)
+            for line in lines:
+                yield line
+            if chunk is None:
+                return

@@ -1,0 +1,1 @@
+"""The client for ordinary code, generated from ``elasticdl.client.aio``."""

@@ -1,0 +1,100 @@
+"""What the client sends and how it reads what comes back. No I/O happens here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+from urllib.parse import quote
+
+from elasticdl.submission import absolute_paths
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.job import JobSpec
+from elasticdl_core.json_numbers import from_json
+
+POLL_S = 1.0
+UPLOAD_TIMEOUT_S = 300.0
+EVENTS_AT_ONCE = 1000
+
+
+def job_path(job_id: str, *rest: str) -> str:
+    """The path of a job, or of something below it, with every part quoted.
+
+    Raises:
+        InvalidInputError: the id is empty.
+    """
+    if not job_id:
+        raise InvalidInputError("the job id is empty", fix="give the id that submit() or `elasticdl jobs list` shows")
+    return "/".join(["/jobs", quote(job_id, safe=""), *(quote(part) for part in rest)])
+
+
+def reservation_path(name: str) -> str:
+    """The path of a reservation.
+
+    Raises:
+        InvalidInputError: the name is empty.
+    """
+    if not name:
+        raise InvalidInputError("the name of the reservation is empty", fix="say for whom the slots are")
+    return f"/cluster/reservations/{quote(name, safe='')}"
+
+
+def submission(spec: JobSpec | Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON data of a specification with fields replaced and local paths made absolute.
+
+    Default values are left to the API.
+
+    Raises:
+        InvalidInputError: the specification is neither a JobSpec nor a mapping.
+    """
+    if spec is None:
+        given: dict[str, Any] = {}
+    elif isinstance(spec, JobSpec):
+        mapping, untouched = spec.to_mapping(), _defaults()
+        given = {key: value for key, value in mapping.items() if key not in untouched or untouched[key] != value}
+    elif isinstance(spec, Mapping):
+        given = dict(spec)
+    else:
+        raise InvalidInputError(
+            f"a job specification cannot be a {type(spec).__name__}",
+            fix="give a JobSpec, a dict, or keyword arguments",
+        )
+    # Names of data that are no paths here may be known to the cluster, or to a reader of the user's.
+    return absolute_paths({**given, **overrides}, any_word=True)
+
+
+def _defaults() -> dict[str, Any]:
+    plain = JobSpec(model_def="a.b").to_mapping()
+    return {item.name: plain[item.name] for item in fields(JobSpec) if item.name != "model_def"}
+
+
+def submission_of_directory(
+    spec: JobSpec | Mapping[str, Any] | None, overrides: Mapping[str, Any], model_zoo: str
+) -> tuple[dict[str, Any], list[str]]:
+    """The JSON data of a job whose code is a directory on this machine, without its code, and its paths of data.
+
+    Raises:
+        SpecError: the specification cannot work.
+    """
+    body = {**submission(spec, overrides), "model_zoo": model_zoo}
+    body.pop("model_bundle", None)
+    JobSpec.from_mapping(body)
+    body.pop("model_zoo")
+    return body, [str(body.get(name) or "") for name in ("training_data", "validation_data", "prediction_data")]
+
+
+def log_params(role: str, index: int, tail: int | None) -> dict[str, str]:
+    """The query parameters that choose a log."""
+    return {"role": role, "index": str(index), **({} if tail is None else {"tail": str(tail)})}
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Arguments without those that were not given."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def metrics_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Losses and evaluations so far; numbers that JSON cannot write are floats here."""
+    losses = [{**point, "loss": from_json(point["loss"])} for point in data["losses"]]
+    evaluations = [{**one, "metrics": from_json(one["metrics"])} for one in data["evaluations"]]
+    return {**data, "losses": losses, "evaluations": evaluations}
