@@ -21,7 +21,7 @@ from elasticdl_runtime import tokens
 from elasticdl_runtime.rpc.service import listen, make_server
 from elasticdl_runtime.settings import Environment
 from elasticdl_worker.main import _serve
-from elasticdl_worker.reporting.startup import StartUp
+from elasticdl_worker.reporting.startup_timer import StartupTimer
 from tests.fakes.job_processes import PS_SERVICE, JobProcesses
 from tests.fakes.pulse import Pulse
 
@@ -88,7 +88,7 @@ class RealProcesses(JobProcesses):
         self._end(spec.id, code, "")
 
 
-class _Beginning(StartUp):
+class _Beginning(StartupTimer):
     """Says when a worker has built its model."""
 
     def __init__(self) -> None:
@@ -96,8 +96,8 @@ class _Beginning(StartUp):
         self.prepared = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def done(self, part: str) -> None:
-        super().done(part)
+    def record(self, part: str) -> None:
+        super().record(part)
         if part == "prepare":
             self._loop.call_soon_threadsafe(self.prepared.set)
 

@@ -34,7 +34,7 @@ from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.reporting.loss_window import LossWindow
 from elasticdl_worker.trainers.description import max_steps_of
 from elasticdl_worker.trainers.early_stopping import early_stopping_of
-from elasticdl_worker.trainers.losses import NanPolicy
+from elasticdl_worker.trainers.not_finite import NanPolicy
 from elasticdl_worker.user_code import ModelModule
 
 Emit = Callable[[dict[str, Any]], None]
@@ -89,9 +89,9 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
     run = _LocalRun(spec, module, emit)
     with contextlib.ExitStack() as stack:
         if spec.eager:
-            from elasticdl_worker.trainers.tensorflow.model.layer_prints import printing_layers
+            from elasticdl_worker.trainers.tensorflow.model.layer_prints import print_layer_outputs
 
-            stack.enter_context(printing_layers())
+            stack.enter_context(print_layer_outputs())
         if spec.type is JobType.TRAINING:
             run.train(output)
         elif spec.type is JobType.EVALUATION:
@@ -138,10 +138,10 @@ class _LocalRun:
                     break
                 with module.guard("a training step", "check the shapes of features, labels and predictions"):
                     step = trainer.train(batch)
-                if step.unsound:
-                    self._skip(policy.unsound(step.unsound, batch.where, batch.records, trainer.steps))
+                if step.not_finite:
+                    self._skip(policy.handle(step.not_finite, batch.where, batch.records, trainer.steps))
                 else:
-                    policy.sound()
+                    policy.reset()
                 progress.advance(batch.records, epoch, trainer.steps, step.loss, trainer.learning_rate)
                 if evaluate and spec.evaluation_steps and trainer.steps % spec.evaluation_steps == 0:
                     metrics, evaluated_at = evaluate(epoch), trainer.steps
@@ -255,7 +255,7 @@ class _LocalRun:
 
     def _evaluator(self, trainer: Any) -> Callable[[int], dict[str, Any]] | None:
         """What evaluates, if there is something to evaluate on."""
-        from elasticdl_worker.trainers.tensorflow.model.metrics import Metrics
+        from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics
 
         spec, module = self._spec, self._module
         if not spec.validation_data:
@@ -265,7 +265,7 @@ class _LocalRun:
         loss = None
         if module.loss is not None:
             loss = trainer.loss_of
-        metrics = Metrics(module, loss, trainer.model.outputs)
+        metrics = ModuleMetrics(module, loss, trainer.model.outputs)
         shards = list(reader.create_shards())
 
         def evaluate(epoch: int) -> dict[str, Any]:
@@ -344,7 +344,7 @@ class _Progress:
         self._count(records)
         self._event |= {"records": self.records, "epoch": epoch, "step": step}
         if loss is not None:
-            self._losses.take(step, loss, learning_rate)
+            self._losses.add(step, loss, learning_rate)
         if time.monotonic() - self._shown >= _PROGRESS_S:
             self.show()
 

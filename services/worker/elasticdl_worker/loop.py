@@ -1,4 +1,4 @@
-"""The life of a worker after it is set up: lease, train, account, report, until there is no more or it must leave.
+"""What a worker does once it is set up: lease, train, account, report, until no tasks are left or it must leave.
 
 Every record of a task is processed exactly once between lease and report: a task is reported when the last push of it
 was accepted; what a draining worker did not process goes back to the queue.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Any
+from typing import Generic
 
 import structlog
 
@@ -18,7 +18,15 @@ from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.reporting.accounts import Intake
 from elasticdl_worker.reporting.traces import TraceWriter
-from elasticdl_worker.trainers.engine import Engine, Event
+from elasticdl_worker.trainers.engine import (
+    Engine,
+    NoMoreTasks,
+    OtherTask,
+    ReadTask,
+    StepT,
+    TaskItem,
+    UnreadableTask,
+)
 
 _log = structlog.get_logger(__name__)
 FINISH_WITHIN_S = 12.0
@@ -26,14 +34,14 @@ FINISH_WITHIN_S = 12.0
 _MAX_FAILURES = 3
 
 
-class Ending(enum.Enum):
-    """How a worker's life ended."""
+class ExitReason(enum.Enum):
+    """Why a worker ended."""
 
     FINISHED = "finished"
     DRAINED = "drained"
 
 
-class TaskLoop:
+class TaskLoop(Generic[StepT]):
     """Drives an engine by what the session says.
 
     Args:
@@ -45,7 +53,7 @@ class TaskLoop:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Engine[StepT],
         session: Session,
         traces: TraceWriter,
         on_first_step: Callable[[], None] = lambda: None,
@@ -58,7 +66,7 @@ class TaskLoop:
         self._failures = 0
         self._on_first_step: Callable[[], None] | None = on_first_step
 
-    def run(self) -> Ending:
+    def run(self) -> ExitReason:
         """Works until there are no more tasks or the worker is told to leave.
 
         Raises:
@@ -68,58 +76,60 @@ class TaskLoop:
         while True:
             if self._session.drain.is_set() and not self._may_finish():
                 self._leave()
-                return Ending.DRAINED
-            item = self._engine.next(wait=False)
+                return ExitReason.DRAINED
+            item = self._engine.next_item(wait=False)
             if item is None:
-                self._guarded(self._current, self._engine.settle)
-                item = self._engine.next(wait=True)
+                self._guarded(self._current, self._engine.wait_for_pushes)
+                item = self._engine.next_item(wait=True)
             assert item is not None
-            event, lease, what = item
-            if event is Event.OVER:
-                self._guarded(None, self._engine.settle)
-                if what is not None:
-                    raise what
+            if isinstance(item, NoMoreTasks):
+                self._guarded(None, self._engine.wait_for_pushes)
+                if item.error is not None:
+                    raise item.error
                 if self._session.drain.is_set():
                     self._leave()
-                    return Ending.DRAINED
-                return Ending.FINISHED
-            assert lease is not None
-            self._handle(event, lease, what)
+                    return ExitReason.DRAINED
+                return ExitReason.FINISHED
+            self._handle(item)
 
-    def _handle(self, event: Event, lease: LeasedTask, what: Any) -> None:
+    def _handle(self, item: StepT | TaskItem) -> None:
+        lease = item.lease
         if self._session.is_lost(lease):
             self._current = None if self._current is lease else self._current
             return
-        if event is Event.TASK_BROKEN:
-            self._fail(lease, what)
-        elif event is Event.OTHER_TASK:
-            self._guarded(lease, lambda: self._do(lease))
-        elif event is Event.STEP:
-            self._guarded(lease, lambda: self._step(lease, what))
-        else:
+        if isinstance(item, UnreadableTask):
+            self._fail(lease, item.error)
+        elif isinstance(item, OtherTask):
+            self._guarded(lease, lambda: self._run_other(lease))
+        elif isinstance(item, ReadTask):
+            intake = item.intake
             self._begin(lease)
             self._current = None
-            self._guarded(lease, lambda: self._engine.after_pushes(lambda: self._complete(lease, what)))
+            self._guarded(lease, lambda: self._engine.call_after_pushes(lambda: self._complete(lease, intake)))
+        else:
+            step = item
+            self._guarded(lease, lambda: self._train(step))
 
     def _begin(self, lease: LeasedTask) -> None:
         if self._current is not lease:
             self._current, self._done = lease, 0
 
-    def _step(self, lease: LeasedTask, what: Any) -> None:
+    def _train(self, step: StepT) -> None:
+        lease = step.lease
         self._begin(lease)
         # The first step is traced and compiled, which may take longer than any record.
         phase = "compiling" if self._on_first_step is not None else "training"
-        self._session.progress.phase("draining" if self._session.drain.is_set() else phase)
-        self._engine.train(what)
+        self._session.progress.set_phase("draining" if self._session.drain.is_set() else phase)
+        self._engine.train(step)
         failpoint("worker.after_step")
-        if self._engine.over:
-            self._done += self._engine.records(what)
+        if self._engine.at_limit:
+            self._done += step.records
             self._end_at_limit(lease)
             return
         if self._on_first_step is not None:
             self._on_first_step()
             self._on_first_step = None
-        self._done += self._engine.records(what)
+        self._done += step.records
         self._failures = 0
         if self._engine.ordered:
             shard = lease.task.shard
@@ -127,40 +137,42 @@ class TaskLoop:
 
     def _end_at_limit(self, lease: LeasedTask) -> None:
         """The job has made its last update: the rest of the task goes back, not to be trained on."""
-        self._engine.settle()
+        self._engine.wait_for_pushes()
         self._current = None
-        self._give_back(lease, self._done - self._engine.untrained(lease))
+        self._return(lease, self._done - self._engine.take_untrained(lease))
 
-    def _give_back(self, lease: LeasedTask, done: int) -> None:
+    def _return(self, lease: LeasedTask, done: int) -> None:
         """Returns a task of which so many records are done; of one that cannot be cut nothing is."""
         shard = lease.task.shard
         position = min(shard.start + max(0, done), shard.end) if self._engine.ordered else shard.start
         if position > shard.start:
             self._traces.append(lease.task, lease.token, shard.start, position)
-        self._session.give_back(lease, position, self._engine.account(lease), self._engine.version)
+        self._session.return_task(lease, position, self._engine.close_account(lease), self._engine.version)
 
     def _complete(self, lease: LeasedTask, intake: Intake) -> None:
         shard = lease.task.shard
-        left = self._engine.untrained(lease)
+        left = self._engine.take_untrained(lease)
         if left:
-            self._give_back(lease, shard.records - left)
+            self._return(lease, shard.records - left)
             return
-        account = self._engine.account(lease, intake)
+        account = self._engine.close_account(lease, intake)
         failpoint("worker.before_trace")
         self._traces.append(lease.task, lease.token, shard.start, shard.end)
         failpoint("worker.after_trace")
         self._session.report(lease, shard.records, None, self._engine.version, account, self._traces.trouble)
 
-    def _do(self, lease: LeasedTask) -> None:
-        self._engine.settle()
+    def _run_other(self, lease: LeasedTask) -> None:
+        self._engine.wait_for_pushes()
         failpoint("worker.before_other_task")
-        records, result, account = self._engine.do(lease)
+        outcome = self._engine.run_task(lease)
         failpoint("worker.after_other_task")
         if self._session.is_lost(lease):
             return
-        if records:
+        if outcome.records:
             self._traces.append(lease.task, lease.token, lease.task.shard.start, lease.task.shard.end)
-        self._session.report(lease, records, result, self._engine.version, account, self._traces.trouble)
+        self._session.report(
+            lease, outcome.records, outcome.result, self._engine.version, outcome.account, self._traces.trouble
+        )
         self._failures = 0
 
     def _guarded(self, lease: LeasedTask | None, action: Callable[[], None]) -> None:
@@ -176,7 +188,7 @@ class TaskLoop:
         self._failures += 1
         if self._current is lease:
             self._current = None
-        self._engine.drop(lease)
+        self._engine.drop_account(lease)
         self._session.fail(lease, error)
         if self._failures >= _MAX_FAILURES:
             if not isinstance(error, UserCodeError | DataError):
@@ -192,18 +204,18 @@ class TaskLoop:
         if self._current is None or self._engine.ordered or self._session.is_lost(self._current):
             return False
         left = self._engine.minibatches_of(self._current.task.shard.records - self._done)
-        return left * self._session.progress.step_s() <= FINISH_WITHIN_S
+        return left * self._session.progress.mean_step_s() <= FINISH_WITHIN_S
 
     def _leave(self) -> None:
         """Returns what was not processed."""
-        self._session.progress.phase("draining")
+        self._session.progress.set_phase("draining")
         current = self._current
-        self._guarded(current, self._engine.settle)
-        held = [*self._engine.stop(), *self._session.take_ready()]
+        self._guarded(current, self._engine.wait_for_pushes)
+        held = [*self._engine.stop_reading(), *self._session.take_ready_tasks()]
         if current is not None and not self._session.is_lost(current):
             failpoint("worker.before_give_back")
-            self._give_back(current, self._done - self._engine.untrained(current))
+            self._return(current, self._done - self._engine.take_untrained(current))
         for lease in held:
             if lease is not current and not self._session.is_lost(lease):
-                self._session.give_back(lease, lease.task.shard.start)
+                self._session.return_task(lease, lease.task.shard.start)
         _log.info("left", returned=len(held))

@@ -26,12 +26,12 @@ from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs
-from elasticdl_worker.loop import Ending, TaskLoop
-from elasticdl_worker.master.client import MasterClient, Welcome
+from elasticdl_worker.loop import ExitReason, TaskLoop
+from elasticdl_worker.master.client import MasterClient, Registration
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.parameters import ParameterClient
 from elasticdl_worker.reporting.failures import classify
-from elasticdl_worker.reporting.startup import StartUp
+from elasticdl_worker.reporting.startup_timer import StartupTimer
 from elasticdl_worker.reporting.traces import TraceWriter
 from elasticdl_worker.user_code import guarded
 
@@ -46,7 +46,7 @@ _log = structlog.get_logger(__name__)
 def main() -> int:
     """Runs a worker; returns the exit code."""
     faulthandler.enable()
-    start_up = StartUp()
+    start_up = StartupTimer()
     # The event loop must not wait the usual 5 ms for the training thread to let go of the interpreter.
     sys.setswitchinterval(_SWITCH_S)
     environment = Environment()
@@ -62,7 +62,7 @@ def main() -> int:
     os._exit(code)
 
 
-async def _serve(environment: Environment, stop: asyncio.Event, start_up: StartUp) -> int:
+async def _serve(environment: Environment, stop: asyncio.Event, start_up: StartupTimer) -> int:
     index = environment.integer("ELASTICDL_INDEX")
     incarnation = environment.integer("ELASTICDL_INCARNATION", 0)
     owner = f"worker-{index}.{incarnation}"
@@ -77,59 +77,59 @@ async def _serve(environment: Environment, stop: asyncio.Event, start_up: StartU
         stack.push_async_callback(master.close)
         failpoint("worker.before_register")
         try:
-            welcome = await _until(stop, master.register(index, incarnation, os.getpid()))
+            registration = await _until(stop, master.register(index, incarnation, os.getpid()))
         except UnavailableError as error:
             _log.error("no master", error=str(error))
             return EXIT_UNREACHABLE
-        if welcome is None:
+        if registration is None:
             return 0
         failpoint("worker.after_register")
-        start_up.done("register")
+        start_up.record("register")
         session = Session(
             master,
-            heartbeat_s=welcome.heartbeat_s,
-            ps_generation=welcome.ps_generation,
-            start_version=welcome.start_version,
+            heartbeat_s=registration.heartbeat_s,
+            ps_generation=registration.ps_generation,
+            start_version=registration.start_version,
         )
         holder.append(session)
         parameters = ParameterClient(
-            list(welcome.ps_addresses),
+            list(registration.ps_addresses),
             token,
             owner,
-            welcome.spec.wire_dtype,
+            registration.spec.wire_dtype,
             # How long to wait for a parameter server is the master's to say: it replaces one that hangs, and the job
             # is alive while heartbeats are answered.
             patience_s=math.inf,
-            hot_rows_staleness=welcome.spec.hot_rows_staleness,
+            hot_rows_staleness=registration.spec.hot_rows_staleness,
         )
         stack.push_async_callback(parameters.close)
         session.on_servers_changed(
             lambda addresses, generation: parameters.update_servers(list(addresses), str(generation))
         )
-        traces = TraceWriter(Path(welcome.job_dir), owner)
+        traces = TraceWriter(Path(registration.job_dir), owner)
         stack.callback(traces.close)
-        return await _work(welcome, session, parameters, traces, index, stop, start_up)
+        return await _work(registration, session, parameters, traces, index, stop, start_up)
 
 
 async def _work(
-    welcome: Welcome,
+    registration: Registration,
     session: Session,
     parameters: ParameterClient,
     traces: TraceWriter,
     index: int,
     stop: asyncio.Event,
-    start_up: StartUp,
+    start_up: StartupTimer,
 ) -> int:
     """Runs the training thread beside the heartbeat, until either ends."""
-    outcome: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+    outcome: asyncio.Future[ExitReason] = asyncio.get_running_loop().create_future()
     thread = threading.Thread(
         target=_train,
-        args=(welcome, session, parameters, traces, index, start_up, asyncio.get_running_loop(), outcome),
+        args=(registration, session, parameters, traces, index, start_up, asyncio.get_running_loop(), outcome),
         name="training",
         daemon=True,
     )
     thread.start()
-    beat = asyncio.create_task(session.beat(), name="heartbeat")
+    beat = asyncio.create_task(session.send_heartbeats(), name="heartbeat")
     stopping = asyncio.create_task(_drain_on(stop, session), name="drain on stop")
     waited: set[asyncio.Future[Any]] = {outcome, beat, stopping}
     try:
@@ -156,24 +156,24 @@ async def _work(
 
 
 def _train(
-    welcome: Welcome,
+    registration: Registration,
     session: Session,
     parameters: ParameterClient,
     traces: TraceWriter,
     index: int,
-    start_up: StartUp,
+    start_up: StartupTimer,
     loop: asyncio.AbstractEventLoop,
-    outcome: asyncio.Future[Ending],
+    outcome: asyncio.Future[ExitReason],
 ) -> None:
     """The training thread: everything that touches the user's code or a framework."""
 
     def settle(action: Callable[[], None]) -> None:
         loop.call_soon_threadsafe(lambda: None if outcome.done() else action())
 
-    zoo = Path(welcome.model_zoo or welcome.spec.model_zoo)
+    zoo = Path(registration.model_zoo or registration.spec.model_zoo)
     try:
         with guarded("the worker", (zoo,)):
-            ending = _run(welcome, zoo, session, parameters, traces, index, start_up)
+            ending = _run(registration, zoo, session, parameters, traces, index, start_up)
         settle(lambda: outcome.set_result(ending))
     except BaseException as raised:
         error = raised if isinstance(raised, ElasticDLError) else classify(raised)[1]
@@ -184,33 +184,33 @@ def _train(
 
 
 def _run(
-    welcome: Welcome,
+    registration: Registration,
     zoo: Path,
     session: Session,
     parameters: ParameterClient,
     traces: TraceWriter,
     index: int,
-    start_up: StartUp,
-) -> Ending:
-    spec = welcome.spec
+    start_up: StartupTimer,
+) -> ExitReason:
+    spec = registration.spec
     from elasticdl_worker.trainers.tensorflow import framework
     from elasticdl_worker.trainers.tensorflow.engine import TensorFlowEngine
-    from elasticdl_worker.trainers.tensorflow.model.layer_prints import printing_layers
+    from elasticdl_worker.trainers.tensorflow.model.layer_prints import print_layer_outputs
     from elasticdl_worker.trainers.tensorflow.model.loading import load_module
 
-    start_up.done("framework")
+    start_up.record("framework")
     # Before the user's module, which may run TensorFlow when it is imported.
     framework.configure(max(1, len(os.sched_getaffinity(0)) // max(1, spec.max_workers)))
     keep_large_blocks()
     module = load_module(spec, zoo)
     # Hundreds of thousands of objects that stay: the garbage collector need not look at them again and again.
     gc.freeze()
-    start_up.done("model module")
-    engine = TensorFlowEngine(spec, module, session, parameters, index, Path(welcome.job_dir))
-    with printing_layers() if spec.eager else contextlib.nullcontext():
+    start_up.record("model module")
+    engine = TensorFlowEngine(spec, module, session, parameters, index, Path(registration.job_dir))
+    with print_layer_outputs() if spec.eager else contextlib.nullcontext():
         engine.prepare()
-        start_up.done("prepare")
-        return TaskLoop(engine, session, traces, start_up.first_step).run()
+        start_up.record("prepare")
+        return TaskLoop(engine, session, traces, start_up.log_first_step).run()
 
 
 async def _drain_on(stop: asyncio.Event, session: Session) -> None:
@@ -220,7 +220,7 @@ async def _drain_on(stop: asyncio.Event, session: Session) -> None:
     await asyncio.sleep(_DRAIN_S)
 
 
-async def _until(stop: asyncio.Event, call: Coroutine[Any, Any, Welcome]) -> Welcome | None:
+async def _until(stop: asyncio.Event, call: Coroutine[Any, Any, Registration]) -> Registration | None:
     """Waits for a call, or for the process to be told to stop."""
     calling = asyncio.ensure_future(call)
     stopping = asyncio.ensure_future(stop.wait())

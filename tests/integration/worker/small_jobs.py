@@ -18,7 +18,7 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.task import TaskType
 from elasticdl_worker.local import run_local
-from elasticdl_worker.loop import Ending, TaskLoop
+from elasticdl_worker.loop import ExitReason, TaskLoop
 from elasticdl_worker.master.client import MasterClient
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.reporting.traces import TraceWriter
@@ -126,10 +126,10 @@ async def on_cluster(
         ending = await _work(master, parameters, start_version=start_version)
         if master.failures:
             raise UserCodeError(master.failures[0].message)
-        assert ending is Ending.FINISHED
+        assert ending is ExitReason.FINISHED
         for kind, payload in beside or []:
             master.add(kind, shards[0], payload=payload)
-            assert await _work(master, servers.client()) is Ending.FINISHED
+            assert await _work(master, servers.client()) is ExitReason.FINISHED
     finally:
         await master.stop()
     reader = servers.client(1)
@@ -142,12 +142,12 @@ async def on_cluster(
     return Trained(dict(pulled.dense), rows, master, pulled.version, directory)
 
 
-async def _work(master: FakeMaster, parameters: Any, index: int = 0, *, start_version: int = 0) -> Ending:
+async def _work(master: FakeMaster, parameters: Any, index: int = 0, *, start_version: int = 0) -> ExitReason:
     client = MasterClient(master.address, lambda: "token", patience_s=10)
     session = Session(client, heartbeat_s=0.05, ps_generation=1, start_version=start_version)
     traces = TraceWriter(master.job_dir, f"worker-{index}.0")
 
-    def train() -> Ending:
+    def train() -> ExitReason:
         # Workers are processes of their own; here only their training is to be at the same time.
         with _PREPARING:
             module = load_module(master.spec, Path(master.spec.model_zoo))
@@ -155,7 +155,7 @@ async def _work(master: FakeMaster, parameters: Any, index: int = 0, *, start_ve
             engine.prepare()
         return TaskLoop(engine, session, traces).run()
 
-    beat = asyncio.create_task(session.beat())
+    beat = asyncio.create_task(session.send_heartbeats())
     try:
         ending = await asyncio.to_thread(train)
         await session.flush()

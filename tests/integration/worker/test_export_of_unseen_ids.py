@@ -15,7 +15,7 @@ from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.initializers import INITIALIZER_NAMES, first_rows
 from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.tensorflow.export.checkpoint import ExportRequest, export_checkpoint
-from elasticdl_worker.trainers.tensorflow.export.first_values import FirstValues
+from elasticdl_worker.trainers.tensorflow.export.initial_rows import InitialRows
 from elasticdl_worker.user_code import load_model_module
 from tests.integration.worker.small_jobs import make_job, on_cluster
 
@@ -95,5 +95,5 @@ async def test_a_local_run_begins_rows_as_the_servers_do(tmp_path: Path, start_s
 def test_first_values_in_tensorflow_are_those_of_the_servers(kind: str) -> None:
     spec = TableSpec("t", 5, InitializerSpec(kind, seed=(1 << 31) - 1), 1000)
     ids = np.array([0, 1, -1, -5, 1 << 62, -(1 << 63) + 1, *range(200)])
-    traced = tf.function(FirstValues(spec), input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)
+    traced = tf.function(InitialRows(spec), input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)
     np.testing.assert_allclose(traced(tf.constant(ids)), first_rows(spec, ids), rtol=1e-6, atol=1e-8)

@@ -13,7 +13,7 @@ from elasticdl.data import create_data_reader
 from elasticdl_core.ports.launcher import Role
 from elasticdl_core.task import TaskType
 from elasticdl_proto.v1 import ps_pb2
-from elasticdl_worker.loop import Ending
+from elasticdl_worker.loop import ExitReason
 from tests.fakes.master import FakeMaster
 from tests.integration.ps.conftest import Servers, StartServers
 from tests.integration.worker.small_jobs import _work, assert_close, locally, make_job, on_cluster
@@ -79,7 +79,7 @@ async def test_two_workers_make_exactly_so_many_updates(
         endings = await asyncio.gather(*(_work(master, servers.client(index), index) for index in range(2)))
     finally:
         await master.stop()
-    assert endings == [Ending.FINISHED] * 2
+    assert endings == [ExitReason.FINISHED] * 2
     assert not master.failures
     assert await versions(servers) == [7, 7]
     assert trained_records(master) == 7 * 8 * spec.get_model_steps

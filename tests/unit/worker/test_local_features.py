@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.local import main, run_local
-from elasticdl_worker.trainers.tensorflow.model.layer_prints import printing_layers
+from elasticdl_worker.trainers.tensorflow.model.layer_prints import print_layer_outputs
 
 pytestmark = pytest.mark.unit
 Events = list[dict[str, Any]]
@@ -115,7 +115,7 @@ def test_an_eager_run_prints_every_layer_and_gives_the_same_losses(
 
 def test_printed_layers_tell_what_is_not_finite() -> None:
     out = io.StringIO()
-    with printing_layers(out):
+    with print_layer_outputs(out):
         tf.keras.layers.Activation("linear", name="risky")(tf.constant([1.0, float("nan")]))
     assert "risky" in out.getvalue()
     assert "NOT FINITE: 1 of 2" in out.getvalue()

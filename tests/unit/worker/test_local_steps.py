@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticdl_worker.loop import Ending
+from elasticdl_worker.loop import ExitReason
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters
 from tests.unit.worker.test_ps_training import add_training, plain_keras, work
@@ -21,7 +21,7 @@ async def train(spec: Any, job_dir: Path, epochs: int = 1) -> tuple[FakeMaster, 
     master, parameters = FakeMaster(spec, job_dir), MemoryParameters()
     await master.start()
     records = add_training(master, spec, epochs)
-    assert await work(master, parameters) is Ending.FINISHED
+    assert await work(master, parameters) is ExitReason.FINISHED
     await master.stop()
     assert sum(report.records for report in master.reports) == records
     return master, parameters

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.local import run_local
-from elasticdl_worker.trainers.tensorflow.model.metrics import Metrics
+from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics
 from elasticdl_worker.user_code import ModelModule
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters
@@ -50,9 +50,9 @@ class Squares(Largest):
         self.value.assign_add(tf.reduce_sum(tf.square(y_pred)))
 
 
-def metrics(given: Any, outputs: tuple[str, ...] | None = ()) -> Metrics:
+def metrics(given: Any, outputs: tuple[str, ...] | None = ()) -> ModuleMetrics:
     module = ModelModule(Path("net.py"), (), lambda: None, eval_metrics_fn=lambda: given)
-    return Metrics(module, None, outputs)
+    return ModuleMetrics(module, None, outputs)
 
 
 def over(given: Any, *sizes: int) -> dict[str, float]:

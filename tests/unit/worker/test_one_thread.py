@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from elasticdl_worker.trainers.tensorflow import compiled
-from elasticdl_worker.trainers.tensorflow.compiled import Compiled
+from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 
 pytestmark = pytest.mark.unit
 NUMBERS = (tf.TensorSpec([None], tf.float32),)
@@ -21,7 +21,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_updates_of_variables_run_in_one_thread() -> None:
     total = tf.Variable(1.0)
-    function = Compiled(lambda numbers: total.assign_add(tf.reduce_sum(numbers)), NUMBERS)
+    function = CompiledFunction(lambda numbers: total.assign_add(tf.reduce_sum(numbers)), NUMBERS)
     assert [float(function(tf.constant([2.0, 3.0]))), float(function(tf.constant([4.0])))] == [6.0, 10.0]
     assert function._in_one_thread
 
@@ -35,12 +35,12 @@ def test_a_loop_runs_right_whatever_it_needs() -> None:
         )
         return total.assign_add(product)
 
-    function = Compiled(add, NUMBERS)
+    function = CompiledFunction(add, NUMBERS)
     assert [float(function(tf.constant([2.0, 3.0]))), float(function(tf.constant([4.0])))] == [7.0, 11.0]
 
 
 def test_a_mistake_in_the_data_is_raised_after_good_calls() -> None:
-    function = Compiled(lambda numbers: tf.gather(numbers, tf.size(numbers) - 1), NUMBERS)
+    function = CompiledFunction(lambda numbers: tf.gather(numbers, tf.size(numbers) - 1), NUMBERS)
     assert float(function(tf.constant([2.0, 3.0]))) == 3.0
     with pytest.raises(tf.errors.InvalidArgumentError):
         function(tf.zeros([0]))
@@ -48,7 +48,7 @@ def test_a_mistake_in_the_data_is_raised_after_good_calls() -> None:
 
 
 def test_a_first_call_that_fails_goes_on_with_all_threads() -> None:
-    function = Compiled(lambda numbers: numbers[0] + 0.0 * tf.gather(numbers, tf.size(numbers) - 1), NUMBERS)
+    function = CompiledFunction(lambda numbers: numbers[0] + 0.0 * tf.gather(numbers, tf.size(numbers) - 1), NUMBERS)
     with pytest.raises(tf.errors.InvalidArgumentError):
         function(tf.zeros([0]))
     assert not function._in_one_thread

@@ -7,87 +7,87 @@ import math
 import pytest
 
 from elasticdl_worker.reporting.loss_window import Shown
-from elasticdl_worker.reporting.progress import Progress
+from elasticdl_worker.reporting.progress import WorkerProgress
 
 pytestmark = pytest.mark.unit
 
 
 def test_a_worker_that_holds_a_task_does_not_say_that_it_waits() -> None:
-    progress = Progress()
-    assert progress.snapshot().phase == "starting"
-    progress.idle()
-    assert progress.snapshot().phase == "waiting"
-    progress.hold("a", 5)
-    progress.idle()  # it asks for another task while it has this one
-    assert progress.snapshot().phase == "reading"
-    progress.phase("training")
-    progress.hold("b", 9)
-    assert progress.snapshot().phase == "training"
-    progress.drop("a")
-    progress.drop("b")
-    progress.idle()
-    assert progress.snapshot().phase == "waiting"
+    progress = WorkerProgress()
+    assert progress.take_snapshot().phase == "starting"
+    progress.set_idle()
+    assert progress.take_snapshot().phase == "waiting"
+    progress.add_task("a", 5)
+    progress.set_idle()  # it asks for another task while it has this one
+    assert progress.take_snapshot().phase == "reading"
+    progress.set_phase("training")
+    progress.add_task("b", 9)
+    assert progress.take_snapshot().phase == "training"
+    progress.remove_task("a")
+    progress.remove_task("b")
+    progress.set_idle()
+    assert progress.take_snapshot().phase == "waiting"
 
 
 def test_a_task_that_is_gone_does_not_come_back_by_its_progress() -> None:
-    progress = Progress()
-    progress.hold("a", 5)
+    progress = WorkerProgress()
+    progress.add_task("a", 5)
     progress.advance("a", 7)
-    assert progress.snapshot().positions == {"a": 7}
-    progress.drop("a")
+    assert progress.take_snapshot().positions == {"a": 7}
+    progress.remove_task("a")
     progress.advance("a", 8)
-    assert progress.snapshot().positions == {}
+    assert progress.take_snapshot().positions == {}
 
 
 def test_a_reported_loss_is_the_mean_since_the_report_before() -> None:
     """It was one minibatch in a hundred, and a short job showed its first one for ever."""
-    progress = Progress()
-    progress.report_losses_every(4)
-    progress.phase("training")
+    progress = WorkerProgress()
+    progress.set_loss_interval(4)
+    progress.set_phase("training")
     for version in range(7):
-        progress.loss(version, float(version), 0.5)
-    first = progress.snapshot()
+        progress.record_loss(version, float(version), 0.5)
+    first = progress.take_snapshot()
     assert first.losses == ((0, 0.0), (4, 2.5))
     assert first.shown == Shown(3.0, 6.0, 0.5)
-    assert progress.snapshot().losses == ()
-    progress.phase("exporting")
-    assert progress.snapshot().losses == ((6, 5.5),)
-    progress.phase("training")
-    progress.loss(7, 9.0, 0.25)
-    assert progress.snapshot(last=True).losses == ((7, 9.0),)
-    assert progress.snapshot().shown == Shown(3.75, 9.0, 0.25)
+    assert progress.take_snapshot().losses == ()
+    progress.set_phase("exporting")
+    assert progress.take_snapshot().losses == ((6, 5.5),)
+    progress.set_phase("training")
+    progress.record_loss(7, 9.0, 0.25)
+    assert progress.take_snapshot(last=True).losses == ((7, 9.0),)
+    assert progress.take_snapshot().shown == Shown(3.75, 9.0, 0.25)
 
 
 def test_losses_of_a_heartbeat_that_was_not_heard_go_with_the_next() -> None:
-    progress = Progress()
-    progress.loss(1, 1.0)
-    lost = progress.snapshot()
-    progress.loss(2, 2.0)
-    progress.unheard(lost)
-    assert progress.snapshot().losses == ((1, 1.0), (2, 2.0))
+    progress = WorkerProgress()
+    progress.record_loss(1, 1.0)
+    lost = progress.take_snapshot()
+    progress.record_loss(2, 2.0)
+    progress.restore_losses(lost)
+    assert progress.take_snapshot().losses == ((1, 1.0), (2, 2.0))
 
 
 def test_a_loss_that_is_no_number_is_shown_but_does_not_spoil_the_mean() -> None:
-    progress = Progress()
-    progress.loss(1, math.nan)
-    assert math.isnan(progress.snapshot().shown.mean)  # type: ignore[union-attr]
-    progress.loss(2, 2.0)
-    progress.loss(3, math.nan)
-    shown = progress.snapshot().shown
+    progress = WorkerProgress()
+    progress.record_loss(1, math.nan)
+    assert math.isnan(progress.take_snapshot().shown.mean)  # type: ignore[union-attr]
+    progress.record_loss(2, 2.0)
+    progress.record_loss(3, math.nan)
+    shown = progress.take_snapshot().shown
     assert shown is not None
     assert shown.mean == 2.0
     assert math.isnan(shown.last)
 
 
 def test_metrics_are_due_with_each_reported_loss_and_stay_until_there_are_others() -> None:
-    progress = Progress()
-    progress.report_losses_every(3)
-    due = [progress.loss(version, 1.0) for version in range(7)]
+    progress = WorkerProgress()
+    progress.set_loss_interval(3)
+    due = [progress.record_loss(version, 1.0) for version in range(7)]
     assert due == [True, False, False, True, False, False, True]
     progress.metrics({"accuracy": 0.5})
     for _ in range(2):
-        shown = progress.snapshot().shown
+        shown = progress.take_snapshot().shown
         assert shown is not None and shown.metrics == {"accuracy": 0.5}
     progress.metrics({"accuracy": math.nan})
-    shown = progress.snapshot().shown
+    shown = progress.take_snapshot().shown
     assert shown is not None and math.isnan(shown.metrics["accuracy"])

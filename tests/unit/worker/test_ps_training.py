@@ -15,7 +15,7 @@ from elasticdl.data import Shard, create_data_reader
 from elasticdl_core.job import JobSpec
 from elasticdl_core.task import TaskType
 from elasticdl_worker.local import run_local
-from elasticdl_worker.loop import Ending, TaskLoop
+from elasticdl_worker.loop import ExitReason, TaskLoop
 from elasticdl_worker.master.client import MasterClient
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.reporting.traces import TraceWriter
@@ -37,19 +37,19 @@ def add_training(master: FakeMaster, spec: JobSpec, epochs: int = 1) -> int:
     return records
 
 
-async def work(master: FakeMaster, parameters: Any, *, index: int = 0) -> Ending:
+async def work(master: FakeMaster, parameters: Any, *, index: int = 0) -> ExitReason:
     """One worker, as its process runs it, without the process."""
     client = MasterClient(master.address, lambda: "token", patience_s=10)
     session = Session(client, heartbeat_s=0.05, ps_generation=1)
     traces = TraceWriter(master.job_dir, f"worker-{index}.0")
 
-    def train() -> Ending:
+    def train() -> ExitReason:
         module = load_module(master.spec, Path(master.spec.model_zoo))
         engine = TensorFlowEngine(master.spec, module, session, parameters, index, master.job_dir)
         engine.prepare()
         return TaskLoop(engine, session, traces).run()
 
-    beat = asyncio.create_task(session.beat())
+    beat = asyncio.create_task(session.send_heartbeats())
     try:
         ending = await asyncio.to_thread(train)
         await session.flush()
@@ -87,7 +87,7 @@ async def test_training_strictly_in_order_equals_plain_keras(
     master, parameters = FakeMaster(spec, tmp_path), MemoryParameters()
     await master.start()
     records = add_training(master, spec, epochs=2)
-    assert await work(master, parameters) is Ending.FINISHED
+    assert await work(master, parameters) is ExitReason.FINISHED
     await master.stop()
     assert len(parameters.rows) == (2 if threshold == 0 else 0)
     assert sum(r.records for r in master.reports) == records == 1200
@@ -137,7 +137,7 @@ async def test_asynchronous_training_with_overlap_processes_every_record_once(ma
     master, parameters = FakeMaster(spec, tmp_path), MemoryParameters()
     await master.start()
     records = add_training(master, spec, epochs=3)
-    assert await work(master, parameters) is Ending.FINISHED
+    assert await work(master, parameters) is ExitReason.FINISHED
     await master.stop()
     assert parameters.version == 3 * 19
     assert sum(r.records for r in master.reports) == records
@@ -183,7 +183,7 @@ async def test_a_draining_worker_returns_the_rest_of_its_task(make_spec: Any, tm
     parameters = Draining()
     await master.start()
     add_training(master, spec)
-    assert await work(master, parameters) is Ending.DRAINED
+    assert await work(master, parameters) is ExitReason.DRAINED
     await master.stop()
     assert not master.doing
     first = next(r for r in master.returns if r.task_id == "t:0:0:0:480")

@@ -15,11 +15,11 @@ from elasticdl_core.model import InitializerSpec, OptimizerSpec, TableSpec, Upda
 from elasticdl_core.task import Shard, Task, TaskId, TaskType
 from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.parameters.types import Origin
-from elasticdl_worker.reporting.progress import Progress
+from elasticdl_worker.reporting.progress import WorkerProgress
 from elasticdl_worker.trainers.tensorflow.input.pipeline import Minibatch
 from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.step.programs import StepResult
-from elasticdl_worker.trainers.tensorflow.step.stream import Work
+from elasticdl_worker.trainers.tensorflow.step.read_ahead import TrainingStep
 from elasticdl_worker.trainers.tensorflow.step.trainer import Trainer
 from tests.fakes.parameters import MemoryParameters
 
@@ -34,24 +34,24 @@ class AtOnce:
     def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run(coroutine)
 
-    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
         future: Future[Any] = Future()
         future.set_result(asyncio.run(coroutine))
         return future
 
 
-def make() -> tuple[Any, MemoryParameters, Callable[[], Work], StepResult]:
+def make() -> tuple[Any, MemoryParameters, Callable[[], TrainingStep], StepResult]:
     parameters, anything = MemoryParameters(), Any
     table = TableSpec("t", 2, InitializerSpec("zeros"))
     optimizer = OptimizerSpec("sgd", {"learning_rate": 1.0})
     asyncio.run(parameters.ensure_model({"w": np.zeros(1)}, [], [table], optimizer, UpdateMode()))
     spec = JobSpec.from_mapping(SPEC)
-    trainer: Any = Trainer(spec, anything, anything, anything, None, parameters, AtOnce(), Progress())  # type: ignore[arg-type]
+    trainer: Any = Trainer(spec, anything, anything, anything, None, parameters, AtOnce(), WorkerProgress())  # type: ignore[arg-type]
     result = StepResult((0.0,), {}, {"t": np.full((2, 2), -1, np.float32)}, {}, Origin({}, {}))
 
-    def step() -> Work:
+    def step() -> TrainingStep:
         batch = Minibatch(np.zeros(2), np.zeros(2), 2, LEASE.task.shard)
-        return Work(LEASE, (batch,), Lookups({"t": np.array([3, 4])}, {}))
+        return TrainingStep(LEASE, (batch,), Lookups({"t": np.array([3, 4])}, {}))
 
     return trainer, parameters, step, result
 
@@ -90,13 +90,13 @@ def test_in_order_the_announced_step_goes_along_with_the_push_before_it() -> Non
     first, left_out, second, third = step(), step(), step(), step()
     for one in (first, left_out, second, third):
         assert trainer.announce(one, lambda: False), "nothing is pulled, so there is nothing to wait for"
-    trainer._forget_announced(first)
-    trainer._forget_announced(second)
+    trainer._drop_announced(first)
+    trainer._drop_announced(second)
     assert trainer._send(second, result, 0).following is third
     assert (parameters.together, len(parameters.pulls), left_out.pulled) == (1, 1, None)
     np.testing.assert_array_equal(third.pulled.result().rows["t"], np.ones((2, 2)))
     assert trainer._send(third, result, 1).following is None
-    trainer._forget_announced(first)
+    trainer._drop_announced(first)
 
 
 def test_in_order_a_step_read_before_an_update_that_is_made_anew_is_read_again() -> None:
@@ -106,8 +106,8 @@ def test_in_order_a_step_read_before_an_update_that_is_made_anew_is_read_again()
     trainer.announce(second, lambda: True)
     parameters.refuse = 1
     trainer._pushes.append(trainer._send(first, result, 0))
-    made_anew: list[Work] = []
-    trainer._train_in_step = lambda work, pulled: made_anew.append(work)
-    trainer.settle()
+    made_anew: list[TrainingStep] = []
+    trainer._train_until_accepted = lambda step, pulled: made_anew.append(step)
+    trainer.wait_for_pushes()
     assert [one is first for one in made_anew] == [True]
     assert second.pulled is None

@@ -32,7 +32,7 @@ async def opened(spec: Any, folder: Path, short_task_s: float) -> AsyncIterator[
 
 
 async def begin(session: Session) -> LeasedTask:
-    lease = await asyncio.to_thread(session.next_task)
+    lease = await asyncio.to_thread(session.lease_task)
     assert lease is not None
     return lease
 
@@ -51,7 +51,7 @@ async def test_short_tasks_come_with_reports_and_in_order(make_spec: Any, tmp_pa
             done.append(lease.task.id.index)
             await report(session, lease)
             (held,) = master.doing
-            assert list(session.progress.snapshot().positions) == [held], "it is not kept alive by heartbeats"
+            assert list(session.progress.take_snapshot().positions) == [held], "it is not kept alive by heartbeats"
         assert done == [0, 1, 2]
         assert len(master.todo) == 2
         assert [one.max_tasks for one in master.reports] == [1, 1, 1]
@@ -77,12 +77,12 @@ async def test_a_worker_that_leaves_hands_out_what_it_did_not_begin(make_spec: A
     async with opened(make_spec(), tmp_path, math.inf) as (master, session):
         first, second = await begin(session), await begin(session)
         await report(session, first)
-        left = await asyncio.to_thread(session.take_ready)
+        left = await asyncio.to_thread(session.take_ready_tasks)
         assert [lease.task.id.index for lease in left] == [2]
         session.request_drain()
         await report(session, second)
         assert list(master.doing) == [left[0].token], "a worker that leaves asked for more"
-        assert await asyncio.to_thread(session.next_task) is None
+        assert await asyncio.to_thread(session.lease_task) is None
 
 
 async def test_what_came_too_late_goes_back(make_spec: Any, tmp_path: Path) -> None:
@@ -93,4 +93,4 @@ async def test_what_came_too_late_goes_back(make_spec: Any, tmp_path: Path) -> N
         await report(session, second)
         assert not master.doing
         assert [one.position for one in master.returns] == [20]
-        assert await asyncio.to_thread(session.take_ready) == []
+        assert await asyncio.to_thread(session.take_ready_tasks) == []

@@ -12,8 +12,8 @@ from elasticdl_core.errors import DataError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.skips import Skip, SkipReason, Skips, doublings
 from elasticdl_worker.local import run_local
-from elasticdl_worker.loop import Ending
-from elasticdl_worker.trainers.losses import NanPolicy, NotFiniteError, unsound_part
+from elasticdl_worker.loop import ExitReason
+from elasticdl_worker.trainers.not_finite import NanPolicy, NotFiniteError, find_not_finite
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters
 from tests.unit.worker.test_ps_training import add_training, work
@@ -87,7 +87,7 @@ async def on_cluster(spec: JobSpec, folder: Path) -> tuple[FakeMaster, MemoryPar
     master, parameters = FakeMaster(spec, folder), MemoryParameters()
     await master.start()
     add_training(master, spec)
-    assert await work(master, parameters) is Ending.FINISHED
+    assert await work(master, parameters) is ExitReason.FINISHED
     await master.stop()
     return master, parameters
 
@@ -209,21 +209,21 @@ def test_a_reader_that_gives_other_records_than_its_shards_say_is_refused(tmp_pa
 def test_too_many_bad_minibatches_in_a_row_are_no_training() -> None:
     policy = NanPolicy("skip", limit=3)
     for _ in range(2):
-        policy.unsound("the loss is nan", "records 0 to 8 of a", 8, 5)
-    policy.sound()
+        policy.handle("the loss is nan", "records 0 to 8 of a", 8, 5)
+    policy.reset()
     for _ in range(2):
-        policy.unsound("the loss is nan", "records 0 to 8 of a", 8, 5)
+        policy.handle("the loss is nan", "records 0 to 8 of a", 8, 5)
     with pytest.raises(NotFiniteError, match="3 minibatches in a row were left out"):
-        policy.unsound("the loss is nan", "records 0 to 8 of a", 8, 5)
+        policy.handle("the loss is nan", "records 0 to 8 of a", 8, 5)
 
 
 def test_what_is_not_finite_is_named_and_large_numbers_are_none_of_it() -> None:
     large = np.full(4, 3e38, np.float32)
-    assert unsound_part([1.0], {"kernel": large}, {"count": np.array([1])}) == ""
+    assert find_not_finite([1.0], {"kernel": large}, {"count": np.array([1])}) == ""
     broken = np.array([1, np.inf], np.float32)
-    assert unsound_part([1.0], {"kernel": broken}, {}) == "the gradient of kernel is not finite (the loss is 1)"
-    assert unsound_part([1.0], {}, {"mean": broken}).startswith("the new value of mean")
-    assert unsound_part([1.0, float("inf")], {}, {}) == "the loss is inf"
+    assert find_not_finite([1.0], {"kernel": broken}, {}) == "the gradient of kernel is not finite (the loss is 1)"
+    assert find_not_finite([1.0], {}, {"mean": broken}).startswith("the new value of mean")
+    assert find_not_finite([1.0, float("inf")], {}, {}) == "the loss is inf"
 
 
 def test_skips_add_up_and_are_told_at_each_doubling() -> None:

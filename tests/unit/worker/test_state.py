@@ -17,7 +17,7 @@ from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.store import merging
 from elasticdl_ps.store.partition import DenseInit, Partition
 from elasticdl_worker.local import run_local
-from elasticdl_worker.loop import Ending
+from elasticdl_worker.loop import ExitReason
 from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs, StepResult
 from tests.fakes.master import FakeMaster
@@ -299,7 +299,7 @@ async def test_one_worker_and_a_local_run_agree_on_state(make_spec: Any, tmp_pat
     master, parameters = FakeMaster(spec, tmp_path), MemoryParameters()
     await master.start()
     add_training(master, spec)
-    assert await work(master, parameters) is Ending.FINISHED
+    assert await work(master, parameters) is ExitReason.FINISHED
     await master.stop()
     local = make_spec(model_def="stateful.custom_model")
     await asyncio.to_thread(run_local, local, tmp_path / "local", lambda event: None)

@@ -12,7 +12,7 @@ from elasticdl_worker.trainers.tensorflow.step.step_choice import (
     TRIAL_STEPS,
     WATCHED_S,
     WATCHED_STEPS,
-    Horizon,
+    RemainingSteps,
     StepChoice,
     StepKind,
 )
@@ -104,36 +104,36 @@ def test_a_failure_means_plain_and_names_the_reason(mode: str, level: str) -> No
 
 
 def test_the_horizon_is_unknown_in_the_first_epoch_and_counts_down_in_later_ones() -> None:
-    horizon = Horizon(num_epochs=3)
-    assert horizon.remaining() is None
+    remaining_steps = RemainingSteps(num_epochs=3)
+    assert remaining_steps.estimate() is None
     for version in range(10):
-        horizon.stepped(0, version)
-    assert horizon.remaining() is None
-    horizon.stepped(1, 10)
-    assert horizon.remaining() == 2 * 10 - 1
+        remaining_steps.record(0, version)
+    assert remaining_steps.estimate() is None
+    remaining_steps.record(1, 10)
+    assert remaining_steps.estimate() == 2 * 10 - 1
     for version in range(11, 20):
-        horizon.stepped(1, version)
-    horizon.stepped(2, 20)
-    assert horizon.remaining() == 9
+        remaining_steps.record(1, version)
+    remaining_steps.record(2, 20)
+    assert remaining_steps.estimate() == 9
 
 
 def test_the_horizon_of_a_worker_that_came_late_waits_for_a_whole_epoch() -> None:
-    horizon = Horizon(num_epochs=9)
-    horizon.stepped(3, 0)
-    horizon.stepped(4, 1)
-    horizon.stepped(4, 2)
-    assert horizon.remaining() is None
-    horizon.stepped(5, 3)
-    assert horizon.remaining() == 2 * 4 - 1
+    remaining_steps = RemainingSteps(num_epochs=9)
+    remaining_steps.record(3, 0)
+    remaining_steps.record(4, 1)
+    remaining_steps.record(4, 2)
+    assert remaining_steps.estimate() is None
+    remaining_steps.record(5, 3)
+    assert remaining_steps.estimate() == 2 * 4 - 1
 
 
 def test_the_horizon_ends_at_the_limit_of_updates() -> None:
-    horizon = Horizon(num_epochs=100, max_steps=50)
-    assert horizon.remaining() == 50
-    horizon.stepped(0, 42)
-    assert horizon.remaining() == 8
-    horizon.stepped(0, 60)
-    assert horizon.remaining() == 0
+    remaining_steps = RemainingSteps(num_epochs=100, max_steps=50)
+    assert remaining_steps.estimate() == 50
+    remaining_steps.record(0, 42)
+    assert remaining_steps.estimate() == 8
+    remaining_steps.record(0, 60)
+    assert remaining_steps.estimate() == 0
 
 
 def test_an_unknown_mode_is_refused() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from elasticdl_core.task import Shard, Task, TaskId, TaskType
-from elasticdl_worker.loop import Ending
+from elasticdl_worker.loop import ExitReason
 from elasticdl_worker.reporting.traces import TraceWriter
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters
@@ -26,7 +26,7 @@ async def test_a_trace_that_cannot_be_written_repeats_no_task(make_spec: Any, tm
     master, parameters = FakeMaster(spec, tmp_path), MemoryParameters()
     await master.start()
     records = add_training(master, spec)
-    assert await work(master, parameters) is Ending.FINISHED
+    assert await work(master, parameters) is ExitReason.FINISHED
     await master.stop()
     assert not master.failures
     assert sum(report.account.applied for report in master.reports) == records

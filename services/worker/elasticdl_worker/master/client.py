@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,8 @@ from elasticdl_core.shuffling import Reading
 from elasticdl_core.task import Shard, Task, TaskId
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime.rpc.client import RpcClient
-from elasticdl_worker.reporting.accounts import Account
-from elasticdl_worker.reporting.progress import Snapshot
+from elasticdl_worker.reporting.accounts import TaskAccount
+from elasticdl_worker.reporting.progress import ProgressSnapshot
 
 _log = structlog.get_logger(__name__)
 _DEADLINE_S = 5.0
@@ -42,7 +42,7 @@ class LeasedTask:
 
 
 @dataclass(frozen=True)
-class Welcome:
+class Registration:
     """What the master says to a new worker.
 
     Attributes:
@@ -88,7 +88,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Done:
+class TaskReport:
     """What a worker says of a task that is done.
 
     Attributes:
@@ -100,9 +100,9 @@ class Done:
     """
 
     records: int
-    result: dict[str, Any] | None
+    result: Mapping[str, object] | None
     version: int
-    account: Account | None = None
+    account: TaskAccount | None = None
     trace_trouble: str = ""
 
 
@@ -122,12 +122,12 @@ class MasterClient:
         self._rpc = RpcClient(address, pb.DESCRIPTOR.services_by_name["Master"], token)
         self._patience_s = patience_s
 
-    async def register(self, index: int, incarnation: int, pid: int) -> Welcome:
+    async def register(self, index: int, incarnation: int, pid: int) -> Registration:
         """Says hello."""
         request = pb.RegisterRequest(index=index, incarnation=incarnation, pid=pid)
         response = await self._call("Register", request)
         servers = response.parameter_servers
-        return Welcome(
+        return Registration(
             spec=JobSpec.from_mapping(json.loads(response.spec)),
             model_zoo=response.model_zoo,
             job_dir=response.job_dir,
@@ -146,7 +146,7 @@ class MasterClient:
         response = await self._call("Lease", pb.LeaseRequest(max_tasks=1))
         return Answer(_directive(response.directive), tasks=_tasks(response.tasks), wait_s=response.wait_s)
 
-    async def heartbeat(self, state: Snapshot) -> Answer:
+    async def heartbeat(self, state: ProgressSnapshot) -> Answer:
         """Says how far the worker is; one try, for the next beat says the same.
 
         Raises:
@@ -176,7 +176,9 @@ class MasterClient:
             token=response.token,
         )
 
-    async def report(self, lease: LeasedTask, done: Done, limit: int = 0) -> tuple[bool, tuple[LeasedTask, ...]]:
+    async def report(
+        self, lease: LeasedTask, done: TaskReport, limit: int = 0
+    ) -> tuple[bool, tuple[LeasedTask, ...]]:
         """Says that a task is done, and asks for up to ``limit`` others.
 
         Returns:
@@ -195,8 +197,8 @@ class MasterClient:
         response = await self._call("Report", request)
         return bool(response.accepted), _tasks(response.tasks)
 
-    async def give_back(
-        self, lease: LeasedTask, position: int, account: Account | None = None, version: int = 0
+    async def return_task(
+        self, lease: LeasedTask, position: int, account: TaskAccount | None = None, version: int = 0
     ) -> bool:
         """Gives back the records of a task from ``position`` on; those before count as done."""
         request = pb.ReturnRequest(
@@ -270,7 +272,7 @@ def _reading(message: pb.Reading) -> Reading:
     return Reading(message.first, message.key, tuple(ranges))
 
 
-def _account(account: Account | None) -> pb.Account | None:
+def _account(account: TaskAccount | None) -> pb.Account | None:
     if account is None:
         return None
     skipped = [pb.Skip(**entry) for entry in account.skips.to_json()]

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -15,11 +15,11 @@ import structlog
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.task import Shard
 from elasticdl_runtime.failpoints import failpoint
-from elasticdl_worker.master.client import SHARDS_PER_CALL, Answer, Done, LeasedTask, MasterClient
-from elasticdl_worker.master.handover import Handover
-from elasticdl_worker.reporting.accounts import Account
+from elasticdl_worker.master.client import SHARDS_PER_CALL, Answer, LeasedTask, MasterClient, TaskReport
+from elasticdl_worker.master.loop_executor import LoopExecutor
+from elasticdl_worker.reporting.accounts import TaskAccount
 from elasticdl_worker.reporting.failures import classify
-from elasticdl_worker.reporting.progress import Progress
+from elasticdl_worker.reporting.progress import WorkerProgress
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class Session:
         short_task_s: float = SHORT_TASK_S,
         start_version: int = 0,
     ) -> None:
-        self.progress = Progress()
+        self.progress = WorkerProgress()
         self.drain = threading.Event()
         self.finished = threading.Event()
         self.token = ""
@@ -72,7 +72,7 @@ class Session:
         self._patience_s = patience_s
         self._short_task_s = short_task_s
         self._loop = asyncio.get_running_loop()
-        self._handover = Handover(self._loop)
+        self._executor = LoopExecutor(self._loop)
         self._wake = asyncio.Event()
         self._lost: set[str] = set()
         self._reports: set[asyncio.Task[None]] = set()
@@ -84,11 +84,11 @@ class Session:
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the event loop and waits for its result."""
-        return self.start(coroutine).result()
+        return self.submit(coroutine).result()
 
-    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Runs a coroutine on the event loop."""
-        return self._handover.start(coroutine)
+        return self._executor.submit(coroutine)
 
     def on_servers_changed(self, callback: ServersChanged) -> None:
         """Sets what to call when parameter servers were replaced."""
@@ -99,11 +99,11 @@ class Session:
         self.drain.set()
         self._wake.set()
 
-    def next_task(self) -> LeasedTask | None:
+    def lease_task(self) -> LeasedTask | None:
         """Leases a task; waits for one. None when the worker shall leave (``drain`` or ``finished`` is set)."""
-        return self.call(self._next_task())
+        return self.call(self._lease_task())
 
-    def take_ready(self) -> list[LeasedTask]:
+    def take_ready_tasks(self) -> list[LeasedTask]:
         """Takes the tasks that came with reports and that nobody began; when the worker leaves."""
 
         async def take() -> list[LeasedTask]:
@@ -120,24 +120,26 @@ class Session:
     def forget(self, lease: LeasedTask) -> None:
         """Drops a task: nothing more of it is to be done here."""
         self._lost.add(lease.token)
-        self.progress.drop(lease.token)
+        self.progress.remove_task(lease.token)
 
     def report(
         self,
         lease: LeasedTask,
         records: int,
-        result: dict[str, Any] | None,
+        result: Mapping[str, object] | None,
         version: int,
-        account: Account | None = None,
+        account: TaskAccount | None = None,
         trace_trouble: str = "",
     ) -> None:
         """Reports a task, without waiting for the answer."""
-        done = Done(records, result, version, account, trace_trouble)
+        done = TaskReport(records, result, version, account, trace_trouble)
         self._loop.call_soon_threadsafe(self._begin_report, lease, done)
 
-    def give_back(self, lease: LeasedTask, position: int, account: Account | None = None, version: int = 0) -> bool:
+    def return_task(
+        self, lease: LeasedTask, position: int, account: TaskAccount | None = None, version: int = 0
+    ) -> bool:
         """Gives back the rest of a task; returns whether the lease was still this worker's."""
-        accepted = self.call(self._master.give_back(lease, position, account, version))
+        accepted = self.call(self._master.return_task(lease, position, account, version))
         self.forget(lease)
         return accepted
 
@@ -160,7 +162,7 @@ class Session:
             last = first + SHARDS_PER_CALL >= len(shards)
             self.call(self._master.report_shards(lease, piece, last=last))
 
-    async def beat(self) -> None:
+    async def send_heartbeats(self) -> None:
         """Sends heartbeats until cancelled.
 
         Raises:
@@ -169,12 +171,12 @@ class Session:
         """
         heard = time.monotonic()
         while True:
-            state = self.progress.snapshot()
+            state = self.progress.take_snapshot()
             try:
                 answer = await self._master.heartbeat(state)
                 heard = time.monotonic()
             except UnavailableError as error:
-                self.progress.unheard(state)
+                self.progress.restore_losses(state)
                 away = time.monotonic() - heard
                 if away > self._patience_s:
                     raise UnavailableError(
@@ -184,7 +186,7 @@ class Session:
             else:
                 self._lost.update(answer.lost)
                 for token in answer.lost:
-                    self.progress.drop(token)
+                    self.progress.remove_task(token)
                 self.token = answer.token or self.token
                 if answer.directive == "drain":
                     self.request_drain()
@@ -202,11 +204,11 @@ class Session:
         while self._reports:
             await asyncio.gather(*self._reports)
         try:
-            await self._master.heartbeat(self.progress.snapshot(last=True))
+            await self._master.heartbeat(self.progress.take_snapshot(last=True))
         except ElasticDLError as error:
             _log.warning("the last heartbeat was not heard", error=str(error))
 
-    async def _next_task(self) -> LeasedTask | None:
+    async def _lease_task(self) -> LeasedTask | None:
         while not self.drain.is_set():
             # One at a time asks, so that tasks are begun in the order in which the master hands them out.
             async with self._asking:
@@ -215,7 +217,7 @@ class Session:
             if lease is None and answer.tasks:
                 failpoint("worker.after_lease")
                 lease = answer.tasks[0]
-                self.progress.hold(lease.token, lease.task.shard.start)
+                self.progress.add_task(lease.token, lease.task.shard.start)
             if lease is not None:
                 now = time.monotonic()
                 self._short, self._took_at = now - self._took_at <= self._short_task_s, now
@@ -226,7 +228,7 @@ class Session:
                 self.finished.set()
             if self.drain.is_set() or self.finished.is_set():
                 return None
-            self.progress.idle()
+            self.progress.set_idle()
             try:
                 await asyncio.wait_for(self._wake.wait(), timeout=max(answer.wait_s, 0.05))
             except TimeoutError:
@@ -244,18 +246,18 @@ class Session:
                 return lease
         return None
 
-    def _begin_report(self, lease: LeasedTask, done: Done) -> None:
+    def _begin_report(self, lease: LeasedTask, done: TaskReport) -> None:
         task = self._loop.create_task(self._report(lease, done), name=f"report {lease.task.id}")
         self._reports.add(task)
         task.add_done_callback(self._reports.discard)
 
-    async def _report(self, lease: LeasedTask, done: Done) -> None:
+    async def _report(self, lease: LeasedTask, done: TaskReport) -> None:
         try:
             if self._short and not self._ready and not self._asking.locked() and not self.drain.is_set():
                 async with self._asking:
                     accepted, tasks = await self._master.report(lease, done, 1)
                     for task in tasks:
-                        self.progress.hold(task.token, task.task.shard.start)
+                        self.progress.add_task(task.token, task.task.shard.start)
                     self._ready.extend(tasks)
                     if tasks:
                         self._wake.set()
@@ -266,16 +268,16 @@ class Session:
                 _log.warning("a lease was lost before its report", task=str(lease.task.id))
         except ElasticDLError as error:
             _log.error("a report was refused", task=str(lease.task.id), error=str(error))
-        self.progress.drop(lease.token)
+        self.progress.remove_task(lease.token)
         if self.drain.is_set():
-            await self._give_back_ready()
+            await self._return_ready_tasks()
 
-    async def _give_back_ready(self) -> None:
+    async def _return_ready_tasks(self) -> None:
         """Returns tasks that came too late for a worker that leaves."""
         while self._ready:
             lease = self._ready.popleft()
             try:
-                await self._master.give_back(lease, lease.task.shard.start)
+                await self._master.return_task(lease, lease.task.shard.start)
             except ElasticDLError as error:
                 _log.error("a return was refused", task=str(lease.task.id), error=str(error))
             self.forget(lease)

@@ -25,7 +25,7 @@ class Intake:
 
 
 @dataclass(frozen=True)
-class Account:
+class TaskAccount:
     """What became of a task's records.
 
     Attributes:
@@ -39,37 +39,37 @@ class Account:
     skips: Skips = field(default_factory=Skips)
 
 
-class Accounts:
+class TaskAccounts:
     """The accounts of tasks in work, by lease token; used by the training thread."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Account] = {}
+        self._open: dict[str, TaskAccount] = {}
 
-    def applied(self, token: str, records: int) -> None:
+    def add_applied(self, token: str, records: int) -> None:
         """The parameter servers took a push of so many records."""
         self._change(token, records, Skips())
 
-    def skipped(self, token: str, skips: Skips) -> None:
+    def add_skipped(self, token: str, skips: Skips) -> None:
         """Records that came out of ``feed`` were left out of training."""
         self._change(token, 0, skips)
 
-    def close(self, token: str, intake: Intake | None = None) -> Account:
+    def close(self, token: str, intake: Intake | None = None) -> TaskAccount:
         """Ends a task's account.
 
         Args:
             token: of its lease.
             intake: what came in; None for the part of a task that a leaving worker did: all of that is accounted for.
         """
-        account = self._open.pop(token, Account())
+        account = self._open.pop(token, TaskAccount())
         left_out = account.skips.count(SkipReason.NAN)
         if intake is None:
-            return Account(account.applied + left_out, account.applied, account.skips)
-        return Account(intake.fed, account.applied, account.skips + intake.skips)
+            return TaskAccount(account.applied + left_out, account.applied, account.skips)
+        return TaskAccount(intake.fed, account.applied, account.skips + intake.skips)
 
     def drop(self, token: str) -> None:
         """Forgets a task that failed or whose lease is lost."""
         self._open.pop(token, None)
 
     def _change(self, token: str, applied: int, skips: Skips) -> None:
-        before = self._open.get(token, Account())
-        self._open[token] = Account(before.fed, before.applied + applied, before.skips + skips)
+        before = self._open.get(token, TaskAccount())
+        self._open[token] = TaskAccount(before.fed, before.applied + applied, before.skips + skips)

@@ -45,7 +45,7 @@ class LossWindow:
         self._metrics: Mapping[str, float] = {}
         self._first = True
 
-    def take(self, version: int, loss: float, learning_rate: float | None) -> bool:
+    def add(self, version: int, loss: float, learning_rate: float | None) -> bool:
         """Notes the loss of a minibatch, the model version that it was computed at, and its learning rate.
 
         Returns:
@@ -60,7 +60,7 @@ class LossWindow:
         self._first = False
         return ends
 
-    def take_metrics(self, metrics: Mapping[str, float]) -> None:
+    def set_metrics(self, metrics: Mapping[str, float]) -> None:
         """Notes the metrics of a minibatch."""
         self._metrics = dict(metrics)
 
@@ -70,12 +70,12 @@ class LossWindow:
             self._points.append((self._version, _mean(self._open)))
             self._open.clear()
 
-    def points(self) -> tuple[tuple[int, float], ...]:
+    def take_points(self) -> tuple[tuple[int, float], ...]:
         """Takes out what is to be added to the history: (model version, mean loss since the point before)."""
         taken, self._points = tuple(self._points), []
         return taken
 
-    def give_back(self, points: tuple[tuple[int, float], ...]) -> None:
+    def restore_points(self, points: tuple[tuple[int, float], ...]) -> None:
         """Puts points back that nobody heard of."""
         self._points = [*points, *self._points]
 

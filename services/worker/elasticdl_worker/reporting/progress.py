@@ -15,7 +15,7 @@ _MAX_STEPS = 256
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class ProgressSnapshot:
     """The state at one moment.
 
     Attributes:
@@ -41,7 +41,7 @@ class Snapshot:
     step_p95_s: float = 0.0
 
 
-class Progress:
+class WorkerProgress:
     """Collects the state; every method may be called from any thread."""
 
     def __init__(self) -> None:
@@ -54,18 +54,18 @@ class Progress:
         self._losses = LossWindow()
         self._recent: deque[tuple[float, int, float]] = deque(maxlen=_MAX_STEPS)
 
-    def phase(self, name: str) -> None:
+    def set_phase(self, name: str) -> None:
         """Says what the worker is doing."""
         with self._lock:
             self._phase = name
 
-    def idle(self) -> None:
+    def set_idle(self) -> None:
         """Says that the worker waits for work, if it has none."""
         with self._lock:
             if not self._positions:
                 self._phase = "waiting"
 
-    def hold(self, token: str, position: int) -> None:
+    def add_task(self, token: str, position: int) -> None:
         """Takes a task into the list."""
         with self._lock:
             if not self._positions and self._phase in ("starting", "waiting"):
@@ -78,12 +78,12 @@ class Progress:
             if token in self._positions:
                 self._positions[token] = position
 
-    def drop(self, token: str) -> None:
+    def remove_task(self, token: str) -> None:
         """Takes a task off the list."""
         with self._lock:
             self._positions.pop(token, None)
 
-    def stepped(self, records: int, seconds: float, version: int, minibatches: int = 1) -> None:
+    def record_step(self, records: int, seconds: float, version: int, minibatches: int = 1) -> None:
         """Notes a training step, of one or more minibatches."""
         with self._lock:
             self._records += records
@@ -91,32 +91,32 @@ class Progress:
             self._version = max(self._version, version)
             self._recent.append((time.monotonic(), records, seconds / minibatches))
 
-    def report_losses_every(self, minibatches: int) -> None:
+    def set_loss_interval(self, minibatches: int) -> None:
         """Sets how many minibatches make one reported loss."""
         with self._lock:
             self._losses = LossWindow(minibatches)
 
-    def loss(self, version: int, loss: float, learning_rate: float | None = None) -> bool:
+    def record_loss(self, version: int, loss: float, learning_rate: float | None = None) -> bool:
         """Notes the loss of a minibatch; returns whether its metrics are to be computed too."""
         with self._lock:
-            return self._losses.take(version, loss, learning_rate)
+            return self._losses.add(version, loss, learning_rate)
 
     def metrics(self, metrics: Mapping[str, float]) -> None:
         """Notes the metrics of a training minibatch."""
         with self._lock:
-            self._losses.take_metrics(metrics)
+            self._losses.set_metrics(metrics)
 
-    def unheard(self, snapshot: Snapshot) -> None:
+    def restore_losses(self, snapshot: ProgressSnapshot) -> None:
         """Takes back what was taken out for a snapshot that did not arrive."""
         with self._lock:
-            self._losses.give_back(snapshot.losses)
+            self._losses.restore_points(snapshot.losses)
 
-    def step_s(self) -> float:
+    def mean_step_s(self) -> float:
         """Mean duration of the recent minibatches in seconds; 0 before the first."""
         with self._lock:
             return sum(s for _, _, s in self._recent) / len(self._recent) if self._recent else 0.0
 
-    def snapshot(self, *, last: bool = False) -> Snapshot:
+    def take_snapshot(self, *, last: bool = False) -> ProgressSnapshot:
         """The present state; takes the losses out, and those of a last few minibatches once training rests."""
         with self._lock:
             if last or self._phase != "training":
@@ -126,13 +126,13 @@ class Progress:
             span = now - recent[0][0] if len(recent) > 1 else 0.0
             durations = sorted(seconds for _, _, seconds in self._recent)
             p95 = durations[min(len(durations) - 1, int(0.95 * len(durations)))] if durations else 0.0
-            return Snapshot(
+            return ProgressSnapshot(
                 positions=dict(self._positions),
                 records=self._records,
                 steps=self._steps,
                 samples_per_second=sum(n for _, n in recent[1:]) / span if span > 0 else 0.0,
                 model_version=self._version,
-                losses=self._losses.points(),
+                losses=self._losses.take_points(),
                 shown=self._losses.shown,
                 phase=self._phase,
                 step_p95_s=p95,

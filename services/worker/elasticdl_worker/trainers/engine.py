@@ -2,25 +2,78 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from elasticdl_worker.master.client import LeasedTask
-from elasticdl_worker.reporting.accounts import Account, Intake
+from elasticdl_worker.reporting.accounts import Intake, TaskAccount
 
 
-class Event(enum.Enum):
-    """What an engine's next item was."""
+class Step(Protocol):
+    """One or more minibatches of a training task that are trained on together."""
 
-    STEP = "step"
-    TASK_READ = "task read"
-    TASK_BROKEN = "task broken"
-    OTHER_TASK = "other task"
-    OVER = "over"
+    @property
+    def lease(self) -> LeasedTask:
+        """The task that they belong to."""
+
+    @property
+    def records(self) -> int:
+        """Number of records of all minibatches."""
 
 
-class Engine(Protocol):
+StepT = TypeVar("StepT", bound=Step)
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    """All minibatches of a training task were given: those of ``intake``."""
+
+    lease: LeasedTask
+    intake: Intake
+
+
+@dataclass(frozen=True)
+class UnreadableTask:
+    """A training task cannot be read to its end."""
+
+    lease: LeasedTask
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class OtherTask:
+    """A task that is not training."""
+
+    lease: LeasedTask
+
+
+@dataclass(frozen=True)
+class NoMoreTasks:
+    """There are no more tasks for this worker; ``error`` if asking for them failed."""
+
+    error: BaseException | None = None
+
+
+TaskItem = ReadTask | UnreadableTask | OtherTask
+
+
+@dataclass(frozen=True)
+class TaskOutcome:
+    """What came of a task that is not training.
+
+    Attributes:
+        records: number of records of the task.
+        result: what this type of task gives the master; None if nothing.
+        account: what became of the records, for a task that works on records.
+    """
+
+    records: int
+    result: Mapping[str, object] | None
+    account: TaskAccount | None = None
+
+
+class Engine(Protocol[StepT]):
     """Trains: knows the framework, reads ahead, and overlaps pushes with compute."""
 
     @property
@@ -31,39 +84,36 @@ class Engine(Protocol):
     def ordered(self) -> bool:
         """Whether a task's records come in order, so that it can be cut between two minibatches."""
 
-    def next(self, *, wait: bool) -> tuple[Event, LeasedTask | None, Any] | None:
-        """The next item: kind, task and, by kind, minibatch, error or intake; None if nothing is ready."""
+    def next_item(self, *, wait: bool) -> StepT | TaskItem | NoMoreTasks | None:
+        """The next thing to work on; None if nothing is ready."""
 
-    def records(self, item: Any) -> int:
-        """Number of records of a minibatch."""
+    def train(self, step: StepT) -> None:
+        """Trains on the minibatches of a step."""
 
-    def train(self, item: Any) -> None:
-        """Trains on a minibatch."""
-
-    def after_pushes(self, action: Callable[[], None]) -> None:
+    def call_after_pushes(self, action: Callable[[], None]) -> None:
         """Calls ``action`` when every push so far was accepted."""
 
-    def settle(self) -> None:
-        """Waits for every push."""
+    def wait_for_pushes(self) -> None:
+        """Waits until every push was accepted."""
 
-    def account(self, lease: LeasedTask, intake: Intake | None = None) -> Account:
+    def close_account(self, lease: LeasedTask, intake: Intake | None = None) -> TaskAccount:
         """Ends the account of a training task, or of the part of one that is done."""
 
-    def drop(self, lease: LeasedTask) -> None:
+    def drop_account(self, lease: LeasedTask) -> None:
         """Forgets the account of a task that failed."""
 
-    def do(self, lease: LeasedTask) -> tuple[int, dict[str, Any] | None, Account | None]:
-        """Does a task that is not training; returns its number of records, its result and its account."""
+    def run_task(self, lease: LeasedTask) -> TaskOutcome:
+        """Does a task that is not training."""
 
-    def stop(self) -> list[LeasedTask]:
+    def stop_reading(self) -> list[LeasedTask]:
         """Ends the reading ahead; returns the leases that it holds."""
 
     @property
-    def over(self) -> bool:
+    def at_limit(self) -> bool:
         """Whether the job has made its last update."""
 
-    def untrained(self, lease: LeasedTask) -> int:
-        """Records at the end of a task that were left out because the job has made its last update."""
+    def take_untrained(self, lease: LeasedTask) -> int:
+        """Records at the end of a task that were left out because the job has made its last update; forgets them."""
 
     def minibatches_of(self, records: int) -> int:
         """Number of minibatches that so many records make."""

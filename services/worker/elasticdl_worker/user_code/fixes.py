@@ -20,7 +20,7 @@ _BY_TEXT = (
 )
 
 
-def fix_of(error: BaseException) -> str:
+def suggest_fix(error: BaseException) -> str:
     """What the user can do about an exception of their code; empty if that does not follow from what it says."""
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _ORIGINAL:
         return "docs/model-api.md, Older modules, lists the original's import paths that are there"

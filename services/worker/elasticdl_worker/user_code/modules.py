@@ -23,8 +23,8 @@ from typing import Any
 
 from elasticdl_core.errors import DataError, FencedError, UnauthenticatedError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec
-from elasticdl_worker.user_code.fixes import fix_of
-from elasticdl_worker.user_code.zoo_path import make_importable, place_of, refuse_hidden
+from elasticdl_worker.user_code.fixes import suggest_fix
+from elasticdl_worker.user_code.zoo_path import make_importable, refuse_hidden, source_location
 
 _IN_GRAPH = re.compile(r"\n([^\n]+)\n\t \[\[\{\{node ([^}]+)\}\}")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -150,7 +150,7 @@ def guarded(what: str, roots: Sequence[Path], *, fix: str = "") -> Iterator[None
     except Exception as error:
         raise UserCodeError(
             f"{what} raised {type(error).__name__}: {_first_lines(error)}{place(error, roots)}",
-            fix=fix_of(error) or fix,
+            fix=suggest_fix(error) or fix,
             traceback=user_traceback(error, roots),
         ) from error
 
@@ -219,7 +219,7 @@ def _import_file(zoo: Path, dotted: str, roots: tuple[Path, ...], flag: str) -> 
     except ModuleNotFoundError as error:
         raise UserCodeError(
             f"{path} imports {error.name!r}, which is not there{place(error, roots)}",
-            fix=fix_of(error)
+            fix=suggest_fix(error)
             or f"install the package that provides {error.name!r} where workers run, or put the module in the zoo",
             traceback=user_traceback(error, roots),
         ) from error
@@ -301,7 +301,7 @@ def _bind(function: Callable[..., Any], params: dict[str, Any], flag: str) -> Ca
         signature.bind(**params)
     except TypeError as error:
         raise UserCodeError(
-            f"{name}{signature}{place_of(function)} cannot be called with {params or 'no arguments'}: {error}",
+            f"{name}{signature}{source_location(function)} cannot be called with {params or 'no arguments'}: {error}",
             fix=f"give every argument of {name} a default, or set it with --{flag}",
         ) from None
     return functools.partial(function, **params)

@@ -54,7 +54,7 @@ def make_importable(zoo: Path) -> None:
     importlib.invalidate_caches()
 
 
-def place_of(function: Any) -> str:
+def source_location(function: Any) -> str:
     """Where a function stands, in brackets, the file as the zoo names it; empty if nobody knows."""
     code = getattr(function, "__code__", None)
     if code is None:

@@ -16,7 +16,7 @@ def shares_cores() -> bool:
     return one and not tf.config.list_physical_devices("GPU")
 
 
-class Compiled:
+class CompiledFunction:
     """A compiled function of fixed argument types; traced when it is made.
 
     Measured for a training step's arguments: 0.14 ms of CPU a call, against 0.56 ms of ``tf.function``.

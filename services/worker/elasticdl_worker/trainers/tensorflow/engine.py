@@ -16,21 +16,21 @@ from elasticdl_core.task import TaskType
 from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.parameters import ParameterClient
-from elasticdl_worker.reporting.accounts import Account, Intake
+from elasticdl_worker.reporting.accounts import Intake, TaskAccount
 from elasticdl_worker.trainers.description import describe, max_steps_of
-from elasticdl_worker.trainers.engine import Event
+from elasticdl_worker.trainers.engine import TaskOutcome
 from elasticdl_worker.trainers.predictions import PredictionSink
 from elasticdl_worker.trainers.tensorflow.framework import keras_version
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline, Minibatch
 from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, PreparedModel, build_model
 from elasticdl_worker.trainers.tensorflow.model.callbacks import callbacks_of
 from elasticdl_worker.trainers.tensorflow.model.label_shapes import aligned_loss
-from elasticdl_worker.trainers.tensorflow.model.metrics import Metrics
+from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, check_groups, translate
 from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
-from elasticdl_worker.trainers.tensorflow.step.step_choice import Horizon, StepChoice
-from elasticdl_worker.trainers.tensorflow.step.stream import Over, Stream, TaskBroken, TaskRead, Work
+from elasticdl_worker.trainers.tensorflow.step.read_ahead import Item, ReadAhead, TrainingStep
+from elasticdl_worker.trainers.tensorflow.step.step_choice import RemainingSteps, StepChoice
 from elasticdl_worker.trainers.tensorflow.step.trainer import Trainer, loss_metric, update_mode
 from elasticdl_worker.user_code import ModelModule
 
@@ -39,10 +39,6 @@ _MODES = {
     JobType.EVALUATION: Mode.EVALUATION,
     JobType.PREDICTION: Mode.PREDICTION,
 }
-
-
-_Done = tuple[int, dict[str, Any] | None, Account | None]
-"""Of a task that is not training: its number of records, its result, what became of its records."""
 
 
 class TensorFlowEngine:
@@ -74,9 +70,9 @@ class TensorFlowEngine:
         self._job_dir = job_dir
         self._readers: dict[Mode, DataReader] = {}
         self._pipelines: dict[Mode, InputPipeline] = {}
-        self._metrics: Metrics | None = None
+        self._metrics: ModuleMetrics | None = None
         self._sink: PredictionSink | None = None
-        self._stream: Stream | None = None
+        self._reading: ReadAhead | None = None
         self._callbacks: list[Any] = []
         self._compiled: set[Mode] = set()
 
@@ -113,7 +109,7 @@ class TensorFlowEngine:
         clipping = translated.clipping if translated else None
         limit = max_steps_of(spec, self._callbacks)
         stop_at = self._session.start_version + limit if limit else 0
-        horizon = Horizon(spec.num_epochs, stop_at)
+        remaining_steps = RemainingSteps(spec.num_epochs, stop_at)
         local = self._local_updates(translated)
         self._programs = Programs(
             self._model,
@@ -121,7 +117,7 @@ class TensorFlowEngine:
             main.labels_spec,
             clipping,
             eager=spec.eager,
-            choice=StepChoice(spec.xla, horizon.remaining),
+            choice=StepChoice(spec.xla, remaining_steps.estimate),
             minibatch_size=spec.minibatch_size,
             group=spec.get_model_steps,
             local=local,
@@ -148,73 +144,58 @@ class TensorFlowEngine:
             self._session,
             self._session.progress,
             local,
-            horizon,
+            remaining_steps,
         )
         self._session.describe_model(
             describe(module, specs, tables, translated.spec if translated else None, self._callbacks, keras_version())
         )
         self._start_reading()
 
-    def next(self, *, wait: bool) -> tuple[Event, LeasedTask | None, Any] | None:
-        """The next thing to do."""
-        assert self._stream is not None
-        item = self._stream.take() if wait else self._stream.take_ready()
-        if item is None:
-            return None
-        if isinstance(item, Over):
-            return Event.OVER, None, item.error
-        if isinstance(item, Work):
-            return Event.STEP, item.lease, item
-        if isinstance(item, TaskBroken):
-            return Event.TASK_BROKEN, item.lease, item.error
-        if isinstance(item, TaskRead):
-            return Event.TASK_READ, item.lease, item.intake
-        return Event.OTHER_TASK, item.lease, None
+    def next_item(self, *, wait: bool) -> Item | None:
+        """The next thing to work on; None if nothing is ready."""
+        assert self._reading is not None
+        return self._reading.take() if wait else self._reading.take_ready()
 
-    def records(self, item: Work) -> int:
-        """Number of records of a step."""
-        return item.records
-
-    def train(self, item: Work) -> None:
+    def train(self, step: TrainingStep) -> None:
         """Trains on one or more minibatches."""
-        self._trainer.train(item)
+        self._trainer.train(step)
 
-    def after_pushes(self, action: Callable[[], None]) -> None:
+    def call_after_pushes(self, action: Callable[[], None]) -> None:
         """Calls ``action`` when every push so far was accepted."""
-        self._trainer.after_pushes(action)
+        self._trainer.call_after_pushes(action)
 
-    def settle(self) -> None:
+    def wait_for_pushes(self) -> None:
         """Waits for every push."""
-        self._trainer.settle()
+        self._trainer.wait_for_pushes()
 
-    def stop(self) -> list[LeasedTask]:
+    def stop_reading(self) -> list[LeasedTask]:
         """Ends the reading ahead."""
-        return self._stream.stop() if self._stream is not None else []
+        return self._reading.stop() if self._reading is not None else []
 
     @property
-    def over(self) -> bool:
+    def at_limit(self) -> bool:
         """Whether the job has made its last update."""
-        return self._trainer.over
+        return self._trainer.at_limit
 
-    def untrained(self, lease: LeasedTask) -> int:
+    def take_untrained(self, lease: LeasedTask) -> int:
         """Records at the end of a task that were left out because the job has made its last update."""
-        return self._trainer.untrained(lease.token)
+        return self._trainer.take_untrained(lease.token)
 
     def minibatches_of(self, records: int) -> int:
         """Number of minibatches that so many records make."""
         return -(-records // self._spec.minibatch_size)
 
-    def account(self, lease: LeasedTask, intake: Intake | None = None) -> Account:
+    def close_account(self, lease: LeasedTask, intake: Intake | None = None) -> TaskAccount:
         """Ends the account of a training task, or of the part of one that is done."""
         return self._trainer.accounts.close(lease.token, intake)
 
-    def drop(self, lease: LeasedTask) -> None:
+    def drop_account(self, lease: LeasedTask) -> None:
         """Forgets the account of a task that failed."""
         self._trainer.accounts.drop(lease.token)
 
-    def do(self, lease: LeasedTask) -> tuple[int, dict[str, Any] | None, Account | None]:
+    def run_task(self, lease: LeasedTask) -> TaskOutcome:
         """Does a task that is not training."""
-        phases: dict[TaskType, tuple[str, Callable[[LeasedTask], _Done]]] = {
+        phases: dict[TaskType, tuple[str, Callable[[LeasedTask], TaskOutcome]]] = {
             TaskType.EVALUATION: ("evaluating", self._evaluate),
             TaskType.EVALUATION_SUMMARY: ("evaluating", self._summarise),
             TaskType.PREDICTION: ("predicting", self._predict),
@@ -222,7 +203,7 @@ class TensorFlowEngine:
             TaskType.EXPORT: ("exporting", self._export),
         }
         phase, action = phases[lease.task.id.type]
-        self._session.progress.phase(phase)
+        self._session.progress.set_phase(phase)
         return action(lease)
 
     def _keras_optimizer(self) -> Any:
@@ -245,15 +226,15 @@ class TensorFlowEngine:
         if read_ahead is not None and self._spec.type is JobType.TRAINING and self._model.tables:
             # Traced here: the reading thread must not trace while this one does.
             self._programs.prepare_collect(training=True)
-        self._stream = Stream(
-            self._session.next_task,
+        self._reading = ReadAhead(
+            self._session.lease_task,
             self._session.is_lost,
             lambda: self._pipeline(Mode.TRAINING),
             read_ahead,
             self._trainer.depth,
             self._spec.get_model_steps,
         )
-        self._stream.start()
+        self._reading.start()
 
     def _origin(self, mode: Mode) -> str:
         spec = self._spec
@@ -281,26 +262,26 @@ class TensorFlowEngine:
             )
         return self._pipelines[mode]
 
-    def _evaluation_metrics(self) -> Metrics:
+    def _evaluation_metrics(self) -> ModuleMetrics:
         if self._metrics is None:
             loss = loss_metric(self._programs) if self._module.loss is not None else None
-            self._metrics = Metrics(self._module, loss, self._model.outputs)
+            self._metrics = ModuleMetrics(self._module, loss, self._model.outputs)
         return self._metrics
 
-    def _evaluate(self, lease: LeasedTask) -> _Done:
+    def _evaluate(self, lease: LeasedTask) -> TaskOutcome:
         metrics = self._evaluation_metrics()
         metrics.reset()
         payload = json.loads(lease.task.payload or "{}")
         pin = int(payload.get("pin", lease.task.id.round))
         seen = self._trainer.evaluate(self._followed(lease, Mode.EVALUATION, "evaluating"), metrics, pin)
-        account = Account(seen, seen, self._pipeline(Mode.EVALUATION).intake.skips)
-        return lease.task.shard.records, {"states": metrics.state(), "records": seen}, account
+        account = TaskAccount(seen, seen, self._pipeline(Mode.EVALUATION).intake.skips)
+        return TaskOutcome(lease.task.shard.records, {"states": metrics.state(), "records": seen}, account)
 
-    def _summarise(self, lease: LeasedTask) -> _Done:
+    def _summarise(self, lease: LeasedTask) -> TaskOutcome:
         data = json.loads(lease.task.payload)
-        return 0, {"metrics": self._evaluation_metrics().results(from_json(data.get("states", data)))}, None
+        return TaskOutcome(0, {"metrics": self._evaluation_metrics().results(from_json(data.get("states", data)))})
 
-    def _predict(self, lease: LeasedTask) -> _Done:
+    def _predict(self, lease: LeasedTask) -> TaskOutcome:
         if self._sink is None:
             output = self._spec.output or self._job_dir / "artifacts" / "predictions"
             self._sink = PredictionSink(self._module, Path(output), self._worker_index)
@@ -308,10 +289,10 @@ class TensorFlowEngine:
         with self._sink.task(lease.task.shard) as write:
             seen = self._trainer.predict(self._followed(lease, Mode.PREDICTION, "predicting"), write)
         files = [file for file in self._sink.files() if file["path"] not in before]
-        return (
+        return TaskOutcome(
             lease.task.shard.records,
             {"files": files},
-            Account(seen, seen, self._pipeline(Mode.PREDICTION).intake.skips),
+            TaskAccount(seen, seen, self._pipeline(Mode.PREDICTION).intake.skips),
         )
 
     def _followed(self, lease: LeasedTask, mode: Mode, phase: str) -> Iterator[Minibatch]:
@@ -319,26 +300,26 @@ class TensorFlowEngine:
         progress, shard = self._session.progress, lease.task.shard
         position = shard.start
         for batch in self._pipeline(mode).minibatches(shard):
-            progress.phase(phase if mode in self._compiled else "compiling")
+            progress.set_phase(phase if mode in self._compiled else "compiling")
             yield batch
             self._compiled.add(mode)
-            progress.phase(phase)
+            progress.set_phase(phase)
             position = min(position + batch.records, shard.end)
             progress.advance(lease.token, position)
 
-    def _list_shards(self, lease: LeasedTask) -> _Done:
+    def _list_shards(self, lease: LeasedTask) -> TaskOutcome:
         payload = json.loads(lease.task.payload or "{}")
         purpose = payload.get("purpose") or str(_MODES[self._spec.type])
         reader = self._reader(Mode(purpose))
         with self._module.guard("custom_data_reader.create_shards"):
             shards = list(reader.create_shards())
         self._session.report_shards(lease, shards)
-        return 0, {"shards": len(shards)}, None
+        return TaskOutcome(0, {"shards": len(shards)})
 
-    def _export(self, lease: LeasedTask) -> _Done:
+    def _export(self, lease: LeasedTask) -> TaskOutcome:
         from elasticdl_worker.trainers.tensorflow.export.checkpoint import ExportRequest, export_checkpoint
 
         payload = json.loads(lease.task.payload or "{}")
         request = ExportRequest.of(payload, self._spec, self._job_dir, self._callbacks)
         files = export_checkpoint(self._module, self._model.features_spec, request, self._spec.seed)
-        return 0, {"files": files}, None
+        return TaskOutcome(0, {"files": files})

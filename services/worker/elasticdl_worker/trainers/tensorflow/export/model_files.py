@@ -24,7 +24,7 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import TableSpec
 from elasticdl_runtime.initializers import first_rows
-from elasticdl_worker.trainers.tensorflow.export.first_values import FirstValues
+from elasticdl_worker.trainers.tensorflow.export.initial_rows import InitialRows
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, keras_version, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, call_model
 
@@ -138,7 +138,7 @@ def export_model(
         for number, (name, (ids, rows)) in enumerate(sorted(open_tables.items())):
             file = f"table-{number}.npz"
             np.savez(staging / file, ids=ids, vectors=rows)
-            unseen = FirstValues(specs[name]).describe()
+            unseen = InitialRows(specs[name]).describe()
             notes["tables"][name] = {"file": file, "ids": len(ids), "dim": int(rows.shape[1]), "other_ids": unseen}
         (staging / "README.json").write_text(json.dumps(notes, indent=2, sort_keys=True) + "\n")
         for item in sorted(staging.iterdir()):
@@ -216,7 +216,7 @@ class _OpenTable(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
 
     def __init__(self, ids: NDArray[np.int64], rows: NDArray[np.float32], spec: TableSpec) -> None:
         super().__init__()
-        self._first = FirstValues(spec)
+        self._first = InitialRows(spec)
         places = np.arange(1, len(ids) + 1, dtype=np.int64)
         pairs = tf.lookup.KeyValueTensorInitializer(tf.constant(ids, tf.int64), tf.constant(places))
         self.index = tf.lookup.StaticHashTable(pairs, default_value=0)

@@ -23,7 +23,7 @@ from elasticdl_core.skips import SkipReason, Skips
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.reporting.accounts import Intake
 from elasticdl_worker.trainers.shuffled import read_batches, require_all
-from elasticdl_worker.trainers.tensorflow.compiled import Compiled
+from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.input.vectorize import Chain, chain_of, quietly, same, vectorized
 from elasticdl_worker.user_code import ModelModule, guarded
@@ -215,7 +215,7 @@ class InputPipeline:
         self._shard = Shard(shard.name, shard.start, min(shard.start + _COMPARED_RECORDS, shard.end))
         try:
             with quietly():
-                whole = Compiled(vectorized(chain), (self._chunk_spec,))
+                whole = CompiledFunction(vectorized(chain), (self._chunk_spec,))
             if not same(whole(next(self._raw(_COMPARED_RECORDS))), next(iter(chain.mapped.batch(_COMPARED_RECORDS)))):
                 return
         except Exception as error:

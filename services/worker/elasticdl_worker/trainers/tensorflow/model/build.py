@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from elasticdl.layers import lookup
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import ConstraintSpec, DenseKind, DenseSpec, TableSpec
-from elasticdl_worker.trainers.tensorflow.compiled import Compiled
+from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model import embeddings
 from elasticdl_worker.trainers.tensorflow.model.constraints import constraint_of
@@ -69,7 +69,7 @@ class PreparedModel:
             self._keras_variables[name] = variable
         self.merging = ModelState(keras_model, others)
         self.state: dict[str, Any] = self.merging.variables
-        self._assigners: dict[tuple[str, ...], Compiled] = {}
+        self._assigners: dict[tuple[str, ...], CompiledFunction] = {}
 
     @property
     def tables(self) -> dict[str, TableSpec]:
@@ -122,7 +122,7 @@ class PreparedModel:
                 for variable, tensor in zip(variables, tensors, strict=True):
                     variable.assign(tensor)
 
-            self._assigners[names] = Compiled(assign, ([tf.TensorSpec(v.shape, v.dtype) for v in variables],))
+            self._assigners[names] = CompiledFunction(assign, ([tf.TensorSpec(v.shape, v.dtype) for v in variables],))
         self._assigners[names]([tf.convert_to_tensor(values[name]) for name in names])
 
     def vary_randomness(self, worker_index: int) -> None:

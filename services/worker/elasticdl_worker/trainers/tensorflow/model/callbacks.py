@@ -21,7 +21,7 @@ _LIST = "return a list of callbacks, e.g. [elasticdl.callbacks.EarlyStopping()]"
 
 
 @dataclass(frozen=True)
-class EpochRates(Callback):
+class EpochSchedule(Callback):
     """The learning rate by epoch: what Keras' ``LearningRateScheduler`` asks for.
 
     Attributes:
@@ -139,13 +139,13 @@ def _mode(callback: Any, name: str) -> Literal["min", "max"]:
     )
 
 
-def _epoch_rates(callback: Any) -> EpochRates:
+def _epoch_rates(callback: Any) -> EpochSchedule:
     schedule = callback.schedule
     try:
         inspect.signature(schedule).bind(0, 0.1)
     except (TypeError, ValueError):
-        return EpochRates(schedule, with_rate=False)
-    return EpochRates(schedule, with_rate=True)
+        return EpochSchedule(schedule, with_rate=False)
+    return EpochSchedule(schedule, with_rate=True)
 
 
 _TRANSLATIONS: dict[str, Callable[[Any], Any]] = {
@@ -156,6 +156,6 @@ _TRANSLATIONS: dict[str, Callable[[Any], Any]] = {
 
 def _check_rates(callbacks: list[Any]) -> None:
     """Refuses schedules of which one would have no effect."""
-    rates = [c for c in callbacks if isinstance(c, LearningRateScheduler | EpochRates)]
+    rates = [c for c in callbacks if isinstance(c, LearningRateScheduler | EpochSchedule)]
     if len(rates) > 1:
         raise UserCodeError("callbacks() gives more than one LearningRateScheduler", fix="keep one of them")

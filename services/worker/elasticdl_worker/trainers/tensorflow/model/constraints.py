@@ -48,7 +48,7 @@ def constraint_of(name: str, variable: Any) -> ConstraintSpec | None:
 
 
 @contextlib.contextmanager
-def unassigned(variables: Mapping[str, Any]) -> Iterator[None]:
+def forbid_assignments(variables: Mapping[str, Any]) -> Iterator[None]:
     """A context in which the model is called, and must leave its trained weights alone.
 
     Args:

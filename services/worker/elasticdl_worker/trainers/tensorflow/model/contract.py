@@ -10,7 +10,7 @@ from typing import Any
 from elasticdl_core.contract import Subject, Verdict, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
-from elasticdl_worker.user_code.zoo_path import place_of
+from elasticdl_worker.user_code.zoo_path import source_location
 
 _KERAS = ("keras.", "tf_keras.", "tensorflow.", "elasticdl.")
 _HALF = "float16"
@@ -133,7 +133,9 @@ def check_model(model: Any, *, training: bool) -> None:
         for name in vars(one):
             row = None if name.startswith("_") else find(Subject.MODEL, name)
             if row is not None and row.verdict is Verdict.REFUSED and hasattr(keras.Model, name):
-                raise refusal(Subject.MODEL, name, f"{one.__name__}.{name}{place_of(getattr(one, name, None))}")
+                raise refusal(
+                    Subject.MODEL, name, f"{one.__name__}.{name}{source_location(getattr(one, name, None))}"
+                )
     if getattr(model, "compiled", False) or getattr(model, "_is_compiled", False):
         raise refusal(Subject.MODEL, "compile", f"compile() was called on the model {model.name}, which")
     if model.metrics:

@@ -14,7 +14,7 @@ from elasticdl_worker.trainers.tensorflow.framework import keras, tf
 
 
 @contextlib.contextmanager
-def printing_layers(stream: TextIO | None = None) -> Iterator[None]:
+def print_layer_outputs(stream: TextIO | None = None) -> Iterator[None]:
     """While active, each layer that is called eagerly prints its name, output shape, dtype and value range.
 
     Args:

@@ -26,7 +26,7 @@ LOSS = "loss"
 _KERAS = ("keras.", "tf_keras.")
 
 
-class Metrics:
+class ModuleMetrics:
     """The metrics of a model module.
 
     Args:

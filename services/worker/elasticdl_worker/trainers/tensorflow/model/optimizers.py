@@ -13,7 +13,7 @@ from elasticdl.callbacks import LearningRateScheduler
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import OptimizerSpec, TableSpec
 from elasticdl_worker.trainers.tensorflow.framework import keras, tf
-from elasticdl_worker.trainers.tensorflow.model.callbacks import EpochRates
+from elasticdl_worker.trainers.tensorflow.model.callbacks import EpochSchedule
 from elasticdl_worker.trainers.tensorflow.model.contract import check_optimizer, keras_class, optimizer_name
 
 _NAMES = {
@@ -232,7 +232,7 @@ def learning_rate_of(optimizer: Any, callbacks: Sequence[Any], guard: Guard = nu
 def _rate_of(optimizer: Any, callbacks: Sequence[Any]) -> LearningRate | None:
     found = _own_rate(optimizer)
     for callback in callbacks:
-        if isinstance(callback, LearningRateScheduler | EpochRates):
+        if isinstance(callback, LearningRateScheduler | EpochSchedule):
             if isinstance(found, keras.optimizers.schedules.LearningRateSchedule):
                 raise UserCodeError(
                     f"callbacks() has a LearningRateScheduler, and the optimizer a {type(found).__name__} besides",
@@ -245,8 +245,8 @@ def _rate_of(optimizer: Any, callbacks: Sequence[Any]) -> LearningRate | None:
     return lambda version, epoch: float(compiled(tf.constant(version, tf.int64)))
 
 
-def _of_callback(callback: LearningRateScheduler | EpochRates, first: float) -> LearningRate:
-    if isinstance(callback, EpochRates):
+def _of_callback(callback: LearningRateScheduler | EpochSchedule, first: float) -> LearningRate:
+    if isinstance(callback, EpochSchedule):
         return lambda version, epoch: callback.rate(epoch, first)
     schedule = callback.schedule
     return lambda version, epoch: float(schedule(version))

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from elasticdl_worker.trainers.losses import gradient_words
+from elasticdl_worker.trainers.not_finite import describe_bad_gradient
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.input.pipeline import Minibatch
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
@@ -32,11 +32,11 @@ class LocalStep:
 
     Attributes:
         loss: its loss.
-        unsound: what of it is not finite, so that it was left out; empty if all is well.
+        not_finite: what of it is not finite, so that it was left out; empty if all is well.
     """
 
     loss: float
-    unsound: str = ""
+    not_finite: str = ""
 
 
 class LocalTrainer:
@@ -106,7 +106,7 @@ class LocalTrainer:
             return LocalStep(float(loss))
         if not number:
             return LocalStep(float(loss), f"the loss is {float(loss)}")
-        return LocalStep(float(loss), gradient_words(self._sources[number - 1], float(loss)))
+        return LocalStep(float(loss), describe_bad_gradient(self._sources[number - 1], float(loss)))
 
     @property
     def learning_rate(self) -> float | None:

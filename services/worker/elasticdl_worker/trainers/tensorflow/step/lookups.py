@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from elasticdl_core.contract import Subject, refusal
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.model import NO_ID
-from elasticdl_worker.trainers.tensorflow.compiled import Compiled
+from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, is_seed
 from elasticdl_worker.trainers.tensorflow.model.embeddings import ZEROS_NAME, CollectScope, refuse_outside
@@ -53,7 +53,7 @@ class _Traced:
     shapes: list[Any]
 
 
-class Collector:
+class LookupCollector:
     """Finds the rows that minibatches of a model need.
 
     Args:
@@ -106,7 +106,7 @@ class Collector:
                 [tf.TensorSpec(traced.shapes[place], tf.int64) for place in places] * count
                 for _, places in traced.groups
             ]
-            self._uniques[training, count] = Compiled(_merge, (specs,))
+            self._uniques[training, count] = CompiledFunction(_merge, (specs,))
         return self._uniques[training, count]
 
     def _inspect_now(self, batches: Sequence[Any], training: bool) -> _Traced:

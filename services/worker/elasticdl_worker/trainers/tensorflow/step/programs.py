@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from elasticdl.layers import lookup
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.parameters import Origin, StateChange
-from elasticdl_worker.trainers.tensorflow.compiled import Compiled
+from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, call_model
-from elasticdl_worker.trainers.tensorflow.model.constraints import unassigned
+from elasticdl_worker.trainers.tensorflow.model.constraints import forbid_assignments
 from elasticdl_worker.trainers.tensorflow.model.embeddings import ROWS_NAME, RangeScope, RowsScope
 from elasticdl_worker.trainers.tensorflow.model.label_shapes import refuse_outer
 from elasticdl_worker.trainers.tensorflow.model.optimizers import Clipping
 from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
-from elasticdl_worker.trainers.tensorflow.step.lookups import Collector, Lookups
+from elasticdl_worker.trainers.tensorflow.step.lookups import LookupCollector, Lookups
 from elasticdl_worker.trainers.tensorflow.step.step_choice import StepChoice
 from elasticdl_worker.trainers.tensorflow.step.xla import ChosenStep, XlaStep
 
@@ -89,7 +89,7 @@ class Programs:
         self._compared = False
         self._group = group
         self._local = local
-        self._collector = Collector(model, self.call, eager=eager)
+        self._collector = LookupCollector(model, self.call, eager=eager)
         self._steps: dict[tuple[int, tuple[str, ...]], Callable[..., Any]] = {}
         self._forwards: dict[bool, Callable[..., Any]] = {}
         self._gradient_names: list[str] = []
@@ -182,7 +182,7 @@ class Programs:
         Raises:
             UserCodeError: there is no loss function, or the model assigns to its trained weights.
         """
-        with unassigned(self.model.trainable):
+        with forbid_assignments(self.model.trainable):
             predictions = self.call(features, scope, training=True)
         return self.loss_of(labels, predictions), predictions
 
@@ -221,7 +221,7 @@ class Programs:
         rows, inverse = self._lookup_signature(lookups)
         batches = [(self.model.features_spec, self._labels_spec)] * count
         values = {name: tf.TensorSpec(self.model.trainable[name].shape, tf.float32) for name in dense}
-        plain = Compiled(self._steps_now, (batches, values, rows, inverse))
+        plain = CompiledFunction(self._steps_now, (batches, values, rows, inverse))
         if self._choice is None or self._choice.mode == "off" or count != self._group:
             return lambda batches, dense, rows, inverse: plain(batches, _tensors(dense), _tensors(rows), inverse)
         return ChosenStep(plain, XlaStep(self._steps_now, (batches, values), self._minibatch_size), self._choice)
@@ -285,7 +285,7 @@ class Programs:
         if self._eager:
             return forward
         rows, inverse = self._lookup_signature(lookups)
-        return Compiled(forward, (self.model.features_spec, rows, inverse))
+        return CompiledFunction(forward, (self.model.features_spec, rows, inverse))
 
 
 def summed(gradient: Any) -> Any:

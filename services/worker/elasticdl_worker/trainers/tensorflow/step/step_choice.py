@@ -99,7 +99,7 @@ class StepChoice:
         _log.info(f"compiled step: plain {plain * 1e3:.1f} ms, XLA {xla * 1e3:.1f} ms: {self.settled}")
 
 
-class Horizon:
+class RemainingSteps:
     """Estimates how many steps this worker still has to make.
 
     Args:
@@ -116,7 +116,7 @@ class Horizon:
         self._steps = 0
         self._last = 0
 
-    def stepped(self, epoch: int, version: int) -> None:
+    def record(self, epoch: int, version: int) -> None:
         """Takes note of a step.
 
         Args:
@@ -131,7 +131,7 @@ class Horizon:
             self._epoch, self._steps = epoch, 0
         self._steps += 1
 
-    def remaining(self) -> int | None:
+    def estimate(self) -> int | None:
         """The smallest of the known bounds; None while there is none (in the first epoch, without a limit)."""
         bounds = []
         if self._max_steps:

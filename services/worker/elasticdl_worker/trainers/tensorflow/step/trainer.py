@@ -25,17 +25,17 @@ from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import RowPolicy, UpdateMode
 from elasticdl_worker.parameters import LIMIT, Gradients, ParameterClient, Pulled, PushResult
-from elasticdl_worker.reporting.accounts import Accounts
-from elasticdl_worker.reporting.progress import Progress
-from elasticdl_worker.trainers.losses import NanPolicy, unsound_part
+from elasticdl_worker.reporting.accounts import TaskAccounts
+from elasticdl_worker.reporting.progress import WorkerProgress
+from elasticdl_worker.trainers.not_finite import NanPolicy, find_not_finite
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
-from elasticdl_worker.trainers.tensorflow.model.metrics import Metrics, to_numpy
+from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics, to_numpy
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, checked_rate
 from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs, StepResult
-from elasticdl_worker.trainers.tensorflow.step.step_choice import Horizon
-from elasticdl_worker.trainers.tensorflow.step.stream import Work
+from elasticdl_worker.trainers.tensorflow.step.read_ahead import TrainingStep
+from elasticdl_worker.trainers.tensorflow.step.step_choice import RemainingSteps
 from elasticdl_worker.user_code import ModelModule
 
 _MAX_REFUSALS = 1000
@@ -47,7 +47,7 @@ class Runner(Protocol):
     def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Runs one and waits for its result."""
 
-    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
         """Runs one."""
 
 
@@ -59,7 +59,7 @@ class _Outcome(Protocol):
 
 
 @dataclass(frozen=True)
-class _Half:
+class _PartOfBoth:
     """The push's or the pull's part of a message that has both."""
 
     both: Future[tuple[PushResult, Pulled]]
@@ -74,9 +74,9 @@ class _Half:
 class _Push:
     """A push on its way."""
 
-    work: Work
+    step: TrainingStep
     outcome: _Outcome
-    following: Work | None = None
+    following: TrainingStep | None = None
     """The step whose pull went along."""
 
 
@@ -107,11 +107,11 @@ class Trainer:
         runner: runs the client's coroutines.
         progress: hears of steps and losses.
         local_updates: what moves the parameters between the minibatches of a group; None without groups.
-        horizon: hears of each step.
+        remaining_steps: hears of each step.
 
     Attributes:
         version: the highest model version seen.
-        over: whether the job has made its last update.
+        at_limit: whether the job has made its last update.
         accounts: what became of the records of the tasks in work.
     """
 
@@ -124,13 +124,13 @@ class Trainer:
         optimizer: TranslatedOptimizer | None,
         parameters: ParameterClient,
         runner: Runner,
-        progress: Progress,
+        progress: WorkerProgress,
         local_updates: LocalUpdates | None = None,
-        horizon: Horizon | None = None,
+        remaining_steps: RemainingSteps | None = None,
     ) -> None:
         self.version = 0
-        self.over = False
-        self.accounts = Accounts()
+        self.at_limit = False
+        self.accounts = TaskAccounts()
         self._spec = spec
         self._module = module
         self._model = model
@@ -139,17 +139,17 @@ class Trainer:
         self._parameters = parameters
         self._runner = runner
         self._progress = progress
-        progress.report_losses_every(spec.log_loss_steps)
+        progress.set_loss_interval(spec.log_loss_steps)
         self._local = local_updates
-        self._horizon = horizon
+        self._remaining_steps = remaining_steps
         self._latest: dict[str, NDArray[Any]] = {}
         self._pushes: deque[_Push | Callable[[], None]] = deque()
         self._nan = NanPolicy(spec.on_nan)
         self._steps = 0
-        self._upcoming: Work | None = None
-        self._announced: deque[Work] = deque()
+        self._upcoming: TrainingStep | None = None
+        self._announced: deque[TrainingStep] = deque()
         self._left_out: dict[str, int] = {}
-        self._handover = threading.Lock()
+        self._pull_lock = threading.Lock()
 
     @property
     def depth(self) -> int:
@@ -162,32 +162,32 @@ class Trainer:
         return self._spec.max_staleness if self._spec.use_async and not self._spec.eager else 0
 
     @property
-    def read_ahead(self) -> Callable[[Work, Callable[[], bool]], bool] | None:
+    def read_ahead(self) -> Callable[[TrainingStep, Callable[[], bool]], bool] | None:
         """What the reading thread does for a step before the trainer takes it."""
         if self.depth:
             return self.prefetch
         return None if self._spec.eager else self.announce
 
-    def prefetch(self, work: Work, permit: Callable[[], bool]) -> bool:
-        """Starts the pull of a step, on the reading thread; False if the stream was stopped meanwhile."""
-        unique = self._lookups(work).unique
-        with self._handover:
-            self._upcoming = work
+    def prefetch(self, step: TrainingStep, permit: Callable[[], bool]) -> bool:
+        """Starts the pull of a step, on the reading thread; False if the reading was stopped meanwhile."""
+        unique = self._lookups(step).unique
+        with self._pull_lock:
+            self._upcoming = step
         permitted = permit()
-        with self._handover:
+        with self._pull_lock:
             self._upcoming = None
-            if permitted and work.pulled is None:
-                work.pulled = self._runner.start(self._parameters.pull(unique))
+            if permitted and step.pulled is None:
+                step.pulled = self._runner.submit(self._parameters.pull(unique))
         return permitted
 
-    def announce(self, work: Work, permit: Callable[[], bool]) -> bool:
+    def announce(self, step: TrainingStep, permit: Callable[[], bool]) -> bool:
         """Finds out what a step needs, on the reading thread, so that its pull can go along with a push."""
-        self._lookups(work)
-        with self._handover:
-            self._announced.append(work)
+        self._lookups(step)
+        with self._pull_lock:
+            self._announced.append(step)
         return True
 
-    def train(self, work: Work) -> None:
+    def train(self, step: TrainingStep) -> None:
         """Trains on the minibatches of a step; its push may still be on its way when this returns.
 
         Raises:
@@ -195,41 +195,41 @@ class Trainer:
             UnavailableError: the parameter servers are away.
         """
         started = time.monotonic()
-        self._forget_announced(work)
-        pulled = None if self.over else work.pulled.result() if work.pulled is not None else self._pull(work)
-        work.pulled = None
+        self._drop_announced(step)
+        pulled = None if self.at_limit else step.pulled.result() if step.pulled is not None else self._pull(step)
+        step.pulled = None
         if pulled is None:
             # What the last update of the job was asked for along with never came.
-            self.settle()
-        if self.over:
-            self._leave_out(work)
+            self.wait_for_pushes()
+        if self.at_limit:
+            self._leave_out(step)
             return
         if pulled is None:
-            pulled = self._pull(work)
-        self._steps += len(work.batches)
-        if self._horizon is not None:
-            self._horizon.stepped(work.lease.task.id.round, pulled.version)
-        self._compute_and_push(work, pulled)
+            pulled = self._pull(step)
+        self._steps += len(step.batches)
+        if self._remaining_steps is not None:
+            self._remaining_steps.record(step.lease.task.id.round, pulled.version)
+        self._compute_and_push(step, pulled)
         while sum(isinstance(entry, _Push) for entry in self._pushes) > min(self.staleness, 1):
-            self._settle_first()
-        self._progress.stepped(work.records, time.monotonic() - started, self.version, len(work.batches))
+            self._finish_first()
+        self._progress.record_step(step.records, time.monotonic() - started, self.version, len(step.batches))
 
-    def after_pushes(self, action: Callable[[], None]) -> None:
+    def call_after_pushes(self, action: Callable[[], None]) -> None:
         """Calls ``action`` when every push so far was accepted; at once if none is on its way."""
         self._pushes.append(action)
         while self._pushes and not isinstance(self._pushes[0], _Push):
-            self._settle_first()
+            self._finish_first()
 
-    def untrained(self, token: str) -> int:
+    def take_untrained(self, token: str) -> int:
         """Records of a task that came after the job's last update; they are its last ones. Forgets them."""
         return self._left_out.pop(token, 0)
 
-    def settle(self) -> None:
+    def wait_for_pushes(self) -> None:
         """Waits for every push; what was refused is computed anew."""
         while self._pushes:
-            self._settle_first()
+            self._finish_first()
 
-    def evaluate(self, minibatches: Any, metrics: Metrics, pin: int) -> int:
+    def evaluate(self, minibatches: Any, metrics: ModuleMetrics, pin: int) -> int:
         """Updates metrics over minibatches at pinned parameters; returns the number of records.
 
         Args:
@@ -252,7 +252,7 @@ class Trainer:
         return records
 
     def _infer(self, minibatches: Any, pin: int) -> Any:
-        self.settle()
+        self.wait_for_pushes()
         try:
             dense = True
             for batch in minibatches:
@@ -270,128 +270,130 @@ class Trainer:
         finally:
             self._model.assign(self._latest)
 
-    def _forget_announced(self, work: Work) -> None:
+    def _drop_announced(self, step: TrainingStep) -> None:
         """Takes a step, and those before it that the loop has left out, off the list of those to come."""
-        with self._handover:
-            if any(one is work for one in self._announced):
-                while self._announced.popleft() is not work:
+        with self._pull_lock:
+            if any(one is step for one in self._announced):
+                while self._announced.popleft() is not step:
                     pass
 
-    def _lookups(self, work: Work) -> Lookups:
-        if work.lookups is None:
+    def _lookups(self, step: TrainingStep) -> Lookups:
+        if step.lookups is None:
             with self._module.guard("the model"):
-                work.lookups = self._programs.collect(*(batch.features for batch in work.batches), training=True)
-        return work.lookups
+                step.lookups = self._programs.collect(*(batch.features for batch in step.batches), training=True)
+        return step.lookups
 
-    def _pull(self, work: Work) -> Pulled:
-        pulled: Pulled = self._runner.call(self._parameters.pull(self._lookups(work).unique))
+    def _pull(self, step: TrainingStep) -> Pulled:
+        pulled: Pulled = self._runner.call(self._parameters.pull(self._lookups(step).unique))
         return pulled
 
-    def _gradients(self, work: Work, pulled: Pulled) -> StepResult:
+    def _gradients(self, step: TrainingStep, pulled: Pulled) -> StepResult:
         self.version = max(self.version, pulled.version)
         self._latest.update(pulled.dense)
         model = self._model
         # All of them, whether or not the PS had news: a group begins with what the PS hold.
         dense = {name: self._latest[name] for name in model.trainable}
         model.assign({name: value for name, value in pulled.dense.items() if name not in dense})
-        rate = self._rate(work, pulled.version)
+        rate = self._rate(step, pulled.version)
         if self._local is not None and rate is not None:
             self._local.set_rate(rate)
-        batches = [(batch.features, batch.labels) for batch in work.batches]
+        batches = [(batch.features, batch.labels) for batch in step.batches]
         with self._module.guard("a training step", "check the shapes of features, labels and predictions"):
-            result = self._programs.steps(batches, dense, pulled.rows, self._lookups(work))
+            result = self._programs.steps(batches, dense, pulled.rows, self._lookups(step))
         shown = rate if rate is not None or self._optimizer is None else self._optimizer.spec.params["learning_rate"]
         for loss in result.losses:
-            self._progress.loss(pulled.version, loss, shown)
+            self._progress.record_loss(pulled.version, loss, shown)
         return result
 
-    def _compute_and_push(self, work: Work, pulled: Pulled) -> None:
-        result = self._gradients(work, pulled)
-        if self._is_sound(work, result, pulled.version):
-            self._pushes.append(self._send(work, result, pulled.version))
+    def _compute_and_push(self, step: TrainingStep, pulled: Pulled) -> None:
+        result = self._gradients(step, pulled)
+        if self._is_finite(step, result, pulled.version):
+            self._pushes.append(self._send(step, result, pulled.version))
 
-    def _is_sound(self, work: Work, result: StepResult, version: int) -> bool:
+    def _is_finite(self, step: TrainingStep, result: StepResult, version: int) -> bool:
         """Whether all of it is finite. If not, the good minibatches of a group are trained one by one instead."""
         state = {name: change.add for name, change in result.state.items()}
-        what = unsound_part(result.losses, {**result.dense, **result.rows}, state)
+        what = find_not_finite(result.losses, {**result.dense, **result.rows}, state)
         if not what:
-            self._nan.sound()
+            self._nan.reset()
             return True
         # Nothing of this may stay: neither in moving averages nor in the memory of the local optimizer.
         self._model.assign({name: self._latest[name] for name in self._model.state if name in self._latest})
         if self._local is not None:
             self._local.reset()
-        if len(work.batches) == 1:
-            (batch,) = work.batches
-            skips = self._nan.unsound(what, batch.where, batch.records, version)
-            self.accounts.skipped(work.lease.token, skips)
+        if len(step.batches) == 1:
+            (batch,) = step.batches
+            skips = self._nan.handle(what, batch.where, batch.records, version)
+            self.accounts.add_skipped(step.lease.token, skips)
             return False
-        for batch in work.batches:
-            single = Work(work.lease, (batch,))
-            self._train_in_step(single, self._pull(single))
+        for batch in step.batches:
+            single = TrainingStep(step.lease, (batch,))
+            self._train_until_accepted(single, self._pull(single))
         return False
 
-    def _train_in_step(self, work: Work, pulled: Pulled) -> None:
+    def _train_until_accepted(self, step: TrainingStep, pulled: Pulled) -> None:
         """One step, computed until the parameter servers took it."""
         for _ in range(_MAX_REFUSALS):
-            result = self._gradients(work, pulled)
-            if not self._is_sound(work, result, pulled.version):
+            result = self._gradients(step, pulled)
+            if not self._is_finite(step, result, pulled.version):
                 return
-            outcome: PushResult = self._runner.call(self._push(work, result, pulled.version))
+            outcome: PushResult = self._runner.call(self._push(step, result, pulled.version))
             self.version = max(self.version, outcome.version)
             if outcome.reason == LIMIT:
-                self._leave_out(work)
+                self._leave_out(step)
                 return
             if outcome.accepted:
-                self.accounts.applied(work.lease.token, work.records)
+                self.accounts.add_applied(step.lease.token, step.records)
                 return
-            pulled = self._pull(work)
+            pulled = self._pull(step)
         raise UnavailableError(
             f"the parameter servers refused a gradient {_MAX_REFUSALS} times",
             fix="look at their logs; in synchronous mode, raise --sync_version_tolerance, or use fewer workers than "
             "--grads_to_wait allows",
         )
 
-    def _rate(self, work: Work, version: int) -> float | None:
+    def _rate(self, step: TrainingStep, version: int) -> float | None:
         """The learning rate of a step at a model version; None, which is not 0, where it is constant."""
         schedule = self._optimizer.learning_rate if self._optimizer else None
         if self._optimizer is None or schedule is None:
             return None
-        return checked_rate(schedule(version, work.lease.task.id.round), version, self._optimizer.spec.name)
+        return checked_rate(schedule(version, step.lease.task.id.round), version, self._optimizer.spec.name)
 
-    def _send(self, work: Work, result: StepResult, version: int) -> _Push:
+    def _send(self, step: TrainingStep, result: StepResult, version: int) -> _Push:
         """Starts a push, with the pull of the step that the reading thread has ready, if any."""
-        with self._handover:
+        with self._pull_lock:
             following, self._upcoming = self._upcoming, None
             if following is None and self._announced:
                 following = self._announced.popleft()
             if following is None:
-                return _Push(work, self._runner.start(self._push(work, result, version)))
-            gradients, rate = self._changes(work, result), self._rate(work, version)
+                return _Push(step, self._runner.submit(self._push(step, result, version)))
+            gradients, rate = self._changes(step, result), self._rate(step, version)
             ids = self._lookups(following).unique
-            both = self._runner.start(self._parameters.push_pull(gradients, ids, version=version, learning_rate=rate))
-            following.pulled = _Half(both, 1)
-            return _Push(work, _Half(both, 0), following)
+            both = self._runner.submit(
+                self._parameters.push_pull(gradients, ids, version=version, learning_rate=rate)
+            )
+            following.pulled = _PartOfBoth(both, 1)
+            return _Push(step, _PartOfBoth(both, 0), following)
 
-    def _push(self, work: Work, result: StepResult, version: int) -> Coroutine[Any, Any, PushResult]:
-        changes, rate = self._changes(work, result), self._rate(work, version)
+    def _push(self, step: TrainingStep, result: StepResult, version: int) -> Coroutine[Any, Any, PushResult]:
+        changes, rate = self._changes(step, result), self._rate(step, version)
         return self._parameters.push(changes, version=version, learning_rate=rate)
 
-    def _changes(self, work: Work, result: StepResult) -> Gradients:
-        unique = self._lookups(work).unique
+    def _changes(self, step: TrainingStep, result: StepResult) -> Gradients:
+        unique = self._lookups(step).unique
         rows = {table: (unique[table], gradient) for table, gradient in result.rows.items()}
         origin = result.origin if self._spec.delay_compensation else None
-        task = work.lease.task.id
-        steps = len(work.batches)
-        return Gradients(result.dense, rows, result.state, work.records, origin, (task.round, task.index), steps)
+        task = step.lease.task.id
+        steps = len(step.batches)
+        return Gradients(result.dense, rows, result.state, step.records, origin, (task.round, task.index), steps)
 
-    def _leave_out(self, work: Work) -> None:
+    def _leave_out(self, step: TrainingStep) -> None:
         """The job has made its last update: this step, and all that follow, are not trained on."""
-        self.over = True
-        token = work.lease.token
-        self._left_out[token] = self._left_out.get(token, 0) + work.records
+        self.at_limit = True
+        token = step.lease.token
+        self._left_out[token] = self._left_out.get(token, 0) + step.records
 
-    def _settle_first(self) -> None:
+    def _finish_first(self) -> None:
         entry = self._pushes.popleft()
         if not isinstance(entry, _Push):
             entry()
@@ -399,14 +401,14 @@ class Trainer:
         outcome = entry.outcome.result()
         self.version = max(self.version, outcome.version)
         if outcome.accepted:
-            self.accounts.applied(entry.work.lease.token, entry.work.records)
+            self.accounts.add_applied(entry.step.lease.token, entry.step.records)
         elif outcome.reason == LIMIT:
-            self._leave_out(entry.work)
+            self._leave_out(entry.step)
         else:
             if not self.depth and entry.following is not None:
                 # It was read before the update that is made now.
                 entry.following.pulled = None
-            self._train_in_step(entry.work, self._pull(entry.work))
+            self._train_until_accepted(entry.step, self._pull(entry.step))
 
 
 def loss_metric(programs: Programs) -> Callable[[Any, Any], Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from elasticdl_worker.trainers.tensorflow.compiled import Compiled
+from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.model.embeddings import ROWS_NAME
 from elasticdl_worker.trainers.tensorflow.step.step_choice import StepChoice, StepKind
@@ -83,7 +83,7 @@ class XlaStep:
             elif spec.dtype == tf.string:
                 self._obstacle = f"it has no strings, and there is {spec}"
             self._shapes.append(shape)
-        self._compiled: Compiled | None = None
+        self._compiled: CompiledFunction | None = None
         self._capacity: dict[str, int] = {}
         self._inverse_shapes: list[Any] = []
         self._largest: dict[str, int] = {}
@@ -160,7 +160,7 @@ class XlaStep:
         self._compilations += 1
         self._overflows = 0
         self._inverse_shapes = shapes
-        self._compiled = Compiled(self._function, (batches, self._dense, row_specs, inverse_specs), xla=True)
+        self._compiled = CompiledFunction(self._function, (batches, self._dense, row_specs, inverse_specs), xla=True)
 
 
 class ChosenStep:
@@ -172,7 +172,7 @@ class ChosenStep:
         choice: decides, and hears the timings.
     """
 
-    def __init__(self, plain: Compiled, xla: XlaStep, choice: StepChoice) -> None:
+    def __init__(self, plain: CompiledFunction, xla: XlaStep, choice: StepChoice) -> None:
         self._plain = plain
         self._xla = xla
         self._choice = choice

@@ -33,15 +33,15 @@ class NanPolicy:
         self._limit = limit
         self._row = 0
 
-    def sound(self) -> None:
+    def reset(self) -> None:
         """A minibatch was as it should be."""
         self._row = 0
 
-    def unsound(self, what: str, where: str, records: int, version: int) -> Skips:
+    def handle(self, what: str, where: str, records: int, version: int) -> Skips:
         """A minibatch was not; returns what is left out.
 
         Args:
-            what: is wrong with it, from ``unsound_part``.
+            what: is wrong with it, from ``find_not_finite``.
             where: the records that it is made of.
             records: how many those are.
             version: model version that it was computed at.
@@ -62,7 +62,7 @@ class NanPolicy:
         return Skips.of(SkipReason.NAN, records, f"{where}: {what}")
 
 
-def unsound_part(
+def find_not_finite(
     losses: Sequence[float], gradients: Mapping[str, NDArray[Any]], state: Mapping[str, NDArray[Any]]
 ) -> str:
     """Which part of a step's result is NaN or infinite, in words; nothing if all are finite.
@@ -77,14 +77,14 @@ def unsound_part(
             return f"the loss is {loss}"
     for name, values in gradients.items():
         if not _finite(values):
-            return gradient_words(name, losses[-1])
+            return describe_bad_gradient(name, losses[-1])
     for name, values in state.items():
         if not _finite(values):
             return f"the new value of {name} is not finite (the loss is {losses[-1]:.6g})"
     return ""
 
 
-def gradient_words(name: str, loss: float) -> str:
+def describe_bad_gradient(name: str, loss: float) -> str:
     """What is wrong with a minibatch that has a loss, but no usable gradient of a parameter."""
     return f"the gradient of {name} is not finite (the loss is {loss:.6g})"
 

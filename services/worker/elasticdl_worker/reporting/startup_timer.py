@@ -13,7 +13,7 @@ _START_FIELD = 19
 _log = structlog.get_logger(__name__)
 
 
-class StartUp:
+class StartupTimer:
     """Notes when parts of the start were done; used by one thread at a time."""
 
     def __init__(self) -> None:
@@ -22,15 +22,15 @@ class StartUp:
         self._reached = time.perf_counter()
         self._add("process", age_s())
 
-    def done(self, part: str) -> None:
+    def record(self, part: str) -> None:
         """Notes that a part is done, which began when the part before it was."""
         now = time.perf_counter()
         self._add(part, now - self._reached)
         self._reached = now
 
-    def first_step(self) -> None:
+    def log_first_step(self) -> None:
         """Notes that the first minibatch was trained, and logs it all."""
-        self.done("first step")
+        self.record("first step")
         _log.info("first step", seconds=round(self._total, 3), parts=self._parts)
 
     def _add(self, part: str, seconds: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Handover:
+class LoopExecutor:
     """Hands coroutines over to an event loop.
 
     A lighter ``asyncio.run_coroutine_threadsafe`` for what is done at every step: the task that runs the coroutine
@@ -27,7 +27,7 @@ class Handover:
         # The loop itself does not keep tasks alive.
         self._running: dict[Future[Any], asyncio.Task[None]] = {}
 
-    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Runs a coroutine on the event loop; to be called from other threads.
 
         Raises:

@@ -8,13 +8,13 @@ import gc
 
 import pytest
 
-from elasticdl_worker.master.handover import Handover
+from elasticdl_worker.master.loop_executor import LoopExecutor
 
 pytestmark = pytest.mark.unit
 
 
 async def test_results_and_errors_reach_the_thread() -> None:
-    handover, loop = Handover(asyncio.get_running_loop()), asyncio.get_running_loop()
+    executor, loop = LoopExecutor(asyncio.get_running_loop()), asyncio.get_running_loop()
 
     async def double(number: int) -> int:
         assert asyncio.get_running_loop() is loop
@@ -23,14 +23,14 @@ async def test_results_and_errors_reach_the_thread() -> None:
             raise ValueError(f"{number} is negative")
         return 2 * number
 
-    assert await asyncio.to_thread(lambda: handover.start(double(21)).result(10)) == 42
+    assert await asyncio.to_thread(lambda: executor.submit(double(21)).result(10)) == 42
     with pytest.raises(ValueError, match="-1 is negative"):
-        await asyncio.to_thread(lambda: handover.start(double(-1)).result(10))
-    assert not handover._running
+        await asyncio.to_thread(lambda: executor.submit(double(-1)).result(10))
+    assert not executor._running
 
 
 async def test_what_nobody_else_knows_is_kept_until_it_ends() -> None:
-    handover = Handover(asyncio.get_running_loop())
+    executor = LoopExecutor(asyncio.get_running_loop())
     begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     ended = asyncio.Event()
 
@@ -38,27 +38,27 @@ async def test_what_nobody_else_knows_is_kept_until_it_ends() -> None:
         begun.set_result(None)
         await ended.wait()
 
-    await asyncio.to_thread(handover.start, wait())
+    await asyncio.to_thread(executor.submit, wait())
     await begun
     gc.collect()
-    (future,) = handover._running
+    (future,) = executor._running
     assert future.running()
     assert not future.cancel()
     ended.set()
     await asyncio.wrap_future(future)
-    assert not handover._running
+    assert not executor._running
 
 
 async def test_a_cancelled_task_ends_the_wait() -> None:
-    handover, begun = Handover(asyncio.get_running_loop()), asyncio.Event()
+    executor, begun = LoopExecutor(asyncio.get_running_loop()), asyncio.Event()
 
     async def wait() -> None:
         begun.set()
         await asyncio.sleep(3600)
 
-    future = await asyncio.to_thread(handover.start, wait())
+    future = await asyncio.to_thread(executor.submit, wait())
     await begun.wait()
-    (task,) = handover._running.values()
+    (task,) = executor._running.values()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -67,13 +67,13 @@ async def test_a_cancelled_task_ends_the_wait() -> None:
 
 
 async def test_what_is_given_up_before_its_turn_never_runs() -> None:
-    handover, ran = Handover(asyncio.get_running_loop()), []
+    executor, ran = LoopExecutor(asyncio.get_running_loop()), []
 
     async def run() -> None:
         ran.append(1)
 
-    future = handover.start(run())
+    future = executor.submit(run())
     assert future.cancel()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert (ran, handover._running) == ([], {})
+    assert (ran, executor._running) == ([], {})

@@ -15,7 +15,7 @@ from typing import Any
 
 from elasticdl_core.task import TaskType
 from elasticdl_worker.master.client import LeasedTask
-from elasticdl_worker.reporting.accounts import Intake
+from elasticdl_worker.trainers.engine import NoMoreTasks, OtherTask, ReadTask, TaskItem, UnreadableTask
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline, Minibatch
 from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
 
@@ -23,7 +23,7 @@ _POLL_S = 0.1
 
 
 @dataclass
-class Work:
+class TrainingStep:
     """One or more training minibatches of a task, with one pull and one push for all of them.
 
     Attributes:
@@ -44,48 +44,18 @@ class Work:
         return sum(batch.records for batch in self.batches)
 
 
-@dataclass(frozen=True)
-class TaskRead:
-    """All minibatches of a task were yielded: those of ``intake``."""
-
-    lease: LeasedTask
-    intake: Intake
+Item = TrainingStep | TaskItem | NoMoreTasks
 
 
-@dataclass(frozen=True)
-class TaskBroken:
-    """A task cannot be read to its end."""
-
-    lease: LeasedTask
-    error: BaseException
-
-
-@dataclass(frozen=True)
-class OtherTask:
-    """A task that is not training."""
-
-    lease: LeasedTask
-
-
-@dataclass(frozen=True)
-class Over:
-    """There are no more tasks for this worker; ``error`` if asking for them failed."""
-
-    error: BaseException | None = None
-
-
-Item = Work | TaskRead | TaskBroken | OtherTask | Over
-
-
-class Stream:
+class ReadAhead:
     """The thread that reads ahead.
 
     Args:
         next_task: leases a task, or returns None when there are no more.
         is_lost: whether a lease is no longer ours.
         pipeline: gives the training pipeline when the first training task comes.
-        prefetch: fills ``lookups`` and ``pulled`` of the work; None leaves both to the trainer. It is called with
-            the work and a function that waits until the pull may start and returns False if the stream was stopped.
+        prefetch: fills ``lookups`` and ``pulled`` of a step; None leaves both to the trainer. It is called with
+            the step and a function that waits until the pull may start and returns False if the reading was stopped.
         depth: pulls that may run ahead of the trainer.
         group: minibatches that are trained with one pull and one push; the last group of a task may have fewer.
     """
@@ -95,7 +65,7 @@ class Stream:
         next_task: Callable[[], LeasedTask | None],
         is_lost: Callable[[LeasedTask], bool],
         pipeline: Callable[[], InputPipeline],
-        prefetch: Callable[[Work, Callable[[], bool]], bool] | None,
+        prefetch: Callable[[TrainingStep, Callable[[], bool]], bool] | None,
         depth: int,
         group: int = 1,
     ) -> None:
@@ -133,12 +103,12 @@ class Stream:
                 item = self._queue.get(timeout=_POLL_S)
             except queue.Empty:
                 continue
-            if not isinstance(item, Over):
+            if not isinstance(item, NoMoreTasks):
                 held.setdefault(item.lease.token, item.lease)
         return list(held.values())
 
     def _taken(self, item: Item) -> Item:
-        if isinstance(item, Work) and item.pulled is not None:
+        if isinstance(item, TrainingStep) and item.pulled is not None:
             self._permits.release()
         return item
 
@@ -155,7 +125,7 @@ class Stream:
                     self._queue.put(OtherTask(lease))
         except BaseException as raised:
             error = raised
-        self._queue.put(Over(error))
+        self._queue.put(NoMoreTasks(error))
 
     def _read(self, lease: LeasedTask) -> None:
         try:
@@ -164,15 +134,15 @@ class Stream:
             while batches := tuple(itertools.islice(minibatches, self._group)):
                 if self._stop.is_set() or self._is_lost(lease):
                     break
-                work = Work(lease, batches)
-                if self._prefetch is not None and not self._prefetch(work, self._permit):
+                step = TrainingStep(lease, batches)
+                if self._prefetch is not None and not self._prefetch(step, self._permit):
                     break
-                self._queue.put(work)
+                self._queue.put(step)
             intake = pipeline.intake
         except BaseException as error:
-            self._queue.put(TaskBroken(lease, error))
+            self._queue.put(UnreadableTask(lease, error))
             return
-        self._queue.put(TaskRead(lease, intake))
+        self._queue.put(ReadTask(lease, intake))
 
     def _permit(self) -> bool:
         while not self._permits.acquire(timeout=_POLL_S):

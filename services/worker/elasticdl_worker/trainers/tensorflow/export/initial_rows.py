@@ -20,7 +20,7 @@ from elasticdl_runtime.initializers import (
 from elasticdl_worker.trainers.tensorflow.framework import tf
 
 
-class FirstValues:
+class InitialRows:
     """Makes first rows of one table; ``elasticdl_runtime.initializers.initial_values`` says which.
 
     Args:
