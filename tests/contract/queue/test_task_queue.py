@@ -318,6 +318,7 @@ async def test_rebuilding_restores_everything_and_leases_live_on(queue: TaskQueu
     loaded = await contents(queue)
     assert dataclasses.replace(loaded, doing=()) == dataclasses.replace(wanted, doing=())
     assert [(lease.task, lease.owner, lease.token) for lease in loaded.doing] == [(task(1), "worker-2.0", token)]
+    assert await queue.reap() == []
     assert await queue.extend("worker-2.0", [token], LONG) == []
     assert await queue.report(task(1), token) is Outcome.ACCEPTED
     assert await queue.report(task(5), token) is Outcome.REPLAY

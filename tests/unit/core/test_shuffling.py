@@ -92,6 +92,13 @@ def test_each_task_reads_some_sixteen_blocks_from_all_over_the_data() -> None:
             assert len({one.name for one in ranges}) >= 4
 
 
+def test_each_pass_cuts_its_tasks_from_other_blocks() -> None:
+    order, parts = make([5000], records_per_task=512)
+    whole = parts[0].start, parts[0].end
+    first, second = (set(read(order, number, 0, *whole)) for number in (1, 2))
+    assert len(first & second) < 256
+
+
 def test_records_next_to_each_other_do_not_stay_so() -> None:
     order, parts = make([5120], records_per_task=512)
     numbers = [at for i, part in enumerate(parts) for _, at in read(order, 0, i, part.start, part.end)]

@@ -67,3 +67,25 @@ def test_a_model_that_was_restored_has_the_constraints_of_its_worker() -> None:
     part = restored.dense.part("w")
     assert part is not None
     np.testing.assert_allclose(part.values, np.full(6, 1 / np.sqrt(3)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "expected"),
+    [
+        (ConstraintSpec("non_neg"), [[0, 4, 0], [3, 0, 0]]),
+        (MAX_NORM, [[0, 0.8, -0.6], [1, 0, 0]]),
+        (ConstraintSpec("unit_norm", (1,), {"epsilon": 1e-7}), [[0, 0.8, -0.6], [1, 0, 0]]),
+        (
+            ConstraintSpec("min_max_norm", (1,), {"min_value": 4, "max_value": 9, "rate": 1, "epsilon": 1e-7}),
+            [[0, 4, -3], [4, 0, 0]],
+        ),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_each_update_ends_within_the_constraint(constraint: ConstraintSpec, expected: list[list[float]]) -> None:
+    partition = Partition(load_kernels("numpy"))
+    partition.push_model([DenseInit(spec(constraint), 0, 6, np.zeros(6, np.float32))], [], SGD, UpdateMode())
+    partition.apply([Changes({"w": -np.array([0, 4, -3, 3, 0, 0], np.float32)})])
+    part = partition.dense.part("w")
+    assert part is not None
+    np.testing.assert_allclose(part.values.reshape(2, 3), expected, atol=1e-6)
