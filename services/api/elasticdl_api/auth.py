@@ -16,11 +16,11 @@ from sqlalchemy import func, or_, select
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from elasticdl_api.problems import problem_response
-from elasticdl_api.store import tables as t
-from elasticdl_api.store.database import Database
 from elasticdl_core.errors import ElasticDLError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime import tokens
+from elasticdl_runtime.database import tables as t
+from elasticdl_runtime.database.engine import Database
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 READING = frozenset({"GET", "HEAD", "OPTIONS"})

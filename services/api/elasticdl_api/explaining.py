@@ -9,9 +9,10 @@ from typing import Any
 from elasticdl_api import scheduling_schemas as s
 from elasticdl_api.outlook import Outlook
 from elasticdl_api.store.records import JobRecord
+from elasticdl_core.job.life import JobState
 from elasticdl_core.scheduling import Allocation, JobView, ReasonCode
 from elasticdl_core.scheduling.explanation import Eta, blockers, helps, speeds, visible
-from elasticdl_runtime.scheduling import counted_records, json_of, number, remaining_records
+from elasticdl_runtime.scheduling import counted_records, number, remaining_records
 
 NOT_DECIDED = "not_decided"
 """Code of a job that the scheduler has not looked at yet."""
@@ -73,14 +74,14 @@ def in_force(outlook: Outlook, job: JobView, hidden: frozenset[str]) -> tuple[s.
     That is what the scheduler wrote down. Where its next pass comes to the same conclusion, the numbers are fresh.
     """
     row = outlook.rows[job.id]
-    written: Mapping[str, Any] = json_of(row["target_detail"]) or {}
+    written: Mapping[str, Any] = row["target_detail"] or {}
     now = outlook.granted.allocations[job.id]
     if not job.schedulable:
         text = f"its owner does not want it to run now (asked to {row['desired']}, state {row['state']})"
         return s.Reason(code=str(ReasonCode.NOT_WANTED), text=text), []
     if not written:
         reason = reason_of(now, hidden)
-        if row["state"] == "QUEUED":
+        if row["state"] == JobState.QUEUED:
             reason = s.Reason(code=NOT_DECIDED, text="the scheduler has not looked at it yet")
         return reason, blockers(job, now, outlook.snapshot)
     if written.get("code") == str(now.reason.code) and row["target_workers"] == now.workers:
@@ -144,9 +145,9 @@ def explain(
 
 def _troubled(row: Mapping[str, Any], reason: s.Reason) -> s.Reason:
     """The reason, or, where the job's master has trouble, that."""
-    status = json_of(row["status"])
+    status = row["status"]
     trouble = status.get("degraded") if isinstance(status, Mapping) else None
-    if not trouble or row["state"] not in ("STARTING", "RUNNING"):
+    if not trouble or not JobState(row["state"]).admitted:
         return reason
     return s.Reason(code=DEGRADED, text=f"{trouble} (workers: {reason.text})", data=reason.data)
 
@@ -246,7 +247,7 @@ def present_plan(outlook: Outlook, namespace: str | None) -> s.PresentPlan:
 
 def _planned(outlook: Outlook, job: JobView, hidden: frozenset[str]) -> s.PlannedJob:
     row = outlook.rows[job.id]
-    status = json_of(row["status"])
+    status = row["status"]
     status = status if isinstance(status, Mapping) else {}
     done, total = counted_records(status)
     speed = number(status.get("samples_per_second"))

@@ -17,12 +17,12 @@ from elasticdl_api.auth import token_digest
 from elasticdl_api.background.loops import background
 from elasticdl_api.services import Services
 from elasticdl_api.settings import Settings
-from elasticdl_api.store import tables as t
-from elasticdl_api.store.database import Database
 from elasticdl_api.store.migrate import migrate
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.ports.launcher import Launcher
+from elasticdl_runtime.database import tables as t
+from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs
 
@@ -61,7 +61,7 @@ async def serve(stop: asyncio.Event) -> int:
     if not settings.loopback:
         _log.warning("listening beyond loopback without TLS", host=settings.host, fix="put a TLS proxy in front")
     async with contextlib.AsyncExitStack() as stack:
-        database = Database(settings.database_url)
+        database = Database(settings.database_url, application="elasticdl-api")
         stack.push_async_callback(database.close)
         await _migrate_patiently(database, stop)
         if stop.is_set():

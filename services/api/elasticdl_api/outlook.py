@@ -148,14 +148,14 @@ class Lookout:
                 return await self._launcher.capacity()
             except ElasticDLError:
                 pass  # What the scheduler heard last is better than nothing.
-        told = scheduling.json_of(last["capacity"]) if last else {}
+        told = last["capacity"] if last else {}
         return CapacityInfo(int(told.get("for_jobs", 0)), {str(k): int(v) for k, v in told.get("used", {}).items()})
 
 
 def _outlook(seen: Seen, capacity: CapacityInfo) -> Outlook:
     last = seen.last
     policy = _policy(last["policy"] if last else DEFAULT_POLICY)
-    quotas = scheduling.quotas_from_json(scheduling.json_of(last["quotas"]), "quotas") if last else {}
+    quotas = scheduling.quotas_from_json(last["quotas"], "quotas") if last else {}
     priors = scheduling.mean_speeds(seen.past)
     snapshot = scheduling.snapshot_of(seen.now, seen.rows, priors, capacity, quotas)
     return Outlook(seen, snapshot, policy, capacity, priors)

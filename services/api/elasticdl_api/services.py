@@ -11,13 +11,13 @@ from fastapi import Depends, Request
 from elasticdl_api.auth import Identity, current_master, current_user
 from elasticdl_api.outlook import Lookout
 from elasticdl_api.settings import Settings
-from elasticdl_api.store.database import Database
 from elasticdl_api.store.intents import IntentStore
 from elasticdl_api.store.jobs import JobStore
 from elasticdl_api.store.masters import MasterStore
 from elasticdl_api.store.scheduling import SchedulingStore
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_core.ports.launcher import Launcher
+from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.tokens import Claims
 
 

@@ -36,7 +36,7 @@ async def check_model(api: Services, namespace: str, spec: JobSpec) -> None:
 async def bundle_path(api: Services, namespace: str, digest: str) -> Path | None:
     """The file of a bundle that a namespace has uploaded; None if it has not."""
     path = api.settings.bundles_dir / f"{digest_hex(digest)}.zip"
-    known = await api.jobs.bundle_size(namespace, digest)
+    known = await api.jobs.get_bundle_size(namespace, digest)
     return path if known is not None and path.is_file() else None
 
 

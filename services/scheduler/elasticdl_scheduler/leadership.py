@@ -7,12 +7,17 @@ import os
 import secrets
 import socket
 import time
-from typing import Any
 
 import structlog
+from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_core.errors import FencedError, UnavailableError
-from elasticdl_scheduler.database import Database, first_of
+from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.tables import leadership as leases
+from elasticdl_runtime.database.transitions import in_seconds
+from elasticdl_scheduler.waiting import first_of
 
 NAME = "scheduler"
 _log = structlog.get_logger(__name__)
@@ -62,44 +67,42 @@ class Leadership:
         self._valid_until = asked_at + self._lease_s
         return epoch
 
-    async def _renew(self, connection: Any) -> int | None:
-        value = await connection.fetchval(
-            "UPDATE leadership SET expires_at = now() + make_interval(secs => $1) "
-            "WHERE name = $2 AND holder = $3 AND epoch = $4 AND expires_at > now() RETURNING epoch",
-            self._lease_s,
-            NAME,
-            self.holder,
-            self._epoch,
+    async def _renew(self, connection: AsyncConnection) -> int | None:
+        query = (
+            update(leases)
+            .where(*self._held(self._epoch), leases.c.expires_at > func.now())
+            .values(expires_at=in_seconds(self._lease_s))
+            .returning(leases.c.epoch)
         )
-        return None if value is None else int(value)
+        renewed: int | None = (await connection.execute(query)).scalar_one_or_none()
+        return renewed
 
-    async def _take(self, connection: Any) -> int | None:
-        value = await connection.fetchval(
-            "INSERT INTO leadership AS l (name, holder, epoch, expires_at) "
-            "VALUES ($2, $3, 1, now() + make_interval(secs => $1)) "
-            "ON CONFLICT (name) DO UPDATE SET epoch = l.epoch + 1, holder = excluded.holder, "
-            "expires_at = excluded.expires_at WHERE l.holder = excluded.holder OR l.expires_at < now() "
-            "RETURNING epoch",
-            self._lease_s,
-            NAME,
-            self.holder,
-        )
-        return None if value is None else int(value)
+    async def _take(self, connection: AsyncConnection) -> int | None:
+        row = upsert(leases).values(name=NAME, holder=self.holder, epoch=1, expires_at=in_seconds(self._lease_s))
+        free = or_(leases.c.holder == row.excluded.holder, leases.c.expires_at < func.now())
+        query = row.on_conflict_do_update(
+            index_elements=["name"],
+            set_={
+                "epoch": leases.c.epoch + 1,
+                "holder": row.excluded.holder,
+                "expires_at": row.excluded.expires_at,
+            },
+            where=free,
+        ).returning(leases.c.epoch)
+        taken: int | None = (await connection.execute(query)).scalar_one_or_none()
+        return taken
 
-    async def require(self, connection: Any, epoch: int) -> None:
+    def _held(self, epoch: int) -> tuple[ColumnElement[bool], ...]:
+        return leases.c.name == NAME, leases.c.holder == self.holder, leases.c.epoch == epoch
+
+    async def require(self, connection: AsyncConnection, epoch: int) -> None:
         """Holds the row for the rest of the transaction, so that nobody can take over before it is committed.
 
         Raises:
             FencedError: another has taken over, or the lease ran out.
         """
-        row = await connection.fetchval(
-            "SELECT epoch FROM leadership WHERE name = $1 AND holder = $2 AND epoch = $3 AND expires_at > now() "
-            "FOR UPDATE",
-            NAME,
-            self.holder,
-            epoch,
-        )
-        if row is None:
+        query = select(leases.c.epoch).where(*self._held(epoch), leases.c.expires_at > func.now()).with_for_update()
+        if (await connection.execute(query)).one_or_none() is None:
             self._epoch = 0
             raise FencedError(f"the scheduler's lease of epoch {epoch} is over")
 
@@ -108,12 +111,8 @@ class Leadership:
         if not self._epoch:
             return
         async with self._database.transaction() as connection:
-            await connection.execute(
-                "UPDATE leadership SET expires_at = to_timestamp(0) WHERE name = $1 AND holder = $2 AND epoch = $3",
-                NAME,
-                self.holder,
-                self._epoch,
-            )
+            expired = {"expires_at": func.to_timestamp(0)}
+            await connection.execute(update(leases).where(*self._held(self._epoch)).values(expired))
         self._epoch = 0
 
     async def keep(self, wake: asyncio.Event, stop: asyncio.Event) -> None:

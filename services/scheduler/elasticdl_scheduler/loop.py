@@ -12,10 +12,11 @@ from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.ports.launcher import CapacityInfo, Launcher
 from elasticdl_core.scheduling import Plan, Policy, ReasonCode
 from elasticdl_core.scheduling.pacing import paced
+from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.failpoints import failpoint
-from elasticdl_scheduler.database import Database, first_of
 from elasticdl_scheduler.leadership import Leadership
 from elasticdl_scheduler.store import PRUNED_AT_ONCE, Pass, SchedulerStore
+from elasticdl_scheduler.waiting import await_schema, first_of, listen
 
 CAPACITY_S = 5.0
 """Deadline of the question for the capacity."""
@@ -87,13 +88,13 @@ class Scheduler:
 
         So is a database that is not migrated yet.
         """
-        await self._database.await_schema(stop)
+        await await_schema(self._database, stop)
         if stop.is_set():
             return
         wake = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._database.listen(wake, stop), name="listen")
+                group.create_task(listen(self._database, wake, stop), name="listen")
                 group.create_task(self._leadership.keep(wake, stop), name="lease")
                 group.create_task(self._look(wake, stop), name="look")
                 group.create_task(self._decide(wake, stop), name="decide")

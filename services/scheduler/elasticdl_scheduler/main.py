@@ -7,11 +7,11 @@ import contextlib
 
 import structlog
 
+from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.launcher.client import ProcessLauncher
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs
-from elasticdl_scheduler.database import Database
 from elasticdl_scheduler.leadership import Leadership
 from elasticdl_scheduler.loop import Retention, Scheduler
 from elasticdl_scheduler.settings import SchedulerSettings
@@ -25,7 +25,7 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> int:
     async with contextlib.AsyncExitStack() as stack:
         launcher = ProcessLauncher(settings.agent, settings.node_token)
         stack.push_async_callback(launcher.close)
-        database = Database(settings.database_url)
+        database = Database(settings.database_url, application="elasticdl-scheduler", size=4, overflow=0)
         stack.push_async_callback(database.close)
         leadership = Leadership(database, settings.lease_s)
         scheduler = Scheduler(

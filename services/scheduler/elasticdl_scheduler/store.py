@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import Select, delete, func, insert, or_, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from elasticdl_core.job.life import ADMITTED_STATES, Desired, JobState
 from elasticdl_core.ports.launcher import CapacityInfo
 from elasticdl_core.scheduling import Allocation, Plan, Quota, Snapshot
 from elasticdl_runtime import scheduling
+from elasticdl_runtime.database import snapshots
+from elasticdl_runtime.database import tables as t
+from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.transitions import add_event, transition
 from elasticdl_runtime.failpoints import failpoint
-from elasticdl_scheduler.database import Database
 from elasticdl_scheduler.leadership import NAME, Leadership
 
 PRUNED_AT_ONCE = 2000
@@ -30,8 +37,8 @@ class Present:
     """
 
     snapshot: Snapshot
-    states: Mapping[str, str]
-    desired: Mapping[str, str]
+    states: Mapping[str, JobState]
+    desired: Mapping[str, Desired]
     targets: Mapping[str, int]
 
 
@@ -79,18 +86,17 @@ class SchedulerStore:
         Raises:
             UnavailableError: Postgres does not answer.
         """
-        async with self._database.transaction() as connection:
-            await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            now = float(await connection.fetchval(scheduling.NOW))
-            rows = await connection.fetch(scheduling.JOBS, list(scheduling.ACTIVE))
+        async with self._database.snapshot() as connection:
+            now = await snapshots.read_now(connection)
+            rows = await snapshots.read_jobs(connection)
             if now >= self._priors_until:
-                past = await connection.fetch(scheduling.PAST, scheduling.PAST_JOBS)
+                past = await snapshots.read_past_speeds(connection)
                 self._priors, self._priors_until = scheduling.mean_speeds(past), now + 60.0
         snapshot = scheduling.snapshot_of(now, rows, self._priors, capacity, self._quotas)
         return Present(
             snapshot,
-            {row["id"]: row["state"] for row in rows},
-            {row["id"]: row["desired"] for row in rows},
+            {row["id"]: JobState(row["state"]) for row in rows},
+            {row["id"]: Desired(row["desired"]) for row in rows},
             {row["id"]: row["target_workers"] for row in rows},
         )
 
@@ -127,84 +133,73 @@ class SchedulerStore:
         return len(changes)
 
     def _differs(self, job_id: str, allocation: Allocation, present: Present) -> bool:
-        if present.desired[job_id] != "run":
+        if present.desired[job_id] is not Desired.RUN:
             return False
-        if present.states[job_id] in ("STARTING", "RUNNING", "QUEUED"):
+        if present.states[job_id].schedulable:
             return allocation.workers != present.targets[job_id] or self._told.get(job_id) != _signature(allocation)
         return False
 
-    async def _apply(self, connection: Any, job_id: str, allocation: Allocation, present: Present) -> int:
-        """Changes one job; every statement is guarded, as its owner may have changed it since the snapshot."""
-        text, workers = allocation.reason.text, allocation.workers
-        detail = json.dumps(allocation.reason.to_mapping())
-        if present.states[job_id] == "QUEUED":
-            if not allocation.admitted:
-                await connection.execute(
-                    "UPDATE jobs SET target_reason = $2, target_detail = $3::jsonb "
-                    "WHERE id = $1 AND state = 'QUEUED'",
-                    job_id,
-                    text,
-                    detail,
-                )
-                return 0
-            admitted = await connection.fetchval(
-                "SELECT transition_job(id, ARRAY['QUEUED'], 'STARTING', $2, $3::jsonb) FROM jobs "
-                "WHERE id = $1 AND state = 'QUEUED' AND desired = 'run'",
-                job_id,
-                text,
-                json.dumps({"workers": workers, "code": str(allocation.reason.code)}),
-            )
-            if not admitted:
-                return 0
-        elif not allocation.admitted:
-            evicted = await connection.fetchval(
-                "UPDATE jobs SET desired = 'evict', target_workers = 0, target_reason = $2, "
-                "target_detail = $3::jsonb "
-                "WHERE id = $1 AND state IN ('STARTING', 'RUNNING') AND desired = 'run' RETURNING id",
-                job_id,
-                text,
-                detail,
-            )
-            if evicted:
-                await self._event(connection, job_id, "evicting", allocation, present.targets[job_id])
-            return 1 if evicted else 0
-        changed = await connection.fetchval(
-            "UPDATE jobs SET target_workers = $2, target_reason = $3, target_detail = $4::jsonb "
-            "WHERE id = $1 AND state IN ('STARTING', 'RUNNING') AND desired = 'run' RETURNING id",
-            job_id,
-            workers,
-            text,
-            detail,
-        )
-        if not changed or workers == present.targets[job_id]:
-            return 0
-        await self._event(connection, job_id, "scaled", allocation, present.targets[job_id])
-        return 1
+    async def _apply(
+        self, connection: AsyncConnection, job_id: str, allocation: Allocation, present: Present
+    ) -> bool:
+        """Changes one job; every statement is guarded, as its owner may have changed it since the snapshot.
 
-    async def _event(self, connection: Any, job_id: str, kind: str, allocation: Allocation, before: int) -> None:
-        detail = allocation.reason.to_mapping() | {"from": before, "to": allocation.workers}
-        message = f"workers {before} -> {allocation.workers}: {allocation.reason.text}"
-        await connection.execute(
-            "INSERT INTO events (job_id, kind, message, detail) VALUES ($1, $2, $3, $4::jsonb)",
+        Returns:
+            Whether its target or its state changed.
+        """
+        if present.states[job_id] is not JobState.QUEUED:
+            return await self._rescale(connection, job_id, allocation, present.targets[job_id])
+        if allocation.admitted:
+            return await self._admit(connection, job_id, allocation, present.targets[job_id])
+        waiting = update(t.jobs).where(t.jobs.c.id == job_id, t.jobs.c.state == JobState.QUEUED)
+        await connection.execute(waiting.values(_reason_columns(allocation)))
+        return False
+
+    async def _admit(self, connection: AsyncConnection, job_id: str, allocation: Allocation, before: int) -> bool:
+        """Starts a queued job: state, target and the launch of its master, in the transaction of the plan."""
+        reason = allocation.reason
+        admitted = await transition(
+            connection,
             job_id,
-            kind,
-            message,
-            json.dumps(detail),
+            JobState.QUEUED,
+            JobState.STARTING,
+            reason.text,
+            {"workers": allocation.workers, "code": str(reason.code)},
+            where=[t.jobs.c.desired == Desired.RUN],
+            values={"target_workers": allocation.workers, **_reason_columns(allocation)},
         )
+        if admitted:
+            await _add_change(connection, job_id, "scaled", allocation, before)
+        return admitted
+
+    async def _rescale(self, connection: AsyncConnection, job_id: str, allocation: Allocation, before: int) -> bool:
+        """Changes the target of an admitted job, or asks it to leave."""
+        changes = {"target_workers": allocation.workers, **_reason_columns(allocation)}
+        if not allocation.admitted:
+            changes |= {"desired": Desired.EVICT, "target_workers": 0}
+        query = (
+            update(t.jobs)
+            .where(t.jobs.c.id == job_id, t.in_states(ADMITTED_STATES), t.jobs.c.desired == Desired.RUN)
+            .values(changes)
+        )
+        changed = bool((await connection.execute(query)).rowcount)
+        if not changed or (allocation.admitted and allocation.workers == before):
+            return False
+        await _add_change(connection, job_id, "scaled" if allocation.admitted else "evicting", allocation, before)
+        return True
 
     async def _log(
-        self, connection: Any, epoch: int, snapshot: Snapshot, plan: Plan, changes: list[dict[str, Any]]
+        self, connection: AsyncConnection, epoch: int, snapshot: Snapshot, plan: Plan, changes: list[dict[str, Any]]
     ) -> None:
-        await connection.execute(
-            "INSERT INTO plans (epoch, policy, input_hash, snapshot, plan, changes) "
-            "VALUES ($1, $2, $3, $4::jsonb, $5::jsonb, $6::jsonb)",
-            epoch,
-            plan.policy,
-            snapshot.digest(),
-            json.dumps(snapshot.to_mapping()),
-            json.dumps(plan.to_mapping()),
-            json.dumps(changes),
-        )
+        row = {
+            "epoch": epoch,
+            "policy": plan.policy,
+            "input_hash": snapshot.digest(),
+            "snapshot": snapshot.to_mapping(),
+            "plan": plan.to_mapping(),
+            "changes": changes,
+        }
+        await connection.execute(insert(t.plans).values(row))
 
     async def report(self, epoch: int, done: Pass) -> None:
         """Leaves word of a pass, for those who ask how the scheduler is and what it decides with.
@@ -221,22 +216,24 @@ class SchedulerStore:
         }
         async with self._database.transaction() as connection:
             await self._leadership.require(connection, epoch)
-            await connection.execute(
-                "INSERT INTO scheduler_passes AS p "
-                "(name, epoch, changes, policy, quotas, capacity, seconds, interval_s) "
-                "VALUES ($1, $2, $3, $4, $5::jsonb, $6::jsonb, $7, $8) "
-                "ON CONFLICT (name) DO UPDATE SET at = now(), epoch = excluded.epoch, passes = p.passes + 1, "
-                "changes = p.changes + excluded.changes, policy = excluded.policy, quotas = excluded.quotas, "
-                "capacity = excluded.capacity, seconds = excluded.seconds, interval_s = excluded.interval_s",
-                NAME,
-                epoch,
-                done.changes,
-                done.policy,
-                json.dumps(scheduling.quotas_to_json(self._quotas)),
-                json.dumps(capacity),
-                done.seconds,
-                done.interval_s,
+            row = upsert(t.scheduler_passes).values(
+                name=NAME,
+                epoch=epoch,
+                changes=done.changes,
+                policy=done.policy,
+                quotas=scheduling.quotas_to_json(self._quotas),
+                capacity=capacity,
+                seconds=done.seconds,
+                interval_s=done.interval_s,
             )
+            latest = ("epoch", "policy", "quotas", "capacity", "seconds", "interval_s")
+            changes: dict[str, Any] = {name: row.excluded[name] for name in latest}
+            changes |= {
+                "at": func.now(),
+                "passes": t.scheduler_passes.c.passes + 1,
+                "changes": t.scheduler_passes.c.changes + row.excluded.changes,
+            }
+            await connection.execute(row.on_conflict_do_update(index_elements=["name"], set_=changes))
 
     async def prune(self, epoch: int, *, keep_days: float, keep_decisions: int) -> int:
         """Removes old decisions from the log: those past the age, and those past the number.
@@ -250,15 +247,32 @@ class SchedulerStore:
         """
         async with self._database.transaction() as connection:
             await self._leadership.require(connection, epoch)
-            rows = await connection.fetch(
-                "DELETE FROM plans WHERE id IN (SELECT id FROM plans WHERE at < now() - make_interval(secs => $1) "
-                "OR id <= (SELECT id FROM plans ORDER BY id DESC OFFSET $2 LIMIT 1) ORDER BY id LIMIT $3) "
-                "RETURNING id",
-                keep_days * 86400.0,
-                keep_decisions,
-                PRUNED_AT_ONCE,
+            result = await connection.execute(
+                delete(t.plans).where(t.plans.c.id.in_(_outdated(keep_days, keep_decisions)))
             )
-        return len(rows)
+        return int(result.rowcount)
+
+
+def _outdated(keep_days: float, keep_decisions: int) -> Select[tuple[int]]:
+    """Ids of decisions past the age or the number, as many as are removed at once."""
+    newest_too_many = (
+        select(t.plans.c.id).order_by(t.plans.c.id.desc()).offset(keep_decisions).limit(1).scalar_subquery()
+    )
+    old = t.plans.c.at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, keep_days * 86400.0)
+    outdated = or_(old, t.plans.c.id <= newest_too_many)
+    return select(t.plans.c.id).where(outdated).order_by(t.plans.c.id).limit(PRUNED_AT_ONCE)
+
+
+def _reason_columns(allocation: Allocation) -> dict[str, Any]:
+    return {"target_reason": allocation.reason.text, "target_detail": allocation.reason.to_mapping()}
+
+
+async def _add_change(
+    connection: AsyncConnection, job_id: str, kind: str, allocation: Allocation, before: int
+) -> None:
+    detail = allocation.reason.to_mapping() | {"from": before, "to": allocation.workers}
+    message = f"workers {before} -> {allocation.workers}: {allocation.reason.text}"
+    await add_event(connection, job_id, kind, message, detail)
 
 
 def _change(job_id: str, allocation: Allocation, before: int) -> dict[str, Any]:

@@ -1,76 +1,36 @@
 """From rows of Postgres to the snapshot that a policy decides on.
 
-The scheduler reads it to decide, the api to explain and to answer what-if; both must see the same cluster, so the
-queries and their meaning are here. The queries take their parameters as ``$1``; who runs them is up to the caller, in
-one transaction, so that they show one instant.
+The scheduler decides on it, the api explains it and answers what-if; both must see the same cluster, so what the rows
+mean is here. The queries are in ``elasticdl_runtime.database.snapshots``.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.job import JobState
+from elasticdl_core.job.life import Desired, JobState
 from elasticdl_core.ports.launcher import CapacityInfo
 from elasticdl_core.scheduling import Capacity, JobView, Quota, Resources, Snapshot
 from elasticdl_core.scheduling.throughput import mean_curve
 
-ACTIVE = ("QUEUED", "STARTING", "RUNNING", "SUSPENDED", "CANCELLING")
-"""States of jobs that a snapshot shows; the parameter of ``JOBS``."""
-
 DEFAULT_RESCALE_COST_S = 15.0
 """Assumed until a job has measured its own."""
 
-PAST_JOBS = 500
-"""Ended jobs whose speeds serve as priors; the parameter of ``PAST``."""
-
-NOW = "SELECT extract(epoch FROM now())::float8"
-
-_KIND = (
-    "namespace || '/' || coalesce(spec->>'model_def', '') || '/' || coalesce(spec->>'minibatch_size', '') || '/' || "
-    "coalesce(spec->>'num_ps', '') || '/' || coalesce(spec->>'use_async', '')"
-)
-
-# A change that the owner asked for is not held back by the cool-down after an earlier one, nor is the rest of one
-# that waited for slots to fall free.
-JOBS = f"""
-SELECT j.id, j.name, j.namespace, j.state, j.reason, j.priority, j.min_workers, j.max_workers, j.target_workers,
-       j.target_reason, j.target_detail, j.desired, j.status, {_KIND} AS kind,
-       extract(epoch FROM j.created_at)::float8 AS submitted_at,
-       extract(epoch FROM j.started_at)::float8 AS started_at,
-       CASE WHEN s.kind = 'scaled' AND s.code IS DISTINCT FROM 'waiting_for_drain'
-           THEN extract(epoch FROM s.at)::float8 END AS last_rescale_at
-FROM jobs j
-LEFT JOIN LATERAL (
-    SELECT e.at, e.kind, e.detail ->> 'code' AS code FROM events e
-    WHERE e.job_id = j.id AND e.kind IN ('scaled', 'settings') ORDER BY e.id DESC LIMIT 1
-) s ON j.state IN ('STARTING', 'RUNNING')
-WHERE j.state = ANY ($1::text[])
-ORDER BY j.created_at, j.id
-"""
-
-PAST = f"""
-SELECT {_KIND} AS kind, status -> 'throughput' AS throughput FROM jobs
-WHERE state IN ('SUCCEEDED', 'SUCCEEDED_WITH_SKIPS') AND status ? 'throughput' ORDER BY finished_at DESC LIMIT $1
-"""
+KIND_FIELDS = ("model_def", "minibatch_size", "num_ps", "use_async")
+"""Fields of a specification that make its jobs be of one kind."""
 
 Speeds = Mapping[str, Mapping[int, float]]
 """Records/s by worker count, by kind of job."""
 
 
 def kind_of(namespace: str, spec: Mapping[str, Any]) -> str:
-    """What the queries call ``kind``: jobs of one kind are taken to have speed-up curves of the same shape."""
-    fields = (spec.get(name) for name in ("model_def", "minibatch_size", "num_ps", "use_async"))
+    """The kind of a job: jobs of one kind are taken to have speed-up curves of the same shape."""
+    fields = (spec.get(name) for name in KIND_FIELDS)
     shown = ("true" if f is True else "false" if f is False else "" if f is None else str(f) for f in fields)
     return "/".join((namespace, *shown))
-
-
-def json_of(value: Any) -> Any:
-    """A ``json`` column, decoded unless its driver did."""
-    return json.loads(value) if isinstance(value, str) else value
 
 
 def rates(value: Any) -> dict[int, float]:
@@ -107,21 +67,21 @@ def job_view(row: Mapping[str, Any], used: Mapping[str, int], priors: Speeds) ->
     """One job of a snapshot.
 
     Args:
-        row: of the query ``JOBS``.
+        row: of ``read_jobs``.
         used: worker slots in use by job id, as the launcher sees it.
         priors: mean speeds of past jobs.
     """
-    status = json_of(row["status"])
+    status = row["status"]
     status = status if isinstance(status, Mapping) else {}
-    state = JobState(row["state"])
-    held = row["desired"] != "evict" and state in (JobState.STARTING, JobState.RUNNING)
+    state, desired = JobState(row["state"]), Desired(row["desired"])
+    held = state.admitted and desired is not Desired.EVICT
     return JobView(
         id=row["id"],
         team=row["namespace"],
         priority=row["priority"],
         submitted_at=row["submitted_at"],
         state=state,
-        wanted=row["desired"] in ("run", "evict"),
+        wanted=desired in (Desired.RUN, Desired.EVICT),
         min_workers=max(row["min_workers"], 1),
         max_workers=max(row["max_workers"], row["min_workers"], 1),
         current_workers=row["target_workers"] if held else 0,
@@ -138,10 +98,10 @@ def job_view(row: Mapping[str, Any], used: Mapping[str, int], priors: Speeds) ->
 
 
 def mean_speeds(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
-    """Mean speeds by kind, from rows of the query ``PAST``."""
+    """Mean speeds by kind, from rows of ``read_past_speeds``."""
     by_kind: dict[str, list[dict[int, float]]] = {}
     for row in rows:
-        measured = rates(json_of(row["throughput"]))
+        measured = rates(row["throughput"])
         if measured:
             by_kind.setdefault(row["kind"], []).append(measured)
     return {kind: mean_curve(curves) for kind, curves in by_kind.items()}
@@ -157,8 +117,8 @@ def snapshot_of(
     """The snapshot of one instant.
 
     Args:
-        now: answer of the query ``NOW``.
-        rows: of the query ``JOBS``.
+        now: seconds since the epoch, by Postgres' clock.
+        rows: of ``read_jobs``.
         priors: mean speeds of past jobs.
         capacity: what the launcher says.
         quotas: of teams.

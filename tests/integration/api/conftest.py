@@ -15,12 +15,13 @@ import pytest
 from elasticdl_api.app import create_app
 from elasticdl_api.services import Services
 from elasticdl_api.settings import Settings
-from elasticdl_api.store.database import Database
-from elasticdl_api.store.jobs import transition
 from elasticdl_api.store.migrate import migrate
 from elasticdl_api.store.wakeups import Wakeups
+from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.bundles import digest_of
+from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.transitions import transition
 from elasticdl_runtime.tokens import derive_job_secret, issue
 from tests.fakes.launcher import FakeLauncher
 
@@ -86,7 +87,9 @@ class Api:
     async def admit(self, job_id: str, workers: int = 1) -> None:
         """What the scheduler does when the job fits."""
         async with self.services.database.transaction() as connection:
-            assert await transition(connection, job_id, ["QUEUED"], "STARTING", "fits", {"workers": workers})
+            assert await transition(
+                connection, job_id, JobState.QUEUED, JobState.STARTING, "fits", {"workers": workers}
+            )
 
     def master(self, job_id: str, incarnation: int = 1, *, role: Role = Role.MASTER) -> Master:
         return Master(self, job_id, incarnation, role)

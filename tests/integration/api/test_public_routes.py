@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import insert
 
 from elasticdl_api.auth import token_digest
-from elasticdl_api.store import tables as t
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
 from elasticdl_runtime.bundles import digest_of
+from elasticdl_runtime.database import tables as t
 from tests.integration.api.conftest import MODULE, Api, make_zip
 
 pytestmark = pytest.mark.integration

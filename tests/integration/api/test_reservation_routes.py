@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import insert
 
 from elasticdl_api.auth import token_digest
-from elasticdl_api.store import tables as t
+from elasticdl_runtime.database import tables as t
 from tests.integration.api.conftest import Api
 
 pytestmark = pytest.mark.integration
@@ -65,10 +65,8 @@ async def test_reservations_are_for_administrators(api: Api) -> None:
 
 
 async def test_the_scheduler_is_woken(api: Api) -> None:
-    connection = await api.services.database.listen_connection()
     woken = asyncio.Event()
-    try:
-        await connection.add_listener("elasticdl_jobs", lambda *_: woken.set())
+    async with api.services.database.listening("elasticdl_jobs", lambda _payload: woken.set()):
         for request in (
             api.http.put("/cluster/reservations/shop", json={"slots": 1}),
             api.http.delete("/cluster/reservations/shop"),
@@ -77,5 +75,3 @@ async def test_the_scheduler_is_woken(api: Api) -> None:
             async with asyncio.timeout(20):
                 await woken.wait()
             woken.clear()
-    finally:
-        connection.terminate()

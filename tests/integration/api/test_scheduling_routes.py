@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import insert, text
 
 from elasticdl_api.auth import token_digest
-from elasticdl_api.store import tables as t
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
 from elasticdl_core.scheduling import Plan, Quota, Resources, Snapshot, policy_by_name
 from elasticdl_core.scheduling.pacing import paced
-from elasticdl_scheduler.database import Database
+from elasticdl_runtime.database import tables as t
+from elasticdl_runtime.database.engine import Database
 from elasticdl_scheduler.leadership import Leadership
 from elasticdl_scheduler.loop import Scheduler
 from elasticdl_scheduler.store import SchedulerStore

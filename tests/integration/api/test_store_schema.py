@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from pathlib import Path
+from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from elasticdl_api.store.database import Database
+from elasticdl_api.store import migrations
 from elasticdl_api.store.migrate import migrate
-from elasticdl_api.store.tables import metadata
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job import LEGAL_TRANSITIONS, JobState
+from elasticdl_runtime import failpoints
+from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.tables import metadata
+from elasticdl_runtime.database.transitions import transition
 
 pytestmark = pytest.mark.integration
 
-_PATHS = {
+_PATHS: dict[JobState, list[JobState]] = {
     JobState.QUEUED: [],
-    JobState.STARTING: ["STARTING"],
-    JobState.RUNNING: ["STARTING", "RUNNING"],
-    JobState.SUSPENDED: ["SUSPENDED"],
-    JobState.CANCELLING: ["CANCELLING"],
-    JobState.SUCCEEDED: ["STARTING", "RUNNING", "SUCCEEDED"],
-    JobState.SUCCEEDED_WITH_SKIPS: ["STARTING", "RUNNING", "SUCCEEDED_WITH_SKIPS"],
-    JobState.FAILED: ["FAILED"],
-    JobState.CANCELLED: ["CANCELLED"],
+    JobState.STARTING: [JobState.STARTING],
+    JobState.RUNNING: [JobState.STARTING, JobState.RUNNING],
+    JobState.SUSPENDED: [JobState.SUSPENDED],
+    JobState.CANCELLING: [JobState.CANCELLING],
+    JobState.SUCCEEDED: [JobState.STARTING, JobState.RUNNING, JobState.SUCCEEDED],
+    JobState.SUCCEEDED_WITH_SKIPS: [JobState.STARTING, JobState.RUNNING, JobState.SUCCEEDED_WITH_SKIPS],
+    JobState.FAILED: [JobState.FAILED],
+    JobState.CANCELLED: [JobState.CANCELLED],
 }
 
 
@@ -52,17 +59,23 @@ async def test_models_equal_migrations(database: Database) -> None:
     assert found == []
 
 
+async def _go(database: Database, job_id: str, *states: JobState) -> None:
+    """Changes a job's state through each of these."""
+    for origin, to in itertools.pairwise(states):
+        async with database.transaction() as connection:
+            assert await transition(connection, job_id, origin, to, f"to {to}")
+
+
 @pytest.mark.parametrize(("before", "after"), list(itertools.permutations(JobState, 2)))
-async def test_trigger_allows_exactly_the_legal_transitions(
+async def test_the_database_refuses_exactly_what_is_not_legal(
     database: Database, before: JobState, after: JobState
 ) -> None:
     async with database.transaction() as connection:
         await _insert(connection, "j")
-        for state in _PATHS[before]:
-            await _set_state(connection, "j", state)
-    if after in LEGAL_TRANSITIONS[before]:
-        async with database.transaction() as connection:
-            await _set_state(connection, "j", after)
+    await _go(database, "j", JobState.QUEUED, *_PATHS[before])
+    legal = after in LEGAL_TRANSITIONS[before]
+    if legal:
+        await _go(database, "j", before, after)
     else:
         with pytest.raises(DBAPIError, match=f"cannot go from {before} to {after}"):
             async with database.transaction() as connection:
@@ -70,9 +83,9 @@ async def test_trigger_allows_exactly_the_legal_transitions(
     async with database.transaction() as connection:
         row = (await connection.execute(text("SELECT * FROM jobs"))).mappings().one()
         events = (await connection.execute(text("SELECT * FROM events ORDER BY id"))).mappings().all()
-    states = [str(s) for s in _PATHS[before]] + ([str(after)] if after in LEGAL_TRANSITIONS[before] else [])
-    assert row["state"] == (states[-1] if states else "QUEUED")
-    assert [event["detail"]["to"] for event in events] == ["QUEUED", *states]
+    states = _PATHS[before] + ([after] if legal else [])
+    assert row["state"] == (states[-1] if states else JobState.QUEUED)
+    assert [(event["kind"], event["detail"]["to"]) for event in events] == [("state", str(one)) for one in states]
     assert (row["finished_at"] is not None) == JobState(row["state"]).terminal
 
 
@@ -84,37 +97,144 @@ async def test_a_job_begins_queued(database: Database) -> None:
             )
 
 
-async def test_starting_makes_one_launch_intent_with_a_name_that_follows(database: Database) -> None:
+async def _intents(database: Database) -> list[str]:
+    async with database.transaction() as connection:
+        return list((await connection.execute(text("SELECT id FROM launch_intents ORDER BY id"))).scalars())
+
+
+async def test_a_start_writes_the_launch_of_the_next_master(database: Database) -> None:
     async with database.transaction() as connection:
         await _insert(connection, "j")
-        query = text("SELECT transition_job('j', ARRAY['QUEUED'], 'STARTING', 'fits', '{\"slots\": 2}')")
-        assert (await connection.execute(query)).scalar() is True
-        assert (await connection.execute(query)).scalar() is False
+        start = (connection, "j", JobState.QUEUED, JobState.STARTING, "fits", {"slots": 2})
+        assert await transition(*start)
+        assert not await transition(*start), "it is not queued any more"
+    await _go(database, "j", JobState.STARTING, JobState.QUEUED, JobState.STARTING)
+    assert await _intents(database) == ["j/master/0/1"], "the one that is not delivered yet serves again"
     async with database.transaction() as connection:
-        await _set_state(connection, "j", "QUEUED")
         await connection.execute(text("UPDATE launch_intents SET delivered_at = now()"))
-        await _set_state(connection, "j", "STARTING")
+    await _go(database, "j", JobState.STARTING, JobState.QUEUED, JobState.STARTING)
+    assert await _intents(database) == ["j/master/0/1", "j/master/0/2"]
     async with database.transaction() as connection:
-        intents = (await connection.execute(text("SELECT id FROM launch_intents ORDER BY id"))).scalars().all()
-        detail = (await connection.execute(text("SELECT detail FROM events ORDER BY id OFFSET 1 LIMIT 1"))).scalar()
-    assert intents == ["j/master/0/1", "j/master/0/2"]
-    assert detail == {"slots": 2, "from": "QUEUED", "to": "STARTING"}
+        event = (await connection.execute(text("SELECT message, detail FROM events ORDER BY id LIMIT 1"))).one()
+        job = (await connection.execute(text("SELECT * FROM jobs"))).mappings().one()
+    assert tuple(event) == ("fits", {"slots": 2, "from": "QUEUED", "to": "STARTING"})
+    assert (job["master_incarnation"], job["reason"]) == (2, "to STARTING")
+    assert job["started_at"] is not None
+
+
+async def test_a_start_that_dies_halfway_leaves_neither_state_nor_launch(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with database.transaction() as connection:
+        await _insert(connection, "j")
+    monkeypatch.setenv(failpoints.VARIABLE, str(tmp_path))
+    failpoints._folder.cache_clear()
+    fired = failpoints.arm(tmp_path, "scheduler.before_launch_intent", "raise")
+    try:
+        with pytest.raises(UnavailableError, match="failpoint"):
+            await _go(database, "j", JobState.QUEUED, JobState.STARTING)
+    finally:
+        monkeypatch.delenv(failpoints.VARIABLE)
+        failpoints._folder.cache_clear()
+    async with database.transaction() as connection:
+        state = (await connection.execute(text("SELECT state FROM jobs"))).scalar()
+    assert fired.exists()
+    assert (state, await _intents(database)) == ("QUEUED", [])
+    await _go(database, "j", JobState.QUEUED, JobState.STARTING)
+    assert await _intents(database) == ["j/master/0/1"]
+
+
+async def test_the_database_refuses_a_master_that_nobody_launches(database: Database) -> None:
+    async with database.transaction() as connection:
+        await _insert(connection, "j")
+    with pytest.raises(DBAPIError, match="job j has no launch intent for its master 0"):
+        async with database.transaction() as connection:
+            await _set_state(connection, "j", "STARTING")
+    await _go(database, "j", JobState.QUEUED, JobState.STARTING)
+    with pytest.raises(DBAPIError, match="job j has no launch intent for its master 2"):
+        async with database.transaction() as connection:
+            await connection.execute(text("UPDATE jobs SET master_incarnation = 2"))
+
+
+async def test_a_job_that_stops_gives_everything_back(database: Database) -> None:
+    async with database.transaction() as connection:
+        await _insert(connection, "j")
+    await _go(database, "j", JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
+    async with database.transaction() as connection:
+        await connection.execute(
+            text("UPDATE jobs SET target_workers = 3, master_holder = 'm', master_failures = 2, desired = 'evict'")
+        )
+    await _go(database, "j", JobState.RUNNING, JobState.QUEUED)
+    async with database.transaction() as connection:
+        job = (await connection.execute(text("SELECT * FROM jobs"))).mappings().one()
+    assert (job["target_workers"], job["master_holder"], job["desired"]) == (0, "", "run")
+    assert (job["master_failures"], job["finished_at"]) == (2, None)
+    await _go(database, "j", JobState.QUEUED, JobState.STARTING, JobState.CANCELLING)
+    async with database.transaction() as connection:
+        job = (await connection.execute(text("SELECT * FROM jobs"))).mappings().one()
+    assert (job["desired"], job["master_failures"]) == ("cancel", 0)
 
 
 async def test_transition_records_the_error_and_notifies(database: Database) -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
-    listener = await database.listen_connection()
-    await listener.add_listener("elasticdl_jobs", lambda _c, _p, _ch, payload: heard.put_nowait(payload))
-    async with database.transaction() as connection:
-        await _insert(connection, "j")
-        await connection.execute(
-            text("SELECT transition_job('j', ARRAY['QUEUED'], 'FAILED', 'no', '{\"error\": {\"message\": \"m\"}}')")
-        )
-    assert await asyncio.wait_for(heard.get(), 10) == "j"
-    await listener.close()
+    async with database.listening("elasticdl_jobs", heard.put_nowait):
+        async with database.transaction() as connection:
+            await _insert(connection, "j")
+            detail = {"error": {"message": "m"}}
+            assert await transition(connection, "j", JobState.QUEUED, JobState.FAILED, "no", detail)
+        assert await asyncio.wait_for(heard.get(), 10) == "j"
     async with database.transaction() as connection:
         row = (await connection.execute(text("SELECT state, reason, error FROM jobs"))).one()
     assert tuple(row) == ("FAILED", "no", {"message": "m"})
+
+
+def _move(connection: Any, revision: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.attributes["connection"] = connection
+    if revision == "head":
+        command.upgrade(config, "head")
+        return
+    context = MigrationContext.configure(connection)
+    (command.upgrade if (context.get_current_revision() or "") < revision else command.downgrade)(config, revision)
+
+
+async def test_jobs_of_the_version_before_live_on_after_the_upgrade(empty_database_url: str) -> None:
+    """Admitted, running and evicted jobs of a database whose triggers still launched masters."""
+    database = Database(empty_database_url)
+    try:
+        async with database.transaction() as connection:
+            await connection.run_sync(_move, "0004")
+            for job_id in ("waits", "starts", "runs", "evicted"):
+                await _insert(connection, job_id)
+            former = "SELECT transition_job(:id, ARRAY[:origin], :to, 'as before', '{}')"
+            for job_id, origin, to in (
+                ("starts", "QUEUED", "STARTING"),
+                ("runs", "QUEUED", "STARTING"),
+                ("runs", "STARTING", "RUNNING"),
+                ("evicted", "QUEUED", "STARTING"),
+                ("evicted", "STARTING", "QUEUED"),
+            ):
+                assert (await connection.execute(text(former), {"id": job_id, "origin": origin, "to": to})).scalar()
+        await migrate(database)
+        await _go(database, "waits", JobState.QUEUED, JobState.STARTING)
+        await _go(database, "starts", JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED, JobState.QUEUED)
+        await _go(database, "runs", JobState.RUNNING, JobState.SUCCEEDED)
+        await _go(database, "evicted", JobState.QUEUED, JobState.STARTING)
+        assert await _intents(database) == [f"{one}/master/0/1" for one in ("evicted", "runs", "starts", "waits")]
+        with pytest.raises(DBAPIError, match="transition_job"):
+            async with database.transaction() as connection:
+                await connection.execute(text(former), {"id": "starts", "origin": "QUEUED", "to": "STARTING"})
+        async with database.transaction() as connection:
+            await connection.run_sync(_move, "0004")
+        async with database.transaction() as connection:
+            await connection.execute(text("UPDATE launch_intents SET delivered_at = now()"))
+            assert (
+                await connection.execute(text(former), {"id": "starts", "origin": "QUEUED", "to": "STARTING"})
+            ).scalar()
+        assert "starts/master/0/2" in await _intents(database)
+    finally:
+        await database.close()
 
 
 async def test_replicas_can_migrate_at_once(empty_database_url: str) -> None:
@@ -135,5 +255,6 @@ async def test_an_absent_database_is_unavailable_not_a_crash(tmp_path) -> None:
         async with database.transaction():
             pass
     with pytest.raises(UnavailableError):
-        await database.listen_connection()
+        async with database.listening("elasticdl_jobs", lambda _payload: None):
+            pass
     await database.close()

@@ -19,12 +19,12 @@ import httpx
 import pytest
 
 from elasticdl.client import AsyncClient, Client
-from elasticdl_api.store.database import Database
-from elasticdl_api.store.jobs import transition
 from elasticdl_core.errors import ConflictError, NotFoundError, SpecError, UnauthenticatedError
 from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime import tokens
+from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.transitions import transition
 
 pytestmark = pytest.mark.integration
 
@@ -164,7 +164,7 @@ async def admit(real_api: RealApi, job_id: str) -> None:
     database = Database(real_api.database_url)
     try:
         async with database.transaction() as connection:
-            assert await transition(connection, job_id, ["QUEUED"], "STARTING", "its workers fit")
+            assert await transition(connection, job_id, JobState.QUEUED, JobState.STARTING, "its workers fit")
     finally:
         await database.close()
 

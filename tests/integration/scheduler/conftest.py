@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,11 +12,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from elasticdl_api.store.database import Database as ApiDatabase
 from elasticdl_api.store.migrate import migrate
+from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import CapacityInfo
 from elasticdl_core.scheduling import Quota, policy_by_name
-from elasticdl_scheduler.database import Database
+from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.transitions import transition
 from elasticdl_scheduler.leadership import Leadership
 from elasticdl_scheduler.loop import Scheduler
 from elasticdl_scheduler.store import SchedulerStore
@@ -28,7 +30,7 @@ def scheduler_template(postgres_server: Any) -> str:
     postgres_server.sql(f"CREATE DATABASE {TEMPLATE}")
 
     async def prepare() -> None:
-        database = ApiDatabase(postgres_server.url(TEMPLATE))
+        database = Database(postgres_server.url(TEMPLATE))
         try:
             await migrate(database)
         finally:
@@ -98,11 +100,19 @@ class World:
     async def job(self, job_id: str) -> Any:
         return await self.sql.fetchrow("SELECT * FROM jobs WHERE id = $1", job_id)
 
+    async def change(self, job_id: str, *states: JobState) -> None:
+        """Changes a job's state, as its owner or its master would, through each of these."""
+        database = Database(self.url)
+        try:
+            for origin, to in itertools.pairwise(states):
+                async with database.transaction() as connection:
+                    assert await transition(connection, job_id, origin, to, "as the test says")
+        finally:
+            await database.close()
+
     async def running(self, job_id: str) -> None:
         """The job's master came up."""
-        assert await self.sql.fetchval(
-            "SELECT transition_job($1, ARRAY['STARTING'], 'RUNNING', 'its master is up', '{}')", job_id
-        )
+        await self.change(job_id, JobState.STARTING, JobState.RUNNING)
 
     async def targets(self) -> dict[str, int]:
         rows = await self.sql.fetch("SELECT id, target_workers FROM jobs ORDER BY id")

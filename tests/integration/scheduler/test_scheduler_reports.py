@@ -11,13 +11,13 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from elasticdl_api.store.database import Database as ApiDatabase
 from elasticdl_api.store.migrate import migrate
 from elasticdl_core.errors import FencedError
 from elasticdl_core.scheduling import Quota, Resources
+from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.scheduling import quotas_from_json
-from elasticdl_scheduler.database import Database
 from elasticdl_scheduler.store import PRUNED_AT_ONCE
+from elasticdl_scheduler.waiting import await_schema, is_migrated
 
 pytestmark = pytest.mark.integration
 
@@ -90,18 +90,18 @@ async def test_a_pass_sweeps_the_log(world: Any) -> None:
 
 async def test_it_waits_for_the_migration_and_says_so(empty_database_url: str) -> None:
     database, stop = Database(empty_database_url), asyncio.Event()
-    owner = ApiDatabase(empty_database_url)
+    owner = Database(empty_database_url)
     try:
-        assert not await database.migrated()
+        assert not await is_migrated(database)
         with capture_logs() as logs:
-            waiting = asyncio.create_task(database.await_schema(stop, every_s=0.1))
+            waiting = asyncio.create_task(await_schema(database, stop, every_s=0.1))
             await asyncio.wait({waiting}, timeout=0.2)
             assert not waiting.done()
             await migrate(owner)
             await asyncio.wait_for(waiting, 30)
         assert {(entry["event"], entry["log_level"]) for entry in logs} == {("waiting_for_database", "warning")}
         assert "elasticdl_api migrate" in logs[0]["fix"]
-        assert await database.migrated()
+        assert await is_migrated(database)
     finally:
         await database.close()
         await owner.close()

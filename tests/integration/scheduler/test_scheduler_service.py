@@ -9,8 +9,10 @@ from typing import Any
 
 import asyncpg
 import pytest
+from sqlalchemy.exc import IntegrityError
 
 from elasticdl_core.errors import FencedError, UnavailableError
+from elasticdl_core.job import JobState
 from elasticdl_core.scheduling import Plan, Quota, Resources, Snapshot, policy_by_name
 from elasticdl_core.scheduling.pacing import paced
 from elasticdl_scheduler import loop
@@ -125,7 +127,7 @@ async def test_a_more_important_minimum_evicts(world: Any) -> None:
     assert low["target_reason"].startswith("evicted: ")
     # It is asked only once, and its slots are not promised to itself while it leaves.
     assert not await scheduler.decide_once()
-    assert await world.sql.fetchval("SELECT transition_job('low', ARRAY['RUNNING'], 'QUEUED', 'evicted', '{}')")
+    await world.change("low", JobState.RUNNING, JobState.QUEUED)
     world.slots.used = {}
     await scheduler.decide_once()
     assert await world.targets() == {"high": 4, "low": 0}
@@ -148,9 +150,7 @@ async def test_measured_speeds_and_priors_reach_the_policy(world: Any) -> None:
         "rescale_cost_s": 7.5,
     }
     await world.submit("past")
-    await world.sql.execute("SELECT transition_job('past', ARRAY['QUEUED'], 'STARTING', '', '{}')")
-    await world.sql.execute("SELECT transition_job('past', ARRAY['STARTING'], 'RUNNING', '', '{}')")
-    await world.sql.execute("SELECT transition_job('past', ARRAY['RUNNING'], 'SUCCEEDED', '', '{}')")
+    await world.change("past", JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.SUCCEEDED)
     await world.sql.execute("UPDATE jobs SET status = $1", json.dumps(status))
     await world.submit("new", status=json.dumps(status))
     _, _, store = world.scheduler(quotas={"ads": Quota(limit=Resources(slots=2.0))})
@@ -199,7 +199,7 @@ async def test_a_plan_is_written_wholly_or_not_at_all(world: Any) -> None:
     present = await store.read(await world.slots.capacity())
     plan = policy_by_name("goodput").plan(present.snapshot)
     await world.sql.execute("ALTER TABLE plans ADD CONSTRAINT broken CHECK (policy = 'none')")
-    with pytest.raises(asyncpg.CheckViolationError):
+    with pytest.raises(IntegrityError, match="broken"):
         await store.write(epoch, present, plan)
     assert await world.targets() == {"a": 0, "b": 0}
     assert await world.sql.fetchval("SELECT count(*) FROM launch_intents") == 0
@@ -214,7 +214,7 @@ async def test_a_job_cancelled_since_the_snapshot_is_left_alone(world: Any) -> N
     epoch = await leadership.attempt()
     present = await store.read(await world.slots.capacity())
     plan = policy_by_name("goodput").plan(present.snapshot)
-    await world.sql.execute("SELECT transition_job('a', ARRAY['QUEUED'], 'CANCELLED', 'by its owner', '{}')")
+    await world.change("a", JobState.QUEUED, JobState.CANCELLED)
     assert await store.write(epoch, present, plan) == 0
     assert (await world.job("a"))["state"] == "CANCELLED"
 

@@ -29,7 +29,8 @@ from elasticdl_api.background.watchdog import (
 from elasticdl_api.problems import MalformedError
 from elasticdl_api.settings import Settings
 from elasticdl_api.store.intents import Watched
-from elasticdl_api.store.masters import LEASE_S, completed_rounds
+from elasticdl_api.store.ledger import completed_epochs
+from elasticdl_api.store.masters import LEASE_S
 from elasticdl_api.store.records import JobRecord
 from elasticdl_api.values import clean, parse_json
 from elasticdl_core.errors import InvalidInputError, NotFoundError, SpecError
@@ -53,7 +54,7 @@ def _watched(**changes: Any) -> Watched:
         **job_changes,
     }
     values = {"lease_alive": True, "lease_incarnation": 2, "delivered": True, "outcome": "", "recent_failures": 0}
-    return Watched(job=JobRecord(**job), **{**values, **changes})
+    return Watched(job=JobRecord.of(job), **{**values, **changes})
 
 
 def _process(state: ProcessState = ProcessState.RUNNING, code: int | None = None) -> ProcessStatus:
@@ -142,12 +143,12 @@ def test_a_round_is_complete_exactly_when_each_record_is_marked(sizes: list[int]
             missing += stop - middle if kind == "front" else 0
             marks += [str(TaskId(TaskType.TRAINING, 4, index, a, b)) for a, b in parts if a < b]
             index += 1
-    rounds = completed_rounds({"shards": shards}, [*marks, "e:4:0:0:10"])
+    rounds = completed_epochs({"shards": shards}, [*marks, "e:4:0:0:10"])
     if missing or not marks:
         assert rounds == []
     else:
         assert rounds == [{"round": 4, "tasks": len(marks), "records": sum(sizes)}]
-    assert completed_rounds(None, marks) == []
+    assert completed_epochs(None, marks) == []
 
 
 _ANY = st.recursive(

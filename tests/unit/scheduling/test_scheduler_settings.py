@@ -6,8 +6,8 @@ import pytest
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.scheduling import Quota, Resources
+from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.settings import Environment
-from elasticdl_scheduler.database import Database
 from elasticdl_scheduler.settings import SchedulerSettings, parse_quotas
 
 pytestmark = pytest.mark.unit

@@ -10,8 +10,8 @@ import structlog
 
 from elasticdl_api import telemetry
 from elasticdl_api.store.intents import IntentStore
-from elasticdl_api.store.records import ACTIVE, TERMINAL
 from elasticdl_core.errors import UnavailableError
+from elasticdl_core.job.life import JobState
 from elasticdl_core.ports.launcher import Launcher, ProcessState, ProcessStatus, Role
 
 SETTLE_S = 8.0
@@ -50,7 +50,7 @@ class Reaper:
         for status in await self._launcher.list():
             if status.state is not ProcessState.EXITED:
                 living[status.id.job_id].append(status)
-        states = await self._intents.states(list(living)) if living else {}
+        states = await self._intents.read_states(list(living)) if living else {}
         now = self._clock()
         self._unknown_since = {job: self._unknown_since.get(job, now) for job in living if job not in states}
         self._told_at = {job: at for job, at in self._told_at.items() if job in living}
@@ -59,25 +59,25 @@ class Reaper:
                 await self._end(job_id, states.get(job_id), processes, now)
 
     def _is_left_over(
-        self, job_id: str, found: tuple[str, float] | None, processes: list[ProcessStatus], now: float
+        self, job_id: str, found: tuple[JobState, float] | None, processes: list[ProcessStatus], now: float
     ) -> bool:
         if found is None:
             return now - self._unknown_since[job_id] >= UNKNOWN_S
         state, age_s = found
-        if state in ACTIVE:
+        if state.active:
             return False
         orphaned = not any(status.id.role is Role.MASTER for status in processes)
-        return orphaned or age_s >= (SETTLE_S if state in TERMINAL else ASIDE_S)
+        return orphaned or age_s >= (SETTLE_S if state.terminal else ASIDE_S)
 
     async def _end(
-        self, job_id: str, found: tuple[str, float] | None, processes: list[ProcessStatus], now: float
+        self, job_id: str, found: tuple[JobState, float] | None, processes: list[ProcessStatus], now: float
     ) -> None:
         if now - self._told_at.get(job_id, -GRACE_S) < GRACE_S:
             return
         self._told_at[job_id] = now
         telemetry.REAPED.inc()
         _log.warning("ending left-over processes", job=job_id, state=found and found[0], processes=len(processes))
-        if found is None or found[0] in TERMINAL:
+        if found is None or found[0].terminal:
             await self._launcher.terminate_job(job_id, grace_s=GRACE_S)
             return
         # By process and not by job: meanwhile the job may be starting anew, with processes of its own.

@@ -37,7 +37,7 @@ class Relay:
             pass
 
     async def _deliver_one(self) -> bool:
-        async with self._intents.next() as delivery:
+        async with self._intents.take_next() as delivery:
             if delivery is None:
                 return False
             try:

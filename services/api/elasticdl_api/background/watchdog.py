@@ -16,6 +16,7 @@ from elasticdl_api import telemetry
 from elasticdl_api.background.relay import REFUSED
 from elasticdl_api.store.intents import IntentStore, Watched
 from elasticdl_core.errors import ElasticDLError, UnavailableError
+from elasticdl_core.job.life import JobState, state_without_master
 from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessState, ProcessStatus, Role
 
 MAX_FAILURES = 5
@@ -43,7 +44,7 @@ class Action(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class MasterVerdict:
     """What to do, and why.
 
     Attributes:
@@ -56,15 +57,17 @@ class Verdict:
 
     action: Action
     reason: str = ""
-    to: str = ""
+    to: JobState | None = None
     delay_s: float = 0.0
     failures: int = 0
 
 
-_FINE = Verdict(Action.NOTHING)
+_FINE = MasterVerdict(Action.NOTHING)
 
 
-def judge(watched: Watched, process: ProcessStatus | None, wrong_s: float, *, returned: bool = False) -> Verdict:
+def judge(
+    watched: Watched, process: ProcessStatus | None, wrong_s: float, *, returned: bool = False
+) -> MasterVerdict:
     """Decides about the master of an active job.
 
     Args:
@@ -75,18 +78,18 @@ def judge(watched: Watched, process: ProcessStatus | None, wrong_s: float, *, re
     """
     job = watched.job
     alive = process is not None and process.state is not ProcessState.EXITED
-    if job.state == "CANCELLING":
+    if job.state is JobState.CANCELLING:
         if alive and wrong_s < CANCEL_GRACE_S:
-            return Verdict(Action.WAIT, "cancelling")
+            return MasterVerdict(Action.WAIT, "cancelling")
         reason = "cancelled" if not alive else "cancelled; its master did not answer in time"
-        return Verdict(Action.CONCLUDE, reason, to="CANCELLED")
+        return MasterVerdict(Action.CONCLUDE, reason, to=state_without_master(job.state, job.desired))
     if not watched.delivered:
         return _FINE
     reason, patience = _complaint(watched, process, alive)
     if not reason:
         return _FINE
     if wrong_s < (max(patience, RETURN_GRACE_S) if returned and patience else patience):
-        return Verdict(Action.WAIT, reason)
+        return MasterVerdict(Action.WAIT, reason)
     return _replacement(watched, reason, planned=_left_as_told(process))
 
 
@@ -113,21 +116,22 @@ def _left_as_told(process: ProcessStatus | None) -> bool:
     return process.exit_code == 0 or process.reason == "launcher_lost"
 
 
-def _replacement(watched: Watched, reason: str, *, planned: bool) -> Verdict:
+def _replacement(watched: Watched, reason: str, *, planned: bool) -> MasterVerdict:
     job = watched.job
-    if job.state == "STARTING" and job.desired in ("suspend", "evict"):
-        # There is nothing to save yet, so no new master is needed only to stop.
-        to = "SUSPENDED" if job.desired == "suspend" else "QUEUED"
-        return Verdict(Action.CONCLUDE, f"{job.desired} was asked for; {reason}", to=to)
+    to = state_without_master(job.state, job.desired)
+    if to is not None:
+        return MasterVerdict(Action.CONCLUDE, f"{job.desired} was asked for; {reason}", to=to)
     if planned:
-        return Verdict(Action.REPLACE, reason, failures=watched.recent_failures)
+        return MasterVerdict(Action.REPLACE, reason, failures=watched.recent_failures)
     failures = watched.recent_failures + 1
     if failures > MAX_FAILURES:
-        return Verdict(
-            Action.CONCLUDE, f"the master failed {failures} times without any progress; last: {reason}", to="FAILED"
+        return MasterVerdict(
+            Action.CONCLUDE,
+            f"the master failed {failures} times without any progress; last: {reason}",
+            to=JobState.FAILED,
         )
     delay_s = 0.0 if failures == 1 else min(2.0 ** (failures - 2), 16.0)
-    return Verdict(Action.REPLACE, reason, delay_s=delay_s, failures=failures)
+    return MasterVerdict(Action.REPLACE, reason, delay_s=delay_s, failures=failures)
 
 
 class Watchdog:
@@ -156,7 +160,7 @@ class Watchdog:
         if self._returned_at is None:
             self._returned_at = self._clock()
         try:
-            watched = await self._intents.watched()
+            watched = await self._intents.list_watched()
             processes = {status.id: status for status in await self._launcher.list()} if watched else {}
             since: dict[tuple[str, int, str], float] = {}
             for item in watched:
@@ -182,10 +186,10 @@ class Watchdog:
             verdict = judge(item, process, self._clock() - since[key], returned=returned)
         if verdict.action is Action.REPLACE:
             await self._replace(item, process_id, verdict)
-        elif verdict.action is Action.CONCLUDE:
-            await self._conclude(item, verdict)
+        elif verdict.action is Action.CONCLUDE and verdict.to is not None:
+            await self._conclude(item, verdict.to, verdict.reason)
 
-    async def _replace(self, item: Watched, process_id: ProcessId, verdict: Verdict) -> None:
+    async def _replace(self, item: Watched, process_id: ProcessId, verdict: MasterVerdict) -> None:
         replaced = await self._intents.replace_master(
             item.job, reason=verdict.reason, delay_s=verdict.delay_s, failures=verdict.failures
         )
@@ -198,10 +202,10 @@ class Watchdog:
         except ElasticDLError as error:
             _log.info("the old master was not told to leave", process=str(process_id), error=error.message)
 
-    async def _conclude(self, item: Watched, verdict: Verdict) -> None:
+    async def _conclude(self, item: Watched, to: JobState, reason: str) -> None:
         detail = {}
-        if verdict.to == "FAILED":
+        if to is JobState.FAILED:
             fix = "read its log: `elasticdl jobs logs ID --role master`, or GET /jobs/{id}/logs?role=master"
-            detail = {"error": {"message": verdict.reason, "fix": fix, "traceback": ""}}
-        if await self._intents.conclude(item.job, verdict.to, verdict.reason, detail):
-            _log.warning("job concluded", job=item.job.id, state=verdict.to, reason=verdict.reason)
+            detail = {"error": {"message": reason, "fix": fix, "traceback": ""}}
+        if await self._intents.conclude(item.job, to, reason, detail):
+            _log.warning("job concluded", job=item.job.id, state=to, reason=reason)

@@ -60,7 +60,7 @@ async def events(
     """
     job = await find(api, user, job_id)
     if "text/event-stream" not in request.headers.get("accept", ""):
-        rows = await api.jobs.events(job_id, namespace=user.namespace, after=after, limit=limit)
+        rows = await api.jobs.list_events(job_id, namespace=user.namespace, after=after, limit=limit)
         return JSONResponse(jsonable_encoder([_event(row) for row in rows]))
     start = after if last_event_id is None else _event_id(last_event_id)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -115,8 +115,8 @@ async def metrics(
 ) -> Any:
     """The training loss by model version, and every evaluation."""
     await find(api, user, job_id)
-    belongings = await api.jobs.belongings(job_id)
-    return schemas.metrics(await api.jobs.losses(job_id, limit=limit), belongings["evaluations"])
+    belongings = await api.jobs.list_belongings(job_id)
+    return schemas.metrics(await api.jobs.list_losses(job_id, limit=limit), belongings["evaluations"])
 
 
 def _event(row: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +137,7 @@ async def _stream(api: Api, user: User, job: JobRecord, after: int) -> AsyncIter
             try:
                 # The job first: a terminal state that is seen has its event among those that are read next.
                 job = await api.jobs.get(job.id, namespace=user.namespace)
-                rows = await api.jobs.events(job.id, namespace=user.namespace, after=after, limit=500)
+                rows = await api.jobs.list_events(job.id, namespace=user.namespace, after=after, limit=500)
             except UnavailableError:
                 yield ": the database does not answer\n\n"
                 await wait(changed, STATUS_EVERY_S)

@@ -23,7 +23,7 @@ health_router = APIRouter(tags=["health"])
 @router.get("/cluster", tags=["cluster"], response_model=Cluster, summary="The cluster", responses=declared())
 async def cluster(api: Api, user: User) -> Any:
     """Worker slots in all and in use, jobs by state, and how each component is."""
-    counts = await api.jobs.counts(user.namespace)
+    counts = await api.jobs.count_by_state(user.namespace)
     capacity, agent = await _capacity(api)
     return {
         "slots": {
@@ -50,9 +50,9 @@ async def prometheus(api: Api, user: User) -> Response:
     """Requests by route and status, jobs by state and reason, worker slots, how the scheduler does."""
     gauges = CollectorRegistry()
     jobs = Gauge("elasticdl_jobs", "Jobs by state.", ["state"], registry=gauges)
-    counts = await api.jobs.counts(user.namespace)
+    counts = await api.jobs.count_by_state(user.namespace)
     for state in JobState:
-        jobs.labels(str(state)).set(counts.get(str(state), 0))
+        jobs.labels(str(state)).set(counts.get(state, 0))
     capacity, _ = await _capacity(api)
     slots = Gauge("elasticdl_slots", "Worker slots.", ["kind"], registry=gauges)
     slots.labels("total").set(capacity.slots)
@@ -67,9 +67,9 @@ async def prometheus(api: Api, user: User) -> Response:
 async def _scheduler_metrics(api: Api, user: User, registry: CollectorRegistry) -> None:
     """The scheduler serves nobody; what it leaves word of is told here."""
     reasons = Gauge("elasticdl_jobs_by_reason", "Jobs by state and reason.", ["state", "reason"], registry=registry)
-    for (state, code), number in (await api.scheduling.by_reason(user.namespace)).items():
+    for (state, code), number in (await api.scheduling.count_by_reason(user.namespace)).items():
         reasons.labels(state, code or "none").set(number)
-    last = await api.scheduling.last_pass()
+    last = await api.scheduling.read_last_pass()
     if last is None:
         return
     for name, text, value in (
@@ -125,7 +125,7 @@ async def _capacity(api: Api) -> tuple[CapacityInfo, str]:
 
 
 async def _scheduler(api: Api) -> str:
-    lease = await api.jobs.scheduler_lease()
+    lease = await api.jobs.get_scheduler_lease()
     if lease is None or not lease["alive"]:
         return "no scheduler leads: queued jobs wait"
     return "ok"

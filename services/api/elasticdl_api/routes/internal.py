@@ -6,11 +6,11 @@ import asyncio
 import os
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from elasticdl_api import files
 from elasticdl_api.problems import declared
@@ -19,6 +19,7 @@ from elasticdl_api.services import Api, Master
 from elasticdl_api.submission import bundle_path
 from elasticdl_api.values import BIGINT, clean
 from elasticdl_core.errors import InvalidInputError, NotFoundError
+from elasticdl_core.job.life import REPORTED_STATES, JobState
 from elasticdl_core.task import TaskId
 
 router = APIRouter(prefix="/internal/jobs/{job_id}", tags=["internal"], responses=declared(400, 409, 422))
@@ -53,10 +54,16 @@ class Heartbeat(Stamped):
     losses: list[Loss] = []
 
 
+def _reported(state: JobState) -> JobState:
+    if state not in REPORTED_STATES:
+        raise ValueError(f"a master reports one of {', '.join(sorted(REPORTED_STATES))}, not {state}")
+    return state
+
+
 class StateReport(Stamped):
     """The state that the job is in now."""
 
-    to: Literal["RUNNING", "SUSPENDED", "QUEUED", "SUCCEEDED", "SUCCEEDED_WITH_SKIPS", "FAILED", "CANCELLED"]
+    to: Annotated[JobState, AfterValidator(_reported)]
     reason: Text = ""
     detail: dict[str, Any] = {}
 
@@ -117,20 +124,20 @@ class ArtifactReport(Stamped):
 @router.post("/lease", summary="Become the job's master")
 async def lease(job_id: str, body: LeaseRequest, api: Api, master: Master) -> dict[str, Any]:
     """A new epoch, and all that is durable of the job: specification, ledger, checkpoints, evaluations."""
-    return await api.masters.lease(job_id, holder=clean(body.holder), incarnation=master.incarnation)
+    return await api.masters.take_lease(job_id, holder=clean(body.holder), incarnation=master.incarnation)
 
 
 @router.post("/heartbeat", summary="Extend the lease, report status and losses")
 async def heartbeat(job_id: str, body: Heartbeat, api: Api, master: Master) -> dict[str, Any]:
     """Answers what is wanted: run, suspend, cancel or evict, and how many workers."""
     losses = [(item.model_version, item.loss, _moment(item.at)) for item in body.losses]
-    return await api.masters.heartbeat(job_id, body.epoch, status=clean(body.status), losses=losses)
+    return await api.masters.record_heartbeat(job_id, body.epoch, status=clean(body.status), losses=losses)
 
 
 @router.post("/state", summary="Report the job's state")
 async def state(job_id: str, body: StateReport, api: Api, master: Master) -> dict[str, str]:
     """Answers the state that the job is in now: a cancellation wins over what the master meant."""
-    now = await api.masters.state(
+    now = await api.masters.report_state(
         job_id, body.epoch, to=body.to, reason=clean(body.reason), detail=clean(body.detail)
     )
     return {"state": now}
@@ -139,13 +146,13 @@ async def state(job_id: str, body: StateReport, api: Api, master: Master) -> dic
 @router.post("/events", status_code=204, summary="Report events")
 async def events(job_id: str, body: EventReports, api: Api, master: Master) -> None:
     """They are shown to the job's user."""
-    await api.masters.events(job_id, body.epoch, [clean(event.model_dump()) for event in body.events])
+    await api.masters.add_events(job_id, body.epoch, [clean(event.model_dump()) for event in body.events])
 
 
 @router.put("/plan", status_code=204, summary="Store the plan, once")
 async def plan(job_id: str, body: PlanReport, api: Api, master: Master) -> None:
     """The same plan again is fine; another one is refused with 409."""
-    await api.masters.plan(job_id, body.epoch, clean(body.plan))
+    await api.masters.store_plan(job_id, body.epoch, clean(body.plan))
 
 
 @router.post("/done", summary="Mark tasks as done")
@@ -153,7 +160,7 @@ async def done(job_id: str, body: DoneReport, api: Api, master: Master) -> dict[
     """Durable and idempotent; answers how many of them were new."""
     tasks = [str(TaskId.parse(task)) for task in body.tasks]
     accounts = {str(TaskId.parse(task)): clean(account) for task, account in body.accounts.items()}
-    return {"new": await api.masters.done(job_id, body.epoch, tasks, accounts)}
+    return {"new": await api.masters.mark_done(job_id, body.epoch, tasks, accounts)}
 
 
 @router.post("/checkpoints", status_code=204, summary="Commit a checkpoint")
@@ -162,7 +169,7 @@ async def checkpoint(job_id: str, body: CheckpointReport, api: Api, master: Mast
     version = body.manifest.get("version")
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version <= BIGINT:
         raise InvalidInputError("the manifest has no version", fix="put the model version in manifest.version")
-    await api.masters.checkpoint(job_id, body.epoch, version=version, manifest=clean(body.manifest))
+    await api.masters.commit_checkpoint(job_id, body.epoch, version=version, manifest=clean(body.manifest))
 
 
 @router.delete("/checkpoints/{version}", status_code=204, summary="Forget a checkpoint")
@@ -184,16 +191,16 @@ async def forget_checkpoint(
 @router.post("/evaluations", status_code=204, summary="Report an evaluation")
 async def evaluation(job_id: str, body: EvaluationReport, api: Api, master: Master) -> None:
     """Reporting the same number again replaces it."""
-    await api.masters.evaluation(job_id, body.epoch, clean(body.model_dump(exclude={"epoch"})))
+    await api.masters.record_evaluation(job_id, body.epoch, clean(body.model_dump(exclude={"epoch"})))
 
 
 @router.post("/artifacts", status_code=204, summary="Report an artifact")
 async def artifact(job_id: str, body: ArtifactReport, api: Api, master: Master) -> None:
     """Its path is relative to the job's artifacts directory, or absolute within the job's output."""
     values = clean(body.model_dump(exclude={"epoch"}))
-    job = await api.masters.job(job_id)
+    job = await api.masters.get(job_id)
     _check_path(values["path"], str(job.spec.get("output", "")))
-    await api.masters.artifact(job_id, body.epoch, values)
+    await api.masters.record_artifact(job_id, body.epoch, values)
 
 
 @router.get(
@@ -204,7 +211,7 @@ async def artifact(job_id: str, body: ArtifactReport, api: Api, master: Master) 
 )
 async def bundle(job_id: str, api: Api, master: Master) -> StreamingResponse:
     """The zip as it was uploaded."""
-    job = await api.masters.job(files.plain_name(job_id))
+    job = await api.masters.get(files.plain_name(job_id))
     digest = str(job.spec.get("model_bundle", ""))
     path = await bundle_path(api, job.namespace, digest) if digest else None
     if path is None:

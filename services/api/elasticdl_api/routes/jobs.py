@@ -21,7 +21,7 @@ from elasticdl_api.store.records import JobRecord
 from elasticdl_api.submission import check_model
 from elasticdl_api.values import parse_json, read_json
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, Problem, SpecError
-from elasticdl_core.job import JobSpec, JobState
+from elasticdl_core.job import JobRequest, JobSpec, JobState
 
 router = APIRouter(tags=["jobs"])
 _CHANGEABLE = frozenset(JobChanges.model_fields)
@@ -103,12 +103,12 @@ async def list_jobs(
         return {"jobs": [], "next_page_token": None}
     filters = Filters(
         namespace=namespace,
-        states=[str(item) for item in state or ()],
+        states=state or (),
         name=name,
         labels=_labels(label or []),
     )
     before = None if page_token is None else _read_page_token(page_token)
-    found = await api.jobs.page(filters, namespace=user.namespace, limit=limit + 1, before=before)
+    found = await api.jobs.list_page(filters, namespace=user.namespace, limit=limit + 1, before=before)
     page = found[:limit]
     return {
         "jobs": [schemas.job_summary(job) for job in page],
@@ -149,11 +149,11 @@ async def change(
     if wrong:
         fix = f"only {', '.join(sorted(_CHANGEABLE))} can be changed; submit a new job for the rest"
         raise SpecError([Problem(key, "it cannot be changed", fix) for key in wrong])
-    job = await api.jobs.settings(job_id, namespace=user.namespace, changes=changes, if_match=if_match)
+    job = await api.jobs.change_settings(job_id, namespace=user.namespace, changes=changes, if_match=if_match)
     return await _answer(api, job, 200)
 
 
-def _request_route(what: str, summary: str, description: str) -> None:
+def _request_route(what: JobRequest, summary: str, description: str) -> None:
     async def ask(job_id: schemas.JobId, api: Api, user: User, if_match: IfMatch = None) -> JSONResponse:
         await find(api, user, job_id)
         job = await api.jobs.request(job_id, what, namespace=user.namespace, if_match=if_match)
@@ -172,9 +172,11 @@ def _request_route(what: str, summary: str, description: str) -> None:
     )
 
 
-_request_route("cancel", "Cancel a job", "Final: the job ends as CANCELLED, within 30 seconds.")
-_request_route("suspend", "Suspend a job", "It saves a checkpoint, gives back its workers, and waits for resume.")
-_request_route("resume", "Resume a suspended job", "It waits for capacity, and goes on where it was.")
+_request_route(JobRequest.CANCEL, "Cancel a job", "Final: the job ends as CANCELLED, within 30 seconds.")
+_request_route(
+    JobRequest.SUSPEND, "Suspend a job", "It saves a checkpoint, gives back its workers, and waits for resume."
+)
+_request_route(JobRequest.RESUME, "Resume a suspended job", "It waits for capacity, and goes on where it was.")
 
 
 @router.delete(
@@ -207,7 +209,7 @@ async def find(api: Api, user: User, job_id: str) -> JobRecord:
 
 
 async def _answer(api: Api, job: JobRecord, status: int) -> JSONResponse:
-    content = Job.model_validate(schemas.job_detail(job, await api.jobs.belongings(job.id)))
+    content = Job.model_validate(schemas.job_detail(job, await api.jobs.list_belongings(job.id)))
     return JSONResponse(content.model_dump(mode="json"), status_code=status, headers={"ETag": job.etag})
 
 

@@ -41,7 +41,7 @@ async def explain(job_id: schemas.JobId, api: Api, user: User) -> Any:
     outlook = await api.lookout.outlook()
     if record.id not in outlook.rows and not record.terminal:
         outlook = await api.lookout.outlook(fresh=True)
-    rows = await api.scheduling.decisions(DecisionFilters(job_id=record.id), limit=LAST_DECISIONS, full=False)
+    rows = await api.scheduling.list_decisions(DecisionFilters(job_id=record.id), limit=LAST_DECISIONS, full=False)
     changes = [one for one in await _changes(api, user, rows) if one.job_id == record.id]
     last = outlook.seen.last
     leads = bool(last and last["alive"])
@@ -118,7 +118,7 @@ async def decisions(
             raise InvalidInputError(f"{name} is no time with a zone", fix=f"write {name}=2026-01-31T12:00:00Z")
     size = min(limit, MOST_FULL) if full else limit
     filters = DecisionFilters(user.namespace, job, since, until, None if cursor is None else _cursor(cursor))
-    rows = await api.scheduling.decisions(filters, limit=size + 1, full=full)
+    rows = await api.scheduling.list_decisions(filters, limit=size + 1, full=full)
     page = rows[:size]
     changes: dict[int, list[s.JobChange]] = {}
     for change in await _changes(api, user, page):
@@ -153,7 +153,7 @@ async def _changes(api: Api, user: Identity, rows: Sequence[Mapping[str, Any]]) 
     seen: frozenset[str] | None = None
     if user.namespace is not None:
         named = {one for _, change in listed for one in (change["job_id"], *change["blockers"])}
-        seen = await api.scheduling.of_namespace(sorted(named), user.namespace)
+        seen = await api.scheduling.filter_by_namespace(sorted(named), user.namespace)
     return [_change(row, change, seen) for row, change in listed if seen is None or change["job_id"] in seen]
 
 

@@ -7,14 +7,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import case, func, insert, select, text, update
+from sqlalchemy import case, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from elasticdl_api.store import tables as t
-from elasticdl_api.store.database import Database
-from elasticdl_api.store.jobs import transition
-from elasticdl_api.store.records import ACTIVE, JobRecord
+from elasticdl_api.store.records import JobRecord
+from elasticdl_core.job.life import ACTIVE_STATES, JobState
 from elasticdl_core.ports.launcher import ProcessId, Role
+from elasticdl_runtime.database import tables as t
+from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.transitions import add_event, add_launch_intent, in_seconds, transition
 
 _FORGIVEN = text("now() - interval '10 minutes'")
 """A master that lived that long is forgiven its predecessors, even if the job got no further meanwhile."""
@@ -58,7 +59,7 @@ class Delivery:
     async def postpone(self, seconds: float) -> None:
         """Leaves the intent for later."""
         query = update(t.launch_intents).where(t.launch_intents.c.id == str(self.process))
-        await self._connection.execute(query.values(deliver_after=_in(seconds)))
+        await self._connection.execute(query.values(deliver_after=in_seconds(seconds)))
 
 
 class IntentStore:
@@ -72,7 +73,7 @@ class IntentStore:
         self._database = database
 
     @asynccontextmanager
-    async def next(self) -> AsyncIterator[Delivery | None]:
+    async def take_next(self) -> AsyncIterator[Delivery | None]:
         """The oldest intent that is due and that no other replica is delivering; None if there is none."""
         intents = t.launch_intents
         query = (
@@ -89,10 +90,10 @@ class IntentStore:
                 yield None
                 return
             process = ProcessId(row["job_id"], Role(row["role"]), row["index"], row["incarnation"])
-            wanted = row["state"] in ("STARTING", "RUNNING") and row["incarnation"] == row["master_incarnation"]
+            wanted = JobState(row["state"]).admitted and row["incarnation"] == row["master_incarnation"]
             yield Delivery(connection, process, wanted)
 
-    async def watched(self) -> list[Watched]:
+    async def list_watched(self) -> list[Watched]:
         """All active jobs."""
         intents = t.launch_intents
         query = (
@@ -107,7 +108,7 @@ class IntentStore:
                 intents,
                 (intents.c.job_id == t.jobs.c.id) & (intents.c.incarnation == t.jobs.c.master_incarnation),
             )
-            .where(t.jobs.c.state.in_(ACTIVE))
+            .where(t.in_states(ACTIVE_STATES))
             .order_by(t.jobs.c.id)
         )
         async with self._database.transaction() as connection:
@@ -141,22 +142,14 @@ class IntentStore:
             )
             if not changed.rowcount:
                 return False
-            process = ProcessId(seen.id, Role.MASTER, 0, incarnation)
-            await connection.execute(
-                insert(t.launch_intents).values(
-                    id=str(process),
-                    job_id=seen.id,
-                    incarnation=incarnation,
-                    deliver_after=_in(delay_s),
-                )
-            )
+            await add_launch_intent(connection, seen.id, incarnation, delay_s=delay_s)
             detail = {"incarnation": incarnation, "delay_s": delay_s, "failures": failures}
-            await connection.execute(
-                insert(t.events).values(job_id=seen.id, kind="master", message=reason, detail=detail)
-            )
+            await add_event(connection, seen.id, "master", reason, detail)
             return True
 
-    async def conclude(self, seen: JobRecord, to: str, reason: str, detail: dict[str, Any] | None = None) -> bool:
+    async def conclude(
+        self, seen: JobRecord, to: JobState, reason: str, detail: dict[str, Any] | None = None
+    ) -> bool:
         """Changes the state of a job, unless it has moved on since it was seen. Fences its master off."""
         async with self._database.transaction() as connection:
             changed = await connection.execute(
@@ -164,9 +157,9 @@ class IntentStore:
             )
             if not changed.rowcount:
                 return False
-            return await transition(connection, seen.id, [seen.state], to, reason, detail)
+            return await transition(connection, seen.id, seen.state, to, reason, detail)
 
-    async def states(self, job_ids: list[str]) -> dict[str, tuple[str, float]]:
+    async def read_states(self, job_ids: list[str]) -> dict[str, tuple[JobState, float]]:
         """State and seconds since the last change of the row, of those jobs that exist."""
         query = select(
             t.jobs.c.id,
@@ -174,7 +167,7 @@ class IntentStore:
             func.extract("epoch", func.now() - func.coalesce(t.jobs.c.finished_at, t.jobs.c.updated_at)),
         ).where(t.jobs.c.id.in_(job_ids))
         async with self._database.transaction() as connection:
-            return {job_id: (state, float(age)) for job_id, state, age in await connection.execute(query)}
+            return {job_id: (JobState(state), float(age)) for job_id, state, age in await connection.execute(query)}
 
 
 def _unchanged(seen: JobRecord) -> tuple[Any, ...]:
@@ -184,7 +177,3 @@ def _unchanged(seen: JobRecord) -> tuple[Any, ...]:
         t.jobs.c.master_incarnation == seen.master_incarnation,
         t.jobs.c.master_epoch == seen.master_epoch,
     )
-
-
-def _in(seconds: float) -> Any:
-    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)

@@ -8,43 +8,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ARRAY, Text, and_, delete, func, insert, literal, select, text, tuple_, update
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import and_, delete, func, insert, select, text, tuple_, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_api.problems import IdempotencyError, PreconditionFailedError
-from elasticdl_api.store import tables as t
-from elasticdl_api.store.database import Database
 from elasticdl_api.store.records import JobRecord
 from elasticdl_core.errors import ConflictError, NotFoundError
-from elasticdl_core.job import JobSpec
+from elasticdl_core.job import JobRequest, JobSpec, JobState
+from elasticdl_core.job.life import Desired, outcome_of
 from elasticdl_core.scheduling.explanation import visible
+from elasticdl_runtime.database import tables as t
+from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.transitions import add_event, transition
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
-_FINAL_REQUESTS = {
-    ("cancel", "QUEUED"): "CANCELLED",
-    ("cancel", "SUSPENDED"): "CANCELLED",
-    ("cancel", "STARTING"): "CANCELLING",
-    ("cancel", "RUNNING"): "CANCELLING",
-    ("suspend", "QUEUED"): "SUSPENDED",
-    ("resume", "SUSPENDED"): "QUEUED",
-}
-"""Requests that are a change of state at once."""
-_WISHES = {
-    ("suspend", "STARTING"): "suspend",
-    ("suspend", "RUNNING"): "suspend",
-    ("resume", "STARTING"): "run",
-    ("resume", "RUNNING"): "run",
-}
-"""Requests that the master carries out: the new value of ``desired``."""
-_DONE_ALREADY = {
-    ("cancel", "CANCELLING"),
-    ("cancel", "CANCELLED"),
-    ("suspend", "SUSPENDED"),
-    ("resume", "QUEUED"),
-}
 
 
 @dataclass(frozen=True)
@@ -59,7 +38,7 @@ class Filters:
     """
 
     namespace: str | None = None
-    states: Sequence[str] = ()
+    states: Sequence[JobState] = ()
     name: str | None = None
     labels: Mapping[str, str] | None = None
 
@@ -125,7 +104,7 @@ class JobStore:
         async with self._database.transaction() as connection:
             return await _get(connection, job_id, namespace)
 
-    async def page(
+    async def list_page(
         self,
         filters: Filters,
         *,
@@ -146,7 +125,7 @@ class JobStore:
             if wanted is not None:
                 query = query.where(t.jobs.c.namespace == wanted)
         if filters.states:
-            query = query.where(t.jobs.c.state.in_(filters.states))
+            query = query.where(t.in_states(filters.states))
         if filters.name is not None:
             query = query.where(t.jobs.c.name == filters.name)
         if filters.labels:
@@ -158,7 +137,7 @@ class JobStore:
             rows = (await connection.execute(query)).mappings().all()
             return await _records(connection, rows, namespace)
 
-    async def settings(
+    async def change_settings(
         self, job_id: str, *, namespace: str | None, changes: Mapping[str, int], if_match: str | None
     ) -> JobRecord:
         """Changes priority or the bounds of the number of workers.
@@ -188,15 +167,13 @@ class JobStore:
                 update(t.jobs).where(t.jobs.c.id == job_id).values(spec=spec.to_mapping(), **changed)
             )
             message = ", ".join(f"{name} is {value} now" for name, value in changed.items())
-            await connection.execute(
-                insert(t.events).values(job_id=job_id, kind="settings", message=message, detail=changed)
-            )
+            await add_event(connection, job_id, "settings", message, changed)
             return await _get(connection, job_id, namespace)
 
     async def request(
-        self, job_id: str, what: str, *, namespace: str | None, if_match: str | None = None
+        self, job_id: str, what: JobRequest, *, namespace: str | None, if_match: str | None = None
     ) -> JobRecord:
-        """Asks for ``cancel``, ``suspend`` or ``resume``; asking twice is asking once.
+        """Asks a job to cancel, suspend or resume; asking twice is asking once.
 
         Raises:
             NotFoundError: there is no such job.
@@ -206,18 +183,18 @@ class JobStore:
         async with self._database.transaction() as connection:
             job = await _get(connection, job_id, namespace, lock=True)
             _require_match(job, if_match)
-            case = (what, job.state)
-            if case in _FINAL_REQUESTS:
-                await transition(connection, job_id, [job.state], _FINAL_REQUESTS[case], f"{what} was asked for")
-            elif case in _WISHES:
-                await _wish(connection, job, what, _WISHES[case])
-            elif case not in _DONE_ALREADY:
+            outcome = outcome_of(what, job.state)
+            if outcome is None:
                 raise ConflictError(
                     f"job {job_id} is {job.state}: it cannot be asked to {what}",
                     fix="look at its state: `elasticdl jobs get ID`, or GET /jobs/{id}"
                     if not job.terminal
                     else "submit a new job",
                 )
+            if outcome.to is not None:
+                await transition(connection, job_id, job.state, outcome.to, f"{what} was asked for")
+            elif outcome.desired is not None:
+                await _ask_master(connection, job, what, outcome.desired)
             return await _get(connection, job_id, namespace)
 
     async def delete(self, job_id: str, *, namespace: str | None, if_match: str | None = None) -> None:
@@ -235,7 +212,9 @@ class JobStore:
                 raise ConflictError(f"job {job_id} is {job.state}", fix="cancel it first, and wait until it is over")
             await connection.execute(delete(t.jobs).where(t.jobs.c.id == job_id))
 
-    async def events(self, job_id: str, *, namespace: str | None, after: int, limit: int) -> list[dict[str, Any]]:
+    async def list_events(
+        self, job_id: str, *, namespace: str | None, after: int, limit: int
+    ) -> list[dict[str, Any]]:
         """Events of a job after an id, oldest first."""
         query = (
             select(t.events)
@@ -255,7 +234,7 @@ class JobStore:
                 row["message"] = visible(row["message"], unseen)
         return rows
 
-    async def belongings(self, job_id: str) -> dict[str, list[dict[str, Any]]]:
+    async def list_belongings(self, job_id: str) -> dict[str, list[dict[str, Any]]]:
         """Checkpoints, evaluations and artifacts of a job, oldest first."""
         found = {}
         async with self._database.transaction() as connection:
@@ -268,7 +247,7 @@ class JobStore:
                 found[table.name] = [dict(row) for row in rows.mappings()]
         return found
 
-    async def losses(self, job_id: str, *, limit: int) -> list[dict[str, Any]]:
+    async def list_losses(self, job_id: str, *, limit: int) -> list[dict[str, Any]]:
         """The latest losses of a job, oldest first."""
         query = (
             select(t.losses.c.model_version, t.losses.c.loss, t.losses.c.at)
@@ -279,15 +258,15 @@ class JobStore:
         async with self._database.transaction() as connection:
             return [dict(row) for row in (await connection.execute(query)).mappings()][::-1]
 
-    async def counts(self, namespace: str | None) -> dict[str, int]:
+    async def count_by_state(self, namespace: str | None) -> dict[JobState, int]:
         """How many jobs are in each state."""
         query = select(t.jobs.c.state, func.count().label("number")).group_by(t.jobs.c.state)
         if namespace is not None:
             query = query.where(t.jobs.c.namespace == namespace)
         async with self._database.transaction() as connection:
-            return {row.state: row.number for row in await connection.execute(query)}
+            return {JobState(row.state): row.number for row in await connection.execute(query)}
 
-    async def scheduler_lease(self) -> dict[str, Any] | None:
+    async def get_scheduler_lease(self) -> dict[str, Any] | None:
         """Who leads the schedulers, and whether that lease lives."""
         query = select(
             t.leadership.c.holder, t.leadership.c.epoch, (t.leadership.c.expires_at > func.now()).label("alive")
@@ -305,7 +284,7 @@ class JobStore:
                 .on_conflict_do_nothing(index_elements=["namespace", "digest"])
             )
 
-    async def bundle_size(self, namespace: str, digest: str) -> int | None:
+    async def get_bundle_size(self, namespace: str, digest: str) -> int | None:
         """Size in bytes of a bundle that a namespace has; None if it has not."""
         query = select(t.bundles.c.size).where(t.bundles.c.namespace == namespace, t.bundles.c.digest == digest)
         async with self._database.transaction() as connection:
@@ -316,19 +295,6 @@ class JobStore:
         """Asks the database for a sign of life."""
         async with self._database.transaction() as connection:
             await connection.execute(text("SELECT 1"))
-
-
-async def transition(
-    connection: AsyncConnection,
-    job_id: str,
-    origins: Sequence[str],
-    to: str,
-    reason: str,
-    detail: Mapping[str, Any] | None = None,
-) -> bool:
-    """Changes a job's state if it is one of ``origins``; writes the event; returns whether it did."""
-    arguments = (job_id, literal(list(origins), ARRAY(Text)), to, reason, literal(dict(detail or {}), JSONB))
-    return bool((await connection.execute(select(func.transition_job(*arguments)))).scalar())
 
 
 async def _submitted(connection: AsyncConnection, namespace: str, key: str, body_hash: str) -> JobRecord | None:
@@ -366,7 +332,9 @@ async def _insert_job(connection: AsyncConnection, namespace: str, spec: JobSpec
         )
         .returning(t.jobs)
     )
-    return JobRecord.of((await connection.execute(query)).mappings().one())
+    job = JobRecord.of((await connection.execute(query)).mappings().one())
+    await add_event(connection, job_id, "state", job.reason, {"from": None, "to": job.state})
+    return job
 
 
 async def _get(connection: AsyncConnection, job_id: str, namespace: str | None, *, lock: bool = False) -> JobRecord:
@@ -420,10 +388,9 @@ def _require_match(job: JobRecord, if_match: str | None) -> None:
         )
 
 
-async def _wish(connection: AsyncConnection, job: JobRecord, what: str, desired: str) -> None:
-    if job.desired == desired:
+async def _ask_master(connection: AsyncConnection, job: JobRecord, what: JobRequest, desired: Desired) -> None:
+    """Leaves a request for the job's master, which hears of it with its next heartbeat."""
+    if job.desired is desired:
         return
     await connection.execute(update(t.jobs).where(t.jobs.c.id == job.id).values(desired=desired))
-    await connection.execute(
-        insert(t.events).values(job_id=job.id, kind="request", message=f"{what} was asked for", detail={"what": what})
-    )
+    await add_event(connection, job.id, "request", f"{what} was asked for", {"what": what})

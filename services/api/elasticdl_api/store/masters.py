@@ -6,34 +6,37 @@ replaced can change nothing.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Text, case, delete, func, insert, literal, null, select, text, type_coerce, update
+from sqlalchemy import Text, case, delete, func, literal, null, select, text, type_coerce, update
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_api.problems import HeldError
-from elasticdl_api.store import tables as t
-from elasticdl_api.store.database import Database
-from elasticdl_api.store.jobs import transition
-from elasticdl_api.store.records import ACTIVE, JobRecord
+from elasticdl_api.store.ledger import completed_epochs
+from elasticdl_api.store.records import JobRecord
 from elasticdl_core.errors import ConflictError, FencedError
-from elasticdl_core.job import LEGAL_TRANSITIONS, JobState
-from elasticdl_core.task import TaskId, TaskType
+from elasticdl_core.job.life import (
+    ACTIVE_STATES,
+    LEGAL_TRANSITIONS,
+    Desired,
+    JobState,
+    desired_of_master,
+    state_after_report,
+)
+from elasticdl_runtime.database import tables as t
+from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.transitions import add_event, transition
 from elasticdl_runtime.failpoints import failpoint
 
 LEASE_S = 8
 _EXPIRY = text(f"now() + interval '{LEASE_S} seconds'")
-_AFTER_THE_END = {"SUSPENDED": "suspend", "QUEUED": "evict"}
 _MEASURED = ("throughput", "rescale_cost_s", "worker_seconds")
 """What a new master goes on measuring from."""
 _BIGINT = 2**63 - 1
-_STOPPED = frozenset({"SUSPENDED", "QUEUED", "SUCCEEDED", "SUCCEEDED_WITH_SKIPS", "FAILED", "CANCELLED"})
-"""States that a master reports as its last word."""
 
 
 class MasterStore:
@@ -48,7 +51,7 @@ class MasterStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def lease(self, job_id: str, *, holder: str, incarnation: int) -> dict[str, Any]:
+    async def take_lease(self, job_id: str, *, holder: str, incarnation: int) -> dict[str, Any]:
         """Makes the caller the master of a job, under a new epoch, and tells it all that is durable.
 
         Args:
@@ -79,7 +82,7 @@ class MasterStore:
                 )
             )
             job = await _job(connection, job_id)
-            await _event(
+            await add_event(
                 connection,
                 job_id,
                 "master",
@@ -90,14 +93,14 @@ class MasterStore:
                 "epoch": job.master_epoch,
                 "spec": job.spec,
                 "state": job.state,
-                "desired": _desired(job.state, job.desired),
+                "desired": desired_of_master(job.state, job.desired),
                 "target_workers": job.target_workers,
                 "bundle": job.spec.get("model_bundle", ""),
                 "measured": {name: job.status[name] for name in _MEASURED if name in job.status},
                 **await _durable(connection, job_id),
             }
 
-    async def heartbeat(
+    async def record_heartbeat(
         self,
         job_id: str,
         epoch: int,
@@ -110,7 +113,7 @@ class MasterStore:
         A job that is further than ever before forgives the masters that were lost on the way. What is done a second
         time, after a return to a checkpoint, is no progress: a master that always dies at the same place is found.
         """
-        active = t.jobs.c.state.in_(ACTIVE)
+        active = t.in_states(ACTIVE_STATES)
         reached = _records_done(status)
         further = t.jobs.c.master_progress < reached
         given = type_coerce(dict(status), JSONB)
@@ -137,48 +140,47 @@ class MasterStore:
                 ]
                 await connection.execute(upsert(t.losses).on_conflict_do_nothing(), points)
         return {
-            "desired": _desired(row["state"], row["desired"]),
+            "desired": desired_of_master(JobState(row["state"]), Desired(row["desired"])),
             "target_workers": row["target_workers"],
             "lease_s": LEASE_S,
         }
 
-    async def state(self, job_id: str, epoch: int, *, to: str, reason: str, detail: Mapping[str, Any]) -> str:
+    async def report_state(
+        self, job_id: str, epoch: int, *, to: JobState, reason: str, detail: Mapping[str, Any]
+    ) -> JobState:
         """Records the state that the master reports; returns the state that the job is in now.
-
-        A cancellation and a suspension that were asked for meanwhile win over what the master meant: when it
-        stops, a CANCELLING job is CANCELLED, and one that shall be suspended is SUSPENDED rather than QUEUED.
 
         Raises:
             ConflictError: the job cannot go there.
         """
         async with self._database.transaction() as connection:
             job = await _locked(connection, job_id, epoch)
-            target = _effective(job, to)
-            if target == job.state:
-                return job.state
-            if JobState(target) not in LEGAL_TRANSITIONS[JobState(job.state)]:
+            target = state_after_report(job.state, job.desired, to)
+            if target is job.state:
+                return target
+            if target not in LEGAL_TRANSITIONS[job.state]:
                 raise ConflictError(
                     f"job {job_id} is {job.state}: it cannot become {target}", fix="read the job's state, and stop"
                 )
             extra = dict(detail)
-            if target == "FAILED":
+            if target is JobState.FAILED:
                 extra["error"] = {
                     "message": str(detail.get("message") or reason),
                     "fix": str(detail.get("fix") or ""),
                     "traceback": str(detail.get("traceback") or ""),
                 }
-            await transition(connection, job_id, [job.state], target, reason, extra)
+            await transition(connection, job_id, job.state, target, reason, extra)
             failpoint("api.before_state_commit")
             return target
 
-    async def events(self, job_id: str, epoch: int, events: Iterable[Mapping[str, Any]]) -> None:
+    async def add_events(self, job_id: str, epoch: int, events: Iterable[Mapping[str, Any]]) -> None:
         """Records events."""
         async with self._database.transaction() as connection:
             await _locked(connection, job_id, epoch)
             for event in events:
-                await _event(connection, job_id, event["kind"], event["message"], event["detail"])
+                await add_event(connection, job_id, event["kind"], event["message"], event["detail"])
 
-    async def plan(self, job_id: str, epoch: int, plan: Mapping[str, Any]) -> None:
+    async def store_plan(self, job_id: str, epoch: int, plan: Mapping[str, Any]) -> None:
         """Records the plan of the job, once.
 
         Raises:
@@ -193,7 +195,7 @@ class MasterStore:
             if stored.scalar_one() != plan:
                 raise ConflictError(f"job {job_id} has another plan", fix="go on with the plan that the lease gave")
 
-    async def done(
+    async def mark_done(
         self, job_id: str, epoch: int, tasks: Sequence[str], accounts: Mapping[str, Mapping[str, Any]]
     ) -> int:
         """Marks tasks as done, for good; marking again changes nothing. Returns how many were new.
@@ -221,14 +223,16 @@ class MasterStore:
         failpoint("api.after_done_commit")
         return new
 
-    async def checkpoint(self, job_id: str, epoch: int, *, version: int, manifest: Mapping[str, Any]) -> None:
+    async def commit_checkpoint(self, job_id: str, epoch: int, *, version: int, manifest: Mapping[str, Any]) -> None:
         """Commits a checkpoint: from now on it exists."""
         row = upsert(t.checkpoints).values(job_id=job_id, version=version, manifest=dict(manifest))
         changes = {"manifest": row.excluded.manifest, "committed_at": func.now()}
         async with self._database.transaction() as connection:
             await _locked(connection, job_id, epoch)
             await connection.execute(row.on_conflict_do_update(index_elements=["job_id", "version"], set_=changes))
-            await _event(connection, job_id, "checkpoint", f"checkpoint of version {version}", {"version": version})
+            await add_event(
+                connection, job_id, "checkpoint", f"checkpoint of version {version}", {"version": version}
+            )
             failpoint("api.before_checkpoint_commit")
 
     async def forget_checkpoint(self, job_id: str, epoch: int, *, version: int) -> None:
@@ -239,14 +243,14 @@ class MasterStore:
                 delete(t.checkpoints).where(t.checkpoints.c.job_id == job_id, t.checkpoints.c.version == version)
             )
 
-    async def evaluation(self, job_id: str, epoch: int, values: Mapping[str, Any]) -> None:
+    async def record_evaluation(self, job_id: str, epoch: int, values: Mapping[str, Any]) -> None:
         """Records an evaluation: ``number``, ``model_version``, ``training_epoch``, ``metrics``."""
         row = upsert(t.evaluations).values(job_id=job_id, **values)
         changes = {name: row.excluded[name] for name in ("model_version", "training_epoch", "metrics")}
         async with self._database.transaction() as connection:
             await _locked(connection, job_id, epoch)
             await connection.execute(row.on_conflict_do_update(index_elements=["job_id", "number"], set_=changes))
-            await _event(
+            await add_event(
                 connection,
                 job_id,
                 "evaluation",
@@ -254,16 +258,16 @@ class MasterStore:
                 dict(values),
             )
 
-    async def artifact(self, job_id: str, epoch: int, values: Mapping[str, Any]) -> None:
+    async def record_artifact(self, job_id: str, epoch: int, values: Mapping[str, Any]) -> None:
         """Records an artifact: ``name``, ``path``, ``size``, ``sha256``."""
         row = upsert(t.artifacts).values(job_id=job_id, **values)
         changes = {name: row.excluded[name] for name in ("path", "size", "sha256")}
         async with self._database.transaction() as connection:
             await _locked(connection, job_id, epoch)
             await connection.execute(row.on_conflict_do_update(index_elements=["job_id", "name"], set_=changes))
-            await _event(connection, job_id, "artifact", f"artifact {values['name']}", dict(values))
+            await add_event(connection, job_id, "artifact", f"artifact {values['name']}", dict(values))
 
-    async def job(self, job_id: str) -> JobRecord:
+    async def get(self, job_id: str) -> JobRecord:
         """The job."""
         async with self._database.transaction() as connection:
             return await _job(connection, job_id)
@@ -275,46 +279,10 @@ def _records_done(status: Mapping[str, Any]) -> int:
     return done if isinstance(done, int) and not isinstance(done, bool) and 0 <= done <= _BIGINT else 0
 
 
-def completed_rounds(plan: Mapping[str, Any] | None, done: Iterable[str]) -> list[dict[str, int]]:
-    """The training rounds of a plan of which every record is marked as done.
-
-    Args:
-        plan: the job's plan (``shards`` as ``[name, start, end]``), or None.
-        done: ids of done tasks; a front and the whole of a task may overlap.
-
-    Returns:
-        For each such round, in order: its number, its done marks, its records.
-    """
-    if not plan or not plan.get("shards"):
-        return []
-    total = sum(end - start for _, start, end in plan["shards"])
-    ranges: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
-    for name in done:
-        task = TaskId.parse(name)
-        if task.type is TaskType.TRAINING:
-            ranges[task.round][task.index].append((task.start, task.end))
-    rounds = []
-    for number, tasks in sorted(ranges.items()):
-        records = sum(_covered(spans) for spans in tasks.values())
-        if records == total:
-            rounds.append({"round": number, "tasks": sum(len(spans) for spans in tasks.values()), "records": records})
-    return rounds
-
-
-def _covered(spans: list[tuple[int, int]]) -> int:
-    covered = 0
-    reached: int | None = None
-    for start, end in sorted(spans):
-        begin = start if reached is None else max(start, reached)
-        covered += max(0, end - begin)
-        reached = end if reached is None else max(reached, end)
-    return covered
-
-
 def _require_leasable(row: Mapping[Any, Any] | None, job_id: str, holder: str, incarnation: int) -> None:
     if row is None:
         raise _fenced(job_id)
-    if row["state"] not in ACTIVE:
+    if not JobState(row["state"]).active:
         raise FencedError(f"job {job_id} is {row['state']}: it needs no master", fix="exit; change nothing")
     if incarnation < row["master_lease_incarnation"]:
         raise _fenced(job_id)
@@ -361,30 +329,10 @@ async def _durable(connection: AsyncConnection, job_id: str) -> dict[str, Any]:
         .order_by(t.evaluations.c.number)
     )
     return {
-        "ledger": {"plan": plan, "rounds": completed_rounds(plan, done), "done": done, "accounts": accounts},
+        "ledger": {"plan": plan, "rounds": completed_epochs(plan, done), "done": done, "accounts": accounts},
         "checkpoints": await column(manifests),
         "evaluations": [dict(row) for row in (await connection.execute(evaluations)).mappings()],
     }
-
-
-async def _event(
-    connection: AsyncConnection, job_id: str, kind: str, message: str, detail: Mapping[str, Any]
-) -> None:
-    await connection.execute(insert(t.events).values(job_id=job_id, kind=kind, message=message, detail=dict(detail)))
-
-
-def _effective(job: JobRecord, to: str) -> str:
-    if job.state == "CANCELLING":
-        return "CANCELLED" if to in _STOPPED else job.state
-    if to == "QUEUED" and job.desired == "suspend":
-        return "SUSPENDED"
-    return to
-
-
-def _desired(state: str, desired: str) -> str:
-    if state in ("STARTING", "RUNNING"):
-        return desired
-    return _AFTER_THE_END.get(state, "cancel")
 
 
 def _fenced(job_id: str) -> FencedError:

@@ -10,7 +10,7 @@ from alembic.config import Config
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from elasticdl_api.store.database import Database
+from elasticdl_runtime.database.engine import Database
 
 _LOCK = 0x656C6173  # any number that nobody else uses as an advisory lock
 _HERE = Path(__file__).parent / "migrations"

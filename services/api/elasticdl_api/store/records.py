@@ -7,11 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from elasticdl_core.job import JobState
-
-ACTIVE = ("STARTING", "RUNNING", "CANCELLING")
-"""States in which a master owns the job."""
-TERMINAL = tuple(str(state) for state in JobState if state.terminal)
+from elasticdl_core.job.life import Desired, JobState
 
 
 @dataclass(frozen=True)
@@ -49,14 +45,14 @@ class JobRecord:
     name: str
     type: str
     spec: dict[str, Any]
-    state: str
+    state: JobState
     reason: str
     priority: int
     min_workers: int
     max_workers: int
     target_workers: int
     target_reason: str
-    desired: str
+    desired: Desired
     master_epoch: int
     master_incarnation: int
     master_failures: int
@@ -71,12 +67,13 @@ class JobRecord:
     @classmethod
     def of(cls, row: Mapping[Any, Any]) -> JobRecord:
         """Reads a row of ``jobs``."""
-        return cls(**{field.name: row[field.name] for field in fields(cls)})
+        values = {field.name: row[field.name] for field in fields(cls)}
+        return cls(**values | {"state": JobState(row["state"]), "desired": Desired(row["desired"])})
 
     @property
     def terminal(self) -> bool:
         """Whether the job has ended for good."""
-        return self.state in TERMINAL
+        return self.state.terminal
 
     @property
     def etag(self) -> str:

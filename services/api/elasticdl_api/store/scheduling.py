@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, case, func, select, text
+from sqlalchemy import and_, case, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from elasticdl_api.store import tables as t
-from elasticdl_api.store.database import Database
-from elasticdl_runtime import scheduling
-
-_READ_ONLY = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+from elasticdl_core.job.life import LIVE_STATES, SCHEDULABLE_STATES
+from elasticdl_runtime.database import snapshots
+from elasticdl_runtime.database import tables as t
+from elasticdl_runtime.database.engine import Database
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,8 @@ class Seen:
 
     Attributes:
         now: seconds since the epoch, by Postgres' clock.
-        rows: the jobs that are not over, as rows of the query ``JOBS``.
-        past: speeds of jobs that succeeded, as rows of the query ``PAST``.
+        rows: the jobs that are not over, as rows of ``snapshots.read_jobs``.
+        past: speeds of jobs that succeeded, as rows of ``snapshots.read_past_speeds``.
         last: word of the scheduler's last pass, with ``age_s`` and ``alive``; None if there was none.
         decision: number, time, epoch and input hash of the last decision; None if there was none.
     """
@@ -67,25 +66,21 @@ class SchedulingStore:
 
     async def read(self) -> Seen:
         """Reads everything that a policy decides on, in one read-only transaction."""
-        async with self._database.transaction() as connection:
-            await connection.execute(_READ_ONLY)
-            now = float((await connection.exec_driver_sql(scheduling.NOW)).scalar_one())
-            rows = await connection.exec_driver_sql(scheduling.JOBS, (list(scheduling.ACTIVE),))
-            past = await connection.exec_driver_sql(scheduling.PAST, (scheduling.PAST_JOBS,))
+        async with self._database.snapshot() as connection:
             return Seen(
-                now,
-                [dict(row) for row in rows.mappings()],
-                [dict(row) for row in past.mappings()],
+                await snapshots.read_now(connection),
+                await snapshots.read_jobs(connection),
+                await snapshots.read_past_speeds(connection),
                 await _last_pass(connection),
                 await _last_decision(connection),
             )
 
-    async def last_pass(self) -> Mapping[str, Any] | None:
+    async def read_last_pass(self) -> Mapping[str, Any] | None:
         """Word of the scheduler's last pass, with ``age_s`` and ``alive``."""
         async with self._database.transaction() as connection:
             return await _last_pass(connection)
 
-    async def decisions(self, filters: DecisionFilters, *, limit: int, full: bool) -> list[dict[str, Any]]:
+    async def list_decisions(self, filters: DecisionFilters, *, limit: int, full: bool) -> list[dict[str, Any]]:
         """Decisions that match, the latest first.
 
         Args:
@@ -115,19 +110,19 @@ class SchedulingStore:
         async with self._database.transaction() as connection:
             return [dict(row) for row in (await connection.execute(query)).mappings()]
 
-    async def of_namespace(self, job_ids: Sequence[str], namespace: str) -> frozenset[str]:
+    async def filter_by_namespace(self, job_ids: Sequence[str], namespace: str) -> frozenset[str]:
         """Those of the jobs that are of that namespace."""
         query = select(t.jobs.c.id).where(t.jobs.c.id.in_(job_ids), t.jobs.c.namespace == namespace)
         async with self._database.transaction() as connection:
             return frozenset((await connection.execute(query)).scalars())
 
-    async def by_reason(self, namespace: str | None) -> dict[tuple[str, str], int]:
+    async def count_by_reason(self, namespace: str | None) -> dict[tuple[str, str], int]:
         """How many jobs that are not over stand in each state for each reason."""
-        decided = t.jobs.c.state.in_(("QUEUED", "STARTING", "RUNNING"))
+        decided = t.in_states(SCHEDULABLE_STATES)
         code = case((decided, func.coalesce(t.jobs.c.target_detail["code"].astext, "")), else_="")
         query = (
             select(t.jobs.c.state, code.label("code"), func.count().label("number"))
-            .where(t.jobs.c.state.in_(scheduling.ACTIVE))
+            .where(t.in_states(LIVE_STATES))
             .group_by(t.jobs.c.state, code)
         )
         if namespace is not None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import structlog
 
-from elasticdl_api.store.database import Database
 from elasticdl_core.errors import UnavailableError
+from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.tables import CHANNEL
 
-CHANNEL = "elasticdl_jobs"
 _RETRY_S = 1.0
 _log = structlog.get_logger(__name__)
 
@@ -45,23 +45,12 @@ class Wakeups:
         """Listens until it is cancelled; connects again when the connection is lost."""
         while True:
             try:
-                async with self._listening() as lost:
+                async with self._database.listening(CHANNEL, self._wake) as lost:
                     self._wake(None)
                     await lost.wait()
             except UnavailableError as error:
                 _log.warning("no wake-ups", error=error.message)
             await asyncio.sleep(_RETRY_S)
-
-    @contextlib.asynccontextmanager
-    async def _listening(self) -> AsyncIterator[asyncio.Event]:
-        connection = await self._database.listen_connection()
-        lost = asyncio.Event()
-        try:
-            connection.add_termination_listener(lambda _connection: lost.set())
-            await connection.add_listener(CHANNEL, lambda _c, _p, _ch, job_id: self._wake(job_id))
-            yield lost
-        finally:
-            connection.terminate()
 
     def _wake(self, job_id: str | None) -> None:
         for event, wanted in self._waiters.items():

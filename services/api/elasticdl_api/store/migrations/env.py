@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from elasticdl_api.store.tables import metadata
+from elasticdl_runtime.database.tables import metadata
 
 
 def run() -> None:

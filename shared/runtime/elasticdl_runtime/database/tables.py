@@ -1,14 +1,17 @@
 """The tables, as SQLAlchemy Core sees them; a test keeps them equal to what the migrations make.
 
-What the database does by itself (the trigger on states, notifications, ids of events) is in the migrations.
+What the database does by itself (refusing illegal states, counting revisions, notifying) is in the migrations.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    ColumnElement,
     Double,
     ForeignKey,
     Index,
@@ -20,7 +23,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 
+from elasticdl_core.job.life import JobState
+
 metadata = MetaData()
+
+CHANNEL = "elasticdl_jobs"
+"""Postgres notifies it of each change of a job and each event, with the job's id."""
 
 _NOW = text("now()")
 _EMPTY = text("''::text")
@@ -47,7 +55,7 @@ jobs = Table(
     Column("name", Text, nullable=False),
     Column("type", Text, nullable=False),
     Column("spec", JSONB, nullable=False),
-    Column("state", Text, nullable=False, server_default=text("'QUEUED'::text")),
+    Column("state", Text, nullable=False, server_default=text(f"'{JobState.QUEUED}'::text")),
     Column("reason", Text, nullable=False, server_default=_EMPTY),
     Column("priority", Integer, nullable=False, server_default=text("0")),
     Column("min_workers", Integer, nullable=False, server_default=text("1")),
@@ -231,3 +239,8 @@ tokens = Table(
     _at("expires_at", required=False),
     CheckConstraint("scope IN ('read', 'write')", name="tokens_scope_check"),
 )
+
+
+def in_states(states: Iterable[JobState]) -> ColumnElement[bool]:
+    """Whether a job is in one of these states, e.g. ``in_states(ACTIVE_STATES)``."""
+    return jobs.c.state.in_(sorted(states))

@@ -1,12 +1,13 @@
-"""The connection pool, with deadlines, and an outage told from a bug."""
+"""The connection pool: deadlines for everything, and errors that tell an outage from a bug."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import asyncpg
+from sqlalchemy import text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -19,6 +20,7 @@ QUERY_S = 8.0
 POOL_S = 3.0
 ACQUIRE_S = 5.0
 """Seconds to get a connection that lives, from the pool or anew."""
+_READ_ONLY = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
 _OUTAGE_CLASSES = ("08", "53", "57", "58", "40")
 """SQLSTATE classes: connection, resources, operator intervention, system error, rollback (try again)."""
 
@@ -28,6 +30,7 @@ class Database:
 
     Args:
         url: ``postgresql://user:password@host:port/database`` or, for a unix socket, ``...@/database?host=/dir``.
+        application: the name that Postgres shows for the connections.
         size: connections kept.
         overflow: connections opened beyond them when all are busy.
 
@@ -35,7 +38,7 @@ class Database:
         InvalidInputError: the URL is not one of Postgres.
     """
 
-    def __init__(self, url: str, *, size: int = 10, overflow: int = 10) -> None:
+    def __init__(self, url: str, *, application: str = "elasticdl", size: int = 10, overflow: int = 10) -> None:
         self._url = _parse(url)
         self._engine = create_async_engine(
             self._url,
@@ -47,7 +50,7 @@ class Database:
             connect_args={
                 "timeout": CONNECT_S,
                 "command_timeout": QUERY_S,
-                "server_settings": {"application_name": "elasticdl-api", "lock_timeout": "5s"},
+                "server_settings": {"application_name": application, "lock_timeout": "5s"},
             },
         )
 
@@ -71,17 +74,45 @@ class Database:
             # A TimeoutError is an OSError: of the pool, of a connection, of a query.
             raise _unavailable(error) from error
 
-    async def listen_connection(self) -> asyncpg.Connection:
-        """A raw connection of its own, for LISTEN; the caller closes it.
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[AsyncConnection]:
+        """A read-only transaction of which every statement sees the same instant.
+
+        Raises:
+            UnavailableError: Postgres is down, full or too slow.
+        """
+        async with self.transaction() as connection:
+            await connection.execute(_READ_ONLY)
+            yield connection
+
+    @asynccontextmanager
+    async def listening(self, channel: str, heard: Callable[[str], None]) -> AsyncIterator[asyncio.Event]:
+        """Hears the notifications of a channel, on a connection of its own, until the block ends.
+
+        Notifications are lost with the connection: who relies on them looks for itself after each new connection.
+
+        Args:
+            channel: the channel.
+            heard: is given the payload of each notification, on the event loop.
+
+        Yields:
+            An event that is set when the connection is lost.
 
         Raises:
             UnavailableError: Postgres is down.
         """
         options = self._url.translate_connect_args(username="user") | dict(self._url.query)
+        lost = asyncio.Event()
         try:
-            return await asyncpg.connect(timeout=CONNECT_S, command_timeout=QUERY_S, **options)
+            connection = await asyncpg.connect(timeout=CONNECT_S, command_timeout=QUERY_S, **options)
+            connection.add_termination_listener(lambda _connection: lost.set())
+            await connection.add_listener(channel, lambda _c, _p, _ch, payload: heard(payload))
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             raise _unavailable(error) from error
+        try:
+            yield lost
+        finally:
+            connection.terminate()
 
     async def close(self) -> None:
         """Closes all connections."""

@@ -1,0 +1,88 @@
+"""The rows that a snapshot of the cluster is made of. ``elasticdl_runtime.scheduling`` gives them their meaning.
+
+The scheduler reads them to decide, the api to explain and to answer what-if; both must see the same cluster, so the
+queries are here. Run them in one ``Database.snapshot``, so that they show one instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Double, case, cast, extract, func, literal, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from elasticdl_core.job.life import ADMITTED_STATES, LIVE_STATES, SUCCEEDED_STATES
+from elasticdl_core.scheduling import ReasonCode
+from elasticdl_runtime.database import tables as t
+from elasticdl_runtime.scheduling import KIND_FIELDS
+
+PAST_JOBS = 500
+"""Ended jobs whose speeds serve as priors."""
+
+
+async def read_now(connection: AsyncConnection) -> float:
+    """Seconds since the epoch, by Postgres' clock."""
+    return float((await connection.execute(select(_seconds(func.now())))).scalar_one())
+
+
+async def read_jobs(connection: AsyncConnection) -> Sequence[Mapping[str, Any]]:
+    """The jobs that are not over, the oldest first."""
+    return [dict(row) for row in (await connection.execute(_JOBS)).mappings()]
+
+
+async def read_past_speeds(connection: AsyncConnection) -> Sequence[Mapping[str, Any]]:
+    """Kind and measured speeds of the jobs that succeeded last."""
+    return [dict(row) for row in (await connection.execute(_PAST)).mappings()]
+
+
+def _seconds(moment: ColumnElement[Any]) -> ColumnElement[float]:
+    return cast(extract("epoch", moment), Double)
+
+
+def _kind() -> ColumnElement[str]:
+    """The same as ``scheduling.kind_of``."""
+    kind: ColumnElement[str] = t.jobs.c.namespace
+    for name in KIND_FIELDS:
+        kind = kind + literal("/") + func.coalesce(t.jobs.c.spec[name].astext, "")
+    return kind.label("kind")
+
+
+def _jobs_query() -> Any:
+    j, e = t.jobs.c, t.events
+    last = (
+        select(e.c.at, e.c.kind, e.c.detail["code"].astext.label("code"))
+        .where(e.c.job_id == j.id, e.c.kind.in_(("scaled", "settings")))
+        .order_by(e.c.id.desc())
+        .limit(1)
+        .correlate(t.jobs)
+        .lateral("last_change")
+    )
+    # A change that the owner asked for is not held back by the cool-down after an earlier one, nor is the rest of
+    # one that waited for slots to fall free.
+    cools_down = (last.c.kind == "scaled") & last.c.code.is_distinct_from(str(ReasonCode.WAITING_FOR_DRAIN))
+    names = (
+        *("id", "name", "namespace", "state", "reason", "priority", "min_workers", "max_workers"),
+        *("target_workers", "target_reason", "target_detail", "desired", "status"),
+    )
+    return (
+        select(
+            *(j[name] for name in names),
+            _kind(),
+            _seconds(j.created_at).label("submitted_at"),
+            _seconds(j.started_at).label("started_at"),
+            case((cools_down, _seconds(last.c.at))).label("last_rescale_at"),
+        )
+        .select_from(t.jobs.outerjoin(last, t.in_states(ADMITTED_STATES)))
+        .where(t.in_states(LIVE_STATES))
+        .order_by(j.created_at, j.id)
+    )
+
+
+_JOBS = _jobs_query()
+_PAST = (
+    select(_kind(), t.jobs.c.status["throughput"].label("throughput"))
+    .where(t.in_states(SUCCEEDED_STATES), t.jobs.c.status.has_key("throughput"))
+    .order_by(t.jobs.c.finished_at.desc())
+    .limit(PAST_JOBS)
+)

@@ -1,0 +1,126 @@
+"""Changes of a job's state: the row, its event and the launch of its master, in one transaction.
+
+Where a change may lead is decided in ``elasticdl_core.job.life``; here is what it means for the tables. Everybody
+who changes a job's state does it through ``transition``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, case, func, insert, null, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from elasticdl_core.job.life import JobState, desired_on_entering
+from elasticdl_core.ports.launcher import ProcessId, Role
+from elasticdl_runtime.database import tables as t
+from elasticdl_runtime.failpoints import failpoint
+
+
+async def transition(
+    connection: AsyncConnection,
+    job_id: str,
+    origin: JobState,
+    to: JobState,
+    reason: str,
+    detail: Mapping[str, Any] | None = None,
+    *,
+    where: Sequence[ColumnElement[bool]] = (),
+    values: Mapping[str, Any] | None = None,
+) -> bool:
+    """Changes a job's state if it is in ``origin``, with everything that belongs to the change.
+
+    Args:
+        connection: in a transaction; nothing is in force before it is committed.
+        job_id: the job.
+        origin: the state that it must be in.
+        to: the state that it enters.
+        reason: why, for people.
+        detail: goes into the event; ``error`` in it becomes the job's error.
+        where: more conditions that its row must meet.
+        values: other columns of its row to set along.
+
+    Returns:
+        Whether the job was as described, and its state was changed.
+    """
+    given = dict(detail or {})
+    changes: dict[str, Any] = {"state": to, "reason": reason, **_changes_on_entering(to), **(values or {})}
+    if given.get("error") is not None:
+        changes["error"] = given["error"]
+    query = (
+        update(t.jobs)
+        .where(t.jobs.c.id == job_id, t.jobs.c.state == origin, *where)
+        .values(changes)
+        .returning(t.jobs.c.master_incarnation)
+    )
+    incarnation = (await connection.execute(query)).scalar_one_or_none()
+    if incarnation is None:
+        return False
+    if to is JobState.STARTING:
+        failpoint("scheduler.before_launch_intent")
+        await add_launch_intent(connection, job_id, incarnation)
+    await add_event(connection, job_id, "state", reason, given | {"from": origin, "to": to})
+    return True
+
+
+async def add_launch_intent(
+    connection: AsyncConnection, job_id: str, incarnation: int, *, delay_s: float = 0.0
+) -> None:
+    """Writes that a master of that incarnation shall be launched. The api's relay delivers it after the commit.
+
+    An intent that is written already stands: a job that was evicted before its master was launched, and admitted
+    again, needs no other one.
+    """
+    process = ProcessId(job_id, Role.MASTER, 0, incarnation)
+    row = upsert(t.launch_intents).values(
+        id=str(process),
+        job_id=job_id,
+        role=str(process.role),
+        index=process.index,
+        incarnation=incarnation,
+        deliver_after=in_seconds(delay_s),
+    )
+    await connection.execute(row.on_conflict_do_nothing(index_elements=["id"]))
+
+
+async def add_event(
+    connection: AsyncConnection, job_id: str, kind: str, message: str, detail: Mapping[str, Any]
+) -> None:
+    """Writes something that happened to a job."""
+    await connection.execute(insert(t.events).values(job_id=job_id, kind=kind, message=message, detail=dict(detail)))
+
+
+def in_seconds(seconds: float) -> ColumnElement[Any]:
+    """That many seconds from now, by Postgres' clock."""
+    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+def _changes_on_entering(state: JobState) -> dict[str, Any]:
+    """What else changes in a job's row when it enters a state."""
+    changes: dict[str, Any] = {}
+    desired = desired_on_entering(state)
+    if desired is not None:
+        changes["desired"] = desired
+    if state is JobState.STARTING:
+        changes |= {
+            "started_at": func.coalesce(t.jobs.c.started_at, func.now()),
+            "master_failures": 0,
+            "master_incarnation": t.jobs.c.master_incarnation + case((_intent_waits(), 0), else_=1),
+        }
+    if not state.active:
+        changes |= {"target_workers": 0, "master_holder": "", "master_lease_expires_at": null()}
+    if state.terminal:
+        changes["finished_at"] = func.now()
+    return changes
+
+
+def _intent_waits() -> ColumnElement[bool]:
+    """Whether the launch of the job's newest master was written and is not delivered yet."""
+    intents = t.launch_intents
+    newest: Column[int] = t.jobs.c.master_incarnation
+    waiting = select(intents.c.id).where(
+        intents.c.job_id == t.jobs.c.id, intents.c.incarnation == newest, intents.c.delivered_at.is_(None)
+    )
+    return waiting.correlate(t.jobs).exists()
