@@ -1,0 +1,78 @@
+"""What teams are guaranteed: the part that they do not have yet, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from elasticdl_core.job import JobState
+from elasticdl_core.scheduling import Capacity, JobView, Quota, Resources, Snapshot, policy_by_name
+from elasticdl_core.scheduling.ledger import Ledger
+from elasticdl_core.scheduling.quota import team_budgets
+
+pytestmark = pytest.mark.unit
+
+NOW = 10_000.0
+
+
+def _guarantee(slots: float, **more: float) -> Quota:
+    return Quota(guaranteed=Resources(slots=slots), **more)
+
+
+def _ledger(slots: int, used: dict[str, int], quotas: dict[str, Quota]) -> Ledger:
+    """A ledger of a cluster in which each team's minimums take so many slots."""
+    ledger = Ledger(Snapshot(NOW, (), Capacity.of_slots(slots), quotas))
+    for team, workers in used.items():
+        ledger.take(JobView(id=f"{team}-job", team=team, submitted_at=0.0, max_workers=workers), 0, workers)
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("used", "guaranteed", "budgets"),
+    [
+        ({"ads": 4}, 4, {"ads": 0.0, "search": 4.0}),
+        ({"ads": 6}, 4, {"ads": 0.0, "search": 2.0}),
+        ({"ads": 2, "search": 2}, 6, {"ads": 4.0, "search": 0.0}),
+        ({"ads": 2, "search": 2}, 5, {"ads": 3.0, "search": 1.0}),
+        ({"search": 4}, 3, {"ads": 4.0, "search": 0.0}),
+    ],
+)
+def test_a_guarantee_counts_what_the_team_already_uses(
+    used: dict[str, int], guaranteed: float, budgets: dict[str, float]
+) -> None:
+    ledger = _ledger(8, used, {"ads": _guarantee(guaranteed)})
+    assert team_budgets(ledger, {"ads": 8.0, "search": 8.0}) == budgets
+
+
+def test_guarantees_that_do_not_fit_together_shrink_in_proportion() -> None:
+    quotas = {"ads": _guarantee(6), "search": _guarantee(4)}
+    ledger = _ledger(8, {"search": 1}, quotas)
+    assert team_budgets(ledger, {"ads": 8.0, "search": 8.0}) == {"ads": 5.0, "search": 2.0}
+
+
+def test_a_guarantee_beyond_the_demand_is_lent_to_others() -> None:
+    ledger = _ledger(8, {}, {"ads": _guarantee(6)})
+    assert team_budgets(ledger, {"ads": 1.0, "search": 8.0}) == {"ads": 1.0, "search": 7.0}
+
+
+@pytest.mark.parametrize("policy", ["goodput", "fair"])
+def test_a_team_that_has_its_guarantee_evicts_nobody_for_more(policy: str) -> None:
+    """Two minimums of 2 wait in a team that is guaranteed 2: only one of them is owed its slots."""
+    borrower = JobView(
+        id="borrower",
+        team="search",
+        submitted_at=NOW - 9000,
+        state=JobState.RUNNING,
+        min_workers=2,
+        max_workers=2,
+        current_workers=2,
+        started_at=NOW - 5000,
+    )
+    other = replace(borrower, id="other", started_at=NOW - 6000)
+    waiting = [
+        JobView(id=f"ads-{i}", team="ads", submitted_at=NOW - 100 + i, min_workers=2, max_workers=2) for i in range(2)
+    ]
+    snapshot = Snapshot(NOW, (borrower, other, *waiting), Capacity.of_slots(4), {"ads": _guarantee(2)})
+    targets = policy_by_name(policy).plan(snapshot).targets()
+    assert targets == {"ads-0": 2, "ads-1": 0, "borrower": 0, "other": 2}
