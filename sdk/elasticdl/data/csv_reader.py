@@ -6,18 +6,21 @@ import csv
 import functools
 import io
 import re
+from array import array
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, BinaryIO, ClassVar, Literal
 
 from elasticdl.data import csv_index, files
 from elasticdl.data.csv_index import Dialect, RecordFinder
 from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
-from elasticdl.data.file_reader import FileDataReader, first_file
+from elasticdl.data.file_reader import BoundedCache, FileDataReader, first_file
 from elasticdl.data.offset_index import STRIDE, IndexFolder, OffsetIndex
 from elasticdl.data.params import take
 from elasticdl.data.reader import Feed, Metadata, Record, RecordSpec, Shard, ShardLike
 
 _PIECE_BYTES = 2 << 20
+_KNOWN_STRIDES = 16_384
+"""Strides of the index whose records' places are remembered, for a million records: some 10 MB."""
 _LOOKED_AT = 101
 """Records that are looked at to learn the columns."""
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf|infinity)\s*", re.IGNORECASE)
@@ -69,6 +72,7 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
         params = self.reader_params
         first = first_file(self)
         self._folder = IndexFolder.of(take(params, "index_cache", (str, bool), None))
+        self._starts: BoundedCache[array[int]] = BoundedCache(max_weight=_KNOWN_STRIDES)
         self._sep = _one_byte(take(params, "sep", str, "\t" if first.endswith(".tsv") else ","))
         quoting = take(params, "quoting", bool, True)
         spaces = take(params, "skip_spaces", bool, False)
@@ -189,28 +193,37 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
     def _count(self, index: OffsetIndex) -> int:
         return index.records
 
-    def _scan(self, path: str, start: int, end: int) -> Iterator[list[Record]]:
+    def _scan(self, file: BinaryIO, path: str, start: int, end: int) -> Iterator[list[Record]]:
         index = self.index_of(path)
-        with files.open_for_reading(path) as file:
-            for low, high in self._pieces(index, start, end):
-                first_byte, last_byte, number = index.byte_range(low, high)
-                file.seek(first_byte)
-                data = file.read(last_byte - first_byte)
-                end = min(-(-high // STRIDE) * STRIDE, index.records)
-                if 2 * (high - low) <= end - number:
-                    data, first_byte = self._narrowed(data, path, first_byte, low - number, high - number)
-                    number, end = low, high
-                rows = self._rows(data, path, first_byte, number, end)
-                good = self._good(rows[low - number : high - number], data, path, first_byte, low, number)
-                yield [self._select(row) for row in good]
+        for low, high in self._pieces(index, start, end):
+            first_byte = self._offset(file, path, index, low)
+            last_byte = self._offset(file, path, index, high)
+            file.seek(first_byte)
+            data = file.read(last_byte - first_byte)
+            rows = self._rows(data, path, first_byte, low, high)
+            good = self._good(rows, data, path, first_byte, low)
+            yield good if self._selected is None else [self._select(row) for row in good]
 
-    def _narrowed(self, data: bytes, path: str, base: int, low: int, high: int) -> tuple[bytes, int]:
-        """The bytes of a few records of a piece, and their place: finding them costs less than parsing the others."""
-        finder = RecordFinder(self._dialect, path, base)
-        starts = [*finder.feed(data).tolist(), finder.finish()]
-        edges = [start - base for start in starts if start is not None]
-        first, last = (edges[at] if at < len(edges) else len(data) for at in (low, high))
-        return data[first:last], base + first
+    def _offset(self, file: BinaryIO, path: str, index: OffsetIndex, record: int) -> int:
+        """The byte offset of a record, or of the end of the last one."""
+        stride, number = divmod(record, STRIDE)
+        if record >= index.records:
+            return index.end
+        if number == 0:
+            return int(index.offsets[stride])
+        return self._starts.get((path, stride), lambda: self._starts_in(file, path, index, stride))[number]
+
+    def _starts_in(self, file: BinaryIO, path: str, index: OffsetIndex, stride: int) -> array[int]:
+        """The byte offsets of the records between two indexed ones."""
+        first_byte, last_byte, number = index.byte_range(stride * STRIDE, stride * STRIDE + 1)
+        file.seek(first_byte)
+        finder = RecordFinder(self._dialect, path, first_byte)
+        starts = finder.feed(file.read(last_byte - first_byte)).tolist()
+        last = finder.finish()
+        if last is not None:
+            starts.append(last)
+        self._check_count(len(starts), min(STRIDE, index.records - number), path, first_byte, last_byte)
+        return array("q", starts)
 
     def _pieces(self, index: OffsetIndex, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Cuts a range at indexed records into pieces of about 2 MiB."""
@@ -225,17 +238,18 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
 
     def _rows(self, data: bytes, path: str, base: int, number: int, end: int) -> list[list[str]]:
         rows = [row for row in self._parse(self._decode(data, path, base, number), path, base) if row]
-        if len(rows) != end - number:
-            raise CorruptDataError(
-                f"holds {len(rows)} records up to byte {base + len(data)}, its index says {end - number}",
-                path=path, offset=base,
-                fix="end lines with \\n or \\r\\n, not with \\r alone; do not change files while a job reads them",
-            )  # fmt: skip
+        self._check_count(len(rows), end - number, path, base, base + len(data))
         return rows
 
-    def _good(
-        self, rows: list[list[str]], data: bytes, path: str, base: int, low: int, number: int
-    ) -> list[list[str]]:
+    def _check_count(self, found: int, expected: int, path: str, start: int, end: int) -> None:
+        if found != expected:
+            raise CorruptDataError(
+                f"holds {found} records up to byte {end}, its index says {expected}",
+                path=path, offset=start,
+                fix="end lines with \\n or \\r\\n, not with \\r alone; do not change files while a job reads them",
+            )  # fmt: skip
+
+    def _good(self, rows: list[list[str]], data: bytes, path: str, base: int, low: int) -> list[list[str]]:
         """The rows that have the right number of columns and no undecodable bytes."""
         width = len(self._file_columns)
         good = [row for row in rows if len(row) == width]
@@ -244,7 +258,7 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
             raise CorruptDataError(
                 f"has {len(rows[at])} columns, the file has {width}",
                 path=path, record=low + at,
-                offset=csv_index.locate(data, self._dialect, path, base, low + at - number),
+                offset=csv_index.locate(data, self._dialect, path, base, at),
             )  # fmt: skip
         if self._skip:
             good = [row for row in good if not any(map(_SURROGATE.search, row))]

@@ -7,8 +7,8 @@ import itertools
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, ClassVar, Generic, TypeVar
 
 from elasticdl.data import files
 from elasticdl.data.errors import DataError
@@ -39,12 +39,19 @@ class BoundedCache(Generic[Value]):
         self._lock = threading.Lock()
         self._values: OrderedDict[Any, tuple[Value, int]] = OrderedDict()
 
+    def find(self, key: Any) -> Value | None:
+        """The value of a key if it is there."""
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key][0]
+
     def get(self, key: Any, make: Callable[[], Value]) -> Value:
         """The value of a key, made if it is not there. Two threads may both make one; either is kept."""
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key][0]
+        found = self.find(key)
+        if found is not None:
+            return found
         value = make()
         weight = self._weigh(value)
         with self._lock:
@@ -122,7 +129,7 @@ class FileDataReader(DataReader, Generic[IndexT]):
 
     def read_records(self, shard: ShardLike) -> Iterator[Record]:
         """The records of a shard, one by one."""
-        for records in self._scan_checked(shard):
+        for records in self._pieces_of(shard):
             yield from records
 
     def read_batches(self, shard: ShardLike, max_records: int = DEFAULT_BATCH_RECORDS) -> Iterator[list[Record]]:
@@ -130,7 +137,7 @@ class FileDataReader(DataReader, Generic[IndexT]):
         if max_records < 1:
             raise DataError(f"max_records is {max_records}", fix="give a number over 0")
         held: list[Record] = []
-        for records in self._scan_checked(shard):
+        for records in self._pieces_of(shard):
             held = held + records if held else records
             whole = len(held) - len(held) % max_records
             for position in range(0, whole, max_records):
@@ -138,6 +145,18 @@ class FileDataReader(DataReader, Generic[IndexT]):
             held = held[whole:]
         if held:
             yield held
+
+    def read_ranges(self, ranges: Sequence[ShardLike]) -> list[Record]:
+        """The records of several ranges, one range after the other; each file is opened once, and read forwards."""
+        found: list[list[Record]] = [[]] * len(ranges)
+        order = sorted(range(len(ranges)), key=lambda i: (ranges[i].name, ranges[i].start))
+        for path, group in itertools.groupby(order, key=lambda i: ranges[i].name):
+            chosen = list(group)
+            # What a remote file fetches ahead of one range is of no use for the next one.
+            with files.open_for_reading(path, block_size=0 if len(chosen) > 1 else None) as file:
+                for i in chosen:
+                    found[i] = list(itertools.chain.from_iterable(self._scan_checked(file, ranges[i])))
+        return list(itertools.chain.from_iterable(found))
 
     @property
     def skipped_records(self) -> int:
@@ -167,7 +186,11 @@ class FileDataReader(DataReader, Generic[IndexT]):
                 self._skipped += records
                 self._skipped_example = f"record {first} of {path}"
 
-    def _scan_checked(self, shard: ShardLike) -> Iterator[list[Record]]:
+    def _pieces_of(self, shard: ShardLike) -> Iterator[list[Record]]:
+        with files.open_for_reading(shard.name) as file:
+            yield from self._scan_checked(file, shard)
+
+    def _scan_checked(self, file: BinaryIO, shard: ShardLike) -> Iterator[list[Record]]:
         total = self.count_records(shard.name)
         if not 0 <= shard.start <= shard.end:
             raise DataError(
@@ -179,7 +202,7 @@ class FileDataReader(DataReader, Generic[IndexT]):
                 f"{shard.name}: has {total} records, the shard asks for records {shard.start} to {shard.end}",
                 fix="the file changed after its shards were listed: submit the job again",
             )
-        return (records for records in self._scan(shard.name, shard.start, shard.end) if records)
+        return (records for records in self._scan(file, shard.name, shard.start, shard.end) if records)
 
     @abc.abstractmethod
     def _load_index(self, path: str) -> IndexT:
@@ -190,8 +213,8 @@ class FileDataReader(DataReader, Generic[IndexT]):
         """Number of records by an index."""
 
     @abc.abstractmethod
-    def _scan(self, path: str, start: int, end: int) -> Iterator[list[Record]]:
-        """Reads a checked range in pieces of convenient size."""
+    def _scan(self, file: BinaryIO, path: str, start: int, end: int) -> Iterator[list[Record]]:
+        """Reads a checked range of an open file in pieces of convenient size."""
 
 
 def first_file(reader: FileDataReader[Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -104,6 +104,14 @@ class DataReader(abc.ABC):
         records = iter(self.read_records(shard))
         while batch := list(itertools.islice(records, max_records)):
             yield batch
+
+    def read_ranges(self, ranges: Sequence[ShardLike]) -> list[Record]:
+        """Reads the records of several ranges, one range after the other, as shuffled reading needs them.
+
+        Raises:
+            DataError: the data is missing, unreadable, corrupt, or shorter than the ranges say.
+        """
+        return list(itertools.chain.from_iterable(map(self.read_records, ranges)))
 
     @property
     @abc.abstractmethod

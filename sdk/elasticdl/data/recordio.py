@@ -22,13 +22,17 @@ from __future__ import annotations
 import bisect
 import enum
 import gzip
+import itertools
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
+
+import numpy as np
 
 from elasticdl.data import files
 from elasticdl.data.errors import CorruptDataError, DataError
@@ -165,34 +169,75 @@ def decode_payload(payload: bytes, chunk: Chunk, *, path: str) -> list[bytes]:
     Raises:
         CorruptDataError: it is truncated, its checksum differs, or its records do not fill it exactly.
     """
+    data = decompress_payload(payload, chunk, path=path)
+    return split(data, record_places(data, chunk, path=path))
 
-    def corrupt(reason: str) -> CorruptDataError:
-        return CorruptDataError(reason, path=path, offset=chunk.offset, chunk=chunk.number)
 
+def decompress_payload(payload: bytes, chunk: Chunk, *, path: str) -> bytes:
+    """Checks and decompresses the stored payload of a chunk.
+
+    Raises:
+        CorruptDataError: it is truncated, its checksum differs, or it does not decompress.
+    """
     if len(payload) != chunk.size:
-        raise corrupt(f"the file ends inside the chunk ({len(payload)} of {chunk.size} payload bytes)")
+        reason = f"the file ends inside the chunk ({len(payload)} of {chunk.size} payload bytes)"
+        raise corrupt_chunk(reason, chunk, path=path)
     checksum = zlib.crc32(payload)
     if checksum != chunk.checksum:
-        raise corrupt(f"the checksum is 0x{checksum:08x}, the header says 0x{chunk.checksum:08x}")
+        reason = f"the checksum is 0x{checksum:08x}, the header says 0x{chunk.checksum:08x}"
+        raise corrupt_chunk(reason, chunk, path=path)
     try:
-        data = _decompress(payload, chunk.compressor)
+        return _decompress(payload, chunk.compressor)
     except ValueError as error:
-        raise corrupt(f"the {chunk.compressor.name.lower()} data does not decompress: {error}") from error
-    records: list[bytes] = []
-    position, end = 0, len(data)
+        reason = f"the {chunk.compressor.name.lower()} data does not decompress: {error}"
+        raise corrupt_chunk(reason, chunk, path=path) from error
+
+
+def corrupt_chunk(reason: str, chunk: Chunk, *, path: str) -> CorruptDataError:
+    """The error that names a chunk."""
+    return CorruptDataError(reason, path=path, offset=chunk.offset, chunk=chunk.number)
+
+
+def record_places(data: bytes, chunk: Chunk, *, path: str) -> Sequence[int]:
+    """Where the records of a decompressed payload begin, with their lengths before them, and where the last one ends.
+
+    Records of equal length, such as arrays of numbers, need no look at each of them, and no memory.
+
+    Raises:
+        CorruptDataError: the records do not fill the payload exactly.
+    """
+    end = len(data)
+    step = end // chunk.records if chunk.records else 0
+    if step >= _LENGTH.size and step * chunk.records == end:
+        lengths = np.ndarray((chunk.records,), "<u4", data, strides=(step,))
+        if (lengths == step - _LENGTH.size).all():
+            return range(0, end + 1, step)
+    places = array("q", [0])
+    position = 0
     unpack = _LENGTH.unpack_from
-    for _ in range(chunk.records):
+    for number in range(chunk.records):
         if position + 4 > end:
-            raise corrupt(f"the payload ends after {len(records)} of {chunk.records} records")
+            raise corrupt_chunk(f"the payload ends after {number} of {chunk.records} records", chunk, path=path)
         (length,) = unpack(data, position)
-        position += 4
-        if position + length > end:
-            raise corrupt(f"record {len(records)} of the chunk is {length} bytes long and passes its end")
-        records.append(data[position : position + length])
-        position += length
+        position += 4 + length
+        if position > end:
+            reason = f"record {number} of the chunk is {length} bytes long and passes its end"
+            raise corrupt_chunk(reason, chunk, path=path)
+        places.append(position)
     if position != end:
-        raise corrupt(f"{end - position} bytes follow the last record of the chunk")
-    return records
+        raise corrupt_chunk(f"{end - position} bytes follow the last record of the chunk", chunk, path=path)
+    return places
+
+
+def split(data: bytes, places: Sequence[int], first: int = 0) -> list[bytes]:
+    """The records of a part of a payload.
+
+    Args:
+        data: the part.
+        places: where its records begin in the payload, and where the last one ends.
+        first: where the part begins in the payload.
+    """
+    return [data[low + 4 - first : high - first] for low, high in itertools.pairwise(places)]
 
 
 class Writer:
@@ -328,7 +373,8 @@ class Index:
         if start >= end:
             return
         position = max(bisect.bisect_right(self._firsts, start) - 1, 0)
-        for chunk in self.chunks[position:]:
+        for number in range(position, len(self.chunks)):
+            chunk = self.chunks[number]
             if chunk.first >= end:
                 return
             if chunk.first + chunk.records > start:
@@ -336,6 +382,36 @@ class Index:
 
     def close(self) -> None:
         """Does nothing: an index holds no file open."""
+
+
+def read_payload(file: BinaryIO, chunk: Chunk, *, path: str) -> bytes:
+    """Reads, checks and decompresses one chunk of an open file.
+
+    Raises:
+        CorruptDataError: the payload is damaged.
+    """
+    file.seek(chunk.offset + HEADER.size)
+    return decompress_payload(file.read(chunk.size), chunk, path=path)
+
+
+def read_part(file: BinaryIO, chunk: Chunk, places: Sequence[int], *, path: str) -> list[bytes]:
+    """Reads some records of an uncompressed chunk of an open file that was checked before.
+
+    Args:
+        file: the file.
+        chunk: the chunk.
+        places: where the records begin in the payload, and where the last one ends.
+        path: the file's name for errors.
+
+    Raises:
+        CorruptDataError: the file has changed.
+    """
+    first, last = places[0], places[-1]
+    file.seek(chunk.offset + HEADER.size + first)
+    data = file.read(last - first)
+    if len(data) != last - first or _LENGTH.unpack_from(data)[0] != places[1] - first - _LENGTH.size:
+        raise corrupt_chunk("the chunk is not what it was when it was checked", chunk, path=path)
+    return split(data, places, first)
 
 
 def read_chunk(file: BinaryIO, chunk: Chunk, *, path: str) -> list[bytes]:

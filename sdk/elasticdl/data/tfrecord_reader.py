@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 from elasticdl.data import files, tfrecord
 from elasticdl.data.file_reader import FileDataReader
@@ -60,12 +60,11 @@ class TFRecordDataReader(FileDataReader[OffsetIndex]):
     def _count(self, index: OffsetIndex) -> int:
         return index.records
 
-    def _scan(self, path: str, start: int, end: int) -> Iterator[list[Record]]:
-        with files.open_for_reading(path) as file:
-            at = start
-            for found in tfrecord.scan(file, path, self.index_of(path), start, end, skip=self._skip):
-                records = [record for record in found if record is not None]
-                if len(records) < len(found):
-                    self._count_skipped(len(found) - len(records), path, at + found.index(None))
-                at += len(found)
-                yield records
+    def _scan(self, file: BinaryIO, path: str, start: int, end: int) -> Iterator[list[Record]]:
+        at = start
+        for found in tfrecord.scan(file, path, self.index_of(path), start, end, skip=self._skip):
+            records = [record for record in found if record is not None] if self._skip else found
+            if len(records) < len(found):
+                self._count_skipped(len(found) - len(records), path, at + found.index(None))
+            at += len(found)
+            yield records

@@ -113,33 +113,37 @@ class Reading:
 
     def windows(self, start: int, end: int) -> Iterator[Window]:
         """What to read for the positions ``[start, end)``, window by window."""
-        at, ranges, held = self.first, list(self.ranges), 0
-        while ranges and at < end:
-            taken: list[Shard] = []
-            held = 0
-            while ranges and held < WINDOW_RECORDS:
-                one = ranges.pop(0)
-                if one.records > WINDOW_RECORDS - held:
-                    middle = one.start + WINDOW_RECORDS - held
-                    ranges.insert(0, Shard(one.name, middle, one.end))
-                    one = Shard(one.name, one.start, middle)
-                taken.append(one)
-                held += one.records
-            wanted = _shuffled(held, f"{self.key}:{at}")[max(start - at, 0) : max(end - at, 0)]
-            if wanted:
-                yield Window(tuple(taken), tuple(wanted))
-            at += held
+        for at, held, ranges in self._cut(start, end):
+            wanted = _shuffled(held, f"{self.key}:{at}")[max(start - at, 0) : end - at]
+            yield Window(ranges, tuple(wanted))
 
     def records(self, start: int, end: int) -> list[Shard]:
         """The very records at the positions ``[start, end)``, as sorted ranges."""
         found: list[Shard] = []
-        for window in self.windows(start, end):
-            if len(window.order) == sum(one.records for one in window.ranges):
-                found += window.ranges
+        for at, held, ranges in self._cut(start, end):
+            if start <= at and at + held <= end:
+                found += ranges  # all of them, in whatever order
                 continue
-            places = [(one.name, number) for one in window.ranges for number in range(one.start, one.end)]
-            found += [Shard(*(places[i]), places[i][1] + 1) for i in window.order]
+            wanted = _shuffled(held, f"{self.key}:{at}")[max(start - at, 0) : end - at]
+            places = [(one.name, number) for one in ranges for number in range(one.start, one.end)]
+            found += [Shard(*(places[i]), places[i][1] + 1) for i in wanted]
         return merged(sorted(found, key=lambda one: (one.name, one.start)))
+
+    def _cut(self, start: int, end: int) -> Iterator[tuple[int, int, tuple[Shard, ...]]]:
+        """The windows that hold positions of ``[start, end)``: first position, number of records, and ranges."""
+        at, held, taken = self.first, 0, list[Shard]()
+        for one in self.ranges:
+            low = one.start
+            while low < one.end and at < end:
+                high = min(one.end, low + WINDOW_RECORDS - held)
+                taken.append(one if high - low == one.records else Shard(one.name, low, high))
+                held, low = held + high - low, high
+                if held == WINDOW_RECORDS:
+                    if max(start, at) < min(end, at + held):
+                        yield at, held, tuple(taken)
+                    at, held, taken = at + held, 0, []
+        if held and max(start, at) < min(end, at + held):
+            yield at, held, tuple(taken)
 
 
 def _shuffled(count: int, key: str) -> list[int]:

@@ -69,9 +69,11 @@ def require_all(shard: Shard, seen: int, skipped: int) -> None:
 
 
 def _in_order(reader: DataReader, window: Window) -> list[Record]:
-    records: list[Record] = []
-    for one in window.ranges:
-        records += _all_of(reader, one)
+    skipped = reader.skipped_records
+    records = reader.read_ranges(window.ranges)
+    if reader.skipped_records > skipped or len(records) != sum(one.records for one in window.ranges):
+        # Range by range: each record has to be in its place, and an error names the range.
+        records = [record for one in window.ranges for record in _all_of(reader, one)]
     return [records[index] for index in window.order]
 
 
