@@ -8,16 +8,15 @@ turns. Ours are jobs on a local cluster, measured by the records that the worker
 
 from __future__ import annotations
 
-import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Report, Sample
-from benchmarks.training.cluster import job_fields
+from benchmarks.training.accuracy import GOAL, OPTIMIZER, KerasRuns, Setup, add_table, job_auc
 from benchmarks.training.data import LEARNING_RATE, Clicks
-from benchmarks.training.processes import Member, Team, free_addresses
+from benchmarks.training.processes import Team, free_addresses
 from benchmarks.training.setting import Setting, parser, setting
 from benchmarks.training.sides import Side
 
@@ -34,8 +33,6 @@ TF_SIDES = (
     ("tf_10_steps", "TensorFlow ParameterServerStrategy, 10 steps a call", 10),
 )
 AUC_OF = {"step": "each_step", "local4": "local4"}
-ACCURACY_OPTIMIZER = {"kind": "SGD", "lr": LEARNING_RATE}
-"""The one that speed is measured with."""
 ABOUT = """DeepFM (ten fields) by asynchronous SGD with {batch} records in a minibatch and vectors of {dim}, on
 {data}: {workers} workers and {servers} parameter servers as processes on one machine, samples a second of all
 workers. Each side is measured {rounds} times, in turns, for {seconds:g} s after a warm-up; medians count.
@@ -147,63 +144,30 @@ def accuracy(report: Report, clicks: Clicks, here: Setting) -> None:
     options, seeds = here.options, range(1 if here.options.quick else 3)
     report.text(
         f"## Accuracy\n\nAUC on {len(clicks.held_out_ids):,} held-out records after {options.epochs} epochs with "
-        f"{ACCURACY_OPTIMIZER['kind']}, mean of {len(seeds)} seed{'s' * (len(seeds) > 1)}: a seed alone moves it by "
+        f"{OPTIMIZER['kind']}, mean of {len(seeds)} seed{'s' * (len(seeds) > 1)}: a seed alone moves it by "
         "some thousandths."
     )
-    aucs = {"keras": _keras_aucs(report, clicks, here, seeds)}
+    setup = Setup(clicks, here.arrays(clicks), here.records(clicks, 1), options.epochs, options.dim, options.batch)
+    labels = {"keras": "Keras fit, 1 process"}
+    aucs: dict[str, list[float]] = {"keras": []}
+    with KerasRuns(setup, here.folder / "keras-auc.log") as keras:
+        for seed in seeds:
+            aucs["keras"].append(keras.auc(seed))
+            report.say(f"AUC of single-process Keras with seed {seed}: {aucs['keras'][-1]:.4f}")
     for name in AUC_OF:
-        if not options.sides or name in options.sides:
-            aucs[name] = [auc for auc in (_job_auc(report, clicks, here, name, seed) for seed in seeds) if auc]
-    labels = {"keras": "Keras fit, 1 process", **{name: label for name, (label, _) in OURS.items()}}
-    means = {name: statistics.mean(found) for name, found in aucs.items() if found}
-    report.table(
-        ["side", "AUC", "against Keras", "seeds"],
-        [
-            (labels[n], f"{m:.4f}", f"{m - means['keras']:+.4f}", ", ".join(f"{auc:.4f}" for auc in aucs[n]))
-            for n, m in means.items()
-        ],
-    )
+        if options.sides and name not in options.sides:
+            continue
+        labels[name], fields = OURS[name]
+        try:
+            aucs[name] = [
+                job_auc(here.cluster, setup, report.say, seed, WORKERS, servers=SERVERS, **fields) for seed in seeds
+            ]
+        except RuntimeError as error:
+            report.say(f"{labels[name]}: no AUC: {error}")
+    means = add_table(report, labels, aucs)
     for name, target in AUC_OF.items():
         if name in means:
-            report.target(f"deepfm_auc_{target}", means[name] - means["keras"], -0.003)
-
-
-def _keras_aucs(report: Report, clicks: Clicks, here: Setting, seeds: Sequence[int]) -> list[float]:
-    options = here.options
-    common = {"data": str(here.arrays(clicks)), "dim": options.dim, "batch": options.batch}
-    arguments = {**common, "optimizer": ACCURACY_OPTIMIZER}
-    keras = Member("benchmarks.peers.keras_fit", arguments, here.folder / "keras-auc.log")
-    aucs = []
-    try:
-        keras.answer()
-        for seed in seeds:
-            keras.ask({"epochs": options.epochs, "seed": seed})
-            aucs.append(float(keras.answer(600)["auc"]))
-            report.say(f"AUC of single-process Keras with seed {seed}: {aucs[-1]:.4f}")
-    finally:
-        keras.close()
-    return aucs
-
-
-def _job_auc(report: Report, clicks: Clicks, here: Setting, name: str, seed: int) -> float | None:
-    """The AUC of a job of ours; None if it failed."""
-    options, (label, fields), records = here.options, OURS[name], here.records(clicks, 1)
-    whole = {
-        "num_epochs": options.epochs,
-        "num_minibatches_per_task": 4,
-        "validation_data": str(records / "validation"),
-        "optimizer_params": ACCURACY_OPTIMIZER,
-        "min_workers": WORKERS,
-        "max_workers": WORKERS,
-        "seed": seed,
-    }
-    common = {"dim": options.dim, "batch": options.batch, "servers": SERVERS}
-    try:
-        done = here.cluster.run(report.say, **job_fields(clicks, records, **common, **fields, **whole))
-    except RuntimeError as error:
-        report.say(f"{label}: no AUC: {error}")
-        return None
-    return float(done["status"]["metrics"]["auc"])
+            report.target(f"deepfm_auc_{target}", means[name], GOAL)
 
 
 def main() -> int:
