@@ -1,4 +1,4 @@
-"""What can be seen in a module's source to be refused, before a job is submitted.
+"""Finds in a module's source what training will not support, before a job is submitted.
 
 Only what is certain: a function with one ``return``, of a call of a class that is imported from Keras by name. The
 rest is refused, with the same words, when a process loads the module.
@@ -18,7 +18,7 @@ _MODELS = ("keras.Model", "keras.models.Model")
 
 
 def check_contract(module: ast.Module, shown: str, spec: JobSpec, model: str) -> None:
-    """Refuses what a module plainly asks for and nobody would do.
+    """Refuses what a module certainly asks for and no trainer supports.
 
     Args:
         module: the parsed source.
@@ -49,7 +49,7 @@ class _Source:
         self._imported = dict(_imports(module))
 
     def dotted(self, node: ast.expr) -> str:
-        """What an expression names, as ``keras.optimizers.Adam``; empty if that cannot be seen."""
+        """The dotted name of an expression, as ``keras.optimizers.Adam``; empty if it has none."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.insert(0, node.attr)
@@ -61,7 +61,7 @@ class _Source:
         return f"keras.{name.removeprefix('tf_keras.')}" if name.startswith("tf_keras.") else name
 
     def returned(self, function: str) -> ast.expr | None:
-        """What a function returns if it has one ``return``."""
+        """The returned expression of a function with one ``return``."""
         node = self.functions.get(function)
         if node is None or node.decorator_list:
             return None

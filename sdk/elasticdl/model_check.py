@@ -1,4 +1,4 @@
-"""A look at a model module without running it: what is plainly wrong is refused before anything starts.
+"""Checks a model module without running it: rejects invalid code at submission.
 
 The file is parsed, never imported. A module that makes names in ways that parsing cannot see (star imports,
 ``__getattr__``, ``globals()``, ``exec``) is only checked for its syntax.
@@ -98,7 +98,7 @@ def _check_feed(spec: JobSpec, modules: _Modules) -> None:
 
 
 class _Modules:
-    """The files of a zoo that entries live in, each parsed once.
+    """The parsed files of a zoo that define entries; each is parsed once.
 
     Args:
         zoo: the directory.
@@ -116,12 +116,12 @@ class _Modules:
         self._load(home, "model_def")
 
     def defines(self, name: str) -> bool:
-        """Whether the home module defines a name, or may do so in a way that cannot be seen."""
+        """Whether the entry module defines a name, or may define it dynamically."""
         names = self._load(self._home, "model_def")
         return names is None or name in names
 
     def require(self, dotted: str, flag: str, what: str, example: str) -> None:
-        """Checks that an entry is there.
+        """Checks that an entry exists.
 
         Raises:
             UserCodeError: it is not, or its file is missing or does not parse.
@@ -142,7 +142,7 @@ class _Modules:
         )
 
     def check_contract(self, model: str, spec: JobSpec) -> None:
-        """Refuses what the home module plainly asks for and nobody would do."""
+        """Refuses what the entry module certainly asks for and no trainer supports."""
         check_contract(self._trees[self._home][0], self._trees[self._home][1], spec, model)
 
     def _load(self, home: tuple[str, ...], flag: str) -> set[str] | None:
@@ -203,7 +203,7 @@ def _parse_file(path: Path, shown: str) -> ast.Module:
 
 
 def _defined_names(module: ast.Module) -> set[str] | None:
-    """Names that a module has after its import; None if that cannot be seen."""
+    """Names that a module has after its import; None if they are made dynamically."""
     names: set[str] = set()
     for statement in _top_level(module.body):
         if isinstance(statement, ast.ImportFrom) and any(alias.name == "*" for alias in statement.names):

@@ -1,4 +1,4 @@
-"""What a model function is called for."""
+"""The modes of a job that model functions are called with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Mode(enum.StrEnum):
-    """What ``feed`` makes a dataset for; each is also the plain string."""
+    """The purpose of a dataset; each member equals its string."""
 
     TRAINING = "training"
     EVALUATION = "evaluation"

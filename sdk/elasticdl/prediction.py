@@ -1,4 +1,4 @@
-"""What a model module may bring to handle predictions."""
+"""The base class of a model module's handler of predictions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class BasePredictionOutputsProcessor(abc.ABC):
 
     @abc.abstractmethod
     def process(self, predictions: Any, worker_id: int) -> None:
-        """Takes the model's outputs for one minibatch.
+        """Handles the model's outputs for one minibatch.
 
         The same records may come again after a worker was lost, so writing should be idempotent.
 

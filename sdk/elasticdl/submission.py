@@ -1,4 +1,4 @@
-"""From what a user gives to a specification that can be submitted: paths made absolute, checked before an upload."""
+"""Prepares a user's specification for submission: makes paths absolute and checks it before the upload."""
 
 from __future__ import annotations
 

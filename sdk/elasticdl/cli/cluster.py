@@ -28,7 +28,7 @@ DataDirOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verbs to the command line."""
+    """Adds the commands to the command line."""
     app.command("down", rich_help_panel="Cluster")(down)
     app.command("status", rich_help_panel="Cluster")(status)
 
@@ -110,7 +110,7 @@ def _duration(seconds: float) -> str:
 
 
 def _slots(state: ClusterState, directory: DataDirectory) -> dict[str, Any]:
-    """Slots in all and in use; ``used`` is None when the API does not answer."""
+    """Total slots and slots in use; ``used`` is None when the API does not answer."""
     import urllib.request
 
     from elasticdl_runtime.cluster.secrets import read_secret_file
@@ -132,7 +132,7 @@ def _slots(state: ClusterState, directory: DataDirectory) -> dict[str, Any]:
 
 
 def _disk(directory: DataDirectory) -> dict[str, int]:
-    """Bytes that the parts of the data directory take, and that are free there."""
+    """Bytes used by each part of the data directory, and bytes free on its disk."""
     import shutil
 
     parts = {name: _tree_bytes(directory.root / name) for name in ("postgres", "redis", "jobs", "bundles", "logs")}
@@ -165,7 +165,7 @@ def running(directory: DataDirectory) -> ClusterState | None:
 
 
 def _await_lock(directory: DataDirectory) -> None:
-    """Waits until nobody holds the data directory, so that an `up` right after finds it free."""
+    """Waits until the lock of the data directory is free, so that an `up` right after can take it."""
     from elasticdl_runtime.cluster.state import DataLock
 
     lock = DataLock(directory.lock)

@@ -96,7 +96,7 @@ class ProgressLine:
 
 @contextlib.contextmanager
 def _progress(verb: str) -> Iterator[ProgressLine]:
-    """A progress display; errors of ours end the command with their message and exit code 1."""
+    """Shows progress; an ``ElasticDLError`` ends the command with its message and exit code 1."""
     progress = ProgressLine(verb)
     try:
         yield progress

@@ -1,4 +1,4 @@
-"""The flags of ``train``, ``evaluate`` and ``predict``: made from the fields of ``JobSpec``, checked before all else.
+"""The flags of ``train``, ``evaluate`` and ``predict``: made from the fields of ``JobSpec``, and checked first.
 
 One source: a field of ``JobSpec`` is a flag with the same name, and its line under ``Attributes`` is the flag's help.
 Names have underscores, as they always had; dashes are taken too. What is unknown is refused with a suggestion.
@@ -99,7 +99,7 @@ _HERE: Mapping[str, str] = {
     "prediction_data": "Path, directory, glob or URL of the records to predict.",
     "output": "Where the exported model, or predictions, go; by default they are artifacts of the job.",
 }
-"""What is said of a field differently on the command line than in the API."""
+"""Descriptions of fields that differ between the command line and the API."""
 _TRAINING_ONLY = frozenset(
     {
         "training_data",
@@ -165,13 +165,13 @@ class Flag:
 
     @property
     def metavar(self) -> str:
-        """What stands for the value in the help."""
+        """The placeholder for the value in the help."""
         if get_origin(self.hint) is dict:
             return "KEY=VALUE;..."
         return _METAVARS[self.hint]
 
     def value(self, text: str) -> Any:
-        """The value that the text stands for.
+        """Parses the value.
 
         Raises:
             InvalidInputError: it stands for none.
@@ -221,7 +221,7 @@ def _descriptions() -> dict[str, str]:
 
 
 def _sentence(line: str) -> str:
-    """A line of a docstring as a sentence without markup; a word of code at its front keeps its case."""
+    """A line of a docstring as a sentence without markup; an identifier at its start keeps its case."""
     plain = line.replace("``", "").rstrip(".") + "."
     return plain if line.startswith("``") else plain[0].upper() + plain[1:]
 
@@ -234,7 +234,7 @@ def _truth(name: str, text: str) -> bool:
 
 
 def rewrite(kind: JobType, args: Sequence[str], others: Mapping[str, bool]) -> list[str]:
-    """Brings the arguments of a job command into one plain form: ``--name=value`` with the name of the field.
+    """Normalises the arguments of a job command to ``--name=value`` with the name of the field.
 
     Args:
         kind: the type of job that the command makes.

@@ -1,4 +1,4 @@
-"""Following a job from the command line until it ends, and saying how it ended."""
+"""Follows a job from the command line until it ends, and prints the result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ARTIFACT_COLUMNS = ("ARTIFACT", "SIZE", "SHA-256")
 
 
 class View(Protocol):
-    """Something that shows a job while it runs."""
+    """Shows a job while it runs."""
 
     def __enter__(self) -> Self: ...
 
@@ -48,12 +48,12 @@ class View(Protocol):
     ) -> None: ...
 
     def show(self, update: Update) -> None:
-        """Takes what is new."""
+        """Shows an update."""
         ...
 
 
 class PanelView:
-    """A panel on a terminal that renews itself.
+    """A panel on a terminal that is redrawn in place.
 
     Args:
         console: where it is drawn.
@@ -76,7 +76,7 @@ class PanelView:
         self._live.stop()
 
     def show(self, update: Update) -> None:
-        """Draws the panel anew."""
+        """Redraws the panel."""
         if update.event is not None:
             self._events.append(update.event)
         self._job = update.job or self._job
@@ -85,7 +85,7 @@ class PanelView:
 
 
 class LineView:
-    """Lines for a log or a pipe: every event, every change of state, and progress now and then.
+    """Lines for a log or a pipe: every event, every change of state, and progress at intervals.
 
     Args:
         stream: where they are written.
@@ -106,7 +106,7 @@ class LineView:
         self._stream.flush()
 
     def show(self, update: Update) -> None:
-        """Writes what is due."""
+        """Writes the lines that are due."""
         if update.event is not None:
             self._write(plain_event(update.event))
         job = update.job
@@ -125,7 +125,7 @@ class LineView:
 
 
 def follow_to_end(client: Client, job_id: str, *, as_json: bool = False) -> int:
-    """Shows a job until it ends; gives the exit code.
+    """Shows a job until it ends; returns the exit code.
 
     Ctrl-C leaves the job alone and says how to come back to it and how to cancel it.
 
@@ -152,7 +152,7 @@ def follow_to_end(client: Client, job_id: str, *, as_json: bool = False) -> int:
 
 
 def make_view(as_json: bool = False) -> View:
-    """The view that fits where the output goes."""
+    """Chooses a view for the output: JSON, a terminal, or a pipe."""
     stream = sys.stderr if as_json else sys.stdout
     if not stream.isatty():
         return LineView(stream)
@@ -162,7 +162,7 @@ def make_view(as_json: bool = False) -> View:
 
 
 def watch(updates: Iterable[Update], view: View) -> Job:
-    """Shows updates until the last; gives the job as it was then.
+    """Shows all updates; returns the job of the last one.
 
     Raises:
         RuntimeError: there was no view of the job at all.

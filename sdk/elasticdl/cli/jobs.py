@@ -1,4 +1,4 @@
-"""``elasticdl jobs``: list, look at, steer and fetch jobs."""
+"""``elasticdl jobs``: list, inspect and control jobs, and download their artifacts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List, look at, steer and fetch jobs.",
+    help="List, inspect and control jobs, and download their artifacts.",
     epilog="""Examples:
 
     elasticdl jobs list --state RUNNING
@@ -113,7 +113,7 @@ def _print_jobs(jobs: list[Job]) -> None:
 
 
 def _watch_list(fetch: Callable[[], list[Job]]) -> None:
-    """Shows the list again and again until Ctrl-C."""
+    """Refreshes the list until Ctrl-C."""
     from elasticdl.cli.output import stdout, table
 
     if not sys.stdout.isatty():

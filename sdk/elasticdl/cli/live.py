@@ -1,4 +1,4 @@
-"""What a job looks like while it runs: a panel that renews itself on a terminal, else a line now and then."""
+"""Renders a running job: as a panel on a terminal, else as single lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WAITING = frozenset({JobState.QUEUED, JobState.SUSPENDED, JobState.CANCELLING})
 
 
 def colour(state: JobState) -> str:
-    """The style that a state is shown in."""
+    """The colour of a state."""
     return _COLOURS[state]
 
 

@@ -40,7 +40,7 @@ _NATIVE_LOG = re.compile(r"WARNING: All log messages before absl|[IWE]\d{4} [\d:
 
 
 def run_local(prepared: Mapping[str, Any], *, as_json: bool = False) -> int:
-    """Runs a job in a process of its own on this machine; gives the exit code.
+    """Runs a job in a process of its own on this machine; returns the exit code.
 
     Args:
         prepared: a checked specification with absolute paths; without ``output``, the results go to ``./output``.
@@ -68,7 +68,7 @@ def run_local(prepared: Mapping[str, Any], *, as_json: bool = False) -> int:
 
 @contextlib.contextmanager
 def _process(command: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that has ended when the context is left, whatever happens; Ctrl-C reaches it by itself."""
+    """Starts a process, and ensures that it has ended when the context is left; Ctrl-C reaches it by itself."""
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", env=dict(environment)
     )
@@ -91,7 +91,7 @@ def _process(command: list[str], environment: Mapping[str, str]) -> Iterator[sub
 
 
 def _pass_on(lines: IO[str], to: IO[str]) -> None:
-    """Copies lines but for native log lines, which nobody can switch off and which tell a user nothing."""
+    """Copies lines, leaving out log lines of TensorFlow's native code that cannot be disabled."""
     with lines:
         for line in lines:
             if not _NATIVE_LOG.match(line):
@@ -113,19 +113,19 @@ def reports(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 class LocalView(Protocol):
-    """Something that shows the reports of a local run."""
+    """Shows the reports of a local run."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def show(self, report: Mapping[str, Any]) -> None:
-        """Takes a report."""
+        """Shows a report."""
         ...
 
 
 def show(incoming: Iterable[dict[str, Any]], view: LocalView) -> dict[str, Any]:
-    """Shows reports; gives the one that ended the run, or an empty one."""
+    """Shows reports; returns the last one, or an empty one if there was none that ended the run."""
     last: dict[str, Any] = {}
     with view:
         for report in incoming:
@@ -136,7 +136,7 @@ def show(incoming: Iterable[dict[str, Any]], view: LocalView) -> dict[str, Any]:
 
 
 class PanelLocalView:
-    """A bar on a terminal that renews itself, with evaluations above it."""
+    """A progress bar on a terminal, with evaluations above it."""
 
     def __init__(self, stream: IO[str]) -> None:
         from rich.console import Console
@@ -155,7 +155,7 @@ class PanelLocalView:
         self._progress.stop()
 
     def show(self, report: Mapping[str, Any]) -> None:
-        """Moves the bar."""
+        """Updates the bar."""
         if report["event"] == "progress":
             total = report.get("total") or None
             self._progress.update(
@@ -168,7 +168,7 @@ class PanelLocalView:
 
 
 class LineLocalView:
-    """Lines for a log or a pipe: evaluations, and progress now and then."""
+    """Lines for a log or a pipe: evaluations, and progress at intervals."""
 
     def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -184,7 +184,7 @@ class LineLocalView:
             self._write(progress_words(self._pending))
 
     def show(self, report: Mapping[str, Any]) -> None:
-        """Writes what is due."""
+        """Writes the lines that are due."""
         if report["event"] == "progress":
             now = self._clock()
             self._pending = report

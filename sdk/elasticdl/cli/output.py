@@ -1,4 +1,4 @@
-"""How the command line speaks: errors with their fix, numbers, times and tables."""
+"""Formats the output of the command line: errors with their fix, numbers, times and tables."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def print_json(data: Any) -> None:
 
 
 def print_bold(line: str) -> None:
-    """Prints a line that must not be overlooked."""
+    """Prints a line in bold."""
     from rich.text import Text
 
     stdout().print(Text(line, style="bold yellow"))
@@ -109,7 +109,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Any:
-    """A table without lines; its texts are taken as they stand."""
+    """A table without borders; cells are not parsed as markup."""
     from rich.table import Table
     from rich.text import Text
 
@@ -127,7 +127,7 @@ def count(number: float) -> str:
 
 
 def size(number: float) -> str:
-    """Bytes for people."""
+    """A number of bytes with a unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
@@ -146,7 +146,7 @@ def moment(at: datetime | None) -> str:
 
 
 def age(at: datetime | None, now: datetime | None = None) -> str:
-    """How long ago something was."""
+    """The time since a moment, with a unit."""
     if at is None:
         return "-"
     seconds = max(0, int(((now or datetime.now(UTC)) - at).total_seconds()))

@@ -27,7 +27,7 @@ def parse_pairs(flag: str, text: str) -> dict[str, Any]:
 
 
 def parse_strings(flag: str, text: str) -> dict[str, str]:
-    """Pairs whose values are taken as they stand: ``A=1;B=two words``, or one JSON object of strings.
+    """Pairs whose values are plain strings: ``A=1;B=two words``, or one JSON object of strings.
 
     Pairs may also be separated by commas, as the original project has it, if there is no semicolon and each part is
     a pair: ``A=1,B=2`` is two pairs, and ``A=1,B=2;`` is one.

@@ -1,4 +1,4 @@
-"""Flags of the original project that mean nothing any more: why, and what to do instead."""
+"""Flags of the original project that were removed: why, and what to do instead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RemovedFlag:
-    """Why a flag is gone.
+    """Why a flag was removed.
 
     Attributes:
         reason: why there is no use for it.

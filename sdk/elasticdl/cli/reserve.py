@@ -18,7 +18,7 @@ POLL_S = 0.2
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verb to the command line."""
+    """Adds the command to the command line."""
     app.command(
         "reserve",
         rich_help_panel="Cluster",

@@ -22,7 +22,7 @@ PANEL = "Scheduling"
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verbs to the command line."""
+    """Adds the commands to the command line."""
     app.command("explain", rich_help_panel=PANEL, epilog="Example: elasticdl explain digits-x7k2p9")(explain)
     app.command("what-if", rich_help_panel=PANEL, epilog=_WHAT_IF_EXAMPLES, no_args_is_help=True)(what_if)
     app.command("top", rich_help_panel=PANEL, epilog="Example: elasticdl top --once")(top)
@@ -197,7 +197,7 @@ def top(
 
 
 def _watch(fetch: Callable[[], Mapping[str, Any]], interval_s: float) -> None:
-    """Fills the screen until Ctrl-C; an outage is shown, and waited out."""
+    """Refreshes the full-screen view until Ctrl-C; shows an outage of the API and retries."""
     from rich.live import Live
     from rich.text import Text
 

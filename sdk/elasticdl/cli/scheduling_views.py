@@ -1,4 +1,4 @@
-"""How explanations, comparisons and plans look on a terminal."""
+"""Renders explanations, comparisons and plans on a terminal."""
 
 from __future__ import annotations
 

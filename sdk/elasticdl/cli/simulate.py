@@ -54,7 +54,7 @@ def simulate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Run a scheduling policy on a recorded workload with a turned clock.
+    """Run a scheduling policy on a recorded workload in simulated time.
 
     It is the code that the scheduler service runs. Completion times, start delay, utilisation, churn (changes of a
     job after its start) and fairness (completion over that with an equal share) are reported together.

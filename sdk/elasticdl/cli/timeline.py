@@ -44,7 +44,7 @@ def draw(result: SimulationResult) -> str:
 
 
 def _with_ends(result: SimulationResult) -> list[tuple[float, dict[str, int]]]:
-    """The timeline with a point for each job's end, when its workers fall to none before the next decision."""
+    """The timeline with a point for each job's end, where its workers drop to 0 before the next decision."""
     ends = sorted((r.finished_at, r.job.name) for r in result.records if r.finished_at is not None)
     merged: list[tuple[float, dict[str, int]]] = []
     sizes: dict[str, int] = {}
@@ -56,7 +56,7 @@ def _with_ends(result: SimulationResult) -> list[tuple[float, dict[str, int]]]:
 
 
 def _stack(points: list[tuple[float, dict[str, int]]], end: float, slots: int, top: int) -> list[str]:
-    """One rectangle for each stretch of time in which a job's share did not change."""
+    """One rectangle for each interval in which a job's share did not change."""
     spans: dict[tuple[str, int, int], list[float]] = {}
     shapes: list[str] = []
     colour: dict[str, str] = {}

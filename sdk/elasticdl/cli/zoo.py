@@ -1,4 +1,4 @@
-"""``elasticdl zoo``: begin a model zoo, pack it, upload it."""
+"""``elasticdl zoo``: create a model zoo, pack it, upload it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def init(
 
 
 def copy_template(template: Traversable, directory: Path, *, force: bool) -> list[Path]:
-    """Copies the files of the template; gives their paths.
+    """Copies the files of the template; returns their paths.
 
     Raises:
         ConflictError: a file is there already.

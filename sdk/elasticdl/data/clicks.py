@@ -1,4 +1,4 @@
-"""The truth behind generated clicks, and its fast encoding.
+"""The model that generated clicks are drawn from, and their fast encoding.
 
 The logit of a click is that of a factorisation machine (Rendle 2010): a bias, a weight for each id, and for each pair
 of fields the dot product of the ids' vectors. Labels are drawn with that chance, so no model can order records better
@@ -26,7 +26,7 @@ _BIAS = -1.0
 
 @dataclass(frozen=True)
 class ClickBatch:
-    """Some clicks.
+    """A batch of clicks.
 
     Attributes:
         ids: int64 ``[n, fields]``.

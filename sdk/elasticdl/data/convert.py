@@ -25,7 +25,7 @@ _NO_PROGRESS: OnProgress = lambda done, total: None  # noqa: E731 (a default arg
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a conversion did.
+    """The result of a conversion.
 
     Attributes:
         files: files written.

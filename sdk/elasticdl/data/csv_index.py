@@ -1,4 +1,4 @@
-"""Finds where the records of a CSV file begin, in one pass over big blocks, with quoted newlines counted rightly.
+"""Finds where the records of a CSV file begin, in one pass over big blocks, with quoted newlines taken into account.
 
 A record ends at a newline that is outside quotes, that is, after an even number of quote characters. numpy counts
 both for a whole block at once. Blank lines are no records. Quotes may only open at the start of a field, as RFC 4180
@@ -27,7 +27,7 @@ _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the bytes of a file are cut into records.
+    """How a file is divided into fields and records.
 
     Attributes:
         sep: the separator, one byte.
@@ -41,10 +41,10 @@ class Dialect:
 
 
 class RecordFinder:
-    """Finds the starts of records in blocks that follow each other.
+    """Finds the starts of records in consecutive blocks.
 
     Args:
-        dialect: how records are cut.
+        dialect: how fields and records are separated.
         path: the file's name for errors.
         offset: byte offset in the file of the first block.
     """
@@ -191,7 +191,7 @@ def build_index(path: str, dialect: Dialect, *, with_header: bool, block_bytes: 
 
     Args:
         path: the file, local or an fsspec URL.
-        dialect: how records are cut.
+        dialect: how fields and records are separated.
         with_header: the first record is a header and is not counted.
         block_bytes: bytes read at a time.
 

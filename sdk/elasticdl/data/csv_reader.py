@@ -21,8 +21,8 @@ from elasticdl.data.reader import Feed, Metadata, Record, RecordSpec, Shard, Sha
 _PIECE_BYTES = 2 << 20
 _KNOWN_STRIDES = 16_384
 """Strides of the index whose records' places are remembered, for a million records: some 10 MB."""
-_LOOKED_AT = 101
-"""Records that are looked at to learn the columns."""
+_SAMPLED_RECORDS = 101
+"""Records that are read to infer the columns."""
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf|infinity)\s*", re.IGNORECASE)
 _SURROGATE = re.compile("[\udc80-\udcff]")
 _WIDE_ENCODINGS = ("utf-16", "utf_16", "utf16", "utf-32", "utf_32", "utf32")
@@ -82,9 +82,9 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
         self._set_columns(first)
 
     def _set_columns(self, first: str) -> None:
-        """Learns the columns from the first records of the first file."""
+        """Infers the columns from the first records of the first file."""
         params = self.reader_params
-        rows = self._head_rows(first, _LOOKED_AT)
+        rows = self._head_rows(first, _SAMPLED_RECORDS)
         if not rows:
             raise DataError(f"{first}: holds no record", fix="leave empty files out of the data")
         wanted = _names(params, "columns")
@@ -131,7 +131,7 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
     def metadata(self) -> Metadata:
         """The selected columns; the types are those of the first records, ``int64``, ``float`` or ``string``."""
         first = first_file(self)
-        rows = self._head_rows(first, _LOOKED_AT)[1 if self.with_header else 0 :]
+        rows = self._head_rows(first, _SAMPLED_RECORDS)[1 if self.with_header else 0 :]
         rows = [self._select(row) for row in rows if len(row) == len(self._file_columns)]
         types = {name: infer_type(row[i] for row in rows) for i, name in enumerate(self._given_columns)}
         return Metadata(list(self._given_columns), types, self.kind)
@@ -149,8 +149,8 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
             _numeric_feed, self._given_columns.index(self._label), self.metadata.column_types[self._label]
         )
 
-    def why_not(self, shard: ShardLike) -> DataError | None:
-        """Which field of some records the default feed cannot read as a number, if there is one."""
+    def explain_unreadable(self, shard: ShardLike) -> DataError | None:
+        """The first field of some records that the default feed cannot read as a number, if there is one."""
         for number in range(shard.start, shard.end):
             for row in self.read_records(Shard(shard.name, number, number + 1)):
                 for column, value in zip(self._given_columns, row, strict=True):
@@ -201,7 +201,7 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
             file.seek(first_byte)
             data = file.read(last_byte - first_byte)
             rows = self._rows(data, path, first_byte, low, high)
-            good = self._good(rows, data, path, first_byte, low)
+            good = self._valid_rows(rows, data, path, first_byte, low)
             yield good if self._selected is None else [self._select(row) for row in good]
 
     def _offset(self, file: BinaryIO, path: str, index: OffsetIndex, record: int) -> int:
@@ -249,7 +249,7 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
                 fix="end lines with \\n or \\r\\n, not with \\r alone; do not change files while a job reads them",
             )  # fmt: skip
 
-    def _good(self, rows: list[list[str]], data: bytes, path: str, base: int, low: int) -> list[list[str]]:
+    def _valid_rows(self, rows: list[list[str]], data: bytes, path: str, base: int, low: int) -> list[list[str]]:
         """The rows that have the right number of columns and no undecodable bytes."""
         width = len(self._file_columns)
         good = [row for row in rows if len(row) == width]

@@ -1,4 +1,4 @@
-"""Fits a user's own reader to ours: anything with ``create_shards``, ``read_records`` and perhaps ``metadata``."""
+"""Adapts a user's reader to ``DataReader``: it has ``create_shards``, ``read_records`` and perhaps ``metadata``."""
 
 from __future__ import annotations
 
@@ -128,14 +128,14 @@ def _shards(given: Any, counts: bool | None) -> Iterator[Shard]:
         elif all(hasattr(item, field) for field in ("name", "start", "end")):
             yield _shard(*_three((item.name, item.start, item.end)))
         elif counts is None:
-            yield from _told_apart([item, *items])
+            yield from _infer_form([item, *items])
             return
         else:
             name, start, last = _three(item)
             yield _shard(name, start, start + last if counts else last)
 
 
-def _told_apart(items: list[Any]) -> list[Shard]:
+def _infer_form(items: list[Any]) -> list[Shard]:
     """The shards of tuples of which it is not known whether they end with an end or with a count."""
     tuples = [(item.name, item.start, item.end) if isinstance(item, Shard) else _three(item) for item in items]
     known = [isinstance(item, Shard) for item in items]

@@ -1,4 +1,4 @@
-"""What the readers of files have in common: listing files, cutting shards, remembering indexes, counting skips."""
+"""The base of the readers of files: lists files, cuts shards, caches indexes, counts skipped records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IndexT = TypeVar("IndexT")
 
 
 class BoundedCache(Generic[Value]):
-    """The most recently used values of a few keys, for several threads.
+    """A thread-safe cache of the most recently used values.
 
     Args:
         max_weight: the sum of weights kept; the latest value stays even if it is heavier.

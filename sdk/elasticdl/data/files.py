@@ -1,4 +1,4 @@
-"""Finding and opening data files: a local path, a directory, a glob, a comma-separated list or a URL.
+"""Finds and opens data files: a local path, a directory, a glob, a comma-separated list or a URL.
 
 Local files go straight to the operating system. Anything with a scheme (``s3://``, ``gs://``, ``hdfs://``,
 ``memory://`` ...) goes through fsspec, which is imported only then.
@@ -24,7 +24,7 @@ _GLOB_CHARACTERS = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """What tells one state of a file from another.
+    """Identifies one state of a file.
 
     Attributes:
         size: bytes.

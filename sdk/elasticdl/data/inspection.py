@@ -25,7 +25,7 @@ _SHOWN_BYTES = 48
 
 @dataclass
 class FileReport:
-    """One file.
+    """A summary of one file.
 
     Attributes:
         path: the file.
@@ -42,7 +42,7 @@ class FileReport:
 
 @dataclass
 class DataReport:
-    """What some data is.
+    """A summary of a data set.
 
     Attributes:
         kind: ``recordio``, ``tfrecord`` or ``csv``.

@@ -1,4 +1,4 @@
-"""Writing data files: one interface over the three formats, and outputs that appear whole or not at all."""
+"""Writing data files: one interface over the three formats, and atomic replacement of outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OURS = re.compile(r"(part-\d{5,}|train|validation)\.(recordio|tfrecord|csv)|tru
 
 
 class RecordWriter(Protocol):
-    """What all writers have."""
+    """The interface of all writers."""
 
     def write(self, record: Any) -> None:
         """Adds a record: bytes, or a row of values for CSV."""
@@ -138,7 +138,7 @@ class PartsWriter:
 
 @contextlib.contextmanager
 def replacing(target: Path, *, force: bool = False) -> Iterator[Path]:
-    """A place to write to that becomes ``target`` if all goes well, and is removed if not.
+    """A temporary path that replaces ``target`` on success and is removed on failure.
 
     Args:
         target: a file or folder.
@@ -185,7 +185,7 @@ def _refuse_foreign(target: Path) -> None:
 
 
 def _swap(temporary: Path, target: Path) -> None:
-    """Puts what was written in its place; an old one is moved aside first, as a folder cannot be renamed over."""
+    """Moves the output to its place; an old one is moved aside first, as a folder cannot be renamed over."""
     aside = target.with_name(f".{target.name}.{os.getpid()}.old.tmp")
     if target.is_dir() or (target.exists() and temporary.is_dir()):
         target.replace(aside)

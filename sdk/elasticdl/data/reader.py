@@ -1,4 +1,4 @@
-"""What a data reader is: it lists shards from an index, and reads the records of a range.
+"""The interface of data readers: they list shards from an index and read the records of a range.
 
 A reader is made in two places from the same arguments: where shards are listed, and in every worker. A shard's
 ``name`` means the same in both. For files it is the absolute path or URL of the file, and ``start`` and ``end``
@@ -127,8 +127,8 @@ class DataReader(abc.ABC):
         """A ``feed`` for models that bring none, or ``None`` where the reader cannot know one."""
         return None
 
-    def why_not(self, shard: ShardLike) -> DataError | None:
-        """What is wrong with records that the default feed could not take, if the reader can tell."""
+    def explain_unreadable(self, shard: ShardLike) -> DataError | None:
+        """Finds the error in records that the default feed could not parse, if the reader can tell."""
         return None
 
     @property

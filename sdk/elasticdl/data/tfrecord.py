@@ -125,7 +125,7 @@ def build_index(path: str, *, tolerate_damage: bool = False) -> OffsetIndex:
     with files.open_for_reading(path, block_size=0) as file:
         refuse_compressed(file.read(_HEADER.size), path)
         try:
-            for position in _hop(file, path, size):
+            for position in _record_offsets(file, path, size):
                 if records % STRIDE == 0:
                     offsets.append(position)
                 records += 1
@@ -144,7 +144,7 @@ class _Damage(Exception):
         self.offset = offset
 
 
-def _hop(file: BinaryIO, path: str, size: int) -> Iterator[int]:
+def _record_offsets(file: BinaryIO, path: str, size: int) -> Iterator[int]:
     """Yields the byte offset of each record after checking that its length is right and fits in the file."""
     known: dict[bytes, int] = {}
     position = 0

@@ -1,4 +1,4 @@
-"""How an embedding layer without weights of its own gets its rows: from whoever runs the model.
+"""The interfaces through which an embedding layer gets its rows from the trainer that runs the model.
 
 The runner (a worker, or training on one machine) activates a *registry* while the model is built, so that each
 such layer gets a table, and a *scope* around each run of the model, which answers the layers' lookups.
@@ -20,7 +20,7 @@ class Registry(Protocol):
 
 
 class Scope(Protocol):
-    """Answers the lookups of one run of a model."""
+    """Serves the lookups of one run of a model."""
 
     def lookup(self, table: str, ids: Any, dim: int) -> Any:
         """Rows for ids.

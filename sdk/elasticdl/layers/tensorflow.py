@@ -1,4 +1,4 @@
-"""The embedding layer whose ids need no bound, for Keras."""
+"""The Keras embedding layer with an unbounded vocabulary."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
         self.elasticdl_table: str | None = None
 
     def build(self, input_shape: Any = None) -> None:
-        """Takes a table from whoever runs the model."""
+        """Registers a table with the trainer that runs the model."""
         registry = lookup.current_registry()
         if registry is not None and self.elasticdl_table is None:
             self.elasticdl_table = registry.register(self)
@@ -101,7 +101,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
         return keras.KerasTensor(shape, dtype=self.compute_dtype, **({"ragged": True} if ragged else {}))
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make an equal layer."""
+        """The arguments that recreate the layer."""
         return {
             **super().get_config(),
             "output_dim": self.output_dim,

@@ -1,13 +1,13 @@
-"""The random order of records, as a pure function of where they lie, the seed and the round.
+"""The random order of records, as a pure function of the plan, the seed and the epoch.
 
 The records of all parts of a plan, one after the other, are cut into blocks of consecutive records, and the blocks
 are permuted. A part of the plan keeps its name and its range of *positions*, which the queue and the ledger talk of;
 the records at these positions are those of some 16 blocks from all over the data, and within a window of positions
 they come in a random order of their own. Whoever asks for the positions ``[start, end)`` of a part gets the same
 records in the same order, so a task that is done again, or the rest of one, is exact; and every record is at exactly
-one position of a round.
+one position of an epoch.
 
-Nothing is stored for it and nothing is shuffled in memory but one window: the permutation of blocks is computed
+Nothing is stored, and only one window is shuffled in memory: the permutation of blocks is computed
 number by number, so it takes the same time for a thousand records as for 10^12.
 """
 
@@ -23,12 +23,12 @@ from functools import lru_cache
 from elasticdl_core.task import Shard
 
 WINDOW_RECORDS = 1024
-"""Records that are held in memory to be put in their order."""
+"""Records that are held in memory to be shuffled."""
 BLOCKS_PER_WINDOW = 16
 SPAN_PARTS = 4096
-"""Parts among which records are exchanged in round 0, while listing goes on; in later rounds all of them are."""
+"""Parts among which records are exchanged in epoch 0, while listing goes on; in later epochs all of them are."""
 _MASK = (1 << 64) - 1
-_ROUNDS = 6
+_FEISTEL_ROUNDS = 6
 
 
 def cut(shards: Iterable[Shard], records_per_task: int) -> list[Shard]:
@@ -56,15 +56,15 @@ class Permutation:
         self._size = size
         self._columns = max(1, round(size**0.5))
         self._rows = -(-size // self._columns)
-        digest = hashlib.blake2b(key.encode(), digest_size=8 * _ROUNDS).digest()
-        self._keys = [int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(_ROUNDS)]
+        digest = hashlib.blake2b(key.encode(), digest_size=8 * _FEISTEL_ROUNDS).digest()
+        self._keys = [int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(_FEISTEL_ROUNDS)]
 
     def __call__(self, number: int) -> int:
         """Where a number of ``range(size)`` goes."""
         rows, columns = self._rows, self._columns
         while True:
             left, right = divmod(number, columns)
-            for i in range(0, _ROUNDS, 2):
+            for i in range(0, _FEISTEL_ROUNDS, 2):
                 left = (left + _mixed(right ^ self._keys[i])) % rows
                 right = (right + _mixed(left ^ self._keys[i + 1])) % columns
             number = left * columns + right
@@ -86,7 +86,7 @@ def _permutation(size: int, key: str) -> Permutation:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Records that are put in their order together.
+    """Records that are shuffled together.
 
     Attributes:
         ranges: the records, as they lie.
@@ -154,7 +154,7 @@ def _shuffled(count: int, key: str) -> list[int]:
 
 
 def merged(ranges: Iterable[Shard]) -> list[Shard]:
-    """Puts ranges together that follow each other."""
+    """Merges adjacent ranges."""
     result: list[Shard] = []
     for one in ranges:
         if result and result[-1].name == one.name and result[-1].end == one.start:
@@ -165,7 +165,7 @@ def merged(ranges: Iterable[Shard]) -> list[Shard]:
 
 
 def described(ranges: Sequence[Shard], limit: int = 3) -> str:
-    """Ranges of records in words, for messages; many are cut short."""
+    """Ranges of records as text for messages; a long list is shortened."""
     shown = [f"records {one.start} to {one.end} of {one.name}" for one in ranges[:limit]]
     more = f" and {len(ranges) - limit} other ranges" if len(ranges) > limit else ""
     return ", ".join(shown) + more
@@ -186,16 +186,16 @@ class RecordOrder:
         self._offsets = [0]
 
     def extend(self, parts: Iterable[Shard]) -> None:
-        """Takes in more parts, which follow the others."""
+        """Appends parts."""
         for part in parts:
             self._parts.append(part)
             self._offsets.append(self._offsets[-1] + part.records)
 
-    def reading(self, round_: int, index: int, start: int, end: int) -> Reading:
+    def reading(self, epoch: int, index: int, start: int, end: int) -> Reading:
         """How to read the positions ``[start, end)`` of a part.
 
         Args:
-            round_: the round; each has an order of its own.
+            epoch: each has an order of its own.
             index: the part.
             start: first position, from ``part.start`` on.
             end: one past the last one, at most ``part.end``.
@@ -203,23 +203,23 @@ class RecordOrder:
         part = self._parts[index]
         low = (start - part.start) // WINDOW_RECORDS * WINDOW_RECORDS
         high = min(-(-(end - part.start) // WINDOW_RECORDS) * WINDOW_RECORDS, part.records)
-        first, last = self._span(round_, index)
+        first, last = self._span(epoch, index)
         base = self._offsets[index] - self._offsets[first]
-        ranges = self._ranges(round_, first, last, base + low, base + high)
-        return Reading(part.start + low, f"{self._seed}:{round_}:{index}", tuple(merged(ranges)))
+        ranges = self._ranges(epoch, first, last, base + low, base + high)
+        return Reading(part.start + low, f"{self._seed}:{epoch}:{index}", tuple(merged(ranges)))
 
-    def _span(self, round_: int, index: int) -> tuple[int, int]:
-        if round_ > 0:
+    def _span(self, epoch: int, index: int) -> tuple[int, int]:
+        if epoch > 0:
             return 0, len(self._parts)
         first = index // SPAN_PARTS * SPAN_PARTS
         return first, min(first + SPAN_PARTS, len(self._parts))
 
-    def _ranges(self, round_: int, first: int, last: int, low: int, high: int) -> Iterator[Shard]:
+    def _ranges(self, epoch: int, first: int, last: int, low: int, high: int) -> Iterator[Shard]:
         """The records at the positions ``[low, high)`` of a span, in the order of its blocks."""
         base, records = self._offsets[first], self._offsets[last] - self._offsets[first]
         block = self._block or max(1, min(WINDOW_RECORDS, records // (last - first)) // BLOCKS_PER_WINDOW)
         whole, rest = divmod(records, block)
-        permutation = _permutation(whole, f"{self._seed}:{round_}:{first}")
+        permutation = _permutation(whole, f"{self._seed}:{epoch}:{first}")
         # The short block at the end of the data has a place of its own among the others.
         gap = permutation(0) * block if rest and whole else 0
         at = low

@@ -97,7 +97,7 @@ def test_a_record_that_is_passed_over_does_not_move_the_others(tmp_path: Path) -
 
     def numbers(start: int, end: int) -> list[str]:
         shard, reading = Shard(str(path), start, end), order.reading(0, 0, start, end)
-        batches = read_batches(reader, shard, reading, 64, passed_over=passed_over.append)
+        batches = read_batches(reader, shard, reading, 64, on_skipped=passed_over.append)
         return [row[0] for batch in batches for row in batch]
 
     whole = numbers(0, 300)

@@ -13,8 +13,8 @@ from elasticdl_core.shuffling import Reading, Window
 _SKIPPED = object()
 
 
-def _unheard(_: Any) -> None:
-    """Hears nothing."""
+def _ignore(_: Any) -> None:
+    """Ignores the call."""
 
 
 def read_batches(
@@ -22,8 +22,8 @@ def read_batches(
     shard: Shard,
     reading: Reading,
     size: int,
-    looking_at: Callable[[Sequence[Shard]], None] = _unheard,
-    passed_over: Callable[[int], None] = _unheard,
+    on_read: Callable[[Sequence[Shard]], None] = _ignore,
+    on_skipped: Callable[[int], None] = _ignore,
 ) -> Iterator[list[Record]]:
     """The records at the positions of a shard, as lists of ``size`` records; only the last may be shorter.
 
@@ -32,8 +32,8 @@ def read_batches(
         shard: the positions.
         reading: where their records lie.
         size: records in a list.
-        looking_at: hears which records are read next, before they are.
-        passed_over: hears how many of the positions hold a record that the reader passed over as corrupt. The
+        on_read: called with the ranges that are read next.
+        on_skipped: called with how many of the positions hold a record that the reader skipped as corrupt. The
             reader's own count says more: it is of all that was looked at.
 
     Raises:
@@ -41,10 +41,10 @@ def read_batches(
     """
     held: list[Record] = []
     for window in reading.windows(shard.start, shard.end):
-        looking_at(window.ranges)
+        on_read(window.ranges)
         chosen = _in_order(reader, window)
         good = [record for record in chosen if record is not _SKIPPED]
-        passed_over(len(chosen) - len(good))
+        on_skipped(len(chosen) - len(good))
         held += good
         whole = len(held) - len(held) % size
         for position in range(0, whole, size):
@@ -55,7 +55,7 @@ def read_batches(
 
 
 def require_all(shard: Shard, seen: int, skipped: int) -> None:
-    """Every record of a range is either there or known to be passed over.
+    """Checks that every record of a range was either read or skipped.
 
     Raises:
         DataError: the reader gave more records or fewer.

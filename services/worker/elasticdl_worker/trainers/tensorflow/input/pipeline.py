@@ -273,7 +273,7 @@ class InputPipeline:
             return DataError(f"{where}: {self._error}", fix="make the data readable to the workers")
         if self._module.feed is None:
             for shard in self._looking_at:
-                if (known := self._reader.why_not(shard)) is not None:
+                if (known := self._reader.explain_unreadable(shard)) is not None:
                     return known
         cause = self._error if isinstance(self._error, Exception) else _shown(error)
         try:
