@@ -3,11 +3,13 @@
 ``python -m elasticdl_worker local --spec spec.json --output DIR`` prints one JSON object a line on stdout:
 
 - ``{"event": "progress", "records", "total", "epoch", "step", "loss", "last_loss", "learning_rate",
-  "samples_per_second"}``; ``loss`` is the mean of the last 100 minibatches
+  "training_metrics", "samples_per_second"}``; ``loss`` is the mean of the last 100 minibatches, the metrics are those
+  of every ``log_loss_steps``-th
 - ``{"event": "evaluation", "epoch", "step", "records", "metrics"}``; no metrics where no record was evaluated
 - ``{"event": "skipped", "message"}``: records were passed over
-- ``{"event": "done", "artifacts", "metrics", "records", "steps", "skipped"}``; ``skipped`` has one entry for each
-  reason: ``{"of": "main" | "validation", "reason", "records", "example"}``
+- ``{"event": "done", "artifacts", "metrics", "training_metrics", "records", "steps", "skipped"}``; ``metrics`` are
+  those of the last evaluation, ``skipped`` has one entry for each reason:
+  ``{"of": "main" | "validation", "reason", "records", "example"}``
 - ``{"event": "error", "message", "fix", "traceback"}``; the exit code is then 1.
 """
 
@@ -31,7 +33,7 @@ from elasticdl_core.json_numbers import to_json
 from elasticdl_core.shuffling import RecordOrder, cut
 from elasticdl_core.skips import SkipReason, Skips, doublings, words
 from elasticdl_runtime.memory import keep_large_blocks
-from elasticdl_worker.reporting.loss_window import LossWindow
+from elasticdl_worker.reporting.loss_window import WINDOW, LossWindow
 from elasticdl_worker.trainers.description import max_steps_of
 from elasticdl_worker.trainers.early_stopping import early_stopping_of
 from elasticdl_worker.trainers.not_finite import NanPolicy
@@ -115,6 +117,7 @@ class _LocalRun:
     def train(self, output: Path) -> None:
         """Trains, evaluates at the end of each epoch (or every N steps), exports."""
         from elasticdl_worker.trainers.tensorflow.model.contract import check_optimizer
+        from elasticdl_worker.trainers.tensorflow.model.metrics import training_metrics
 
         spec, module = self._spec, self._module
         reader = self._reader(spec.training_data)
@@ -128,7 +131,9 @@ class _LocalRun:
         policy, stopping = NanPolicy(spec.on_nan), self._early_stopping()
         limit = max_steps_of(spec, self._callbacks)
         shards = cut(reader.create_shards(), spec.records_per_task)
-        progress = _Progress(self._emit, spec.num_epochs * sum(shard.records for shard in shards))
+        total = spec.num_epochs * sum(shard.records for shard in shards)
+        progress = _Progress(self._emit, total, spec.log_loss_steps)
+        measured = training_metrics(module, trainer.model.outputs)
         metrics: dict[str, Any] = {}
         stopped, evaluated_at = "", -1
         for epoch in range(spec.num_epochs):
@@ -143,6 +148,8 @@ class _LocalRun:
                 else:
                     policy.reset()
                 progress.advance(batch.records, epoch, trainer.steps, step.loss, trainer.learning_rate)
+                if measured is not None and progress.metrics_due and not step.not_finite:
+                    progress.measured(measured.of_minibatch(batch.labels, step.predictions, batch.records))
                 if evaluate and spec.evaluation_steps and trainer.steps % spec.evaluation_steps == 0:
                     metrics, evaluated_at = evaluate(epoch), trainer.steps
                     stopped = stopping.observe(metrics) if stopping and metrics else ""
@@ -160,6 +167,7 @@ class _LocalRun:
                 "event": "done",
                 "artifacts": artifacts,
                 "metrics": metrics,
+                "training_metrics": progress.training_metrics,
                 "records": progress.records - self._skips.count(SkipReason.NAN),
                 "steps": trainer.steps,
             }
@@ -316,11 +324,11 @@ class _Progress:
     ``feed`` may make more or fewer of them: what came out of it is only how far the present shard is.
     """
 
-    def __init__(self, emit: Emit, total: int) -> None:
+    def __init__(self, emit: Emit, total: int, report_every: int = WINDOW) -> None:
         self.records = 0
         self._emit = emit
         self._left = 0
-        self._losses = LossWindow()
+        self._losses = LossWindow(report_every)
         self._event: dict[str, Any] = {"event": "progress", "total": total}
         self._started = self._shown = time.monotonic()
 
@@ -348,6 +356,20 @@ class _Progress:
         if time.monotonic() - self._shown >= _PROGRESS_S:
             self.show()
 
+    @property
+    def metrics_due(self) -> bool:
+        """Whether the metrics of a minibatch are to be computed."""
+        return self._losses.metrics_due
+
+    def measured(self, metrics: dict[str, float]) -> None:
+        """Takes note of the metrics of a training minibatch."""
+        self._losses.set_metrics(metrics)
+
+    @property
+    def training_metrics(self) -> dict[str, float]:
+        """The last of them; empty before the first."""
+        return {} if self._losses.shown is None else dict(self._losses.shown.metrics)
+
     def show(self) -> None:
         """Emits the present state."""
         now = time.monotonic()
@@ -357,4 +379,5 @@ class _Progress:
         losses: dict[str, Any] = dict.fromkeys(("loss", "last_loss", "learning_rate"))
         if shown is not None:
             losses = {"loss": shown.mean, "last_loss": shown.last, "learning_rate": shown.learning_rate}
+        losses["training_metrics"] = self.training_metrics
         self._emit({"records": 0, "epoch": 0, "step": 0} | losses | self._event | {"samples_per_second": rate})

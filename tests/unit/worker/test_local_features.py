@@ -136,6 +136,7 @@ def test_the_command_speaks_json_lines(make_spec: Any, tmp_path: Path, capsys: p
         "loss": events[-2]["loss"],
         "last_loss": events[-2]["last_loss"],
         "learning_rate": pytest.approx(0.1),
+        "training_metrics": events[-2]["training_metrics"],
         "samples_per_second": 0,
     }
     path.write_text(json.dumps(make_spec(loss="nothing").to_mapping()))

@@ -33,6 +33,9 @@ class LossWindow:
 
     Args:
         every: minibatches that make one point of the history; the first minibatch is a point of its own.
+
+    Attributes:
+        metrics_due: whether a point was made since the last metrics: they are computed where the loss is reported.
     """
 
     def __init__(self, every: int = WINDOW) -> None:
@@ -44,25 +47,22 @@ class LossWindow:
         self._learning_rate: float | None = None
         self._metrics: Mapping[str, float] = {}
         self._first = True
+        self.metrics_due = False
 
-    def add(self, version: int, loss: float, learning_rate: float | None) -> bool:
-        """Notes the loss of a minibatch, the model version that it was computed at, and its learning rate.
-
-        Returns:
-            Whether this minibatch ends a point of the history: metrics are computed where the loss is reported.
-        """
+    def add(self, version: int, loss: float, learning_rate: float | None) -> None:
+        """Notes the loss of a minibatch, the model version that it was computed at, and its learning rate."""
         self._recent.append(loss)
         self._open.append(loss)
         self._version, self._learning_rate = version, learning_rate
-        ends = self._first or len(self._open) >= self._every
-        if ends:
+        if self._first or len(self._open) >= self._every:
             self.close()
+            self.metrics_due = True
         self._first = False
-        return ends
 
     def set_metrics(self, metrics: Mapping[str, float]) -> None:
         """Notes the metrics of a minibatch."""
         self._metrics = dict(metrics)
+        self.metrics_due = False
 
     def close(self) -> None:
         """Makes a point of the minibatches since the last one, however few they are."""

@@ -96,12 +96,18 @@ class WorkerProgress:
         with self._lock:
             self._losses = LossWindow(minibatches)
 
-    def record_loss(self, version: int, loss: float, learning_rate: float | None = None) -> bool:
-        """Notes the loss of a minibatch; returns whether its metrics are to be computed too."""
+    def record_loss(self, version: int, loss: float, learning_rate: float | None = None) -> None:
+        """Notes the loss of a minibatch."""
         with self._lock:
-            return self._losses.add(version, loss, learning_rate)
+            self._losses.add(version, loss, learning_rate)
 
-    def metrics(self, metrics: Mapping[str, float]) -> None:
+    @property
+    def metrics_due(self) -> bool:
+        """Whether the metrics of a training minibatch are to be computed."""
+        with self._lock:
+            return self._losses.metrics_due
+
+    def record_metrics(self, metrics: Mapping[str, float]) -> None:
         """Notes the metrics of a training minibatch."""
         with self._lock:
             self._losses.set_metrics(metrics)

@@ -18,7 +18,11 @@ ENTRIES = (
     rows(_ENTRY, _AS, "optimizer", "is carried out by the parameter servers; with --local by Keras itself"),
     rows(_ENTRY, _YES, "feed", "makes features and labels of raw records; `dataset_fn` is the same entry"),
     rows(
-        _ENTRY, _YES, "eval_metrics_fn", "gives the metrics of each evaluation; their states are merged over workers"
+        _ENTRY,
+        _YES,
+        "eval_metrics_fn",
+        "gives the metrics of each evaluation; their states are merged over workers, and those of some "
+        "training minibatches are shown",
     ),
     rows(_ENTRY, _AS, "callbacks", "become what the section on callbacks says; each is applied or refused"),
     rows(_ENTRY, _YES, "custom_data_reader", "reads the records of tasks"),

@@ -25,7 +25,7 @@ from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline, M
 from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, PreparedModel, build_model
 from elasticdl_worker.trainers.tensorflow.model.callbacks import callbacks_of
 from elasticdl_worker.trainers.tensorflow.model.label_shapes import aligned_loss
-from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics
+from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics, training_metrics
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, check_groups, translate
 from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
@@ -104,8 +104,10 @@ class TensorFlowEngine:
             main.features_spec,
             BuildOptions(spec.embedding_threshold_bytes, spec.seed, spec.type is JobType.TRAINING),
         )
+        metrics = None
         if spec.type is JobType.TRAINING:
             module.need("loss")
+            metrics = training_metrics(module, self._model.outputs)
         clipping = translated.clipping if translated else None
         limit = max_steps_of(spec, self._callbacks)
         stop_at = self._session.start_version + limit if limit else 0
@@ -121,6 +123,7 @@ class TensorFlowEngine:
             minibatch_size=spec.minibatch_size,
             group=spec.get_model_steps,
             local=local,
+            keeps_predictions=metrics is not None,
         )
         if spec.validation_data:
             self._evaluation_metrics()  # refuses now what would end the first evaluation
@@ -145,6 +148,7 @@ class TensorFlowEngine:
             self._session.progress,
             local,
             remaining_steps,
+            metrics,
         )
         self._session.describe_model(
             describe(module, specs, tables, translated.spec if translated else None, self._callbacks, keras_version())

@@ -97,6 +97,12 @@ class ModuleMetrics:
                 self._try_sum(name, metric, picked)
                 metric.update_state(*picked)
 
+    def of_minibatch(self, labels: Any, predictions: Any, records: int) -> dict[str, float]:
+        """The values for one minibatch alone; forgets all others."""
+        self.reset()
+        self.update(labels, predictions, records)
+        return self.results(self.state())
+
     def state(self) -> dict[str, Any]:
         """The states as JSON data."""
         states: dict[str, Any] = {n: {"kind": "mean", "sum": list(pair)} for n, pair in self._sums.items()}
@@ -240,6 +246,17 @@ class ModuleMetrics:
                 f"the metric {name} is a {type(metric).__name__}",
                 fix="give a function (labels, predictions) -> values, or a Keras metric",
             )
+
+
+def training_metrics(module: ModelModule, outputs: tuple[str, ...] | None) -> ModuleMetrics | None:
+    """What is shown of training minibatches, by what ``eval_metrics_fn`` gives; None if that is nothing.
+
+    Without the loss, which is shown by itself, and with metric objects of its own where the module makes new ones.
+    """
+    if module.eval_metrics_fn is None:
+        return None
+    metrics = ModuleMetrics(module, None, outputs)
+    return metrics if metrics.names else None
 
 
 def _by_name(name: str, wanted: str) -> Any:

@@ -33,10 +33,12 @@ class LocalStep:
     Attributes:
         loss: its loss.
         not_finite: what of it is not finite, so that it was left out; empty if all is well.
+        predictions: of the model for it, in training mode.
     """
 
     loss: float
     not_finite: str = ""
+    predictions: Any = None
 
 
 class LocalTrainer:
@@ -99,11 +101,11 @@ class LocalTrainer:
         if self._step is None:
             self._step = self._compiled(self._step_now, indices, labels=True)
         with self._programs.explaining(batch.features):
-            loss, bad = self._step(batch.features, batch.labels, indices)
+            loss, bad, predictions = self._step(batch.features, batch.labels, indices)
         number = int(bad)
         if number < 0:
             self.steps += 1
-            return LocalStep(float(loss))
+            return LocalStep(float(loss), predictions=predictions)
         if not number:
             return LocalStep(float(loss), f"the loss is {float(loss)}")
         return LocalStep(float(loss), describe_bad_gradient(self._sources[number - 1], float(loss)))
@@ -139,11 +141,11 @@ class LocalTrainer:
         return tf.function(function, input_signature=(self.model.features_spec, *middle, inverse), autograph=False)
 
     def _step_now(self, features: Any, labels: Any, indices: dict[str, list[Any]]) -> Any:
-        """The loss, and which of it and the gradients is not finite: -1 for none, 0 for the loss."""
+        """Loss, which of it and the gradients is not finite (-1 for none, 0 for the loss), and predictions."""
         before = [tf.identity(variable) for variable in self.model.state.values()]
         with tf.GradientTape() as tape:
             scope = RowsScope(self.tables.rows(), indices) if indices else None
-            loss, _ = self._programs.compute(features, labels, scope)
+            loss, predictions = self._programs.compute(features, labels, scope)
         trained = self._trained()
         gradients = tape.gradient(loss, [raw_variable(variable) for variable in trained])
         pairs = [(summed(g), v) for g, v in zip(gradients, trained, strict=True) if g is not None]
@@ -160,7 +162,7 @@ class LocalTrainer:
                 variable.assign(value)
             return tf.argmin(tf.cast(finite, tf.int32))
 
-        return loss, tf.cond(tf.reduce_all(finite), apply, undo)
+        return loss, tf.cond(tf.reduce_all(finite), apply, undo), predictions
 
     def _forward_now(self, features: Any, indices: dict[str, list[Any]]) -> Any:
         scope = RowsScope(self.tables.rows(), indices) if indices else None

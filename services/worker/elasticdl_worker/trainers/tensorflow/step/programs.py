@@ -36,6 +36,7 @@ class StepResult:
         rows: gradients of the rows of each table, ``[unique ids, dim]``, summed over the minibatches.
         state: how the other variables changed, by name.
         origin: the parameters that the gradients were computed on.
+        predictions: of the last minibatch, in training mode; None unless the programs keep them.
     """
 
     losses: tuple[float, ...]
@@ -43,6 +44,7 @@ class StepResult:
     rows: dict[str, NDArray[np.float32]]
     state: dict[str, StateChange]
     origin: Origin
+    predictions: Any = None
 
     @property
     def loss(self) -> float:
@@ -63,6 +65,7 @@ class Programs:
         minibatch_size: number of records in a full-size minibatch; needed for a choice.
         group: minibatches that are computed in one call; the choice is for calls of so many.
         local: updates the parameters from one minibatch of a call to the next; needed if ``group`` is over 1.
+        keeps_predictions: whether a step also gives the predictions of its last minibatch. It computes them anyway.
     """
 
     def __init__(
@@ -77,8 +80,10 @@ class Programs:
         minibatch_size: int = 0,
         group: int = 1,
         local: LocalUpdates | None = None,
+        keeps_predictions: bool = False,
     ) -> None:
         self.model = model
+        self._keeps_predictions = keeps_predictions
         self._clipping = clipping or Clipping()
         self._labels_spec = labels_spec
         self._eager = eager
@@ -135,7 +140,7 @@ class Programs:
         if kind not in self._steps:
             self._steps[kind] = self._make_step(kind[0], kind[1], lookups)
         with self.explaining(*(features for features, _ in batches)):
-            losses, found, row_gradients, (added, changed) = self._steps[kind](
+            losses, found, row_gradients, (added, changed), predictions = self._steps[kind](
                 list(batches), dict(dense), rows, lookups.inverse
             )
         keeps = self._keeps[len(batches)]
@@ -147,6 +152,7 @@ class Programs:
             rows={name: _view(g)[: len(rows[name])] for name, g in zip(self._row_names, row_gradients, strict=True)},
             state={name: StateChange(keeps[name], _view(add)) for name, add, has_changed in state if has_changed},
             origin=Origin(dense, rows),
+            predictions=predictions,
         )
 
     def forward(self, features: Any, rows: Mapping[str, Any], lookups: Lookups) -> Any:
@@ -234,11 +240,12 @@ class Programs:
         losses: list[Any] = []
         total: dict[str, Any] = {}
         moved = dict(rows)
+        predictions: Any = None
         with state.counting() as keeps:
             for number, (features, labels) in enumerate(batches):
                 calls = {table: len(found) // len(batches) for table, found in inverse.items()}
                 mine = {table: inverse[table][number * n : (number + 1) * n] for table, n in calls.items()}
-                loss, found = self._step_now(features, labels, moved, mine)
+                loss, found, predictions = self._step_now(features, labels, moved, mine)
                 losses.append(loss)
                 total = {name: self._carried(name, total[name]) + g if total else g for name, g in found.items()}
                 if number + 1 < len(batches) and self._local is not None:
@@ -250,6 +257,7 @@ class Programs:
             [total[name] for name in self._gradient_names],
             [total[name] for name in self._row_names],
             state.changes(before, self._keeps[len(batches)]),
+            predictions if self._keeps_predictions else None,
         )
 
     def _carried(self, name: str, total: Any) -> Any:
@@ -257,11 +265,11 @@ class Programs:
 
     def _step_now(
         self, features: Any, labels: Any, rows: dict[str, Any], inverse: dict[str, list[Any]]
-    ) -> tuple[Any, dict[str, Any]]:
-        """Loss and clipped gradients of one minibatch."""
+    ) -> tuple[Any, dict[str, Any], Any]:
+        """Loss, clipped gradients and predictions of one minibatch."""
         with tf.GradientTape() as tape:
             tape.watch(rows)
-            loss, _ = self.compute(features, labels, RowsScope(rows, inverse) if rows else None)
+            loss, predictions = self.compute(features, labels, RowsScope(rows, inverse) if rows else None)
         dense, tables = self.model.trainable, [name for name in self.model.trained_tables() if name in rows]
         sources = [*dense.values(), *(rows[table] for table in tables)]
         found = tape.gradient(loss, sources)
@@ -276,7 +284,7 @@ class Programs:
         by_name = dict(zip([name for name, _ in used], clipped, strict=True))
         self._gradient_names = [name for name in dense if name in by_name]
         self._row_names = [name for name in tables if name in by_name]
-        return loss, by_name
+        return loss, by_name, predictions
 
     def _make_forward(self, lookups: Lookups) -> Callable[..., Any]:
         def forward(features: Any, rows: dict[str, Any], inverse: dict[str, Any]) -> Any:

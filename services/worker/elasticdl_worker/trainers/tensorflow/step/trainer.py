@@ -108,6 +108,7 @@ class Trainer:
         progress: hears of steps and losses.
         local_updates: what moves the parameters between the minibatches of a group; None without groups.
         remaining_steps: hears of each step.
+        metrics: what is shown of training minibatches; None if that is nothing.
 
     Attributes:
         version: the highest model version seen.
@@ -127,6 +128,7 @@ class Trainer:
         progress: WorkerProgress,
         local_updates: LocalUpdates | None = None,
         remaining_steps: RemainingSteps | None = None,
+        metrics: ModuleMetrics | None = None,
     ) -> None:
         self.version = 0
         self.at_limit = False
@@ -142,6 +144,7 @@ class Trainer:
         progress.set_loss_interval(spec.log_loss_steps)
         self._local = local_updates
         self._remaining_steps = remaining_steps
+        self._metrics = metrics
         self._latest: dict[str, NDArray[Any]] = {}
         self._pushes: deque[_Push | Callable[[], None]] = deque()
         self._nan = NanPolicy(spec.on_nan)
@@ -309,6 +312,14 @@ class Trainer:
         result = self._gradients(step, pulled)
         if self._is_finite(step, result, pulled.version):
             self._pushes.append(self._send(step, result, pulled.version))
+            self._measure(step, result)
+
+    def _measure(self, step: TrainingStep, result: StepResult) -> None:
+        """Computes the metrics of a step's last minibatch, when they are due; the push is on its way meanwhile."""
+        if self._metrics is not None and self._progress.metrics_due:
+            batch = step.batches[-1]
+            values = self._metrics.of_minibatch(batch.labels, result.predictions, batch.records)
+            self._progress.record_metrics(values)
 
     def _is_finite(self, step: TrainingStep, result: StepResult, version: int) -> bool:
         """Whether all of it is finite. If not, the good minibatches of a group are trained one by one instead."""

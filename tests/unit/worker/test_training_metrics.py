@@ -1,0 +1,182 @@
+"""The module's metrics on training minibatches: where the loss is reported and nowhere else; ``--local`` alike."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.local import run_local
+from elasticdl_worker.loop import ExitReason
+from elasticdl_worker.trainers.tensorflow.model.loading import load_module
+from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics
+from tests.fakes.master import FakeMaster
+from tests.fakes.parameters import MemoryParameters
+from tests.unit.worker.test_ps_training import add_training, work
+
+pytestmark = pytest.mark.unit
+HEAD = """
+from deepfm import custom_model, feed, loss, optimizer
+import numpy as np
+import tensorflow as tf
+
+MEASURED = []
+"""
+METRICS = """
+
+def eval_metrics_fn():
+    def clicks(labels, predictions):
+        MEASURED.append(float(np.mean(labels)))
+        return labels
+
+    def worst(labels, predictions):
+        return tf.fill([tf.shape(labels)[0]], float("inf"))
+
+    return {"clicks": clicks, "worst": worst, "error": tf.keras.metrics.MeanSquaredError()}
+"""
+FAILING = """
+
+def eval_metrics_fn():
+    def failing(labels, predictions):
+        raise RuntimeError("no such column")
+
+    return {"odd": failing}
+"""
+FIRST_IS_NAN = """
+plain, FIRST = loss, []
+
+def loss(labels, predictions):
+    if not FIRST:
+        FIRST.append(float(tf.reduce_mean(labels)))
+    bad = tf.abs(tf.reduce_mean(labels) - FIRST[0]) < 1e-6
+    return plain(labels, predictions) * tf.where(bad, float("nan"), 1.0)
+"""
+
+
+@pytest.fixture
+def module_of(tmp_path: Path) -> Any:
+    """Writes a module beside the zoo's deepfm; gives the fields of a job that has it."""
+
+    def write(name: str, *parts: str) -> dict[str, Any]:
+        folder = tmp_path / "zoo"
+        folder.mkdir(exist_ok=True)
+        (folder / "deepfm.py").write_text((Path(__file__).parent / "zoo" / "deepfm.py").read_text())
+        (folder / f"{name}.py").write_text("".join((HEAD, *parts)))
+        return {"model_zoo": str(folder), "model_def": f"{name}.custom_model", "export_formats": ""}
+
+    return write
+
+
+async def on_cluster(spec: Any, folder: Path, parameters: MemoryParameters) -> FakeMaster:
+    """One worker before a master; ends when there are no tasks left or when it gives up."""
+    master = FakeMaster(spec, folder)
+    await master.start()
+    add_training(master, spec, epochs=spec.num_epochs)
+    try:
+        assert await work(master, parameters) is ExitReason.FINISHED
+    except UserCodeError:
+        assert master.failures
+    finally:
+        await master.stop()
+    return master
+
+
+def locally(spec: Any, folder: Path) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    run_local(spec, folder, events.append)
+    return events
+
+
+def measured(name: str) -> list[float]:
+    """Takes out the mean labels of the minibatches that the module's metrics saw."""
+    noted = next(m.MEASURED for key, m in sys.modules.items() if key in (name, f"model_zoo_file.{name}"))
+    taken = list(noted)
+    noted.clear()
+    return taken
+
+
+def clicks_of(spec: Any) -> list[float]:
+    """The mean label of each minibatch, in order."""
+    labels = np.loadtxt(spec.training_data, delimiter=",", dtype=np.int64)[:, 0]
+    tasks = [labels[start : start + 128] for start in range(0, len(labels), 128)]
+    return [float(task[at : at + 32].mean()) for task in tasks for at in range(0, len(task), 32)] * spec.num_epochs
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "places"),
+    [
+        ("in_order", {"use_async": False, "num_epochs": 2}, [0, 5, 10, 15, 20, 25, 30, 35]),
+        ("with_xla", {"use_async": False, "xla": "on"}, [0, 5, 10, 15]),
+        ("eager", {"use_async": False, "eager": True, "log_loss_steps": 18}, [0, 18]),
+        ("ahead", {"max_staleness": 2}, [0, 5, 10, 15]),
+        # Pairs of minibatches are one step, of which the last one is measured; a task has two pairs.
+        ("groups", {"max_staleness": 1, "get_model_steps": 2, "log_loss_steps": 4}, [1, 5, 9, 13, 17]),
+    ],
+)
+async def test_metrics_are_of_the_minibatches_whose_loss_is_reported(
+    make_spec: Any, module_of: Any, tmp_path: Path, name: str, how: dict[str, Any], places: list[int]
+) -> None:
+    fields = {"log_loss_steps": 5, "embedding_threshold_bytes": 0, **module_of(f"measured_{name}", METRICS)}
+    spec = make_spec(**fields | how)
+    master = await on_cluster(spec, tmp_path, MemoryParameters())
+    expected = [clicks_of(spec)[place] for place in places]
+    assert measured(f"measured_{name}") == pytest.approx(expected)
+    last = dict(master.heartbeats[-1].training_metrics)
+    assert set(last) == {"clicks", "worst", "error"}
+    assert (last["clicks"], last["worst"]) == (pytest.approx(expected[-1]), math.inf)
+
+
+async def test_a_local_run_shows_the_same(make_spec: Any, module_of: Any, tmp_path: Path) -> None:
+    fields = {"log_loss_steps": 5, "use_async": False, "num_epochs": 2, **module_of("shown", METRICS)}
+    spec = make_spec(**fields)
+    master = await on_cluster(spec, tmp_path, MemoryParameters())
+    expected = measured("shown")
+    events = locally(spec, tmp_path / "out")
+    assert measured("shown") == expected
+    shown = events[-1]["training_metrics"]
+    assert shown == pytest.approx(dict(master.heartbeats[-1].training_metrics), rel=1e-4)
+    assert shown == events[-2]["training_metrics"]
+    assert events[-1]["metrics"] == {}, "nothing was evaluated"
+
+
+async def test_a_module_without_metrics_shows_none(make_spec: Any, module_of: Any, tmp_path: Path) -> None:
+    spec = make_spec(**module_of("unmeasured"))
+    master = await on_cluster(spec, tmp_path, MemoryParameters())
+    assert not any(beat.training_metrics for beat in master.heartbeats)
+    events = locally(spec, tmp_path / "out")
+    assert [event["training_metrics"] for event in events] == [{}] * len(events)
+
+
+async def test_a_metric_that_fails_fails_as_in_an_evaluation(make_spec: Any, module_of: Any, tmp_path: Path) -> None:
+    spec = make_spec(**module_of("failing", FAILING))
+    metrics = ModuleMetrics(load_module(spec, Path(spec.model_zoo)), None)
+    with pytest.raises(UserCodeError, match="the metric odd") as evaluated:
+        metrics.update([0.0], [[0.0]], 1)
+    with pytest.raises(UserCodeError) as local:
+        locally(spec, tmp_path / "out")
+    master = await on_cluster(spec, tmp_path, MemoryParameters())
+    told = master.failures[0]
+    assert told.kind == "user_code"
+    assert told.message == local.value.message == evaluated.value.message
+    assert told.fix == local.value.fix == evaluated.value.fix
+
+
+async def test_a_minibatch_that_is_left_out_is_not_measured_but_the_next_one(
+    make_spec: Any, module_of: Any, tmp_path: Path
+) -> None:
+    spec = make_spec(
+        **module_of("left_out", METRICS, FIRST_IS_NAN), log_loss_steps=5, eager=True, on_nan="skip", max_steps=7
+    )
+    of = clicks_of(spec)
+    left_out = {place for place, value in enumerate(of[:9]) if abs(value - of[0]) < 1e-6}
+    assert 0 in left_out and not left_out & {1, 5}
+    expected = pytest.approx([of[1], of[5]])
+    await on_cluster(make_spec(**spec.to_mapping() | {"max_steps": 0, "num_epochs": 1}), tmp_path, MemoryParameters())
+    assert measured("left_out")[:2] == expected
+    locally(spec, tmp_path / "out")
+    assert measured("left_out") == expected
