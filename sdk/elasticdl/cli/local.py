@@ -246,6 +246,8 @@ def _print_done(last: Mapping[str, Any]) -> None:
     words += metric_words(last.get("metrics", {}))
     training = training_words(last.get("training_metrics", {}))
     print(f"done: {', '.join(words)}" + (f"; {training}" if training else ""))
+    if last.get("reason"):
+        print(f"  {last['reason']}")
     for skip in last.get("skipped", []):
         print_bold(skipped_words(skip))
     for artifact in last.get("artifacts", []):

@@ -7,9 +7,9 @@
   of every ``log_loss_steps``-th
 - ``{"event": "evaluation", "epoch", "step", "records", "metrics"}``; no metrics where no record was evaluated
 - ``{"event": "skipped", "message"}``: records were passed over
-- ``{"event": "done", "artifacts", "metrics", "training_metrics", "records", "steps", "skipped"}``; ``metrics`` are
-  those of the last evaluation, ``skipped`` has one entry for each reason:
-  ``{"of": "main" | "validation", "reason", "records", "example"}``
+- ``{"event": "done", "reason", "artifacts", "metrics", "training_metrics", "records", "steps", "skipped"}``:
+  ``reason`` is why training ended, ``metrics`` are those of the last evaluation, ``skipped`` has one entry for each
+  reason: ``{"of": "main" | "validation", "reason", "records", "example"}``
 - ``{"event": "error", "message", "fix", "traceback"}``; the exit code is then 1.
 """
 
@@ -26,16 +26,15 @@ from typing import Any
 
 from elasticdl.data import DataReader, Shard, create_data_reader
 from elasticdl.modes import Mode
-from elasticdl_core.early_stopping import EarlyStopping
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.json_numbers import to_json
 from elasticdl_core.shuffling import RecordOrder, cut
 from elasticdl_core.skips import SkipReason, Skips, doublings, words
+from elasticdl_core.training_rules import TrainingRules, success_reason
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.reporting.loss_window import WINDOW, LossWindow
-from elasticdl_worker.trainers.description import max_steps_of
-from elasticdl_worker.trainers.early_stopping import early_stopping_of
+from elasticdl_worker.trainers.declared_rules import declared_rules
 from elasticdl_worker.trainers.not_finite import NanPolicy
 from elasticdl_worker.user_code import ModelModule
 
@@ -111,7 +110,8 @@ class _LocalRun:
         self._module = module
         self._emit = emit
         self._callbacks = callbacks_of(module, spec)
-        self._skips = Skips()
+        self._rules = TrainingRules.of(spec, declared_rules(self._callbacks))
+        self._left_out = self._skips = Skips()
         self._validation_skips = Skips()
 
     def train(self, output: Path) -> None:
@@ -127,52 +127,71 @@ class _LocalRun:
             optimizer = module.need("optimizer")()
         check_optimizer(optimizer)
         trainer = self._trainer(pipeline, optimizer)
+        self._rules.check()
         evaluate = self._evaluator(trainer)
-        policy, stopping = NanPolicy(spec.on_nan), self._early_stopping()
-        limit = max_steps_of(spec, self._callbacks)
         shards = cut(reader.create_shards(), spec.records_per_task)
         total = spec.num_epochs * sum(shard.records for shard in shards)
         progress = _Progress(self._emit, total, spec.log_loss_steps)
-        measured = training_metrics(module, trainer.model.outputs)
+        step = self._step(trainer, training_metrics(module, trainer.model.outputs), progress)
         metrics: dict[str, Any] = {}
         stopped, evaluated_at = "", -1
+
+        def judge(epoch: int) -> str:
+            nonlocal metrics, evaluated_at
+            assert evaluate is not None
+            metrics, evaluated_at = evaluate(epoch), trainer.version
+            return self._rules.observe(metrics)
+
         for epoch in range(spec.num_epochs):
             trainer.epoch = epoch
             for batch in self._minibatches(pipeline, shards, epoch, progress):
-                if limit and trainer.steps >= limit:
+                stopped = self._rules.why_over(trainer.steps)
+                if stopped:
                     break
-                with module.guard("a training step", "check the shapes of features, labels and predictions"):
-                    step = trainer.train(batch)
-                if step.not_finite:
-                    self._skip(policy.handle(step.not_finite, batch.where, batch.records, trainer.steps))
-                else:
-                    policy.reset()
-                progress.advance(batch.records, epoch, trainer.steps, step.loss, trainer.learning_rate)
-                if measured is not None and progress.metrics_due and not step.not_finite:
-                    progress.measured(measured.of_minibatch(batch.labels, step.predictions, batch.records))
-                if evaluate and spec.evaluation_steps and trainer.steps % spec.evaluation_steps == 0:
-                    metrics, evaluated_at = evaluate(epoch), trainer.steps
-                    stopped = stopping.observe(metrics) if stopping and metrics else ""
+                step(batch)
+                if self._rules.evaluation_due(trainer.version, max(evaluated_at, trainer.start_version)):
+                    stopped = judge(epoch)
                     if stopped:
                         break
-            if evaluate and evaluated_at != trainer.steps:
-                metrics, evaluated_at = evaluate(epoch), trainer.steps
-                stopped = stopping.observe(metrics) if stopping and metrics else ""
-            if stopped or (limit and trainer.steps >= limit):
+            if evaluate is not None and evaluated_at != trainer.version:
+                why = judge(epoch)
+                stopped = stopped or why
+            stopped = stopped or self._rules.why_over(trainer.steps)
+            if stopped:
                 break
         progress.show()
         artifacts = self._export(trainer, output)
+        said = self._said()
+        processed = progress.records + self._skips.count(SkipReason.CORRUPT)
         self._emit(
             {
                 "event": "done",
+                "reason": success_reason(stopped, processed, total, said["skipped"]),
                 "artifacts": artifacts,
                 "metrics": metrics,
                 "training_metrics": progress.training_metrics,
                 "records": progress.records - self._skips.count(SkipReason.NAN),
                 "steps": trainer.steps,
             }
-            | self._said()
+            | said
         )
+
+    def _step(self, trainer: Any, metrics: Any, progress: _Progress) -> Callable[[Any], None]:
+        """What trains on a minibatch, by the job's policy for what is not finite."""
+        policy, module = NanPolicy(self._spec.on_nan), self._module
+
+        def step(batch: Any) -> None:
+            with module.guard("a training step", "check the shapes of features, labels and predictions"):
+                made = trainer.train(batch)
+            progress.advance(batch.records, trainer.epoch, trainer.steps, made.loss, trainer.learning_rate)
+            if made.not_finite:
+                self._left_out += policy.handle(made.not_finite, batch.where, batch.records, trainer.version)
+                return
+            policy.reset()
+            if metrics is not None and progress.metrics_due:
+                progress.measured(metrics.of_minibatch(batch.labels, made.predictions, batch.records))
+
+        return step
 
     def evaluate_only(self) -> None:
         """Evaluates a checkpoint."""
@@ -222,7 +241,7 @@ class _LocalRun:
         return InputPipeline(reader, self._module, str(mode), self._spec.minibatch_size)
 
     def _trainer(self, pipeline: Any, optimizer: Any) -> Any:
-        from elasticdl_worker.trainers.tensorflow.export.model_files import check_exportable, export_formats
+        from elasticdl_worker.trainers.tensorflow.export.model_files import check_exportable
         from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, build_model
         from elasticdl_worker.trainers.tensorflow.model.label_shapes import aligned_loss
         from elasticdl_worker.trainers.tensorflow.step.local_trainer import LocalTrainer
@@ -236,7 +255,7 @@ class _LocalRun:
         labels_spec, guard = pipeline.labels_spec, self._module.guard
         trainer = LocalTrainer(model, programs, optimizer, self._callbacks, labels_spec, guard, eager=spec.eager)
         if spec.type is JobType.TRAINING:
-            check_exportable(model, export_formats(spec, self._callbacks))
+            check_exportable(model, self._rules.export_formats)
         if spec.checkpoint_dir_for_init:
             from elasticdl_worker.trainers.tensorflow.export.checkpoint import restore_local
 
@@ -249,14 +268,17 @@ class _LocalRun:
         for index, shard in enumerate(shards):
             reading = order.reading(epoch, index, shard.start, shard.end) if self._spec.shuffle else None
             progress.begin(shard.records)
+            fed = None
             try:
                 yield from pipeline.minibatches(shard, reading)
                 progress.end(pipeline.intake.skips)
+                fed = pipeline.intake.fed
             finally:
-                self._skip(pipeline.intake.skips)
+                skips, self._left_out = pipeline.intake.skips + self._left_out, Skips()
+                self._skip(skips.in_records(shard.records, fed))
 
     def _skip(self, skips: Skips) -> None:
-        """Counts records that are passed over, and says so for each reason at once and then at each doubling."""
+        """Counts records that were passed over, and says so for each reason the first time, then at each doubling."""
         before, self._skips = self._skips, self._skips + skips
         for news in doublings(before, self._skips):
             self._emit({"event": "skipped", "message": news})
@@ -290,16 +312,16 @@ class _LocalRun:
                 self._validation_skips = skips
                 self._emit({"event": "skipped", "message": f"validation: {words(skips)}"})
             values = metrics.results(metrics.state()) if records else {}
-            report = {"event": "evaluation", "epoch": epoch, "step": trainer.steps, "records": records}
+            report = {"event": "evaluation", "epoch": epoch, "step": trainer.version, "records": records}
             self._emit(report | {"metrics": values})
             return values
 
         return evaluate
 
     def _export(self, trainer: Any, output: Path) -> list[dict[str, Any]]:
-        from elasticdl_worker.trainers.tensorflow.export.model_files import export_formats, export_model
+        from elasticdl_worker.trainers.tensorflow.export.model_files import export_model
 
-        formats = export_formats(self._spec, self._callbacks)
+        formats = self._rules.export_formats
         if not formats:
             return []
         open_tables = {name: table.ids_and_rows() for name, table in trainer.tables.tables.items()}
@@ -310,12 +332,6 @@ class _LocalRun:
         """What was passed over, for the report at the end."""
         of = [("main", self._skips), ("validation", self._validation_skips)]
         return {"skipped": [{"of": name, **entry} for name, skips in of for entry in skips.to_json()]}
-
-    def _early_stopping(self) -> EarlyStopping | None:
-        stopping = early_stopping_of(self._callbacks)
-        if stopping is not None:
-            stopping.check(validates=bool(self._spec.validation_data))
-        return stopping
 
 
 class _Progress:

@@ -63,6 +63,24 @@ class Skips:
             merged[reason] = Skip(before.records + skip.records, before.example or skip.example)
         return Skips(merged)
 
+    def in_records(self, records: int, fed: int | None = None) -> Skips:
+        """The same for a task, with minibatches that were left out counted in records of the source.
+
+        They are noted in rows that came out of ``feed``. A row counts as one record; where ``feed`` makes more rows
+        than it reads records, as its share of one, rounded up. So no task has more skipped records than records.
+
+        Args:
+            records: of the task.
+            fed: rows that came out of ``feed``; None if they are the records that could be read.
+        """
+        rows = self.count(SkipReason.NAN)
+        if not rows:
+            return self
+        readable = records - self.count(SkipReason.CORRUPT)
+        share = rows if fed is None or fed <= readable else -(-rows * readable // fed)
+        nan = Skip(min(share, readable), self.reasons[SkipReason.NAN].example)
+        return Skips({**self.reasons, SkipReason.NAN: nan})
+
     def to_json(self) -> list[dict[str, Any]]:
         """As JSON data, in a fixed order."""
         return [

@@ -83,15 +83,16 @@ def test_a_run_that_ends_well_says_where_its_results_are(worker, tmp_path: Path,
         "out = sys.argv[sys.argv.index('--output') + 1]\n"
         "note = [spec['model_def'], os.environ['A'], os.environ['TF_USE_LEGACY_KERAS']]\n"
         "print(json.dumps({'event': 'done', 'records': 9, 'steps': 3, 'metrics': {'accuracy': 0.5},"
-        " 'training_metrics': {'accuracy': 'Infinity'},"
+        " 'training_metrics': {'accuracy': 'Infinity'}, 'reason': 'max_steps reached: 3 updates',"
         " 'artifacts': [{'name': ','.join(note), 'path': out + '/' + ','.join(note)}]}))\n"
     )
     assert run_local({**SPEC, "envs": {"A": "b"}, "keras": "legacy"}) == 0
     captured = capfd.readouterr()
-    assert (
-        captured.out
-        == f"done: 9 records, 3 steps, accuracy 0.5; training: accuracy inf\n  {tmp_path}/output/m.f,b,1\n"
-    )
+    assert captured.out.splitlines() == [
+        "done: 9 records, 3 steps, accuracy 0.5; training: accuracy inf",
+        "  max_steps reached: 3 updates",
+        f"  {tmp_path}/output/m.f,b,1",
+    ]
     assert "a user prints" in captured.err
 
 

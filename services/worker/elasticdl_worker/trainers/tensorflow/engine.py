@@ -13,11 +13,13 @@ from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.json_numbers import from_json
 from elasticdl_core.model import OptimizerSpec
 from elasticdl_core.task import TaskType
+from elasticdl_core.training_rules import TrainingRules
 from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.parameters import ParameterClient
 from elasticdl_worker.reporting.accounts import Intake, TaskAccount
-from elasticdl_worker.trainers.description import describe, max_steps_of
+from elasticdl_worker.trainers.declared_rules import declared_rules
+from elasticdl_worker.trainers.description import describe
 from elasticdl_worker.trainers.engine import TaskOutcome
 from elasticdl_worker.trainers.predictions import PredictionSink
 from elasticdl_worker.trainers.tensorflow.framework import keras_version
@@ -92,10 +94,12 @@ class TensorFlowEngine:
         Raises:
             ElasticDLError: the user's module, the data or the parameter servers do not allow it.
         """
-        from elasticdl_worker.trainers.tensorflow.export.model_files import check_exportable, export_formats
+        from elasticdl_worker.trainers.tensorflow.export.model_files import check_exportable
 
         spec, module = self._spec, self._module
         self._callbacks = callbacks_of(module, spec)
+        self._declared = declared_rules(self._callbacks)
+        self._rules = TrainingRules.of(spec, self._declared)
         main = self._pipeline(_MODES[spec.type])
         optimizer = self._keras_optimizer()
         translated = None if optimizer is None else translate(optimizer, self._callbacks, module.guard)
@@ -109,7 +113,7 @@ class TensorFlowEngine:
             module.need("loss")
             metrics = training_metrics(module, self._model.outputs)
         clipping = translated.clipping if translated else None
-        limit = max_steps_of(spec, self._callbacks)
+        limit = self._rules.max_steps
         stop_at = self._session.start_version + limit if limit else 0
         remaining_steps = RemainingSteps(spec.num_epochs, stop_at)
         local = self._local_updates(translated)
@@ -130,7 +134,7 @@ class TensorFlowEngine:
         specs = self._model.dense_specs(optimizer)
         tables = self._model.table_specs(optimizer)
         if spec.type is JobType.TRAINING:
-            check_exportable(self._model, export_formats(spec, self._callbacks))
+            check_exportable(self._model, self._rules.export_formats)
         if translated is not None:
             check_groups(translated, tables, spec.get_model_steps)
         optimizer_spec = translated.spec if translated else OptimizerSpec("sgd", {"learning_rate": 0.0})
@@ -151,7 +155,7 @@ class TensorFlowEngine:
             metrics,
         )
         self._session.describe_model(
-            describe(module, specs, tables, translated.spec if translated else None, self._callbacks, keras_version())
+            describe(module, specs, tables, translated.spec if translated else None, self._declared, keras_version())
         )
         self._start_reading()
 
@@ -324,6 +328,6 @@ class TensorFlowEngine:
         from elasticdl_worker.trainers.tensorflow.export.checkpoint import ExportRequest, export_checkpoint
 
         payload = json.loads(lease.task.payload or "{}")
-        request = ExportRequest.of(payload, self._spec, self._job_dir, self._callbacks)
+        request = ExportRequest.of(payload, self._spec, self._job_dir, self._declared)
         files = export_checkpoint(self._module, self._model.features_spec, request, self._spec.seed)
         return TaskOutcome(0, {"files": files})

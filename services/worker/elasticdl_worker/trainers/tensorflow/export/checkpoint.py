@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from elasticdl_core.errors import DataError, InvalidInputError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.training_rules import DeclaredRules, export_formats
 from elasticdl_runtime.checkpoint_files import CheckpointContent, CheckpointFile, read_checkpoint
 from elasticdl_worker.trainers.tensorflow.export.model_files import (
     Rows,
-    export_formats,
     export_model,
     fill_embeddings,
 )
@@ -42,7 +42,7 @@ class ExportRequest:
     formats: tuple[str, ...]
 
     @classmethod
-    def of(cls, payload: Mapping[str, Any], spec: JobSpec, job_dir: Path, callbacks: Sequence[Any]) -> ExportRequest:
+    def of(cls, payload: Mapping[str, Any], spec: JobSpec, job_dir: Path, declared: DeclaredRules) -> ExportRequest:
         """Reads the payload of an export task.
 
         Args:
@@ -50,10 +50,10 @@ class ExportRequest:
                 ``output`` and ``formats``.
             spec: the job, for what the payload leaves open.
             job_dir: the job's directory; the default output is its ``artifacts/model``.
-            callbacks: of the module; a ``SavedModelExporter`` adds that format.
+            declared: what the callbacks ask for; they may add a format.
         """
-        formats = export_formats(spec, callbacks, payload.get("formats") or ())
         output = Path(payload.get("output") or spec.output or job_dir / "artifacts" / "model")
+        formats = export_formats(payload.get("formats") or spec.export_formats.split(","), declared)
         return cls(str(payload["checkpoint_directory"]), _files(payload["manifest"]), output, formats)
 
 
@@ -129,6 +129,7 @@ def restore_local(trainer: LocalTrainer, path: Path) -> None:
     if not manifest.is_file():
         raise DataError(f"there is no checkpoint in {path}", fix="give a checkpoint of a training job")
     content = read_checkpoint(manifest.parent, _files(json.loads(manifest.read_text())))
+    trainer.start_version = _version(manifest)
     for name, rows in load_into(trainer.model, content).items():
         trainer.tables.fill(name, rows, content.table_specs[name])
 

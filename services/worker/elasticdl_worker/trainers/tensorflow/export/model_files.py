@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl.callbacks import SavedModelExporter
 from elasticdl.layers import lookup
 from elasticdl_core.errors import UserCodeError
-from elasticdl_core.job import JobSpec
 from elasticdl_core.model import TableSpec
 from elasticdl_runtime.initializers import first_rows
 from elasticdl_worker.trainers.tensorflow.export.initial_rows import InitialRows
@@ -29,20 +27,6 @@ from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, ker
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, call_model
 
 Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
-
-
-def export_formats(spec: JobSpec, callbacks: Sequence[Any], asked: Sequence[str] = ()) -> tuple[str, ...]:
-    """The formats that a model is exported in.
-
-    Args:
-        spec: the job.
-        callbacks: of the module; a ``SavedModelExporter`` adds that format.
-        asked: the formats, where they are not those of the job.
-    """
-    formats = list(asked) or [name for name in spec.export_formats.split(",") if name]
-    if any(isinstance(callback, SavedModelExporter) for callback in callbacks):
-        formats.append("saved_model")
-    return tuple(dict.fromkeys(formats))
 
 
 def check_exportable(model: PreparedModel, formats: Sequence[str]) -> None:

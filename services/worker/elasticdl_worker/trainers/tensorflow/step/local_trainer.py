@@ -55,6 +55,7 @@ class LocalTrainer:
 
     Attributes:
         steps: number of updates so far.
+        start_version: the model version that these began at: that of the checkpoint, or 0.
         epoch: which epoch the next minibatch is of, for schedules that go by epoch.
         tables: rows of the tables that have no layer weights.
     """
@@ -73,6 +74,7 @@ class LocalTrainer:
         self.model = model
         self.tables = LocalTables(model)
         self.steps = 0
+        self.start_version = 0
         self.epoch = 0
         self._programs = programs
         self._labels_spec = labels_spec
@@ -97,7 +99,7 @@ class LocalTrainer:
             self._rebuild()
         if self._schedule is not None:
             name = optimizer_name(self._optimizer).lower()
-            self._optimizer.learning_rate = checked_rate(self._schedule(self.steps, self.epoch), self.steps, name)
+            self._optimizer.learning_rate = checked_rate(self._schedule(self.version, self.epoch), self.version, name)
         if self._step is None:
             self._step = self._compiled(self._step_now, indices, labels=True)
         with self._programs.explaining(batch.features):
@@ -109,6 +111,11 @@ class LocalTrainer:
         if not number:
             return LocalStep(float(loss), f"the loss is {float(loss)}")
         return LocalStep(float(loss), describe_bad_gradient(self._sources[number - 1], float(loss)))
+
+    @property
+    def version(self) -> int:
+        """The model version: the number of updates that are in the model."""
+        return self.start_version + self.steps
 
     @property
     def learning_rate(self) -> float | None:

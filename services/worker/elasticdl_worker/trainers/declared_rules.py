@@ -1,0 +1,35 @@
+"""What the callbacks of a model module ask of training, in the terms of ``elasticdl_core.training_rules``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from elasticdl import callbacks as declared
+from elasticdl_core.early_stopping import EarlyStopping
+from elasticdl_core.errors import UserCodeError
+from elasticdl_core.training_rules import DeclaredRules
+
+
+def declared_rules(callbacks: Sequence[Any]) -> DeclaredRules:
+    """The rules that callbacks declare; of several limits of updates the least holds.
+
+    Raises:
+        UserCodeError: they declare more than one rule of early stopping.
+    """
+    limits = [one.max_steps for one in callbacks if isinstance(one, declared.MaxStepsStopping)]
+    saved_model = any(isinstance(one, declared.SavedModelExporter) for one in callbacks)
+    return DeclaredRules(min(limits, default=0), _early_stopping(callbacks), saved_model)
+
+
+def _early_stopping(callbacks: Sequence[Any]) -> EarlyStopping | None:
+    found = [callback for callback in callbacks if isinstance(callback, declared.EarlyStopping)]
+    if len(found) > 1:
+        raise UserCodeError(
+            f"callbacks() has {len(found)} EarlyStopping, on {', '.join(repr(one.monitor) for one in found)}",
+            fix="keep one of them",
+        )
+    if not found:
+        return None
+    one = found[0]
+    return EarlyStopping(one.monitor, one.patience, one.mode, abs(one.min_delta))
