@@ -107,6 +107,37 @@ def test_a_number_that_is_no_mean_is_refused(function: Any) -> None:
     assert "one value for each record" in caught.value.fix
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        keras.metrics.MeanSquaredError,
+        keras.metrics.MeanAbsoluteError,
+        keras.metrics.MeanSquaredLogarithmicError,
+        keras.metrics.LogCoshError,
+        keras.metrics.BinaryAccuracy,
+        keras.metrics.Hinge,
+        keras.metrics.RootMeanSquaredError,
+        lambda: keras.metrics.MeanMetricWrapper(lambda y, p: tf.reduce_mean(tf.abs(y - p)), name="own"),
+    ],
+)
+def test_means_of_keras_weigh_records_whatever_their_rank(kind: Any) -> None:
+    """Of predictions ``[N]`` Keras makes one value a minibatch, which counted as much for one record as for four."""
+    whole = kind()
+    whole.update_state(LABELS[:, None], GUESSES[:, None])
+    assert over({"m": kind()}, 4, 1, 2) == {"m": pytest.approx(float(whole.result()), rel=1e-5)}
+    columns = metrics({"m": kind()})
+    for start, end in ((0, 4), (4, 5), (5, 7)):
+        piece = [tf.constant(values[start:end, None]) for values in (LABELS, GUESSES)]
+        columns.update(*piece, end - start)
+    assert columns.results(columns.state()) == {"m": pytest.approx(float(whole.result()), rel=1e-5)}
+
+
+def test_a_mean_of_minibatches_that_is_none_of_records_is_refused() -> None:
+    found = metrics({"cosine": keras.metrics.CosineSimilarity()})
+    with pytest.raises(UserCodeError, match=r"the metric cosine is .* no mean over its records"):
+        found.update(tf.constant(LABELS), tf.constant(GUESSES), len(LABELS))
+
+
 @pytest.mark.parametrize("kind", [Largest, Last])
 def test_a_state_that_is_no_sum_is_refused_with_its_variable(kind: Any) -> None:
     with pytest.raises(UserCodeError, match=rf"the metric own \({kind.__name__}\): .* its variable value") as caught:

@@ -29,6 +29,14 @@ METRICS = (
     ),
     rows(
         _METRIC,
+        Verdict.TRANSLATED,
+        "mean_of_a_minibatch",
+        "is what MeanSquaredError and its kin make of labels and predictions of shape [N]: it is weighed by its "
+        "records, so that the metric is the mean over all of them; that it is such a mean is tried on the first "
+        "minibatch",
+    ),
+    rows(
+        _METRIC,
         Verdict.REFUSED,
         "function_of_no_mean",
         "gives a number for a minibatch that is no mean over its records, so that it depends on how "

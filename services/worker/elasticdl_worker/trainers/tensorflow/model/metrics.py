@@ -49,8 +49,10 @@ class ModuleMetrics:
         self._module = module
         self._outputs = outputs
         self._tried: set[str] = set()
+        self._tried_means: set[str] = set()
         self._functions: dict[str, tuple[str | None, Callable[[Any, Any], Any]]] = {}
         self._keras: dict[str, tuple[str | None, Any]] = {}
+        self._gives_one_value: dict[str, bool] = {}
         self._sums: dict[str, tuple[float, float]] = {}
         self._compared: set[str] = set()
         given: Any = {}
@@ -95,7 +97,7 @@ class ModuleMetrics:
             with self._module.guard(f"the metric {name}"):
                 picked = self._picked(labels, predictions, output)
                 self._try_sum(name, metric, picked)
-                metric.update_state(*picked)
+                self._update_keras(name, metric, picked, records)
 
     def of_minibatch(self, labels: Any, predictions: Any, records: int) -> dict[str, float]:
         """The values for one minibatch alone; forgets all others."""
@@ -139,9 +141,35 @@ class ModuleMetrics:
             return {name: float(result)}
         return {f"{name}[{place}]": float(value) for place, value in enumerate(result.ravel())}
 
+    def _update_keras(self, name: str, metric: Any, given: tuple[Any, Any], records: int) -> None:
+        """Updates a Keras metric; a mean for which a minibatch is one value counts it once for each record.
+
+        Keras' MeanSquaredError and its kin take the mean over the last axis, which of predictions ``[N]`` is that of
+        the records: a minibatch of three would count as much as one of three hundred.
+        """
+        is_mean = records > 1 and isinstance(metric, keras.metrics.Mean)
+        if not is_mean or self._gives_one_value.get(name) is False:
+            metric.update_state(*given)
+            return
+        sums = [raw_variable(variable) for variable in (metric.total, metric.count)]
+
+        def measure(*part: Any) -> tuple[float, float]:
+            metric.reset_state()
+            metric.update_state(*part)
+            return float(sums[0].numpy()), float(sums[1].numpy())
+
+        before = [float(variable.numpy()) for variable in sums]
+        total, count = measure(*given)
+        self._gives_one_value[name] = count == 1
+        if count == 1:
+            self._try_mean(name, lambda *part: measure(*part)[0], given, total, records)
+        weight = records if count == 1 else 1
+        for variable, old, new in zip(sums, before, (total, count), strict=True):
+            variable.assign(old + new * weight)
+
     def _try_mean(self, name: str, function: Callable[..., Any], given: Any, whole: float, records: int) -> None:
         """Refuses a function whose number for a minibatch is not the mean over its records."""
-        if name in self._tried or not np.isfinite(whole):
+        if name in self._tried_means or not np.isfinite(whole):
             return
         cut = records // 2
         halves = [_part(given, 0, cut), _part(given, cut, records)]
@@ -156,7 +184,7 @@ class ModuleMetrics:
                 f"the metric {name} is {whole:.6g} on {records} records and {mean:.6g} on average on its halves: it"
             )
             raise refusal(Subject.METRIC, "function_of_no_mean", shown)
-        self._tried.add(name)
+        self._tried_means.add(name)
 
     def _try_sum(self, name: str, metric: Any, given: Any) -> None:
         """Refuses a metric whose state after two minibatches is not the sum of the states after each."""
