@@ -7,15 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from elasticdl.client.messages import NoResponse, Request, Response
+from elasticdl_core.backoff import Backoff
 
 _PASSING = frozenset({429, 502, 503, 504})
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Exponential back-off with full jitter.
-
-    Source: Brooker 2015, "Exponential Backoff And Jitter" (AWS Architecture Blog).
+    """When a request is tried again: exponential back-off with jitter.
 
     Attributes:
         attempts: tries in all.
@@ -31,7 +30,7 @@ class RetryPolicy:
 
     def backoff(self, attempt: int) -> float:
         """The pause after the try numbered ``attempt`` (from 0), in seconds."""
-        return float(min(self.longest_s, self.first_s * 2.0 ** min(attempt, 30)) * (0.5 + self.uniform() / 2))
+        return Backoff(self.first_s, self.longest_s).pause_s(attempt + 1, self.uniform)
 
     def pause(self, request: Request, outcome: Response | NoResponse, attempt: int) -> float | None:
         """Seconds to wait before the next try, or None when the outcome stands.

@@ -12,15 +12,16 @@ from signal import SIGTERM
 import structlog
 
 from elasticdl_agent.processes.child import Child, Command
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ElasticDLError, UnavailableError
+from elasticdl_runtime.retry import Attempts
 
 READY_S = 90.0
 """A start takes well under a second on a quiet machine; a busy one takes many times as long."""
-BACKOFF_FIRST_S = 0.5
-BACKOFF_MAX_S = 30.0
+RESTARTS = Backoff(0.5, 30.0)
 STEADY_S = 60.0
 """A component that ran this long before it died is restarted without the back-off of its earlier deaths."""
-_PROBE_PAUSE_S = 0.05
+_PROBES = Backoff(0.05, 0.05)
 _PROBE_S = 5.0
 _LOG_TAIL_LINES = 15
 _log = structlog.get_logger(__name__)
@@ -128,14 +129,14 @@ class Component:
 
     async def _await_ready(self, child: Child) -> str:
         assert self.spec.probe is not None
-        deadline = time.monotonic() + READY_S
         last = ""
-        while child.running and time.monotonic() < deadline:
+        async for _ in Attempts(_PROBES, READY_S):
+            if not child.running:
+                break
             try:
                 return await asyncio.wait_for(self.spec.probe(), _PROBE_S)
             except Exception as error:
                 last = f"{type(error).__name__}: {error}"
-            await asyncio.sleep(_PROBE_PAUSE_S)
         if child.running:
             problem = f"was not ready after {READY_S:.0f} s ({last})"
         else:
@@ -146,18 +147,17 @@ class Component:
         )
 
     async def _keep(self) -> None:
-        pause = BACKOFF_FIRST_S
+        attempts = Attempts(RESTARTS)
         while True:
             child = self._child
             started = time.monotonic()
             reason = f"ended with code {await child.wait()}" if child is not None else "did not start"
             if time.monotonic() - started > STEADY_S:
-                pause = BACKOFF_FIRST_S
+                attempts.reset()
             self.restarts += 1
-            _log.warning("component died", component=self.spec.name, reason=reason, restart_in_s=pause)
+            _log.warning("component died", component=self.spec.name, reason=reason)
             self._changed("restarting", 0, reason)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, BACKOFF_MAX_S)
+            await attempts.pause()
             try:
                 await self._start_once()
             except (ElasticDLError, OSError) as error:

@@ -21,12 +21,15 @@ from elasticdl_agent.cluster.options import ClusterOptions
 from elasticdl_agent.cluster.postgres import EmbeddedPostgres
 from elasticdl_agent.cluster.redis import IN_MEMORY_URL, EmbeddedRedis, in_memory_server
 from elasticdl_agent.cluster.services import Wiring
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ConflictError
 from elasticdl_runtime.cluster.paths import DataDirectory
 from elasticdl_runtime.cluster.secrets import derive, ensure_secret_file
 from elasticdl_runtime.cluster.state import ClusterState, ComponentState, DataLock
+from elasticdl_runtime.retry import Attempts
 
 _LOCK_WAIT_S = 2.0
+_LOCK_POLLS = Backoff(0.1, 0.1)
 _log = structlog.get_logger(__name__)
 
 
@@ -96,16 +99,15 @@ class Supervisor:
             await stopped
 
     async def _take_lock(self) -> None:
-        deadline = time.monotonic() + _LOCK_WAIT_S
-        while not self._lock.acquire():
-            if time.monotonic() > deadline:
-                state = ClusterState.read(self._directory.state)
-                who = f"{state.api_url} (pid {state.pid})" if state is not None else "it is coming up or going down"
-                raise ConflictError(
-                    f"a cluster runs already with the data directory {self._directory.root}: {who}",
-                    fix="run `elasticdl status`; to change its options run `elasticdl down` first",
-                )
-            await asyncio.sleep(0.1)
+        async for _ in Attempts(_LOCK_POLLS, _LOCK_WAIT_S):
+            if self._lock.acquire():
+                return
+        state = ClusterState.read(self._directory.state)
+        who = f"{state.api_url} (pid {state.pid})" if state is not None else "it is coming up or going down"
+        raise ConflictError(
+            f"a cluster runs already with the data directory {self._directory.root}: {who}",
+            fix="run `elasticdl status`; to change its options run `elasticdl down` first",
+        )
 
     async def _bring_up(self, stack: AsyncExitStack) -> None:
         directory, options = self._directory, self._options

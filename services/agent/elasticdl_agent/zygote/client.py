@@ -20,7 +20,9 @@ import structlog
 from elasticdl_agent.processes import memory
 from elasticdl_agent.processes.child import Command, ShimProcess, spawn_shim
 from elasticdl_agent.zygote.process import EXIT_NO_IMPORT, MAX_ORDER, ROOM, Order
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import InvalidInputError, UnavailableError
+from elasticdl_runtime.retry import Attempts
 
 START_DELAY_S = 15.0
 """A zygote is started with the first launch, or so long after its owner: it must not slow the owner's start."""
@@ -28,7 +30,7 @@ AUTO_MEMORY = 2 << 30
 _WARM_UP_S = 120.0
 _ANSWER_S = 10.0
 _END_S = 10.0
-_PAUSES_S = (0.5, 60.0)
+_RESTARTS = Backoff(1.0, 60.0)
 _ROOM_BYTES = 8192
 _ARGUMENT_ROOM_BYTES = 512
 _ZYGOTE = "elasticdl_agent.zygote.process"
@@ -216,7 +218,7 @@ class ZygoteClient:
     async def _keep(self) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._asked.wait(), self._start_delay_s)
-        pause = _PAUSES_S[0]
+        attempts = Attempts(_RESTARTS)
         while True:
             end = _End.FAILED
             try:
@@ -229,8 +231,9 @@ class ZygoteClient:
                 self._warm = _settled(False)
             if end is _End.USELESS:
                 return
-            pause = _PAUSES_S[0] if end is _End.SERVED else min(pause * 2, _PAUSES_S[1])
-            await asyncio.sleep(pause)
+            if end is _End.SERVED:
+                attempts.reset()
+            await attempts.pause()
             self._warm = asyncio.get_running_loop().create_future()
 
     async def _live(self) -> _End:

@@ -1,0 +1,35 @@
+"""How long to wait before the next try: exponential back-off with jitter, the one rule for every retry."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_MOST_DOUBLINGS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses that double up to a bound; each is drawn between half of that and the whole.
+
+    Whoever failed together does not come back together. Source: Brooker 2015, "Exponential Backoff And Jitter" (AWS
+    Architecture Blog).
+
+    Attributes:
+        first_s: the first pause is at most this long, in seconds.
+        longest_s: no pause is longer.
+    """
+
+    first_s: float
+    longest_s: float
+
+    def pause_s(self, tries: int, uniform: Callable[[], float] = random.random) -> float:
+        """The pause after a number of tries that failed.
+
+        Args:
+            tries: how many, from 1.
+            uniform: gives a number between 0 and 1.
+        """
+        whole = min(self.longest_s, self.first_s * 2.0 ** min(tries - 1, _MOST_DOUBLINGS))
+        return whole * (0.5 + uniform() / 2)
