@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError
 from elasticdl_master.api import ApiClient
 from elasticdl_master.checkpoint_directory import CheckpointDirectory
@@ -20,10 +21,11 @@ from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.retry import Attempts
 
 _POLL_S = 1.0
 _POLL_STARTING_S = 0.2
-_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
+_BACKOFF = Backoff(0.1, 2.0)
 _log = structlog.get_logger(__name__)
 Tell = Callable[[ev.Event], Awaitable[None]]
 
@@ -83,8 +85,9 @@ class ServerOperations:
         """
         while True:
             instruction, generation = await self._wanted.get()
-            pause = _FIRST_PAUSE_S
-            while generation == self._machine.servers.generation:
+            async for _ in Attempts(_BACKOFF):
+                if generation != self._machine.servers.generation:
+                    break
                 try:
                     await self._carry_out(instruction)
                     break
@@ -95,8 +98,6 @@ class ServerOperations:
                         await self._tell(ev.RestoreFailed(instruction.manifest["directory"], error.message))
                         break
                     _log.warning("the PS did not", wanted=type(instruction).__name__, error=error.message)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LAST_PAUSE_S)
 
     async def run_saves(self) -> None:
         """Writes checkpoints until cancelled.
@@ -210,17 +211,15 @@ class ServerOperations:
         return manifest
 
     async def _commit(self, manifest: Mapping[str, Any], generation: int) -> None:
-        pause = _FIRST_PAUSE_S
-        while True:
+        async for _ in Attempts(_BACKOFF):
             if generation != self._machine.servers.generation:
                 raise UnavailableError("a PS was lost while the checkpoint was being committed", fix="it is repeated")
             try:
                 await self._api.checkpoint(manifest)
                 failpoint("master.after_checkpoint_committed")
                 return
-            except UnavailableError:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LAST_PAUSE_S)
+            except UnavailableError as error:
+                _log.warning("the api is away", wanted="commit", error=error.message)
 
 
 def _json(text: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,12 +10,14 @@ from typing import Any
 
 import structlog
 
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError
 from elasticdl_master.api import ApiClient
+from elasticdl_runtime.retry import Attempts
 
 _BATCH = 256
 _BATCH_S = 1.0
-_LONGEST_PAUSE_S = 5.0
+_BACKOFF = Backoff(0.1, 5.0)
 _MAX_EVENTS = 10_000
 _MAX_LOSSES = 5_000
 _log = structlog.get_logger(__name__)
@@ -102,8 +103,7 @@ class Outbox:
 
     async def _post_first(self) -> None:
         name, call = self._posts[0]
-        pause = 0.1
-        while True:
+        async for _ in Attempts(_BACKOFF):
             try:
                 await call()
                 break
@@ -113,8 +113,6 @@ class Outbox:
                 if not self.trouble:
                     _log.warning("the api is away", post=name, error=error.message)
                 self.trouble = error.message
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
             except ElasticDLError as error:
                 _log.error("the api refused", post=name, error=error.message)
                 break

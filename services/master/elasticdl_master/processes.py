@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputError, UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import (
@@ -22,8 +23,9 @@ from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_runtime import tokens
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.retry import Attempts
 
-_PAUSE_S = 0.5
+_BACKOFF = Backoff(0.5, 0.5)
 _LOG_DEADLINE_S = 5.0
 _LOG_TAIL_BYTES = 8_000
 _log = structlog.get_logger(__name__)
@@ -60,7 +62,7 @@ class Processes:
         """Carries out launches and terminations until cancelled; waits out an agent that is away."""
         while True:
             instruction = await self._wanted.get()
-            while True:
+            async for _ in Attempts(_BACKOFF):
                 try:
                     failpoint("master.before_process_order")
                     await self._carry_out(instruction)
@@ -68,7 +70,6 @@ class Processes:
                     break
                 except UnavailableError as error:
                     _log.warning("the launcher is away", error=error.message)
-                    await asyncio.sleep(_PAUSE_S)
                 except ConflictError as error:
                     _log.warning("not launched", error=error.message)
                     break
@@ -78,12 +79,11 @@ class Processes:
 
     async def watch(self) -> None:
         """Turns what happens to processes into events, until cancelled."""
-        while True:
+        async for _ in Attempts(_BACKOFF):
             try:
                 await self._follow()
             except UnavailableError as error:
                 _log.warning("the launcher is away", error=error.message)
-            await asyncio.sleep(_PAUSE_S)
 
     async def present(self) -> list[ProcessStatus]:
         """The job's processes."""

@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from elasticdl.model_check import check_model_module
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec, JobState, JobType
 from elasticdl_core.ports.launcher import Launcher, ProcessStatus, Role
@@ -39,8 +40,10 @@ from elasticdl_proto.v1 import master_pb2
 from elasticdl_runtime.bundles import unpack_zoo, unpacked_zoo
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import EXIT_FENCED
+from elasticdl_runtime.retry import Attempts
 from elasticdl_runtime.rpc.service import listen, make_server
 
+_BACKOFF = Backoff(0.2, 1.0)
 _HEARTBEAT_S = 1.0
 _TICK_S = 0.25
 _REAP_S = 1.0
@@ -448,17 +451,16 @@ class JobRunner:
             call: what is tried.
             kind: under this name the job's owner is told, by events and by the status.
         """
-        while True:
+        async for _ in Attempts(_BACKOFF):
             try:
                 answer = await call()
+                break
             except UnavailableError as error:
                 _log.warning(f"waiting for {what}", error=error.message)
                 if kind and not self._waiting_for:
                     self._outbox.event(f"{kind}_away", f"waiting for {what}: {error.message}", {})
                     self._waiting_for = f"waiting for {what}: {error.message}"
-                await asyncio.sleep(_HEARTBEAT_S)
-            else:
-                if kind and self._waiting_for:
-                    self._outbox.event(f"{kind}_back", f"{what} answers", {})
-                    self._waiting_for = ""
-                return answer
+        if kind and self._waiting_for:
+            self._outbox.event(f"{kind}_back", f"{what} answers", {})
+            self._waiting_for = ""
+        return answer

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 
 import structlog
 
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.tables import CHANNEL
+from elasticdl_runtime.retry import Attempts
 
-_RETRY_S = 1.0
+_BACKOFF = Backoff(1.0, 1.0)
 _log = structlog.get_logger(__name__)
 
 
@@ -43,14 +45,13 @@ class Wakeups:
 
     async def run(self) -> None:
         """Listens until it is cancelled; connects again when the connection is lost."""
-        while True:
+        async for _ in Attempts(_BACKOFF):
             try:
                 async with self._database.listening(CHANNEL, self._wake) as lost:
                     self._wake(None)
                     await lost.wait()
             except UnavailableError as error:
                 _log.warning("no wake-ups", error=error.message)
-            await asyncio.sleep(_RETRY_S)
 
     def _wake(self, job_id: str | None) -> None:
         for event, wanted in self._waiters.items():

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import random
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.json_numbers import to_json
 from elasticdl_core.shuffling import Reading
 from elasticdl_core.task import Shard, Task, TaskId
 from elasticdl_proto.v1 import master_pb2 as pb
+from elasticdl_runtime.retry import Attempts
 from elasticdl_runtime.rpc.client import RpcClient
 from elasticdl_worker.reporting.accounts import TaskAccount
 from elasticdl_worker.reporting.progress import ProgressSnapshot
 
 _log = structlog.get_logger(__name__)
 _DEADLINE_S = 5.0
-_RETRY_FIRST_S, _RETRY_LAST_S = 0.1, 5.0
+_BACKOFF = Backoff(0.1, 5.0)
 SHARDS_PER_CALL = 1000
 
 
@@ -239,21 +238,17 @@ class MasterClient:
         await self._rpc.close()
 
     async def _call(self, method: str, request: Any) -> Any:
-        started = time.monotonic()
-        pause = _RETRY_FIRST_S
-        while True:
+        attempts = Attempts(_BACKOFF, self._patience_s)
+        async for _ in attempts:
             try:
                 return await self._rpc.call(method, request, deadline_s=_DEADLINE_S)
             except UnavailableError as error:
-                away = time.monotonic() - started
-                if away > self._patience_s:
-                    raise UnavailableError(
-                        f"the master did not answer {method} for {away:.0f} s: {error.message}",
-                        fix="look at the master's log; the job's queue is kept, and another worker goes on",
-                    ) from error
-                _log.warning("the master is away; trying again", method=method, seconds=round(away, 1))
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, _RETRY_LAST_S)
+                last = error
+                _log.warning("the master is away", method=method, seconds=round(attempts.seconds, 1))
+        raise UnavailableError(
+            f"the master did not answer {method} for {attempts.seconds:.0f} s: {last.message}",
+            fix="look at the master's log; the job's queue is kept, and another worker goes on",
+        ) from last
 
 
 def _tasks(messages: Iterable[pb.Task]) -> tuple[LeasedTask, ...]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import UnavailableError
 from elasticdl_proto.v1 import ps_pb2
+from elasticdl_runtime.retry import Attempts
 from elasticdl_runtime.rpc.call_stream import StreamedCall
 from elasticdl_runtime.rpc.client import PendingCall, RpcClient
 from elasticdl_runtime.rpc.framing import decode_frame
@@ -26,8 +26,7 @@ _DEADLINE_S = 5.0
 _LARGE_DEADLINE_S = 30.0
 _LARGE_BYTES = 4 << 20
 _SLOWEST_BYTES_S = 50e6
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 2.0
+_BACKOFF = Backoff(0.05, 2.0)
 
 
 class ServerConnection:
@@ -133,25 +132,20 @@ class ServerConnection:
         return await self._patiently(once)
 
     async def _patiently(self, once: Callable[[], Awaitable[T]]) -> T:
-        give_up = time.monotonic() + self._patience_s
-        pause = _FIRST_PAUSE_S
-        while True:
+        async for _ in Attempts(_BACKOFF, self._patience_s):
             try:
                 return await once()
             except UnavailableError as error:
-                if time.monotonic() + pause > give_up:
-                    raise UnavailableError(
-                        f"PS {self.index} at {self.address} did not answer for {self._patience_s:.0f} s:"
-                        f" {error.message}",
-                        fix="see the job's events for what became of it",
-                    ) from None
-            await self.pause(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+                last = error
+        raise UnavailableError(
+            f"PS {self.index} at {self.address} did not answer for {self._patience_s:.0f} s: {last.message}",
+            fix="see the job's events for what became of it",
+        ) from None
 
     @staticmethod
     async def pause(seconds: float) -> None:
         """Waits between half and the whole of a time, so that workers do not come back all at once."""
-        await asyncio.sleep(seconds * random.uniform(0.5, 1.0))
+        await asyncio.sleep(Backoff(seconds, seconds).pause_s(1))
 
 
 class Attempt:
@@ -178,7 +172,7 @@ class Attempt:
         try:
             return await self._first
         except UnavailableError:
-            await self._server.pause(_FIRST_PAUSE_S)
+            await self._server.pause(_BACKOFF.first_s)
         return await self._server.call(self._method, self._request, answer_bytes=self._answer_bytes)
 
     def __await__(self) -> Generator[Any, None, Any]:
