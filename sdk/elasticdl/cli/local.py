@@ -29,6 +29,7 @@ from elasticdl.cli.output import (
     skipped_words,
     training_words,
 )
+from elasticdl.extras import require
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.json_numbers import from_json
@@ -46,6 +47,7 @@ def run_local(prepared: Mapping[str, Any], *, as_json: bool = False) -> int:
         prepared: a checked specification with absolute paths; without ``output``, the results go to ``./output``.
         as_json: print the final report as JSON on standard output, and all else on standard error.
     """
+    require("`--local`", "worker", "tensorflow")
     spec = JobSpec.from_mapping(prepared)
     output = spec.output or str(Path("output").absolute())
     with tempfile.TemporaryDirectory(prefix="elasticdl-local-") as folder:

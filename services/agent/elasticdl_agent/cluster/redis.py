@@ -212,7 +212,7 @@ def in_memory_server() -> RedisServer:
     if missing:
         raise InvalidInputError(
             f"there is no Redis to run, and for the one in memory {' and '.join(missing)} is missing",
-            fix="pip install 'elasticdl[embedded]', install redis-server or valkey-server, or give --redis-url",
+            fix="pip install 'elasticdl[local]', install redis-server or valkey-server, or give --redis-url",
         )
     return RedisServer("", "fakeredis")
 

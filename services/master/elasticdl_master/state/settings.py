@@ -33,7 +33,6 @@ class Limits:
         recovery_s: how often to checkpoint at least, for the job's own recovery; 0 for never.
         depart_s: how long workers have for their minibatch when the launcher goes down.
         finish_s: how long workers have to leave once all is done.
-        end_s: how long ending may take in all before it is cut short.
     """
 
     lease_s: float = 15.0
@@ -58,4 +57,3 @@ class Limits:
     recovery_s: float = 30.0
     depart_s: float = 8.0
     finish_s: float = 10.0
-    end_s: float = 28.0
