@@ -1,4 +1,4 @@
-"""``python -m elasticdl_worker`` works for a job; ``python -m elasticdl_worker local`` works alone."""
+"""``python -m elasticdl_worker`` is a worker; ``python -m elasticdl_worker local`` runs a job in one process."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from elasticdl.data import DataReader, Shard, create_data_reader
 from elasticdl.modes import Mode
@@ -36,9 +36,16 @@ from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.reporting.loss_window import WINDOW, LossWindow
 from elasticdl_worker.trainers.declared_rules import declared_rules
 from elasticdl_worker.trainers.not_finite import NanPolicy
+from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.user_code import ModelModule
 
-Emit = Callable[[dict[str, Any]], None]
+if TYPE_CHECKING:  # TensorFlow is imported when a run begins
+    from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline, Minibatch
+    from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics
+    from elasticdl_worker.trainers.tensorflow.step.local_trainer import LocalTrainer
+    from elasticdl_worker.trainers.tensorflow.types import KerasOptimizer
+
+Emit = Callable[[Mapping[str, object]], None]
 _PROGRESS_S = 0.5
 
 
@@ -50,7 +57,7 @@ def main(arguments: list[str]) -> int:
     parsed = parser.parse_args(arguments)
     stdout = sys.stdout
 
-    def emit(event: dict[str, Any]) -> None:
+    def emit(event: Mapping[str, object]) -> None:
         print(json.dumps(to_json(event), allow_nan=False), file=stdout, flush=True)
 
     try:
@@ -124,8 +131,8 @@ class _LocalRun:
         pipeline = self._pipeline(reader, Mode.TRAINING)
         module.need("loss")
         with module.guard("optimizer"):
-            optimizer = module.need("optimizer")()
-        check_optimizer(optimizer)
+            given = module.need("optimizer")()
+        optimizer = check_optimizer(given)
         trainer = self._trainer(pipeline, optimizer)
         self._rules.check()
         evaluate = self._evaluator(trainer)
@@ -133,7 +140,7 @@ class _LocalRun:
         total = spec.num_epochs * sum(shard.records for shard in shards)
         progress = _Progress(self._emit, total, spec.log_loss_steps)
         step = self._step(trainer, training_metrics(module, trainer.model.outputs), progress)
-        metrics: dict[str, Any] = {}
+        metrics: dict[str, float] = {}
         stopped, evaluated_at = "", -1
 
         def judge(epoch: int) -> str:
@@ -176,11 +183,13 @@ class _LocalRun:
             | said
         )
 
-    def _step(self, trainer: Any, metrics: Any, progress: _Progress) -> Callable[[Any], None]:
-        """What trains on a minibatch, by the job's policy for what is not finite."""
+    def _step(
+        self, trainer: LocalTrainer, metrics: ModuleMetrics | None, progress: _Progress
+    ) -> Callable[[Minibatch], None]:
+        """Makes the function that trains on a minibatch, with the job's policy for what is not finite."""
         policy, module = NanPolicy(self._spec.on_nan), self._module
 
-        def step(batch: Any) -> None:
+        def step(batch: Minibatch) -> None:
             with module.guard("a training step", "check the shapes of features, labels and predictions"):
                 made = trainer.train(batch)
             progress.advance(batch.records, trainer.epoch, trainer.steps, made.loss, trainer.learning_rate)
@@ -188,8 +197,8 @@ class _LocalRun:
                 self._left_out += policy.handle(made.not_finite, batch.where, batch.records, trainer.version)
                 return
             policy.reset()
-            if metrics is not None and progress.metrics_due:
-                progress.measured(metrics.of_minibatch(batch.labels, made.predictions, batch.records))
+            if metrics is not None and made.predictions is not None and progress.metrics_due:
+                progress.set_metrics(metrics.of_minibatch(batch.labels, made.predictions, batch.records))
 
         return step
 
@@ -203,18 +212,18 @@ class _LocalRun:
 
     def predict(self, output: Path) -> None:
         """Predicts with a checkpoint."""
-        from elasticdl_worker.trainers.predictions import PredictionSink
+        from elasticdl_worker.trainers.predictions import PredictionWriter
 
         spec, module = self._spec, self._module
         reader = self._reader(spec.prediction_data)
         pipeline = self._pipeline(reader, Mode.PREDICTION)
         trainer = self._trainer(pipeline, None)
-        sink = PredictionSink(module, output, worker_index=0)
+        sink = PredictionWriter(module, output, worker_index=0)
         shards = list(reader.create_shards())
         progress = _Progress(self._emit, sum(shard.records for shard in shards))
         for shard in shards:
             progress.begin(shard.records)
-            with sink.task(shard) as write:
+            with sink.write_task(shard) as write:
                 for batch in pipeline.minibatches(shard):
                     with module.guard("the model"):
                         predictions = trainer.predict(batch.features)
@@ -223,7 +232,7 @@ class _LocalRun:
             progress.end(pipeline.intake.skips)
             self._skip(pipeline.intake.skips)
         progress.show()
-        artifacts = sink.files()
+        artifacts = sink.list_files()
         self._emit(
             {"event": "done", "artifacts": artifacts, "metrics": {}, "records": progress.records, "steps": 0}
             | self._said()
@@ -235,12 +244,12 @@ class _LocalRun:
                 origin, self._spec.records_per_task, self._spec.data_reader_params, self._module.custom_data_reader
             )
 
-    def _pipeline(self, reader: DataReader, mode: Mode) -> Any:
+    def _pipeline(self, reader: DataReader, mode: Mode) -> InputPipeline:
         from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
 
         return InputPipeline(reader, self._module, str(mode), self._spec.minibatch_size)
 
-    def _trainer(self, pipeline: Any, optimizer: Any) -> Any:
+    def _trainer(self, pipeline: InputPipeline, optimizer: KerasOptimizer | None) -> LocalTrainer:
         from elasticdl_worker.trainers.tensorflow.export.model_files import check_exportable
         from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, build_model
         from elasticdl_worker.trainers.tensorflow.model.label_shapes import aligned_loss
@@ -262,7 +271,9 @@ class _LocalRun:
             restore_local(trainer, Path(spec.checkpoint_dir_for_init))
         return trainer
 
-    def _minibatches(self, pipeline: Any, shards: list[Shard], epoch: int, progress: _Progress) -> Iterator[Any]:
+    def _minibatches(
+        self, pipeline: InputPipeline, shards: list[Shard], epoch: int, progress: _Progress
+    ) -> Iterator[Minibatch]:
         order = RecordOrder(self._spec.seed, self._spec.shuffle_block)
         order.extend(shards)
         for index, shard in enumerate(shards):
@@ -283,8 +294,8 @@ class _LocalRun:
         for news in doublings(before, self._skips):
             self._emit({"event": "skipped", "message": news})
 
-    def _evaluator(self, trainer: Any) -> Callable[[int], dict[str, Any]] | None:
-        """What evaluates, if there is something to evaluate on."""
+    def _evaluator(self, trainer: LocalTrainer) -> Callable[[int], dict[str, float]] | None:
+        """Makes the function that evaluates; None without validation data."""
         from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics
 
         spec, module = self._spec, self._module
@@ -298,7 +309,7 @@ class _LocalRun:
         metrics = ModuleMetrics(module, loss, trainer.model.outputs)
         shards = list(reader.create_shards())
 
-        def evaluate(epoch: int) -> dict[str, Any]:
+        def evaluate(epoch: int) -> dict[str, float]:
             metrics.reset()
             records, skips = 0, Skips()
             for shard in shards:
@@ -318,7 +329,7 @@ class _LocalRun:
 
         return evaluate
 
-    def _export(self, trainer: Any, output: Path) -> list[dict[str, Any]]:
+    def _export(self, trainer: LocalTrainer, output: Path) -> list[OutputFile]:
         from elasticdl_worker.trainers.tensorflow.export.model_files import export_model
 
         formats = self._rules.export_formats
@@ -328,14 +339,14 @@ class _LocalRun:
         specs = {name: table.spec for name, table in trainer.tables.tables.items()}
         return export_model(trainer.model, output, formats, open_tables, specs)
 
-    def _said(self) -> dict[str, Any]:
-        """What was passed over, for the report at the end."""
+    def _said(self) -> dict[str, list[dict[str, object]]]:
+        """The skipped records, for the last event."""
         of = [("main", self._skips), ("validation", self._validation_skips)]
         return {"skipped": [{"of": name, **entry} for name, skips in of for entry in skips.to_json()]}
 
 
 class _Progress:
-    """Shows how far a run is, at most twice a second; in records of the source, as a job counts them.
+    """Emits the progress of a run, at most twice a second, in records of the source, as a job counts them.
 
     ``feed`` may make more or fewer of them: what came out of it is only how far the present shard is.
     """
@@ -345,15 +356,15 @@ class _Progress:
         self._emit = emit
         self._left = 0
         self._losses = LossWindow(report_every)
-        self._event: dict[str, Any] = {"event": "progress", "total": total}
+        self._event: dict[str, object] = {"event": "progress", "total": total}
         self._started = self._shown = time.monotonic()
 
     def begin(self, records: int) -> None:
-        """A shard of so many records begins."""
+        """Begins a shard of so many records."""
         self._left = records
 
     def end(self, skips: Skips) -> None:
-        """The present shard was read to its end; ``skips`` of it were passed over by the reader."""
+        """Ends the present shard, of which the reader skipped ``skips``."""
         self._count(self._left - skips.count(SkipReason.CORRUPT))
 
     def _count(self, records: int) -> None:
@@ -364,7 +375,7 @@ class _Progress:
     def advance(
         self, records: int, epoch: int, step: int, loss: float | None, learning_rate: float | None = None
     ) -> None:
-        """Takes note of a minibatch."""
+        """Counts a minibatch."""
         self._count(records)
         self._event |= {"records": self.records, "epoch": epoch, "step": step}
         if loss is not None:
@@ -377,22 +388,22 @@ class _Progress:
         """Whether the metrics of a minibatch are to be computed."""
         return self._losses.metrics_due
 
-    def measured(self, metrics: dict[str, float]) -> None:
-        """Takes note of the metrics of a training minibatch."""
+    def set_metrics(self, metrics: dict[str, float]) -> None:
+        """Sets the metrics of a training minibatch."""
         self._losses.set_metrics(metrics)
 
     @property
     def training_metrics(self) -> dict[str, float]:
         """The last of them; empty before the first."""
-        return {} if self._losses.shown is None else dict(self._losses.shown.metrics)
+        return {} if self._losses.summary is None else dict(self._losses.summary.metrics)
 
     def show(self) -> None:
         """Emits the present state."""
         now = time.monotonic()
         self._shown = now
         rate = self.records / max(now - self._started, 1e-9)
-        shown = self._losses.shown
-        losses: dict[str, Any] = dict.fromkeys(("loss", "last_loss", "learning_rate"))
+        shown = self._losses.summary
+        losses: dict[str, object] = dict.fromkeys(("loss", "last_loss", "learning_rate"))
         if shown is not None:
             losses = {"loss": shown.mean, "last_loss": shown.last, "learning_rate": shown.learning_rate}
         losses["training_metrics"] = self.training_metrics

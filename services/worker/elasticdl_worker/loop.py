@@ -42,7 +42,7 @@ class ExitReason(enum.Enum):
 
 
 class TaskLoop(Generic[StepT]):
-    """Drives an engine by what the session says.
+    """Runs tasks on an engine until the session has no more, or tells the worker to leave.
 
     Args:
         engine: trains.
@@ -136,13 +136,13 @@ class TaskLoop(Generic[StepT]):
             self._session.progress.advance(lease.token, min(shard.start + self._done, shard.end))
 
     def _end_at_limit(self, lease: LeasedTask) -> None:
-        """The job has made its last update: the rest of the task goes back, not to be trained on."""
+        """Returns the rest of a task after the job's last update; nobody will train on it."""
         self._engine.wait_for_pushes()
         self._current = None
         self._return(lease, self._done - self._engine.take_untrained(lease))
 
     def _return(self, lease: LeasedTask, done: int) -> None:
-        """Returns a task of which so many records are done; of one that cannot be cut nothing is."""
+        """Returns a task of which so many records are done; a task that cannot be cut is returned whole."""
         shard = lease.task.shard
         position = min(shard.start + max(0, done), shard.end) if self._engine.ordered else shard.start
         if position > shard.start:
@@ -176,7 +176,7 @@ class TaskLoop(Generic[StepT]):
         self._failures = 0
 
     def _guarded(self, lease: LeasedTask | None, action: Callable[[], None]) -> None:
-        """Runs part of a task; its failure is reported, and the next task is taken."""
+        """Runs part of a task; reports its failure, so that the loop goes on with the next task."""
         try:
             action()
         except Exception as error:
@@ -200,14 +200,14 @@ class TaskLoop(Generic[StepT]):
             ) from error
 
     def _may_finish(self) -> bool:
-        """Whether a draining worker should go on with its task: it cannot be cut, and it is short."""
+        """Whether a draining worker should finish its task, because it cannot be cut and is short."""
         if self._current is None or self._engine.ordered or self._session.is_lost(self._current):
             return False
         left = self._engine.minibatches_of(self._current.task.shard.records - self._done)
         return left * self._session.progress.mean_step_s() <= FINISH_WITHIN_S
 
     def _leave(self) -> None:
-        """Returns what was not processed."""
+        """Returns all unprocessed records to the queue."""
         self._session.progress.set_phase("draining")
         current = self._current
         self._guarded(current, self._engine.wait_for_pushes)

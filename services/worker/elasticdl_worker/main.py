@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -131,7 +130,7 @@ async def _work(
     thread.start()
     beat = asyncio.create_task(session.send_heartbeats(), name="heartbeat")
     stopping = asyncio.create_task(_drain_on(stop, session), name="drain on stop")
-    waited: set[asyncio.Future[Any]] = {outcome, beat, stopping}
+    waited: set[asyncio.Future[ExitReason] | asyncio.Future[None]] = {outcome, beat, stopping}
     try:
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if outcome.done():
@@ -214,13 +213,13 @@ def _run(
 
 
 async def _drain_on(stop: asyncio.Event, session: Session) -> None:
-    """After a signal: asks the worker to leave, and ends when it has had its time."""
+    """Drains the worker after a signal; ends when the time for that is over."""
     await stop.wait()
     session.request_drain()
     await asyncio.sleep(_DRAIN_S)
 
 
-async def _until(stop: asyncio.Event, call: Coroutine[Any, Any, Registration]) -> Registration | None:
+async def _until(stop: asyncio.Event, call: Coroutine[object, None, Registration]) -> Registration | None:
     """Waits for a call, or for the process to be told to stop."""
     calling = asyncio.ensure_future(call)
     stopping = asyncio.ensure_future(stop.wait())

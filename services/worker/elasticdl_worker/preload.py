@@ -1,4 +1,4 @@
-"""What every worker needs, imported once by the zygote that workers are forked from; never a user's module.
+"""Imports what every worker needs, once, in the zygote that workers are forked from; never a user's module.
 
 Importing this must start no thread that outlives a fork, and run nothing of TensorFlow: its pools would not survive.
 """

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticdl_core.errors import UserCodeError
+from elasticdl_core.model_description import EarlyStoppingRule
 
 _PREFIX = "val_"
 
@@ -43,7 +44,7 @@ class EarlyStopping:
             abs(float(mapping.get("min_delta", 0.0))),
         )
 
-    def to_mapping(self) -> dict[str, Any]:
+    def to_mapping(self) -> EarlyStoppingRule:
         """The rule as JSON data, without what it has seen."""
         return {
             "monitor": self.monitor,

@@ -12,6 +12,7 @@ from typing import Any
 
 from elasticdl_core.early_stopping import EarlyStopping
 from elasticdl_core.job import JobSpec, JobType
+from elasticdl_core.model_description import CallbackSettings
 
 SAVED_MODEL = "saved_model"
 
@@ -30,10 +31,10 @@ class DeclaredRules:
     early_stopping: EarlyStopping | None = None
     saved_model: bool = False
 
-    def to_mapping(self) -> dict[str, Any]:
+    def to_mapping(self) -> CallbackSettings:
         """As JSON data, for a worker's description of the model."""
         early = None if self.early_stopping is None else self.early_stopping.to_mapping()
-        return {"max_steps": self.max_steps, "early_stopping": early, SAVED_MODEL: self.saved_model}
+        return {"max_steps": self.max_steps, "early_stopping": early, "saved_model": self.saved_model}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> DeclaredRules:

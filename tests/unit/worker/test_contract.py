@@ -17,7 +17,7 @@ from elasticdl.callbacks import EarlyStopping, SavedModelExporter
 from elasticdl_core.contract import TABLE, Subject, Verdict, find
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.local import run_local
-from elasticdl_worker.trainers.tensorflow.model.callbacks import translated
+from elasticdl_worker.trainers.tensorflow.model.callbacks import translate_callbacks
 from elasticdl_worker.user_code import ModelModule
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters
@@ -253,11 +253,13 @@ async def test_keras_schedules_go_by_epoch(schedule: str, rates: Any, make_spec:
 
 def test_early_stopping_of_keras_becomes_ours() -> None:
     given = [keras.callbacks.EarlyStopping("val_auc", patience=0, min_delta=-0.5), SavedModelExporter()]
-    assert translated(given) == [EarlyStopping("auc", 1, "max", 0.5), SavedModelExporter()]
-    assert translated([keras.callbacks.EarlyStopping(patience=4)]) == [EarlyStopping("loss", 4, "min", 0.0)]
-    assert translated([keras.callbacks.EarlyStopping("val_x", mode="max")]) == [EarlyStopping("x", 1, "max", 0.0)]
+    assert translate_callbacks(given) == [EarlyStopping("auc", 1, "max", 0.5), SavedModelExporter()]
+    assert translate_callbacks([keras.callbacks.EarlyStopping(patience=4)]) == [EarlyStopping("loss", 4, "min", 0.0)]
+    assert translate_callbacks([keras.callbacks.EarlyStopping("val_x", mode="max")]) == [
+        EarlyStopping("x", 1, "max", 0.0)
+    ]
     with pytest.raises(UserCodeError, match="does not say whether more is better"):
-        translated([keras.callbacks.EarlyStopping("val_x")])
+        translate_callbacks([keras.callbacks.EarlyStopping("val_x")])
 
 
 def _classes(namespace: Any) -> Iterator[str]:

@@ -34,11 +34,11 @@ class Failing:
     def fail(self, lease: LeasedTask | None, error: BaseException) -> None:
         self.failed.append(error)
 
-    def drop(self, lease: LeasedTask) -> None:
+    def drop_account(self, lease: LeasedTask) -> None:
         pass
 
 
-def loop_of(error: Exception) -> tuple[Failing, TaskLoop, LeasedTask]:
+def loop_of(error: Exception) -> tuple[Failing, TaskLoop[Any], LeasedTask]:
     shard = Shard("a", 0, 4)
     lease = LeasedTask(Task(TaskId(TaskType.TRAINING, 0, 0, 0, 4), shard, -1, ""), "1-1-0000000000000001")
     session: Any = Failing(error)

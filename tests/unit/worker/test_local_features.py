@@ -67,34 +67,34 @@ def test_predictions_become_one_file_a_shard(make_spec: Any, clicks: Path, tmp_p
     with pytest.raises(Exception, match="there is no checkpoint in"):
         run(spec, tmp_path)
     from elasticdl.data import Shard
-    from elasticdl_worker.trainers.predictions import PredictionSink
+    from elasticdl_worker.trainers.predictions import PredictionWriter
     from elasticdl_worker.user_code import load_model_module
     from tests.unit.worker.conftest import ZOO
 
     module = load_model_module(spec, ZOO)
-    sink = PredictionSink(module, tmp_path / "out", 0)
+    sink = PredictionWriter(module, tmp_path / "out", 0)
     shard = Shard("/data/a.csv", 128, 256)
     for _ in range(2):  # a task that is done twice leaves the same one file
-        with sink.task(shard) as write:
+        with sink.write_task(shard) as write:
             write(np.zeros((64, 1)))
             write({"predictions": np.ones((64, 1))})
-    with pytest.raises(RuntimeError), sink.task(Shard("/data/a.csv", 256, 300)):
+    with pytest.raises(RuntimeError), sink.write_task(Shard("/data/a.csv", 256, 300)):
         raise RuntimeError("lost in the middle")
     (file,) = (tmp_path / "out").iterdir()
     assert file.name.endswith("-000000000128-000000000256.npz")
     assert np.load(file)["predictions"].sum() == 64
-    assert [entry["name"] for entry in sink.files()] == [file.name]
+    assert [entry["name"] for entry in sink.list_files()] == [file.name]
 
 
 def test_a_processor_of_the_module_takes_the_predictions(make_spec: Any, tmp_path: Path) -> None:
     from elasticdl.data import Shard
-    from elasticdl_worker.trainers.predictions import PredictionSink
+    from elasticdl_worker.trainers.predictions import PredictionWriter
     from elasticdl_worker.user_code import load_model_module
     from tests.unit.worker.conftest import ZOO
 
     spec = make_spec(model_def="words.CustomModel", prediction_outputs_processor="Processor")
     module = load_model_module(spec, ZOO)
-    with PredictionSink(module, tmp_path / "out", 3).task(Shard("x", 0, 5)) as write:
+    with PredictionWriter(module, tmp_path / "out", 3).write_task(Shard("x", 0, 5)) as write:
         write(np.zeros((5, 2)))
     assert module.prediction_outputs_processor is not None
     assert module.prediction_outputs_processor.seen == [(3, (5, 2))]

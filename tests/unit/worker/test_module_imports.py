@@ -234,7 +234,7 @@ def test_a_layer_without_its_vocabulary_is_named_with_the_fix(make_spec: Any, tm
 
 def test_a_processor_may_take_predictions_for_tensors(tmp_path: Path) -> None:
     from elasticdl.data import Shard
-    from elasticdl_worker.trainers.predictions import PredictionSink
+    from elasticdl_worker.trainers.predictions import PredictionWriter
     from elasticdl_worker.user_code import ModelModule
 
     taken: list[Any] = []
@@ -245,7 +245,7 @@ def test_a_processor_may_take_predictions_for_tensors(tmp_path: Path) -> None:
             taken.append((values.numpy().tolist(), (np.asarray(values) * 2).tolist(), worker_id))
 
     module = ModelModule(Path("net.py"), (), lambda: None, prediction_outputs_processor=Processor)
-    with PredictionSink(module, tmp_path, 3).task(Shard("x", 0, 2)) as write_one:
+    with PredictionWriter(module, tmp_path, 3).write_task(Shard("x", 0, 2)) as write_one:
         write_one(tf.constant([1.0, 2.0]))
         write_one({"a": np.array([3.0]), "b": np.array([4.0])})
     assert taken == [([1.0, 2.0], [2.0, 4.0], 3), ([3.0], [6.0], 3)]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from elasticdl_worker.reporting.loss_window import Shown
+from elasticdl_worker.reporting.loss_window import TrainingSummary
 from elasticdl_worker.reporting.progress import WorkerProgress
 
 pytestmark = pytest.mark.unit
@@ -48,14 +48,14 @@ def test_a_reported_loss_is_the_mean_since_the_report_before() -> None:
         progress.record_loss(version, float(version), 0.5)
     first = progress.take_snapshot()
     assert first.losses == ((0, 0.0), (4, 2.5))
-    assert first.shown == Shown(3.0, 6.0, 0.5)
+    assert first.summary == TrainingSummary(3.0, 6.0, 0.5)
     assert progress.take_snapshot().losses == ()
     progress.set_phase("exporting")
     assert progress.take_snapshot().losses == ((6, 5.5),)
     progress.set_phase("training")
     progress.record_loss(7, 9.0, 0.25)
     assert progress.take_snapshot(last=True).losses == ((7, 9.0),)
-    assert progress.take_snapshot().shown == Shown(3.75, 9.0, 0.25)
+    assert progress.take_snapshot().summary == TrainingSummary(3.75, 9.0, 0.25)
 
 
 def test_losses_of_a_heartbeat_that_was_not_heard_go_with_the_next() -> None:
@@ -70,10 +70,10 @@ def test_losses_of_a_heartbeat_that_was_not_heard_go_with_the_next() -> None:
 def test_a_loss_that_is_no_number_is_shown_but_does_not_spoil_the_mean() -> None:
     progress = WorkerProgress()
     progress.record_loss(1, math.nan)
-    assert math.isnan(progress.take_snapshot().shown.mean)  # type: ignore[union-attr]
+    assert math.isnan(progress.take_snapshot().summary.mean)  # type: ignore[union-attr]
     progress.record_loss(2, 2.0)
     progress.record_loss(3, math.nan)
-    shown = progress.take_snapshot().shown
+    shown = progress.take_snapshot().summary
     assert shown is not None
     assert shown.mean == 2.0
     assert math.isnan(shown.last)
@@ -90,8 +90,8 @@ def test_metrics_are_due_with_each_reported_loss_and_stay_until_there_are_others
             progress.record_metrics({"accuracy": 0.5})
     assert due == [True, False, False, True, True, False, True]
     for _ in range(2):
-        shown = progress.take_snapshot().shown
+        shown = progress.take_snapshot().summary
         assert shown is not None and shown.metrics == {"accuracy": 0.5}
     progress.record_metrics({"accuracy": math.nan})
-    shown = progress.take_snapshot().shown
+    shown = progress.take_snapshot().summary
     assert shown is not None and math.isnan(shown.metrics["accuracy"])

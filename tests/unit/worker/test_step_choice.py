@@ -23,7 +23,7 @@ LONG_STEP_S = WATCHED_S / WATCHED_STEPS + 0.001
 
 def watched(choice: StepChoice, seconds: float = LONG_STEP_S) -> StepChoice:
     for _ in range(WATCHED_STEPS):
-        assert choice.next() is StepKind.PLAIN
+        assert choice.choose() is StepKind.PLAIN
         choice.record(StepKind.PLAIN, seconds)
     return choice
 
@@ -31,7 +31,7 @@ def watched(choice: StepChoice, seconds: float = LONG_STEP_S) -> StepChoice:
 def tried(choice: StepChoice, plain: float, xla: float) -> list[StepKind]:
     ran = []
     while choice.settled is None:
-        ran.append(choice.next())
+        ran.append(choice.choose())
         choice.record(ran[-1], plain if ran[-1] is StepKind.PLAIN else xla)
     return ran
 
@@ -40,7 +40,7 @@ def tried(choice: StepChoice, plain: float, xla: float) -> list[StepKind]:
 def test_a_fixed_mode_is_settled_whatever_the_timings(mode: str, kind: StepKind) -> None:
     choice = StepChoice(mode)
     for _ in range(2 * WATCHED_STEPS):
-        assert choice.next() is kind
+        assert choice.choose() is kind
         choice.record(kind, LONG_STEP_S)
     assert choice.settled is kind
 
@@ -49,7 +49,7 @@ def test_the_faster_step_is_kept_and_both_numbers_are_logged() -> None:
     choice = watched(StepChoice("auto"))
     with capture_logs() as logs:
         ran = tried(choice, plain=0.0031, xla=0.0019)
-    assert choice.settled is choice.next() is StepKind.XLA
+    assert choice.settled is choice.choose() is StepKind.XLA
     assert ran == [StepKind.XLA, StepKind.PLAIN] * TRIAL_STEPS
     assert [entry["event"] for entry in logs] == ["compiled step: plain 3.1 ms, XLA 1.9 ms: XLA"]
 
@@ -58,7 +58,7 @@ def test_the_faster_step_is_kept_and_both_numbers_are_logged() -> None:
 def test_plain_is_kept_unless_xla_clearly_wins(xla: float) -> None:
     choice = watched(StepChoice("auto"))
     tried(choice, plain=0.0031, xla=xla)
-    assert choice.settled is choice.next() is StepKind.PLAIN
+    assert choice.settled is choice.choose() is StepKind.PLAIN
 
 
 def test_single_slow_steps_do_not_decide() -> None:
@@ -73,7 +73,7 @@ def test_short_steps_are_watched_for_longer() -> None:
     """Three hundred steps of a millisecond are no reason to compile for seconds."""
     choice = watched(StepChoice("auto"), 0.001)
     steps = WATCHED_STEPS
-    while choice.next() is StepKind.PLAIN:
+    while choice.choose() is StepKind.PLAIN:
         choice.record(StepKind.PLAIN, 0.001)
         steps += 1
     assert steps == pytest.approx(WATCHED_S / 0.001, abs=1)
@@ -83,23 +83,23 @@ def test_short_steps_are_watched_for_longer() -> None:
 def test_xla_is_not_tried_shortly_before_the_end(seconds_left: float, tries: bool) -> None:
     remaining = int(seconds_left * LEAST_REMAINING_S / LONG_STEP_S)
     choice = watched(StepChoice("auto", lambda: remaining))
-    assert (choice.next() is StepKind.XLA) == tries
+    assert (choice.choose() is StepKind.XLA) == tries
     assert (choice.settled is None) == tries
 
 
 def test_a_compilation_is_not_timed_and_xla_stays_due() -> None:
     choice = watched(StepChoice("auto"))
-    assert choice.next() is StepKind.XLA  # compiles: no record
-    assert choice.next() is StepKind.XLA
+    assert choice.choose() is StepKind.XLA  # compiles: no record
+    assert choice.choose() is StepKind.XLA
 
 
 @pytest.mark.parametrize(("mode", "level"), [("on", "warning"), ("auto", "info")])
 def test_a_failure_means_plain_and_names_the_reason(mode: str, level: str) -> None:
     choice = StepChoice(mode) if mode == "on" else watched(StepChoice(mode))
     with capture_logs() as logs:
-        choice.fail("no kernel for strings")
-        choice.fail("again")
-    assert choice.settled is choice.next() is StepKind.PLAIN
+        choice.disable_xla("no kernel for strings")
+        choice.disable_xla("again")
+    assert choice.settled is choice.choose() is StepKind.PLAIN
     assert [(entry["log_level"], entry["reason"]) for entry in logs] == [(level, "no kernel for strings")]
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from elasticdl.data import Shard, create_data_reader, recordio
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
-from elasticdl_worker.trainers.tensorflow.input.vectorize import chain_of
+from elasticdl_worker.trainers.tensorflow.input.vectorize import find_map_chain
 from elasticdl_worker.user_code import ModelModule
 
 pytestmark = pytest.mark.unit
@@ -101,4 +101,4 @@ def test_a_bad_record_is_named_either_way(clicks: Path, tmp_path: Path) -> None:
 
 def test_ragged_records_stay_record_by_record() -> None:
     source = tf.data.Dataset.from_tensors(["a b"])
-    assert chain_of(source.map(lambda text: tf.strings.split(text)), source) is None
+    assert find_map_chain(source.map(lambda text: tf.strings.split(text)), source) is None

@@ -1,1 +1,1 @@
-"""This worker's standing with its master: the client, and the session that the training thread speaks through."""
+"""The connection to the master: its client, and the session that the training thread uses."""

@@ -1,7 +1,8 @@
-"""The master as the worker sees it: calls that wait out a master that is away, and the heartbeat."""
+"""The client of the master: calls that are tried again while the master is unreachable, and the heartbeat."""
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.json_numbers import to_json
+from elasticdl_core.model_description import ModelDescription
 from elasticdl_core.shuffling import Reading
 from elasticdl_core.task import Shard, Task, TaskId
 from elasticdl_proto.v1 import master_pb2 as pb
@@ -29,7 +31,7 @@ SHARDS_PER_CALL = 1000
 
 @dataclass(frozen=True)
 class LeasedTask:
-    """A task that this worker may do.
+    """A task that this worker holds a lease on.
 
     Attributes:
         task: what to do.
@@ -42,7 +44,7 @@ class LeasedTask:
 
 @dataclass(frozen=True)
 class Registration:
-    """What the master says to a new worker.
+    """What the master answers a new worker.
 
     Attributes:
         spec: the job.
@@ -63,23 +65,43 @@ class Registration:
     start_version: int = 0
 
 
+class WorkerDirective(enum.Enum):
+    """What the master wants a worker to do next."""
+
+    CONTINUE = "continue"
+    WAIT = "wait"
+    DRAIN = "drain"
+    FINISHED = "finished"
+
+
 @dataclass(frozen=True)
-class Answer:
-    """The master's answer to a request for a task, or to a heartbeat.
+class LeaseAnswer:
+    """The master's answer to a request for a task.
 
     Attributes:
-        directive: ``continue``, ``wait``, ``drain`` or ``finished``.
+        directive: what to do; with ``CONTINUE`` there are tasks.
         tasks: leased tasks.
         wait_s: when to ask again.
+    """
+
+    directive: WorkerDirective
+    tasks: tuple[LeasedTask, ...] = ()
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class HeartbeatAnswer:
+    """The master's answer to a heartbeat.
+
+    Attributes:
+        directive: what to do.
         lost: tokens of leases that this worker no longer holds.
         ps_addresses: of the PS; empty if the answer does not tell.
         ps_generation: grows when any PS was replaced.
         token: a fresh job token, or empty.
     """
 
-    directive: str
-    tasks: tuple[LeasedTask, ...] = ()
-    wait_s: float = 0.0
+    directive: WorkerDirective
     lost: tuple[str, ...] = ()
     ps_addresses: tuple[str, ...] = ()
     ps_generation: int = 0
@@ -88,7 +110,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What a worker says of a task that is done.
+    """What a worker reports of a task that is done.
 
     Attributes:
         records: that the task has.
@@ -106,7 +128,7 @@ class TaskReport:
 
 
 class MasterClient:
-    """Speaks with the master of the job.
+    """Calls the master of the job.
 
     A master that does not answer is tried again, with growing pauses, until ``patience_s`` have passed: it is being
     replaced, and its absence never means that the work is over.
@@ -122,7 +144,7 @@ class MasterClient:
         self._patience_s = patience_s
 
     async def register(self, index: int, incarnation: int, pid: int) -> Registration:
-        """Says hello."""
+        """Registers this worker."""
         request = pb.RegisterRequest(index=index, incarnation=incarnation, pid=pid)
         response = await self._call("Register", request)
         servers = response.parameter_servers
@@ -136,17 +158,17 @@ class MasterClient:
             start_version=response.start_version,
         )
 
-    async def describe_model(self, description: dict[str, Any]) -> None:
-        """Tells what the model module has."""
+    async def describe_model(self, description: ModelDescription) -> None:
+        """Sends the description of the model."""
         await self._call("DescribeModel", pb.DescribeModelRequest(description=json.dumps(description)))
 
-    async def lease(self) -> Answer:
+    async def lease(self) -> LeaseAnswer:
         """Asks for a task."""
         response = await self._call("Lease", pb.LeaseRequest(max_tasks=1))
-        return Answer(_directive(response.directive), tasks=_tasks(response.tasks), wait_s=response.wait_s)
+        return LeaseAnswer(_directive(response.directive), tasks=_tasks(response.tasks), wait_s=response.wait_s)
 
-    async def heartbeat(self, state: ProgressSnapshot) -> Answer:
-        """Says how far the worker is; one try, for the next beat says the same.
+    async def heartbeat(self, state: ProgressSnapshot) -> HeartbeatAnswer:
+        """Tells how far the worker is; tried once, because the next heartbeat tells the same.
 
         Raises:
             UnavailableError: the master did not answer.
@@ -160,14 +182,14 @@ class MasterClient:
             losses=[pb.LossPoint(model_version=version, loss=loss) for version, loss in state.losses],
             phase=state.phase,
             step_p95_s=state.step_p95_s,
-            loss=None if state.shown is None else state.shown.mean,
-            last_loss=None if state.shown is None else state.shown.last,
-            learning_rate=None if state.shown is None else state.shown.learning_rate,
-            training_metrics={} if state.shown is None else state.shown.metrics,
+            loss=None if state.summary is None else state.summary.mean,
+            last_loss=None if state.summary is None else state.summary.last,
+            learning_rate=None if state.summary is None else state.summary.learning_rate,
+            training_metrics={} if state.summary is None else state.summary.metrics,
         )
         response = await self._rpc.call("Heartbeat", request, deadline_s=_DEADLINE_S)
         servers = response.parameter_servers
-        return Answer(
+        return HeartbeatAnswer(
             _directive(response.directive),
             lost=tuple(response.lost),
             ps_addresses=tuple(servers.addresses),
@@ -178,7 +200,7 @@ class MasterClient:
     async def report(
         self, lease: LeasedTask, done: TaskReport, limit: int = 0
     ) -> tuple[bool, tuple[LeasedTask, ...]]:
-        """Says that a task is done, and asks for up to ``limit`` others.
+        """Reports that a task is done, and asks for up to ``limit`` others.
 
         Returns:
             Whether the lease was still this worker's, and the tasks.
@@ -199,7 +221,7 @@ class MasterClient:
     async def return_task(
         self, lease: LeasedTask, position: int, account: TaskAccount | None = None, version: int = 0
     ) -> bool:
-        """Gives back the records of a task from ``position`` on; those before count as done."""
+        """Returns the records of a task from ``position`` on to the queue; those before count as done."""
         request = pb.ReturnRequest(
             task_id=str(lease.task.id),
             token=lease.token,
@@ -211,7 +233,7 @@ class MasterClient:
         return bool(response.accepted)
 
     async def fail(self, lease: LeasedTask | None, kind: str, error: ElasticDLError, traceback: str) -> None:
-        """Says that a task failed, or the worker as a whole."""
+        """Reports that a task failed, or the worker as a whole."""
         request = pb.FailRequest(
             task_id=str(lease.task.id) if lease else "",
             token=lease.token if lease else "",
@@ -223,7 +245,7 @@ class MasterClient:
         await self._call("Fail", request)
 
     async def report_shards(self, lease: LeasedTask, shards: Sequence[Shard], *, last: bool) -> bool:
-        """Sends a piece of the list of shards."""
+        """Sends part of the list of shards."""
         request = pb.ReportShardsRequest(
             task_id=str(lease.task.id),
             token=lease.token,
@@ -274,10 +296,10 @@ def _account(account: TaskAccount | None) -> pb.Account | None:
     return pb.Account(fed=account.fed, applied=account.applied, skipped=skipped)
 
 
-def _directive(value: int) -> str:
-    names: dict[int, str] = {
-        pb.DIRECTIVE_WAIT: "wait",
-        pb.DIRECTIVE_DRAIN: "drain",
-        pb.DIRECTIVE_FINISHED: "finished",
+def _directive(value: int) -> WorkerDirective:
+    known: dict[int, WorkerDirective] = {
+        pb.DIRECTIVE_WAIT: WorkerDirective.WAIT,
+        pb.DIRECTIVE_DRAIN: WorkerDirective.DRAIN,
+        pb.DIRECTIVE_FINISHED: WorkerDirective.FINISHED,
     }
-    return names.get(value, "continue")
+    return known.get(value, WorkerDirective.CONTINUE)

@@ -1,4 +1,4 @@
-"""Coroutines that other threads have the event loop run."""
+"""Runs coroutines of other threads on the event loop."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 import concurrent.futures
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
 class LoopExecutor:
-    """Hands coroutines over to an event loop.
+    """Runs coroutines on an event loop.
 
     A lighter ``asyncio.run_coroutine_threadsafe`` for what is done at every step: the task that runs the coroutine
     sets the result itself, which saves a second future, its callbacks, and a turn of the loop. What has begun cannot
@@ -25,9 +25,9 @@ class LoopExecutor:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         # The loop itself does not keep tasks alive.
-        self._running: dict[Future[Any], asyncio.Task[None]] = {}
+        self._running: dict[object, asyncio.Task[None]] = {}
 
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    def submit(self, coroutine: Coroutine[object, None, T]) -> Future[T]:
         """Runs a coroutine on the event loop; to be called from other threads.
 
         Raises:
@@ -37,13 +37,13 @@ class LoopExecutor:
         self._loop.call_soon_threadsafe(self._begin, coroutine, future)
         return future
 
-    def _begin(self, coroutine: Coroutine[Any, Any, T], future: Future[T]) -> None:
+    def _begin(self, coroutine: Coroutine[object, None, T], future: Future[T]) -> None:
         if future.set_running_or_notify_cancel():
             self._running[future] = self._loop.create_task(self._run(coroutine, future))
         else:
             coroutine.close()
 
-    async def _run(self, coroutine: Coroutine[Any, Any, T], future: Future[T]) -> None:
+    async def _run(self, coroutine: Coroutine[object, None, T], future: Future[T]) -> None:
         try:
             future.set_result(await coroutine)
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""This worker's standing with its master: leases, heartbeats, reports; the training thread's door to the loop."""
+"""A worker's session with its master: leases, heartbeats and reports, called from the training thread."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from elasticdl_core.errors import ElasticDLError, UnavailableError
+from elasticdl_core.model_description import ModelDescription
 from elasticdl_core.task import Shard
 from elasticdl_runtime.failpoints import failpoint
-from elasticdl_worker.master.client import SHARDS_PER_CALL, Answer, LeasedTask, MasterClient, TaskReport
+from elasticdl_worker.master.client import (
+    SHARDS_PER_CALL,
+    LeaseAnswer,
+    LeasedTask,
+    MasterClient,
+    TaskReport,
+    WorkerDirective,
+)
 from elasticdl_worker.master.loop_executor import LoopExecutor
 from elasticdl_worker.reporting.accounts import TaskAccount
 from elasticdl_worker.reporting.failures import classify
@@ -82,20 +90,20 @@ class Session:
         self._short = False
         self._servers_changed: ServersChanged | None = None
 
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def call(self, coroutine: Coroutine[object, None, T]) -> T:
         """Runs a coroutine on the event loop and waits for its result."""
         return self.submit(coroutine).result()
 
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    def submit(self, coroutine: Coroutine[object, None, T]) -> Future[T]:
         """Runs a coroutine on the event loop."""
         return self._executor.submit(coroutine)
 
     def on_servers_changed(self, callback: ServersChanged) -> None:
-        """Sets what to call when parameter servers were replaced."""
+        """Sets the callback for replaced parameter servers."""
         self._servers_changed = callback
 
     def request_drain(self) -> None:
-        """Asks the worker to leave; to be called on the event loop."""
+        """Tells the worker to finish and leave; to be called on the event loop."""
         self.drain.set()
         self._wake.set()
 
@@ -104,7 +112,7 @@ class Session:
         return self.call(self._lease_task())
 
     def take_ready_tasks(self) -> list[LeasedTask]:
-        """Takes the tasks that came with reports and that nobody began; when the worker leaves."""
+        """Takes the tasks that came with reports and were not begun; called when the worker leaves."""
 
         async def take() -> list[LeasedTask]:
             taken = list(self._ready)
@@ -118,7 +126,7 @@ class Session:
         return lease.token in self._lost
 
     def forget(self, lease: LeasedTask) -> None:
-        """Drops a task: nothing more of it is to be done here."""
+        """Drops a task: this worker does nothing more for it."""
         self._lost.add(lease.token)
         self.progress.remove_task(lease.token)
 
@@ -138,7 +146,7 @@ class Session:
     def return_task(
         self, lease: LeasedTask, position: int, account: TaskAccount | None = None, version: int = 0
     ) -> bool:
-        """Gives back the rest of a task; returns whether the lease was still this worker's."""
+        """Returns the rest of a task to the queue; tells whether the lease was still this worker's."""
         accepted = self.call(self._master.return_task(lease, position, account, version))
         self.forget(lease)
         return accepted
@@ -151,7 +159,7 @@ class Session:
         if lease:
             self.forget(lease)
 
-    def describe_model(self, description: dict[str, Any]) -> None:
+    def describe_model(self, description: ModelDescription) -> None:
         """Tells the master what the model module has."""
         self.call(self._master.describe_model(description))
 
@@ -188,9 +196,9 @@ class Session:
                 for token in answer.lost:
                     self.progress.remove_task(token)
                 self.token = answer.token or self.token
-                if answer.directive == "drain":
+                if answer.directive is WorkerDirective.DRAIN:
                     self.request_drain()
-                elif answer.directive == "finished":
+                elif answer.directive is WorkerDirective.FINISHED:
                     self.finished.set()
                     self._wake.set()
                 if answer.ps_addresses and answer.ps_generation != self._generation:
@@ -200,7 +208,7 @@ class Session:
             await asyncio.sleep(self._heartbeat_s)
 
     async def flush(self) -> None:
-        """Waits until every report has its answer, and tells the losses after the last heartbeat."""
+        """Waits until every report is answered, and sends the losses since the last heartbeat."""
         while self._reports:
             await asyncio.gather(*self._reports)
         try:
@@ -213,7 +221,7 @@ class Session:
             # One at a time asks, so that tasks are begun in the order in which the master hands them out.
             async with self._asking:
                 lease = self._take()
-                answer = Answer("continue") if lease is not None else await self._master.lease()
+                answer = LeaseAnswer(WorkerDirective.CONTINUE) if lease is not None else await self._master.lease()
             if lease is None and answer.tasks:
                 failpoint("worker.after_lease")
                 lease = answer.tasks[0]
@@ -222,9 +230,9 @@ class Session:
                 now = time.monotonic()
                 self._short, self._took_at = now - self._took_at <= self._short_task_s, now
                 return lease
-            if answer.directive == "drain":
+            if answer.directive is WorkerDirective.DRAIN:
                 self.request_drain()
-            elif answer.directive == "finished":
+            elif answer.directive is WorkerDirective.FINISHED:
                 self.finished.set()
             if self.drain.is_set() or self.finished.is_set():
                 return None
@@ -273,7 +281,7 @@ class Session:
             await self._return_ready_tasks()
 
     async def _return_ready_tasks(self) -> None:
-        """Returns tasks that came too late for a worker that leaves."""
+        """Returns tasks that came with a report after the worker was told to leave."""
         while self._ready:
             lease = self._ready.popleft()
             try:

@@ -1,1 +1,1 @@
-"""What a worker counts and tells about itself: its tasks' accounts, progress, losses, traces, and how it started."""
+"""What a worker reports: accounts of its tasks, progress, losses, traces, failures, and the times of its start."""

@@ -1,4 +1,4 @@
-"""What became of the records of a task, counted where they are read and where they are trained on.
+"""Counts what became of the records of a task, where they are read and where they are trained on.
 
 The counts do not know the lease: they are of minibatches that the reader gave and that the parameter servers took.
 The master compares them with what the task should have been.
@@ -13,7 +13,7 @@ from elasticdl_core.skips import SkipReason, Skips
 
 @dataclass(frozen=True)
 class Intake:
-    """What came in for a task.
+    """The records that were read for a task.
 
     Attributes:
         fed: records that came out of the user's ``feed``.
@@ -40,17 +40,17 @@ class TaskAccount:
 
 
 class TaskAccounts:
-    """The accounts of tasks in work, by lease token; used by the training thread."""
+    """The accounts of the tasks in progress, by lease token; used by the training thread."""
 
     def __init__(self) -> None:
         self._open: dict[str, TaskAccount] = {}
 
     def add_applied(self, token: str, records: int) -> None:
-        """The parameter servers took a push of so many records."""
+        """Counts the records of a push that the parameter servers accepted."""
         self._change(token, records, Skips())
 
     def add_skipped(self, token: str, skips: Skips) -> None:
-        """Records that came out of ``feed`` were left out of training."""
+        """Counts records that came out of ``feed`` and were left out of training."""
         self._change(token, 0, skips)
 
     def close(self, token: str, intake: Intake | None = None) -> TaskAccount:

@@ -6,11 +6,11 @@ from elasticdl_core.errors import DataError, ElasticDLError, UserCodeError
 
 
 class NotFiniteError(UserCodeError):
-    """A minibatch has a loss or gradients that are NaN or infinite. Trying again on another worker helps nothing."""
+    """A minibatch has a loss or gradients that are NaN or infinite; another worker would fail in the same way."""
 
 
 def classify(error: BaseException) -> tuple[str, ElasticDLError, str]:
-    """The kind of a failure for the master, the error to show, and the traceback to show."""
+    """Gives the kind of a failure for the master, the error to show, and its traceback."""
     if isinstance(error, NotFiniteError):
         return "nan", error, ""
     if isinstance(error, UserCodeError):

@@ -1,4 +1,4 @@
-"""Training as it is shown: the mean loss of the last minibatches, the latest one, the learning rate, and metrics."""
+"""Training in a few numbers: mean loss of the last minibatches, loss of the latest, learning rate, metrics."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ WINDOW = 100
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What is shown of training.
+class TrainingSummary:
+    """The latest numbers of training.
 
     Attributes:
         mean: of the last 100 minibatches; those that are no numbers are left out, unless there are no others.
@@ -29,7 +29,7 @@ class Shown:
 
 
 class LossWindow:
-    """Takes the loss of each minibatch in.
+    """Collects the losses of minibatches.
 
     Args:
         every: minibatches that make one point of the history; the first minibatch is a point of its own.
@@ -60,31 +60,31 @@ class LossWindow:
         self._first = False
 
     def set_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Notes the metrics of a minibatch."""
+        """Sets the metrics of the latest minibatch that has any."""
         self._metrics = dict(metrics)
         self.metrics_due = False
 
     def close(self) -> None:
-        """Makes a point of the minibatches since the last one, however few they are."""
+        """Ends the present point of the history, however few minibatches it has."""
         if self._open:
             self._points.append((self._version, _mean(self._open)))
             self._open.clear()
 
     def take_points(self) -> tuple[tuple[int, float], ...]:
-        """Takes out what is to be added to the history: (model version, mean loss since the point before)."""
+        """Takes the new points of the history: (model version, mean loss since the point before)."""
         taken, self._points = tuple(self._points), []
         return taken
 
     def restore_points(self, points: tuple[tuple[int, float], ...]) -> None:
-        """Puts points back that nobody heard of."""
+        """Puts points back that did not reach the master."""
         self._points = [*points, *self._points]
 
     @property
-    def shown(self) -> Shown | None:
-        """The present state; None before the first minibatch."""
+    def summary(self) -> TrainingSummary | None:
+        """The latest numbers; None before the first minibatch."""
         if not self._recent:
             return None
-        return Shown(_mean(self._recent), self._recent[-1], self._learning_rate, self._metrics)
+        return TrainingSummary(_mean(self._recent), self._recent[-1], self._learning_rate, self._metrics)
 
 
 def _mean(losses: list[float] | deque[float]) -> float:

@@ -1,4 +1,4 @@
-"""What a worker tells with each heartbeat: written by the training thread, read by the event loop."""
+"""The progress that each heartbeat carries: written by the training thread, read by the event loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from elasticdl_worker.reporting.loss_window import LossWindow, Shown
+from elasticdl_worker.reporting.loss_window import LossWindow, TrainingSummary
 
 _WINDOW_S = 10.0
 _MAX_STEPS = 256
@@ -16,7 +16,7 @@ _MAX_STEPS = 256
 
 @dataclass(frozen=True)
 class ProgressSnapshot:
-    """The state at one moment.
+    """The progress at one moment.
 
     Attributes:
         positions: by lease token, the record of its task up to which all are processed.
@@ -25,7 +25,7 @@ class ProgressSnapshot:
         samples_per_second: over the last ten seconds.
         model_version: the highest seen.
         losses: (model version, mean loss since the point before) since the last snapshot.
-        shown: the loss, rate and metrics to show; None before the first minibatch.
+        summary: the loss, rate and metrics to show; None before the first minibatch.
         phase: what the worker is doing.
         step_p95_s: 95th percentile of the duration of a step.
     """
@@ -36,13 +36,13 @@ class ProgressSnapshot:
     samples_per_second: float = 0.0
     model_version: int = 0
     losses: tuple[tuple[int, float], ...] = ()
-    shown: Shown | None = None
+    summary: TrainingSummary | None = None
     phase: str = "starting"
     step_p95_s: float = 0.0
 
 
 class WorkerProgress:
-    """Collects the state; every method may be called from any thread."""
+    """Collects the progress; every method may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,36 +55,36 @@ class WorkerProgress:
         self._recent: deque[tuple[float, int, float]] = deque(maxlen=_MAX_STEPS)
 
     def set_phase(self, name: str) -> None:
-        """Says what the worker is doing."""
+        """Sets what the worker is doing."""
         with self._lock:
             self._phase = name
 
     def set_idle(self) -> None:
-        """Says that the worker waits for work, if it has none."""
+        """Sets the phase to waiting, if the worker holds no task."""
         with self._lock:
             if not self._positions:
                 self._phase = "waiting"
 
     def add_task(self, token: str, position: int) -> None:
-        """Takes a task into the list."""
+        """Adds a task that the worker holds."""
         with self._lock:
             if not self._positions and self._phase in ("starting", "waiting"):
                 self._phase = "reading"
             self._positions[token] = position
 
     def advance(self, token: str, position: int) -> None:
-        """Moves the position of a task, if it is still in the list."""
+        """Moves the position of a task, if the worker still holds it."""
         with self._lock:
             if token in self._positions:
                 self._positions[token] = position
 
     def remove_task(self, token: str) -> None:
-        """Takes a task off the list."""
+        """Removes a task."""
         with self._lock:
             self._positions.pop(token, None)
 
     def record_step(self, records: int, seconds: float, version: int, minibatches: int = 1) -> None:
-        """Notes a training step, of one or more minibatches."""
+        """Records a training step of one or more minibatches."""
         with self._lock:
             self._records += records
             self._steps += minibatches
@@ -113,7 +113,7 @@ class WorkerProgress:
             self._losses.set_metrics(metrics)
 
     def restore_losses(self, snapshot: ProgressSnapshot) -> None:
-        """Takes back what was taken out for a snapshot that did not arrive."""
+        """Puts back the losses of a snapshot that did not reach the master."""
         with self._lock:
             self._losses.restore_points(snapshot.losses)
 
@@ -123,7 +123,7 @@ class WorkerProgress:
             return sum(s for _, _, s in self._recent) / len(self._recent) if self._recent else 0.0
 
     def take_snapshot(self, *, last: bool = False) -> ProgressSnapshot:
-        """The present state; takes the losses out, and those of a last few minibatches once training rests."""
+        """The present progress; takes the new losses, also of an unfinished point when no training goes on."""
         with self._lock:
             if last or self._phase != "training":
                 self._losses.close()
@@ -139,7 +139,7 @@ class WorkerProgress:
                 samples_per_second=sum(n for _, n in recent[1:]) / span if span > 0 else 0.0,
                 model_version=self._version,
                 losses=self._losses.take_points(),
-                shown=self._losses.shown,
+                summary=self._losses.summary,
                 phase=self._phase,
                 step_p95_s=p95,
             )

@@ -1,4 +1,4 @@
-"""How long the parts of a worker's start took: one line of its log, at its first step."""
+"""Measures how long the parts of a worker's start take; logs them at its first step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StartupTimer:
-    """Notes when parts of the start were done; used by one thread at a time."""
+    """Records when parts of the start are done; used by one thread at a time."""
 
     def __init__(self) -> None:
         self._parts: dict[str, float] = {}
@@ -23,13 +23,13 @@ class StartupTimer:
         self._add("process", age_s())
 
     def record(self, part: str) -> None:
-        """Notes that a part is done, which began when the part before it was."""
+        """Records the end of a part, which began at the end of the part before it."""
         now = time.perf_counter()
         self._add(part, now - self._reached)
         self._reached = now
 
     def log_first_step(self) -> None:
-        """Notes that the first minibatch was trained, and logs it all."""
+        """Records the first training step, and logs all parts."""
         self.record("first step")
         _log.info("first step", seconds=round(self._total, 3), parts=self._parts)
 
@@ -39,7 +39,7 @@ class StartupTimer:
 
 
 def age_s() -> float:
-    """Seconds since this process was started, or forked, in steps of a clock tick; 0 where nobody knows."""
+    """Seconds since this process was started or forked, in steps of a clock tick; 0 where that is unknown."""
     try:
         fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
         started = int(fields[_START_FIELD]) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""What this worker has processed, one JSON object a line: for people who look into a job, and for tests.
+"""Writes what this worker has processed, one JSON object a line, for people who examine a job and for tests.
 
 Nothing depends on it: the audit at a job's end goes by the tally of the parameter servers. So a trace that cannot be
 written is given up, and said, and the task counts as it would.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -48,10 +47,10 @@ class TraceWriter:
             self._give_up(error)
 
     def append(self, task: Task, token: str, start: int, end: int) -> None:
-        """Notes that records of a task were processed."""
+        """Writes that records of a task were processed."""
         if self._file is None:
             return
-        line: dict[str, Any] = {"task": str(task.id), "token": token, "start": start, "end": end}
+        line: dict[str, object] = {"task": str(task.id), "token": token, "start": start, "end": end}
         line["epoch"] = task.id.round
         if task.reading is not None:
             records: dict[str, list[list[int]]] = {}

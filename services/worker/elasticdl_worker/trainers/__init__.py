@@ -1,1 +1,1 @@
-"""What trains: one package for each framework, beside it what trainers of any framework share."""
+"""Trainers: one package for each framework, and beside them what trainers of any framework share."""

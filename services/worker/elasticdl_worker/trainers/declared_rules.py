@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from elasticdl import callbacks as declared
 from elasticdl_core.early_stopping import EarlyStopping
@@ -11,7 +10,7 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_core.training_rules import DeclaredRules
 
 
-def declared_rules(callbacks: Sequence[Any]) -> DeclaredRules:
+def declared_rules(callbacks: Sequence[declared.Callback]) -> DeclaredRules:
     """The rules that callbacks declare; of several limits of updates the least holds.
 
     Raises:
@@ -22,7 +21,7 @@ def declared_rules(callbacks: Sequence[Any]) -> DeclaredRules:
     return DeclaredRules(min(limits, default=0), _early_stopping(callbacks), saved_model)
 
 
-def _early_stopping(callbacks: Sequence[Any]) -> EarlyStopping | None:
+def _early_stopping(callbacks: Sequence[declared.Callback]) -> EarlyStopping | None:
     found = [callback for callback in callbacks if isinstance(callback, declared.EarlyStopping)]
     if len(found) > 1:
         raise UserCodeError(

@@ -1,12 +1,12 @@
-"""What a worker tells its master about the model."""
+"""Describes the model for the master."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec
+from elasticdl_core.model_description import ModelDescription
 from elasticdl_core.training_rules import DeclaredRules
 from elasticdl_worker.user_code import ModelModule
 
@@ -20,8 +20,8 @@ def describe(
     optimizer: OptimizerSpec | None,
     declared: DeclaredRules,
     keras_version: str,
-) -> dict[str, Any]:
-    """The description as JSON data: what the module has, the sizes of the model, what the callbacks ask for."""
+) -> ModelDescription:
+    """Makes the description, as JSON data."""
     tables = list(tables)
     return {
         "has": module.has,

@@ -1,4 +1,4 @@
-"""What a trainer of any framework gives the task loop: the items to work on, in order, and what to do with each."""
+"""The protocol between the task loop and a trainer of any framework: the items of work, and what can be done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.reporting.accounts import Intake, TaskAccount
 
 
-class Step(Protocol):
+class TaskStep(Protocol):
     """One or more minibatches of a training task that are trained on together."""
 
     @property
@@ -22,12 +22,12 @@ class Step(Protocol):
         """Number of records of all minibatches."""
 
 
-StepT = TypeVar("StepT", bound=Step)
+StepT = TypeVar("StepT", bound=TaskStep)
 
 
 @dataclass(frozen=True)
 class ReadTask:
-    """All minibatches of a training task were given: those of ``intake``."""
+    """The end of a training task whose minibatches were all given: those of ``intake``."""
 
     lease: LeasedTask
     intake: Intake
@@ -60,7 +60,7 @@ TaskItem = ReadTask | UnreadableTask | OtherTask
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """What came of a task that is not training.
+    """The result of a task that is not training.
 
     Attributes:
         records: number of records of the task.
@@ -74,7 +74,7 @@ class TaskOutcome:
 
 
 class Engine(Protocol[StepT]):
-    """Trains: knows the framework, reads ahead, and overlaps pushes with compute."""
+    """A trainer as the task loop drives it: reads ahead, and overlaps pushes with computation."""
 
     @property
     def version(self) -> int:
@@ -103,7 +103,7 @@ class Engine(Protocol[StepT]):
         """Forgets the account of a task that failed."""
 
     def run_task(self, lease: LeasedTask) -> TaskOutcome:
-        """Does a task that is not training."""
+        """Runs a task that is not training."""
 
     def stop_reading(self) -> list[LeasedTask]:
         """Ends the reading ahead; returns the leases that it holds."""

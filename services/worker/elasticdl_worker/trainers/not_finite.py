@@ -1,10 +1,9 @@
-"""Losses and gradients that are no numbers: what they are, and what the job's policy makes of them."""
+"""Finds losses and gradients that are NaN or infinite, and applies the job's policy for them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ _FIX = (
 
 
 class NanPolicy:
-    """Fails, or counts what is left out, as the job's ``on_nan`` says.
+    """Fails or skips minibatches that are not finite, by the job's ``on_nan``.
 
     Args:
         policy: ``fail`` or ``skip``.
@@ -34,11 +33,11 @@ class NanPolicy:
         self._row = 0
 
     def reset(self) -> None:
-        """A minibatch was as it should be."""
+        """Ends a run of bad minibatches: this one was finite."""
         self._row = 0
 
     def handle(self, what: str, where: str, records: int, version: int) -> Skips:
-        """A minibatch was not; returns what is left out.
+        """Fails, or returns what is skipped, for a minibatch that is not finite.
 
         Args:
             what: is wrong with it, from ``find_not_finite``.
@@ -63,9 +62,9 @@ class NanPolicy:
 
 
 def find_not_finite(
-    losses: Sequence[float], gradients: Mapping[str, NDArray[Any]], state: Mapping[str, NDArray[Any]]
+    losses: Sequence[float], gradients: Mapping[str, NDArray[np.generic]], state: Mapping[str, NDArray[np.generic]]
 ) -> str:
-    """Which part of a step's result is NaN or infinite, in words; nothing if all are finite.
+    """Describes the part of a step's result that is NaN or infinite; empty if all are finite.
 
     Args:
         losses: of the step's minibatches.
@@ -85,11 +84,11 @@ def find_not_finite(
 
 
 def describe_bad_gradient(name: str, loss: float) -> str:
-    """What is wrong with a minibatch that has a loss, but no usable gradient of a parameter."""
+    """Describes a minibatch whose loss is finite and whose gradient of a parameter is not."""
     return f"the gradient of {name} is not finite (the loss is {loss:.6g})"
 
 
-def _finite(values: NDArray[Any]) -> bool:
+def _finite(values: NDArray[np.generic]) -> bool:
     if values.dtype.kind != "f":
         return True
     with np.errstate(all="ignore"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from elasticdl.data import DataReader, Shard
 from elasticdl.data.reader import Record
@@ -13,7 +12,7 @@ from elasticdl_core.shuffling import Reading, Window
 _SKIPPED = object()
 
 
-def _ignore(_: Any) -> None:
+def _ignore(_: object) -> None:
     """Ignores the call."""
 
 

@@ -1,4 +1,4 @@
-"""The user's model module: found, imported, called, and its errors said in the user's own terms."""
+"""Finds, imports and calls the user's model module, and explains its errors."""
 
 from elasticdl_worker.user_code.modules import ModelModule, guarded, load_model_module
 

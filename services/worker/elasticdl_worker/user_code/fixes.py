@@ -1,4 +1,4 @@
-"""What to do about errors that users' code often raises, by what the errors say."""
+"""Suggests what to do about errors that users' code often raises, by their text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BY_TEXT = (
 
 
 def suggest_fix(error: BaseException) -> str:
-    """What the user can do about an exception of their code; empty if that does not follow from what it says."""
+    """What the user can do about an exception of their code; empty if its text does not tell."""
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _ORIGINAL:
         return "docs/model-api.md, Older modules, lists the original's import paths that are there"
     for pattern, fix in _BY_TEXT:

@@ -1,4 +1,4 @@
-"""The one place that imports a user's model module and tells the user what is wrong with it.
+"""Imports a user's model module, and reports what is wrong with it; no other module imports user code.
 
 Everything that the user wrote is called inside ``guarded``, so that whatever happens there, an exception, a
 ``sys.exit`` or a missing package, becomes a ``UserCodeError`` with the user's own frames.
@@ -15,12 +15,13 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, cast
 
+from elasticdl.data.reader import Metadata
 from elasticdl_core.errors import DataError, FencedError, UnauthenticatedError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.user_code.fixes import suggest_fix
@@ -60,14 +61,14 @@ class ModelModule:
 
     path: Path
     roots: tuple[Path, ...]
-    build_model: Callable[[], Any]
-    loss: Callable[[Any, Any], Any] | None = None
-    optimizer: Callable[[], Any] | None = None
-    feed: Callable[[Any, str, Any], Any] | None = None
-    eval_metrics_fn: Callable[[], Any] | None = None
-    callbacks: Callable[[], Any] | None = None
-    custom_data_reader: Callable[..., Any] | None = None
-    prediction_outputs_processor: Callable[[], Any] | None = None
+    build_model: Callable[[], object]
+    loss: Callable[[object, object], object] | None = None
+    optimizer: Callable[[], object] | None = None
+    feed: Callable[[object, str, Metadata], object] | None = None
+    eval_metrics_fn: Callable[[], object] | None = None
+    callbacks: Callable[[], object] | None = None
+    custom_data_reader: Callable[..., object] | None = None
+    prediction_outputs_processor: Callable[[], object] | None = None
     has: dict[str, bool] = field(default_factory=dict)
     taken_names: dict[str, int] = field(default_factory=dict)
 
@@ -75,7 +76,7 @@ class ModelModule:
         """A context in which the user's code runs; see ``guarded``."""
         return guarded(what, self.roots, fix=fix or f"correct {what} in {self.path}")
 
-    def need(self, name: str) -> Callable[..., Any]:
+    def need(self, name: str) -> Callable[..., object]:
         """An entry that the job cannot do without.
 
         Raises:
@@ -86,7 +87,7 @@ class ModelModule:
             raise UserCodeError(
                 f"{self.path} has no {name}", fix=f"add `{_DEFAULTS[name]}`, or name another with --{name}"
             )
-        return entry  # type: ignore[no-any-return]
+        return cast(Callable[..., object], entry)
 
 
 def load_model_module(spec: JobSpec, zoo: Path) -> ModelModule:
@@ -143,13 +144,13 @@ def guarded(what: str, roots: Sequence[Path], *, fix: str = "") -> Iterator[None
         raise
     except SystemExit as error:
         raise UserCodeError(
-            f"{what} called sys.exit({error.code!r}){place(error, roots)}",
+            f"{what} called sys.exit({error.code!r}){user_location(error, roots)}",
             fix="return from the function instead of ending the process",
             traceback=user_traceback(error, roots),
         ) from error
     except Exception as error:
         raise UserCodeError(
-            f"{what} raised {type(error).__name__}: {_first_lines(error)}{place(error, roots)}",
+            f"{what} raised {type(error).__name__}: {_first_lines(error)}{user_location(error, roots)}",
             fix=suggest_fix(error) or fix,
             traceback=user_traceback(error, roots),
         ) from error
@@ -165,7 +166,7 @@ def _original(error: UserCodeError | DataError) -> UserCodeError | DataError:
     return error
 
 
-def place(error: BaseException, roots: Sequence[Path]) -> str:
+def user_location(error: BaseException, roots: Sequence[Path]) -> str:
     """`` (file:line)`` of the innermost frame of the user's, or nothing."""
     frames = _user_frames(error.__traceback__, roots)
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
@@ -218,7 +219,7 @@ def _import_file(zoo: Path, dotted: str, roots: tuple[Path, ...], flag: str) -> 
         ) from error
     except ModuleNotFoundError as error:
         raise UserCodeError(
-            f"{path} imports {error.name!r}, which is not there{place(error, roots)}",
+            f"{path} imports {error.name!r}, which is not there{user_location(error, roots)}",
             fix=suggest_fix(error)
             or f"install the package that provides {error.name!r} where workers run, or put the module in the zoo",
             traceback=user_traceback(error, roots),
@@ -259,7 +260,7 @@ def _import_path(dotted: str, path: Path) -> ModuleType:
     return module
 
 
-def _entry(module: ModuleType, name: str, flag: str) -> Callable[..., Any]:
+def _entry(module: ModuleType, name: str, flag: str) -> Callable[..., object]:
     value = getattr(module, name, None)
     if value is None:
         names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
@@ -272,10 +273,12 @@ def _entry(module: ModuleType, name: str, flag: str) -> Callable[..., Any]:
             f"--{flag}: {name} in {module.__file__} is a {type(value).__name__}, not something to call",
             fix=f"make {name} a function or a class",
         )
-    return value  # type: ignore[no-any-return]
+    return cast(Callable[..., object], value)
 
 
-def _find(spec: JobSpec, name: str, module: ModuleType, zoo: Path, roots: tuple[Path, ...]) -> Any:
+def _find(
+    spec: JobSpec, name: str, module: ModuleType, zoo: Path, roots: tuple[Path, ...]
+) -> Callable[..., object] | None:
     """An entry by its flag or by its usual name; ``None`` if the user did not ask for it and it is not there."""
     wanted: str = getattr(spec, name)
     usual = str(JobSpec.__dataclass_fields__[name].default)
@@ -290,7 +293,7 @@ def _find(spec: JobSpec, name: str, module: ModuleType, zoo: Path, roots: tuple[
     return None
 
 
-def _bind(function: Callable[..., Any], params: dict[str, Any], flag: str) -> Callable[[], Any]:
+def _bind(function: Callable[..., object], params: Mapping[str, object], flag: str) -> Callable[[], object]:
     """Fixes keyword arguments, after checking that the function takes them and needs no others."""
     try:
         signature = inspect.signature(function)

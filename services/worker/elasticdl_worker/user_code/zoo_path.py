@@ -1,4 +1,4 @@
-"""Makes the files of a model zoo importable without taking a name from anybody else.
+"""Makes the files of a model zoo importable without hiding installed packages of the same names.
 
 The zoo and its parent come last on ``sys.path``: a zoo may have a file ``rich.py``, and whatever imports the
 installed ``rich`` must get that. Where a module of the zoo means its own file of such a name, it is told to say so.
@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
 
 from elasticdl_core.errors import UserCodeError
 
@@ -54,8 +53,8 @@ def make_importable(zoo: Path) -> None:
     importlib.invalidate_caches()
 
 
-def source_location(function: Any) -> str:
-    """Where a function stands, in brackets, the file as the zoo names it; empty if nobody knows."""
+def source_location(function: object) -> str:
+    """File and line of a function in brackets, the file relative to the zoo; empty if that is unknown."""
     code = getattr(function, "__code__", None)
     if code is None:
         return ""

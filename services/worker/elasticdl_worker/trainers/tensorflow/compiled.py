@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Generic, TypeVar
 
 from elasticdl_worker.trainers.tensorflow.framework import tf
+from elasticdl_worker.trainers.tensorflow.types import Graph, GraphDef, Tensor
 
+R = TypeVar("R")
 _ONE_THREAD = "SINGLE_THREADED_EXECUTOR"
 
 
@@ -16,7 +18,7 @@ def shares_cores() -> bool:
     return one and not tf.config.list_physical_devices("GPU")
 
 
-class CompiledFunction:
+class CompiledFunction(Generic[R]):
     """A compiled function of fixed argument types; traced when it is made.
 
     Measured for a training step's arguments: 0.14 ms of CPU a call, against 0.56 ms of ``tf.function``.
@@ -30,8 +32,8 @@ class CompiledFunction:
         xla: have XLA compile it, in the first call; a function that XLA cannot compile raises then.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: tuple[Any, ...], *, xla: bool = False) -> None:
-        def flattened(*tensors: Any) -> Any:
+    def __init__(self, function: Callable[..., R], signature: tuple[object, ...], *, xla: bool = False) -> None:
+        def flattened(*tensors: Tensor) -> R:
             return function(*tf.nest.pack_sequence_as(signature, list(tensors), expand_composites=True))
 
         specs = [tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(signature, expand_composites=True)]
@@ -41,23 +43,28 @@ class CompiledFunction:
         self._in_one_thread = not xla and shares_cores()
         self._called = False
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> R:
         """Calls the function; the arguments must be of its types."""
         flat = tf.nest.flatten(arguments, expand_composites=True)
         if not self._in_one_thread:
-            return self._concrete._call_flat(flat, self._captures)
+            return self._run(flat)
         try:
             with tf.experimental.function_executor_type(_ONE_THREAD):
-                result = self._concrete._call_flat(flat, self._captures)
+                result = self._run(flat)
         except tf.errors.OpError:
             if self._called:
                 raise
             # Some operations need the other executor, which the first call tells; it raises what is the user's fault.
             self._in_one_thread = False
-            return self._concrete._call_flat(flat, self._captures)
+            return self._run(flat)
         self._called = True
         return result
 
-    def graph_def(self) -> Any:
+    def _run(self, flat: list[Tensor]) -> R:
+        result: R = self._concrete._call_flat(flat, self._captures)
+        return result
+
+    def graph_def(self) -> GraphDef:
         """The traced operations, as a ``GraphDef``."""
-        return self._concrete.graph.as_graph_def()
+        graph: Graph = self._concrete.graph
+        return graph.as_graph_def()

@@ -1,12 +1,12 @@
-"""Everything that a worker does with TensorFlow, behind the task loop's protocol."""
+"""The engine for TensorFlow: everything that a worker does with it, behind the task loop's protocol."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
+from elasticdl.callbacks import Callback
 from elasticdl.data import DataReader, create_data_reader
 from elasticdl.modes import Mode
 from elasticdl_core.job import JobSpec, JobType
@@ -21,11 +21,12 @@ from elasticdl_worker.reporting.accounts import Intake, TaskAccount
 from elasticdl_worker.trainers.declared_rules import declared_rules
 from elasticdl_worker.trainers.description import describe
 from elasticdl_worker.trainers.engine import TaskOutcome
-from elasticdl_worker.trainers.predictions import PredictionSink
+from elasticdl_worker.trainers.predictions import PredictionWriter
 from elasticdl_worker.trainers.tensorflow.framework import keras_version
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline, Minibatch
 from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, PreparedModel, build_model
 from elasticdl_worker.trainers.tensorflow.model.callbacks import callbacks_of
+from elasticdl_worker.trainers.tensorflow.model.contract import check_optimizer
 from elasticdl_worker.trainers.tensorflow.model.label_shapes import aligned_loss
 from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics, training_metrics
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, check_groups, translate
@@ -44,7 +45,7 @@ _MODES = {
 
 
 class TensorFlowEngine:
-    """A worker's TensorFlow side.
+    """The engine of a TensorFlow worker.
 
     Args:
         spec: the job.
@@ -73,9 +74,9 @@ class TensorFlowEngine:
         self._readers: dict[Mode, DataReader] = {}
         self._pipelines: dict[Mode, InputPipeline] = {}
         self._metrics: ModuleMetrics | None = None
-        self._sink: PredictionSink | None = None
+        self._writer: PredictionWriter | None = None
         self._reading: ReadAhead | None = None
-        self._callbacks: list[Any] = []
+        self._callbacks: list[Callback] = []
         self._compiled: set[Mode] = set()
 
     @property
@@ -89,7 +90,7 @@ class TensorFlowEngine:
         return self._pipeline(Mode.TRAINING).ordered and not self._reader(Mode.TRAINING).skipped_records
 
     def prepare(self) -> None:
-        """Builds the model, pushes it if it is the first, tells the master about it, starts to read ahead.
+        """Builds the model, pushes it if no worker has yet, describes it to the master, and starts to read ahead.
 
         Raises:
             ElasticDLError: the user's module, the data or the parameter servers do not allow it.
@@ -101,7 +102,8 @@ class TensorFlowEngine:
         self._declared = declared_rules(self._callbacks)
         self._rules = TrainingRules.of(spec, self._declared)
         main = self._pipeline(_MODES[spec.type])
-        optimizer = self._keras_optimizer()
+        given = self._keras_optimizer()
+        optimizer = None if given is None else check_optimizer(given)
         translated = None if optimizer is None else translate(optimizer, self._callbacks, module.guard)
         self._model: PreparedModel = build_model(
             module,
@@ -202,7 +204,7 @@ class TensorFlowEngine:
         self._trainer.accounts.drop(lease.token)
 
     def run_task(self, lease: LeasedTask) -> TaskOutcome:
-        """Does a task that is not training."""
+        """Runs a task that is not training."""
         phases: dict[TaskType, tuple[str, Callable[[LeasedTask], TaskOutcome]]] = {
             TaskType.EVALUATION: ("evaluating", self._evaluate),
             TaskType.EVALUATION_SUMMARY: ("evaluating", self._summarise),
@@ -214,7 +216,7 @@ class TensorFlowEngine:
         self._session.progress.set_phase(phase)
         return action(lease)
 
-    def _keras_optimizer(self) -> Any:
+    def _keras_optimizer(self) -> object:
         """The user's optimizer; for jobs that do not train it may be missing."""
         if self._spec.type is JobType.TRAINING:
             self._module.need("optimizer")
@@ -227,7 +229,8 @@ class TensorFlowEngine:
         if translated is None or self._spec.get_model_steps == 1:
             return None
         rate = translated.spec.params["learning_rate"] if translated.learning_rate is not None else None
-        return LocalUpdates(self._model, self._keras_optimizer(), rate)
+        # An instance of its own: the other one says what the parameter servers do.
+        return LocalUpdates(self._model, check_optimizer(self._keras_optimizer()), rate)
 
     def _start_reading(self) -> None:
         read_ahead = self._trainer.read_ahead
@@ -290,13 +293,13 @@ class TensorFlowEngine:
         return TaskOutcome(0, {"metrics": self._evaluation_metrics().results(from_json(data.get("states", data)))})
 
     def _predict(self, lease: LeasedTask) -> TaskOutcome:
-        if self._sink is None:
+        if self._writer is None:
             output = self._spec.output or self._job_dir / "artifacts" / "predictions"
-            self._sink = PredictionSink(self._module, Path(output), self._worker_index)
-        before = {file["path"] for file in self._sink.files()}
-        with self._sink.task(lease.task.shard) as write:
+            self._writer = PredictionWriter(self._module, Path(output), self._worker_index)
+        before = {file["path"] for file in self._writer.list_files()}
+        with self._writer.write_task(lease.task.shard) as write:
             seen = self._trainer.predict(self._followed(lease, Mode.PREDICTION, "predicting"), write)
-        files = [file for file in self._sink.files() if file["path"] not in before]
+        files = [file for file in self._writer.list_files() if file["path"] not in before]
         return TaskOutcome(
             lease.task.shard.records,
             {"files": files},
@@ -304,7 +307,7 @@ class TensorFlowEngine:
         )
 
     def _followed(self, lease: LeasedTask, mode: Mode, phase: str) -> Iterator[Minibatch]:
-        """The minibatches of a task; the master hears how far it is, and when the first one ever is compiled."""
+        """The minibatches of a task; sets the position and the phase while they are processed."""
         progress, shard = self._session.progress, lease.task.shard
         position = shard.start
         for batch in self._pipeline(mode).minibatches(shard):

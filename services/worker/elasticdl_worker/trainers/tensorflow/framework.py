@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import tensorflow as tf
 
+from elasticdl_worker.trainers.tensorflow.types import KerasVariable, Variable
+
 __all__ = ["configure", "is_legacy", "keras", "keras_version", "raw_variable", "tf"]
 
-keras: Any = tf.keras
+keras = tf.keras
 
 
 def is_legacy() -> bool:
@@ -36,6 +37,6 @@ def configure(threads: int) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
 
 
-def raw_variable(variable: Any) -> Any:
+def raw_variable(variable: KerasVariable) -> Variable:
     """The ``tf.Variable`` behind a Keras variable."""
     return variable if isinstance(variable, tf.Variable) else variable.value

@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticdl_core.errors import DataError, InvalidInputError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.training_rules import DeclaredRules, export_formats
 from elasticdl_runtime.checkpoint_files import CheckpointContent, CheckpointFile, read_checkpoint
+from elasticdl_worker.parameters import Rows
+from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.trainers.tensorflow.export.model_files import (
-    Rows,
     export_model,
     fill_embeddings,
 )
 from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, PreparedModel, build_model
 from elasticdl_worker.trainers.tensorflow.step.local_trainer import LocalTrainer
+from elasticdl_worker.trainers.tensorflow.types import Array, NestedSpec
 from elasticdl_worker.user_code import ModelModule
+
+
+class ManifestFile(TypedDict):
+    """A file of a checkpoint."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class Manifest(TypedDict):
+    """What an export needs to know of a checkpoint."""
+
+    files: list[ManifestFile]
+
+
+class ExportPayload(TypedDict):
+    """The payload of an export task; what is empty is the job's to say."""
+
+    checkpoint_directory: str
+    manifest: Manifest
+    output: NotRequired[str]
+    formats: NotRequired[list[str]]
 
 
 @dataclass(frozen=True)
@@ -42,12 +65,11 @@ class ExportRequest:
     formats: tuple[str, ...]
 
     @classmethod
-    def of(cls, payload: Mapping[str, Any], spec: JobSpec, job_dir: Path, declared: DeclaredRules) -> ExportRequest:
+    def of(cls, payload: ExportPayload, spec: JobSpec, job_dir: Path, declared: DeclaredRules) -> ExportRequest:
         """Reads the payload of an export task.
 
         Args:
-            payload: ``checkpoint_directory``, ``manifest`` with ``files`` (``name``, ``size``, ``sha256``),
-                ``output`` and ``formats``.
+            payload: of the task.
             spec: the job, for what the payload leaves open.
             job_dir: the job's directory; the default output is its ``artifacts/model``.
             declared: what the callbacks ask for; they may add a format.
@@ -58,8 +80,8 @@ class ExportRequest:
 
 
 def export_checkpoint(
-    module: ModelModule, features_spec: Any, request: ExportRequest, seed: int
-) -> list[dict[str, Any]]:
+    module: ModelModule, features_spec: NestedSpec, request: ExportRequest, seed: int
+) -> list[OutputFile]:
     """Exports the model of a checkpoint.
 
     Args:
@@ -104,7 +126,7 @@ def load_into(model: PreparedModel, content: CheckpointContent) -> dict[str, Row
             f"the checkpoint has no parameter {missing[0]!r}; it has {sorted(content.dense)[:10]}",
             fix="use the model definition and model_params that the checkpoint was made with",
         )
-    values: dict[str, NDArray[Any]] = {}
+    values: dict[str, Array] = {}
     for name, value in content.dense.items():
         if name not in own:
             continue
@@ -138,5 +160,5 @@ def _version(manifest: Path) -> int:
     return int(json.loads(manifest.read_text()).get("version", 0))
 
 
-def _files(manifest: Mapping[str, Any]) -> tuple[CheckpointFile, ...]:
+def _files(manifest: Manifest) -> tuple[CheckpointFile, ...]:
     return tuple(CheckpointFile(str(f["name"]), int(f["size"]), str(f["sha256"])) for f in manifest["files"])

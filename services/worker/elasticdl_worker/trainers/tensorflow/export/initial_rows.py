@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from elasticdl_runtime.initializers import (
     stream_of,
 )
 from elasticdl_worker.trainers.tensorflow.framework import tf
+from elasticdl_worker.trainers.tensorflow.types import Tensor
 
 
 class InitialRows:
@@ -31,13 +31,13 @@ class InitialRows:
         self._made = make_initializer(spec)
         self._dim = spec.dim
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, str | float]:
         """The rule in words and numbers, for those who read the table's file."""
         made = self._made
         kinds = {CONSTANT: "constant", NORMAL: "normal", TRUNCATED_NORMAL: "truncated_normal"}
         return {"kind": kinds.get(made.kind, "uniform"), "a": made.a, "b": made.b, "seed": made.seed}
 
-    def __call__(self, ids: Any) -> Any:
+    def __call__(self, ids: Tensor) -> Tensor:
         """Rows of int64 ids of any shape, ``[..., dim]``."""
         made = self._made
         if made.kind == CONSTANT:
@@ -56,10 +56,10 @@ class InitialRows:
         return tf.cast(made.a + made.b * numbers, tf.float32)
 
 
-def _near(counters: Any) -> Any:
+def _near(counters: Tensor) -> Tensor:
     """Standard normal numbers, those over 2 drawn again."""
 
-    def again(counters: Any, numbers: Any) -> tuple[Any, Any]:
+    def again(counters: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
         far = tf.abs(numbers) > 2.0
         counters = tf.where(far, counters + _word(ATTEMPT), counters)
         return counters, tf.where(far, _normal(_hash(counters)), numbers)
@@ -68,18 +68,18 @@ def _near(counters: Any) -> Any:
     return tf.while_loop(lambda _, numbers: tf.reduce_any(tf.abs(numbers) > 2.0), again, first)[1]
 
 
-def _hash(values: Any) -> Any:
+def _hash(values: Tensor) -> Tensor:
     """``elasticdl_runtime.partition.hash_ids`` of uint64."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         values = tf.bitwise.bitwise_xor(values, tf.bitwise.right_shift(values, _word(shift))) * _word(factor)
     return tf.bitwise.bitwise_xor(values, tf.bitwise.right_shift(values, _word(31)))
 
 
-def _normal(bits: Any) -> Any:
+def _normal(bits: Tensor) -> Tensor:
     first = (tf.cast(tf.bitwise.right_shift(bits, _word(32)), tf.float64) + 0.5) / float(1 << 32)
     second = tf.cast(tf.bitwise.bitwise_and(bits, _word(0xFFFFFFFF)), tf.float64) / float(1 << 32)
     return tf.sqrt(-2.0 * tf.math.log(first)) * tf.cos(2.0 * math.pi * second)
 
 
-def _word(value: int) -> Any:
+def _word(value: int) -> Tensor:
     return tf.constant(np.uint64(value))

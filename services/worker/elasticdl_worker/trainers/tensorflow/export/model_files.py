@@ -7,13 +7,12 @@ cannot hold one, so it is left out for such models, and ``README.json`` says so.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +21,21 @@ from elasticdl.layers import lookup
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import TableSpec
 from elasticdl_runtime.initializers import first_rows
+from elasticdl_worker.parameters import Rows
+from elasticdl_worker.trainers.output_files import OutputFile, describe_file
 from elasticdl_worker.trainers.tensorflow.export.initial_rows import InitialRows
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, keras_version, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, call_model
+from elasticdl_worker.trainers.tensorflow.types import Features, Layer, NestedSpec, Predictions, Tensor
 
-Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
+
+class _TableNote(TypedDict):
+    """What ``README.json`` says of a table."""
+
+    file: str
+    ids: int
+    dim: int
+    other_ids: dict[str, str | float]
 
 
 def check_exportable(model: PreparedModel, formats: Sequence[str]) -> None:
@@ -50,7 +59,7 @@ def check_exportable(model: PreparedModel, formats: Sequence[str]) -> None:
     )
 
 
-def _describes(part: Any) -> bool:
+def _describes(part: Layer) -> bool:
     """Whether Keras can describe a model or a layer as JSON, which is the first thing in a ``.keras`` file."""
     serialize = keras.utils.serialize_keras_object
     try:
@@ -94,7 +103,7 @@ def export_model(
     formats: Sequence[str],
     open_tables: Mapping[str, Rows],
     specs: Mapping[str, TableSpec],
-) -> list[dict[str, Any]]:
+) -> list[OutputFile]:
     """Writes the model into a directory, replacing what an earlier export left there.
 
     Args:
@@ -108,48 +117,37 @@ def export_model(
         The files: ``{"name", "path", "sha256", "size"}``; names relative to ``output``, paths absolute.
     """
     output.mkdir(parents=True, exist_ok=True)
-    notes: dict[str, Any] = {"keras": keras_version(), "tensorflow": tf.__version__, "formats": {}, "tables": {}}
+    written: dict[str, str] = {}
+    tables: dict[str, _TableNote] = {}
     with tempfile.TemporaryDirectory(prefix=".export-", dir=output) as folder:
         staging = Path(folder)
         if "keras" in formats and model.tables:
-            notes["formats"]["keras"] = "left out: the model has embeddings without a bound on their ids"
+            written["keras"] = "left out: the model has embeddings without a bound on their ids"
         elif "keras" in formats:
             model.keras_model.save(staging / "model.keras")
-            notes["formats"]["keras"] = "model.keras: keras.models.load_model('model.keras')"
+            written["keras"] = "model.keras: keras.models.load_model('model.keras')"
         if "saved_model" in formats:
             _saved_model(model, staging / "saved_model", open_tables, specs)
-            notes["formats"]["saved_model"] = "saved_model: m = tf.saved_model.load('saved_model'); m.serve(features)"
+            written["saved_model"] = "saved_model: m = tf.saved_model.load('saved_model'); m.serve(features)"
         for number, (name, (ids, rows)) in enumerate(sorted(open_tables.items())):
             file = f"table-{number}.npz"
             np.savez(staging / file, ids=ids, vectors=rows)
             unseen = InitialRows(specs[name]).describe()
-            notes["tables"][name] = {"file": file, "ids": len(ids), "dim": int(rows.shape[1]), "other_ids": unseen}
+            tables[name] = {"file": file, "ids": len(ids), "dim": int(rows.shape[1]), "other_ids": unseen}
+        notes = {"keras": keras_version(), "tensorflow": tf.__version__, "formats": written, "tables": tables}
         (staging / "README.json").write_text(json.dumps(notes, indent=2, sort_keys=True) + "\n")
         for item in sorted(staging.iterdir()):
             target = output / item.name
             if target.is_dir():
                 shutil.rmtree(target)
             item.replace(target)
-    names = ["model.keras", "saved_model", "README.json", *(t["file"] for t in notes["tables"].values())]
+    names = ["model.keras", "saved_model", "README.json", *(t["file"] for t in tables.values())]
     return [entry for name in names for entry in _listed(output, output / name)]
 
 
-def _listed(root: Path, path: Path) -> list[dict[str, Any]]:
+def _listed(root: Path, path: Path) -> list[OutputFile]:
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path] if path.exists() else []
-    return [
-        {
-            "name": str(file.relative_to(root)),
-            "path": str(file.resolve()),
-            "sha256": _sha256(file),
-            "size": file.stat().st_size,
-        }
-        for file in files
-    ]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return [describe_file(file, str(file.relative_to(root))) for file in files]
 
 
 def _saved_model(
@@ -157,7 +155,7 @@ def _saved_model(
 ) -> None:
     tables = {name: _OpenTable(ids, rows, specs[name]) for name, (ids, rows) in open_tables.items()}
 
-    def serve(features: Any) -> Any:
+    def serve(features: Features) -> Predictions:
         return _call(model, features, tables)
 
     spec = model.features_spec
@@ -176,19 +174,19 @@ def _saved_model(
     archive.write_out(str(path), verbose=False)
 
 
-def _signature(serve: Any, spec: Any) -> Any:
+def _signature(serve: Callable[[Features], Predictions], spec: NestedSpec) -> object:
     """A signature whose arguments are the named features."""
     if not isinstance(spec, Mapping):
         return tf.function(serve, input_signature=[spec], autograph=False)
 
-    def by_name(**features: Any) -> dict[str, Any]:
+    def by_name(**features: Features) -> Mapping[str, object]:
         outputs = serve(features)
         return outputs if isinstance(outputs, dict) else {"output_0": outputs}
 
     return tf.function(by_name, autograph=False).get_concrete_function(**spec)
 
 
-def _call(model: PreparedModel, features: Any, tables: Mapping[str, _OpenTable]) -> Any:
+def _call(model: PreparedModel, features: Features, tables: Mapping[str, _OpenTable]) -> Predictions:
     if not tables:
         return call_model(model.keras_model, features, training=False)
     with lookup.looking_up(_ExportScope(tables)):
@@ -206,7 +204,7 @@ class _OpenTable(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
         self.index = tf.lookup.StaticHashTable(pairs, default_value=0)
         self.rows = tf.Variable(np.concatenate([np.zeros((1, rows.shape[1]), np.float32), rows]), trainable=False)
 
-    def find(self, ids: Any) -> Any:
+    def find(self, ids: Tensor) -> Tensor:
         """Vectors of ids."""
         places = self.index.lookup(ids)
         return tf.where(places[..., tf.newaxis] > 0, tf.gather(self.rows, places), self._first(ids))
@@ -216,7 +214,7 @@ class _ExportScope:
     def __init__(self, tables: Mapping[str, _OpenTable]) -> None:
         self._tables = tables
 
-    def lookup(self, table: str, ids: Any, dim: int) -> Any:
+    def lookup(self, table: str, ids: Tensor, dim: int) -> Tensor:
         """Vectors from the table inside the SavedModel."""
         rows = self._tables[table].find(ids)
         rows.set_shape(ids.shape.concatenate([dim]))

@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import structlog
 
 from elasticdl.data import DataReader, Shard
+from elasticdl.data.reader import Record
 from elasticdl_core.errors import DataError, ElasticDLError, UserCodeError
 from elasticdl_core.shuffling import Reading, described
 from elasticdl_core.skips import SkipReason, Skips
@@ -25,9 +26,26 @@ from elasticdl_worker.reporting.accounts import Intake
 from elasticdl_worker.trainers.shuffled import read_batches, require_all
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import tf
-from elasticdl_worker.trainers.tensorflow.input.vectorize import Chain, chain_of, quietly, same, vectorized
+from elasticdl_worker.trainers.tensorflow.input.vectorize import (
+    MapChain,
+    equal_values,
+    find_map_chain,
+    silence_tensorflow,
+    vectorize,
+)
+from elasticdl_worker.trainers.tensorflow.types import (
+    Dataset,
+    DType,
+    Features,
+    Labels,
+    Nested,
+    NestedSpec,
+    Options,
+    TypeSpec,
+)
 from elasticdl_worker.user_code import ModelModule, guarded
 
+E = TypeVar("E")
 _CHUNK_RECORDS = 512
 _COMPARED_RECORDS = 8
 _PREFETCH = 2
@@ -55,8 +73,8 @@ class Minibatch:
         reading: where the records of the positions lie, if they are shuffled.
     """
 
-    features: Any
-    labels: Any
+    features: Features
+    labels: Labels
     records: int
     shard: Shard | None = None
     first: int | None = None
@@ -126,8 +144,8 @@ class InputPipeline:
                 fix="remove .repeat(): --num_epochs says how often the data is read",
             )
         self.ordered = _keeps_order(records, source)
-        self._chain = chain_of(records, source)
-        self._whole: Callable[[Any], Any] | None = None
+        self._chain = find_map_chain(records, source)
+        self._whole: Callable[[object], Nested] | None = None
         self._first_read = False
         self._shuffle: tuple[int, np.random.Generator] | None = None
         self._dataset = records.batch(minibatch_size).prefetch(_PREFETCH).with_options(_options())
@@ -186,7 +204,7 @@ class InputPipeline:
             self._first_read = True
             keep_large_blocks()
 
-    def _whole_elements(self, shard: Shard, whole: Callable[[Any], Any]) -> Iterator[Any]:
+    def _whole_elements(self, shard: Shard, whole: Callable[[object], Nested]) -> Iterator[Nested]:
         """Minibatches without ``tf.data``."""
         if self._shuffle is None:
             yield from map(whole, self._raw(self._minibatch_size))
@@ -198,7 +216,7 @@ class InputPipeline:
                 chosen = order[at : at + self._minibatch_size]
                 yield tf.nest.map_structure(lambda values, chosen=chosen: tf.gather(values, chosen), everything)
 
-    def _split(self, element: Any) -> tuple[Any, Any]:
+    def _split(self, element: E) -> tuple[E, E | None]:
         if self._mode == "prediction":
             return element, None
         if not isinstance(element, tuple) or len(element) != 2:
@@ -209,14 +227,16 @@ class InputPipeline:
             )
         return element
 
-    def _try_whole_minibatches(self, shard: Shard, chain: Chain) -> None:
+    def _try_whole_minibatches(self, shard: Shard, chain: MapChain) -> None:
         """Once: makes whole minibatches from now on, if from the first records that gives the same."""
         self._chain = self._reading = None
         self._shard = Shard(shard.name, shard.start, min(shard.start + _COMPARED_RECORDS, shard.end))
         try:
-            with quietly():
-                whole = CompiledFunction(vectorized(chain), (self._chunk_spec,))
-            if not same(whole(next(self._raw(_COMPARED_RECORDS))), next(iter(chain.mapped.batch(_COMPARED_RECORDS)))):
+            with silence_tensorflow():
+                whole = CompiledFunction(vectorize(chain), (self._chunk_spec,))
+            if not equal_values(
+                whole(next(self._raw(_COMPARED_RECORDS))), next(iter(chain.mapped.batch(_COMPARED_RECORDS)))
+            ):
                 return
         except Exception as error:
             _log.info("feed runs record by record", reason=str(error).strip().partition("\n")[0][:200])
@@ -226,14 +246,14 @@ class InputPipeline:
             self._shuffle = buffer, np.random.default_rng(seed or None)
         self._whole = whole
 
-    def _raw(self, size: int) -> Iterator[Any]:
+    def _raw(self, size: int) -> Iterator[Nested]:
         """The raw records of the present shard as tensors, ``size`` at a time."""
         for records in self._chunks(size):
             yield tf.nest.map_structure(
                 lambda spec, part: tf.convert_to_tensor(part, spec.dtype), self._chunk_spec, records
             )
 
-    def _chunks(self, size: int = _CHUNK_RECORDS) -> Iterator[Any]:
+    def _chunks(self, size: int = _CHUNK_RECORDS) -> Iterator[object]:
         shard = self._shard
         if shard is None:
             return
@@ -252,7 +272,7 @@ class InputPipeline:
             self._error = error
             raise
 
-    def _records(self, shard: Shard, size: int) -> Iterator[list[Any]]:
+    def _records(self, shard: Shard, size: int) -> Iterator[list[Record]]:
         if self._reading is None:
             return self._reader.read_batches(shard, size)
 
@@ -292,7 +312,7 @@ def _shown(error: Exception) -> Exception:
     return shown.with_traceback(error.__traceback__)
 
 
-def _options() -> Any:
+def _options() -> Options:
     """Options that halve the cost of a record: a pool of its own for the user's functions, and no tuning."""
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -300,7 +320,7 @@ def _options() -> Any:
     return options
 
 
-def _chunk_spec(reader: DataReader) -> Any:
+def _chunk_spec(reader: DataReader) -> NestedSpec:
     """The nested ``tf.TypeSpec`` of a chunk of a reader's records."""
     spec = reader.records_kind
     if spec.kind == "bytes":
@@ -318,7 +338,7 @@ def _chunk_spec(reader: DataReader) -> Any:
     types = spec.output_types
     flat = None if types is None or isinstance(types, tf.DType | str) else tf.nest.flatten(types)
 
-    def chunk_spec(value: Any, dtype: Any = None) -> Any:
+    def chunk_spec(value: object, dtype: DType | None = None) -> TypeSpec:
         tensor = tf.convert_to_tensor(value, dtype)
         return tf.TensorSpec([None, *tensor.shape], tensor.dtype)
 
@@ -327,7 +347,7 @@ def _chunk_spec(reader: DataReader) -> Any:
     return tf.nest.map_structure(chunk_spec, first)
 
 
-def _keeps_order(dataset: Any, source: Any) -> bool:
+def _keeps_order(dataset: Dataset, source: Dataset) -> bool:
     """Whether a dataset gives one element for each of its source's, in order."""
     while dataset is not source:
         inputs = dataset._inputs()
@@ -339,13 +359,13 @@ def _keeps_order(dataset: Any, source: Any) -> bool:
     return True
 
 
-def _deterministic(dataset: Any) -> bool:
+def _deterministic(dataset: Dataset) -> bool:
     return str(getattr(dataset, "_deterministic", "default")) != "false" and (
         dataset.options().deterministic is not False
     )
 
 
-def _count(features: Any) -> int:
+def _count(features: Features) -> int:
     """The number of records in a minibatch."""
     first = tf.nest.flatten(features)[0]
     if isinstance(first, tf.SparseTensor):

@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import numpy as np
 
 from elasticdl_worker.trainers.tensorflow.framework import tf
+from elasticdl_worker.trainers.tensorflow.types import (
+    Dataset,
+    MapDataset,
+    Nested,
+    NestedSpec,
+    ShuffleDataset,
+    Tensor,
+    VectorizedOperation,
+)
 
 _MAPS = ("_MapDataset", "_ParallelMapDataset")
 _TRANSPARENT = ("_PrefetchDataset", "_OptionsDataset")
@@ -34,7 +43,7 @@ _ELEMENTWISE = (
 
 
 @dataclass(frozen=True)
-class Chain:
+class MapChain:
     """A dataset as a chain of maps over its source, and perhaps a shuffle at its end.
 
     Attributes:
@@ -43,14 +52,14 @@ class Chain:
         shuffle: buffer size and seed of the shuffle; None without one.
     """
 
-    maps: tuple[Callable[..., Any], ...]
-    mapped: Any
+    maps: tuple[Callable[..., Nested], ...]
+    mapped: Dataset
     shuffle: tuple[int, int] | None = None
 
 
-def chain_of(dataset: Any, source: Any) -> Chain | None:
+def find_map_chain(dataset: Dataset, source: Dataset) -> MapChain | None:
     """Takes a dataset apart; None if it holds anything but maps of plain tensors and a last shuffle."""
-    maps: list[Callable[..., Any]] = []
+    maps: list[Callable[..., Nested]] = []
     shuffle: tuple[int, int] | None = None
     mapped = dataset
     while dataset is not source:
@@ -58,17 +67,18 @@ def chain_of(dataset: Any, source: Any) -> Chain | None:
         if len(inputs) != 1 or not _plain(dataset.element_spec):
             return None
         if kind in _MAPS:
-            maps.append(dataset._map_func.function)
+            maps.append(cast(MapDataset, dataset)._map_func.function)
         elif kind == "_ShuffleDataset" and not maps and shuffle is None:
-            shuffle = int(dataset._buffer_size), int(dataset._seed2)
+            shuffled = cast(ShuffleDataset, dataset)
+            shuffle = int(shuffled._buffer_size), int(shuffled._seed2)
             mapped = inputs[0]
         elif kind not in _TRANSPARENT:
             return None
         dataset = inputs[0]
-    return Chain(tuple(reversed(maps)), mapped, shuffle) if maps and _plain(source.element_spec) else None
+    return MapChain(tuple(reversed(maps)), mapped, shuffle) if maps and _plain(source.element_spec) else None
 
 
-def vectorized(chain: Chain) -> Callable[..., Any]:
+def vectorize(chain: MapChain) -> Callable[..., Nested]:
     """A function of a minibatch of raw records that gives the chain's elements, in the records' order.
 
     Args:
@@ -79,13 +89,13 @@ def vectorized(chain: Chain) -> Callable[..., Any]:
     """
     register_converters()
 
-    def one(record: tuple[Any, ...]) -> tuple[Any, ...]:
-        flat: Any = record
+    def one(record: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        flat: Sequence[Tensor] = record
         for function in chain.maps:
             flat = tf.nest.flatten(function(*flat))
         return tuple(flat)
 
-    def minibatch(*parts: Any) -> Any:
+    def minibatch(*parts: Nested) -> Nested:
         flat = tuple(tf.nest.flatten(parts))
         found = tf.vectorized_map(one, flat, fallback_to_while_loop=False)
         specs = tf.nest.flatten(chain.mapped.element_spec)
@@ -99,7 +109,7 @@ def vectorized(chain: Chain) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[None]:
+def silence_tensorflow() -> Iterator[None]:
     """Keeps TensorFlow from printing the graph of what it cannot vectorize, hundreds of lines; it raises as well."""
     logger = tf.get_logger()
     level = logger.level
@@ -110,7 +120,7 @@ def quietly() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def same(first: Any, second: Any) -> bool:
+def equal_values(first: Nested, second: Nested) -> bool:
     """Whether two nested structures of arrays hold the same values, floating-point ones to rounding."""
     for one, other in zip(tf.nest.flatten(first), tf.nest.flatten(second), strict=True):
         a, b = np.asarray(one), np.asarray(other)
@@ -128,7 +138,7 @@ def register_converters() -> None:
     """Teaches ``tf.vectorized_map`` operations on strings that treat each element by itself."""
     from tensorflow.python.ops.parallel_for import pfor
 
-    def convert(pfor_input: Any) -> Any:
+    def convert(pfor_input: VectorizedOperation) -> object:
         operation = pfor_input.op
         outputs = pfor._create_op(
             operation.type,
@@ -138,7 +148,7 @@ def register_converters() -> None:
         ).outputs
         return pfor.wrap(outputs[0], True)
 
-    def convert_lookup(pfor_input: Any) -> Any:
+    def convert_lookup(pfor_input: VectorizedOperation) -> object:
         found = tf.raw_ops.LookupTableFindV2(
             table_handle=pfor_input.unstacked_input(0),
             keys=pfor_input.stacked_input(1),
@@ -154,5 +164,5 @@ def register_converters() -> None:
         pfor.RegisterPFor("LookupTableFindV2")(convert_lookup)
 
 
-def _plain(spec: Any) -> bool:
+def _plain(spec: NestedSpec) -> bool:
     return all(isinstance(part, tf.TensorSpec) for part in tf.nest.flatten(spec))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticdl.layers import lookup
 from elasticdl_core.errors import UserCodeError
@@ -21,6 +19,18 @@ from elasticdl_worker.trainers.tensorflow.model.contract import check_model
 from elasticdl_worker.trainers.tensorflow.model.loading import begin_build
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TABLE_WEIGHT, excludes, uses_weight_decay
 from elasticdl_worker.trainers.tensorflow.model.state import ModelState
+from elasticdl_worker.trainers.tensorflow.types import (
+    Array,
+    DType,
+    Features,
+    KerasModel,
+    KerasOptimizer,
+    KerasVariable,
+    NestedSpec,
+    Predictions,
+    Tensor,
+    Variable,
+)
 from elasticdl_worker.user_code import ModelModule
 
 _WORKER_STRIDE = 7919
@@ -43,7 +53,11 @@ class PreparedModel:
     """
 
     def __init__(
-        self, keras_model: Any, registry: embeddings.TableRegistry, features_spec: Any, roots: Sequence[Path]
+        self,
+        keras_model: KerasModel,
+        registry: embeddings.TableRegistry,
+        features_spec: NestedSpec,
+        roots: Sequence[Path],
     ) -> None:
         self.keras_model = keras_model
         self.registry = registry
@@ -52,9 +66,9 @@ class PreparedModel:
         self.outputs: tuple[str, ...] | None = ()
         names = _unique_names(keras_model.weights)
         trained = {id(variable) for variable in keras_model.trainable_variables}
-        self.trainable: dict[str, Any] = {}
-        self._keras_variables: dict[str, Any] = {}
-        others: dict[str, Any] = {}
+        self.trainable: dict[str, Variable] = {}
+        self._keras_variables: dict[str, KerasVariable] = {}
+        others: dict[str, KerasVariable] = {}
         for name, variable in names.items():
             raw = raw_variable(variable)
             if id(variable) in trained:
@@ -68,8 +82,8 @@ class PreparedModel:
                 others[name] = variable
             self._keras_variables[name] = variable
         self.merging = ModelState(keras_model, others)
-        self.state: dict[str, Any] = self.merging.variables
-        self._assigners: dict[tuple[str, ...], CompiledFunction] = {}
+        self.state: dict[str, Variable] = self.merging.variables
+        self._assigners: dict[tuple[str, ...], CompiledFunction[None]] = {}
 
     @property
     def tables(self) -> dict[str, TableSpec]:
@@ -80,18 +94,25 @@ class PreparedModel:
         """Names of the tables whose layer is trainable."""
         return [name for name, layer in self.registry.layers.items() if layer.trainable]
 
-    def dense_specs(self, optimizer: Any = None) -> list[DenseSpec]:
+    def dense_specs(self, optimizer: KerasOptimizer | None = None) -> list[DenseSpec]:
         """Specifications of all dense parameters, as the parameter servers need them."""
         specs, constraints = [], self.constraints()
         for name, variable in (self.trainable | self.state).items():
             kind = DenseKind.TRAINABLE if name in self.trainable else DenseKind.STATE
             decays = optimizer is None or uses_weight_decay(optimizer, self._keras_variables[name])
             specs.append(
-                DenseSpec(name, tuple(variable.shape), variable.dtype.name, kind, decays, constraints.get(name))
+                DenseSpec(
+                    name,
+                    tuple(size or 0 for size in variable.shape),
+                    variable.dtype.name,
+                    kind,
+                    decays,
+                    constraints.get(name),
+                )
             )
         return specs
 
-    def table_specs(self, optimizer: Any = None) -> list[TableSpec]:
+    def table_specs(self, optimizer: KerasOptimizer | None = None) -> list[TableSpec]:
         """Specifications of all embedding tables, as the parameter servers need them."""
         if optimizer is None:
             return list(self.tables.values())
@@ -106,11 +127,11 @@ class PreparedModel:
         found = {name: constraint_of(name, self._keras_variables[name]) for name in self.trainable}
         return {name: constraint for name, constraint in found.items() if constraint is not None}
 
-    def values(self) -> dict[str, NDArray[Any]]:
+    def values(self) -> dict[str, Array]:
         """Copies of all dense parameters."""
         return {name: np.array(variable.numpy()) for name, variable in (self.trainable | self.state).items()}
 
-    def assign(self, values: Mapping[str, NDArray[Any]]) -> None:
+    def assign(self, values: Mapping[str, Array]) -> None:
         """Sets dense parameters, in one compiled call."""
         names = tuple(sorted(values))
         if not names:
@@ -118,7 +139,7 @@ class PreparedModel:
         if names not in self._assigners:
             variables = [(self.trainable if name in self.trainable else self.state)[name] for name in names]
 
-            def assign(tensors: list[Any]) -> None:
+            def assign(tensors: list[Tensor]) -> None:
                 for variable, tensor in zip(variables, tensors, strict=True):
                     variable.assign(tensor)
 
@@ -149,7 +170,7 @@ class BuildOptions:
     training: bool = True
 
 
-def build_model(module: ModelModule, features_spec: Any, options: BuildOptions) -> PreparedModel:
+def build_model(module: ModelModule, features_spec: NestedSpec, options: BuildOptions) -> PreparedModel:
     """Builds the user's model; names are the same in every process that builds it.
 
     Args:
@@ -180,12 +201,12 @@ def build_model(module: ModelModule, features_spec: Any, options: BuildOptions) 
     return prepared
 
 
-def is_seed(dtype: Any, shape: Any) -> bool:
+def is_seed(dtype: DType, shape: Iterable[int | None]) -> bool:
     """Whether a variable that is no weight looks like a generator's seed, which Keras keeps as uint32 or as int64."""
     return dtype in (tf.uint32, tf.int64) and list(shape) == [2]
 
 
-def _output_names(model: Any, predictions: Any) -> tuple[str, ...] | None:
+def _output_names(model: KerasModel, predictions: Predictions) -> tuple[str, ...] | None:
     if isinstance(predictions, Mapping):
         return tuple(str(name) for name in predictions)
     if not isinstance(predictions, list | tuple):
@@ -194,7 +215,7 @@ def _output_names(model: Any, predictions: Any) -> tuple[str, ...] | None:
     return names if len(names) == len(predictions) else None
 
 
-def _trace_once(model: Any, features_spec: Any, module: ModelModule) -> Any:
+def _trace_once(model: KerasModel, features_spec: NestedSpec, module: ModelModule) -> Predictions:
     """Calls the model on placeholders, so that layers are built and wrong shapes show at once; gives its outputs."""
     flat = tf.nest.flatten(features_spec, expand_composites=True)
     with tf.__internal__.FuncGraph("build").as_default():
@@ -205,14 +226,14 @@ def _trace_once(model: Any, features_spec: Any, module: ModelModule) -> Any:
             return call_model(model, features, training=False)
 
 
-def call_model(model: Any, features: Any, *, training: bool) -> Any:
+def call_model(model: KerasModel, features: Features, *, training: bool) -> Predictions:
     """Calls a model; the only feature of a dict goes in by itself where the model has one unnamed input."""
     if isinstance(features, Mapping) and len(features) == 1 and _takes_one_tensor(model):
         (features,) = features.values()
     return model(features, training=training)
 
 
-def _takes_one_tensor(model: Any) -> bool:
+def _takes_one_tensor(model: KerasModel) -> bool:
     try:
         given = model.input
     except (AttributeError, ValueError):
@@ -220,7 +241,7 @@ def _takes_one_tensor(model: Any) -> bool:
     return given is not None and not isinstance(given, Mapping | list | tuple)
 
 
-def describe(spec: Any) -> str:
+def describe(spec: NestedSpec) -> str:
     """A nested spec in short, e.g. ``{image: float32[None, 28, 28]}``."""
     if isinstance(spec, Mapping):
         return "{" + ", ".join(f"{key}: {describe(value)}" for key, value in spec.items()) + "}"
@@ -232,8 +253,8 @@ def describe(spec: Any) -> str:
     return f"{kind}{spec.dtype.name}{dims}" if hasattr(spec, "dtype") else str(spec)
 
 
-def _unique_names(variables: Sequence[Any]) -> dict[str, Any]:
-    names: dict[str, Any] = {}
+def _unique_names(variables: Sequence[KerasVariable]) -> dict[str, KerasVariable]:
+    names: dict[str, KerasVariable] = {}
     for variable in variables:
         base = str(getattr(variable, "path", None) or variable.name).removesuffix(":0")
         name = base if base not in names else next(n for k in range(2, 1 << 20) if (n := f"{base}#{k}") not in names)

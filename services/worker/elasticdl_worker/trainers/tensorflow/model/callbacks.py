@@ -5,14 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, cast
 
 from elasticdl.callbacks import Callback, EarlyStopping, LearningRateScheduler, MaxStepsStopping, SavedModelExporter
 from elasticdl_core.contract import Subject, Verdict, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.trainers.tensorflow.framework import keras
-from elasticdl_worker.trainers.tensorflow.model.contract import shown
+from elasticdl_worker.trainers.tensorflow.model.contract import describe_class
+from elasticdl_worker.trainers.tensorflow.types import KerasEarlyStopping, KerasLearningRateScheduler
 from elasticdl_worker.user_code import ModelModule
 
 OWN = (EarlyStopping, LearningRateScheduler, MaxStepsStopping, SavedModelExporter)
@@ -47,7 +48,7 @@ class EpochSchedule(Callback):
         return rate
 
 
-def callbacks_of(module: ModelModule, spec: JobSpec) -> list[Any]:
+def callbacks_of(module: ModelModule, spec: JobSpec) -> list[Callback]:
     """The callbacks of a module, each of them one that is acted upon.
 
     Raises:
@@ -58,8 +59,10 @@ def callbacks_of(module: ModelModule, spec: JobSpec) -> list[Any]:
     with module.guard("callbacks"):
         given = module.callbacks()
     given = [] if given is None else given
-    found = translated(given)
-    if spec.on_nan != "fail" and any(isinstance(one, keras.callbacks.TerminateOnNaN) for one in given):
+    found = translate_callbacks(given)
+    if spec.on_nan != "fail" and any(
+        isinstance(one, keras.callbacks.TerminateOnNaN) for one in cast(Iterable[object], given)
+    ):
         raise UserCodeError(
             f"callbacks() has TerminateOnNaN, but the job has --on_nan {spec.on_nan}", fix="leave out one of them"
         )
@@ -67,7 +70,7 @@ def callbacks_of(module: ModelModule, spec: JobSpec) -> list[Any]:
     return found
 
 
-def translated(given: Any) -> list[Any]:
+def translate_callbacks(given: object) -> list[Callback]:
     """Callbacks in the words of ``elasticdl.callbacks``.
 
     Raises:
@@ -78,19 +81,19 @@ def translated(given: Any) -> list[Any]:
     return [one for callback in given if (one := _translate(callback)) is not None]
 
 
-def _translate(callback: Any) -> Any:
+def _translate(callback: object) -> Callback | None:
     kind = type(callback)
     if kind in OWN:
-        return callback
+        return cast(Callback, callback)
     if inspect.isclass(callback):
         raise UserCodeError(
             f"callbacks() gives the class {callback.__name__}", fix=f"give an object: {callback.__name__}(...)"
         )
     if isinstance(callback, Callback):
-        raise refusal(Subject.CALLBACK, "Callback", f"the callback {shown(kind)}")
+        raise refusal(Subject.CALLBACK, "Callback", f"the callback {describe_class(kind)}")
     known = getattr(keras.callbacks, kind.__name__, None) is kind
     if not known and isinstance(callback, keras.callbacks.Callback):
-        raise refusal(Subject.CALLBACK, "Callback", f"the callback {shown(kind)}")
+        raise refusal(Subject.CALLBACK, "Callback", f"the callback {describe_class(kind)}")
     if not known:
         raise UserCodeError(f"callbacks() gives {callback!r:.80}, a {kind.__name__}, which is no callback", fix=_LIST)
     row = find(Subject.CALLBACK, kind.__name__)
@@ -100,7 +103,7 @@ def _translate(callback: Any) -> Any:
     return None if translate is None else translate(callback)
 
 
-def _early_stopping(callback: Any) -> EarlyStopping:
+def _early_stopping(callback: KerasEarlyStopping) -> EarlyStopping:
     monitor = str(callback.monitor)
     if not monitor.startswith("val_"):
         raise UserCodeError(
@@ -122,7 +125,7 @@ def _early_stopping(callback: Any) -> EarlyStopping:
     return EarlyStopping(name, max(1, int(callback.patience)), _mode(callback, name), abs(float(callback.min_delta)))
 
 
-def _mode(callback: Any, name: str) -> Literal["min", "max"]:
+def _mode(callback: KerasEarlyStopping, name: str) -> Literal["min", "max"]:
     # Version 2 keeps no mode, but the comparison that follows from it.
     mode = getattr(callback, "mode", None) or str(getattr(callback.monitor_op, "__name__", ""))
     if mode in ("min", "less"):
@@ -139,7 +142,7 @@ def _mode(callback: Any, name: str) -> Literal["min", "max"]:
     )
 
 
-def _epoch_rates(callback: Any) -> EpochSchedule:
+def _epoch_rates(callback: KerasLearningRateScheduler) -> EpochSchedule:
     schedule = callback.schedule
     try:
         inspect.signature(schedule).bind(0, 0.1)
@@ -148,13 +151,13 @@ def _epoch_rates(callback: Any) -> EpochSchedule:
     return EpochSchedule(schedule, with_rate=True)
 
 
-_TRANSLATIONS: dict[str, Callable[[Any], Any]] = {
+_TRANSLATIONS: dict[str, Callable[..., Callback]] = {
     "EarlyStopping": _early_stopping,
     "LearningRateScheduler": _epoch_rates,
 }
 
 
-def _check_rates(callbacks: list[Any]) -> None:
+def _check_rates(callbacks: list[Callback]) -> None:
     """Refuses schedules of which one would have no effect."""
     rates = [c for c in callbacks if isinstance(c, LearningRateScheduler | EpochSchedule)]
     if len(rates) > 1:

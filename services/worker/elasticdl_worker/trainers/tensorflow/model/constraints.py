@@ -7,12 +7,13 @@ does it; what only the model knows would be undone by the next pull, and is refu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NoReturn
 
 from elasticdl_core.contract import Subject, refusal
 from elasticdl_core.model import ConstraintSpec
 from elasticdl_worker.trainers.tensorflow.framework import keras
+from elasticdl_worker.trainers.tensorflow.types import KerasVariable, Variable
 
 _KINDS = {
     "NonNeg": ("non_neg", ()),
@@ -23,7 +24,7 @@ _KINDS = {
 _WRITES = ("assign", "assign_add", "assign_sub", "scatter_update", "scatter_add", "scatter_sub", "scatter_nd_update")
 
 
-def constraint_of(name: str, variable: Any) -> ConstraintSpec | None:
+def constraint_of(name: str, variable: KerasVariable) -> ConstraintSpec | None:
     """The constraint of a trained variable in the words of the parameter servers.
 
     Args:
@@ -48,7 +49,7 @@ def constraint_of(name: str, variable: Any) -> ConstraintSpec | None:
 
 
 @contextlib.contextmanager
-def forbid_assignments(variables: Mapping[str, Any]) -> Iterator[None]:
+def forbid_assignments(variables: Mapping[str, Variable]) -> Iterator[None]:
     """A context in which the model is called, and must leave its trained weights alone.
 
     Args:
@@ -68,16 +69,16 @@ def forbid_assignments(variables: Mapping[str, Any]) -> Iterator[None]:
                 delattr(variable, write)
 
 
-def _refusal(name: str) -> Callable[..., Any]:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    def refuse(*args: object, **kwargs: object) -> NoReturn:
         raise refusal(Subject.LAYER, "assign", f"what the model assigns to the trained weight {name} in call")
 
     return refuse
 
 
-def _axes(axis: Any, rank: int) -> tuple[int, ...]:
+def _axes(axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
     """Axes counted from 0; None is all of them."""
     if axis is None:
         return tuple(range(rank))
-    given = axis if isinstance(axis, list | tuple) else [axis]
+    given = [axis] if isinstance(axis, int) else axis
     return tuple(int(one) % rank for one in given)

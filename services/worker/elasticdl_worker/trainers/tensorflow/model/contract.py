@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import cast
 
 from elasticdl_core.contract import Subject, Verdict, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
+from elasticdl_worker.trainers.tensorflow.types import KerasModel, KerasOptimizer
 from elasticdl_worker.user_code.zoo_path import source_location
 
 _KERAS = ("keras.", "tf_keras.", "tensorflow.", "elasticdl.")
@@ -17,7 +18,7 @@ _HALF = "float16"
 _UNKNOWN = ("use_ema", "loss_scale_factor", "gradient_accumulation_steps", "adaptive_epsilon")
 
 
-def check_optimizer(optimizer: Any) -> Any:
+def check_optimizer(optimizer: object) -> KerasOptimizer:
     """Returns a Keras optimizer instance, made from its name if it is one.
 
     Raises:
@@ -42,10 +43,10 @@ def check_optimizer(optimizer: Any) -> Any:
     if row is None or row.verdict is Verdict.REFUSED:
         raise refusal(Subject.OPTIMIZER, name if row else "Optimizer", f"the optimizer {name}")
     _check_options(optimizer, name)
-    return optimizer
+    return cast(KerasOptimizer, optimizer)
 
 
-def optimizer_name(optimizer: Any) -> str:
+def optimizer_name(optimizer: object) -> str:
     """The name in Keras of the class that an optimizer is of, or that its class adds nothing to.
 
     Raises:
@@ -61,7 +62,7 @@ def optimizer_name(optimizer: Any) -> str:
                 f"use, {keras.__name__.partition('.')[0]}",
                 fix="import it as tf.keras.optimizers; for Keras 2 (tf_keras) give --keras legacy",
             )
-        raise refusal(Subject.OPTIMIZER, "Optimizer", f"the optimizer {shown(kind)}")
+        raise refusal(Subject.OPTIMIZER, "Optimizer", f"the optimizer {describe_class(kind)}")
     changed = sorted({name for one in kind.__mro__ if one not in known for name in _overridden(one, base)})
     if changed:
         raise refusal(
@@ -72,13 +73,13 @@ def optimizer_name(optimizer: Any) -> str:
     return known[base]
 
 
-def keras_class(optimizer: Any) -> Any:
+def keras_class(optimizer: KerasOptimizer) -> type[KerasOptimizer]:
     """Keras' own class of an optimizer: a subclass may take other arguments."""
     known = _own_classes()
     return next((one for one in type(optimizer).__mro__ if one in known), type(optimizer))
 
 
-def shown(kind: type) -> str:
+def describe_class(kind: type) -> str:
     """A class of the user's, with its file."""
     return f"{kind.__name__} ({getattr(sys.modules.get(kind.__module__), '__file__', None) or kind.__module__})"
 
@@ -104,7 +105,7 @@ def _overridden(kind: type, base: type) -> Iterator[str]:
             yield name
 
 
-def _check_options(optimizer: Any, name: str) -> None:
+def _check_options(optimizer: object, name: str) -> None:
     given = {option: getattr(optimizer, option, None) for option in _UNKNOWN}
     given["decay"] = getattr(optimizer, "_initial_decay", None)
     for option, value in given.items():
@@ -116,7 +117,7 @@ def _check_options(optimizer: Any, name: str) -> None:
         raise refusal(Subject.OPTION, "learning_rate=callable", f"the learning rate of the optimizer {name}")
 
 
-def check_model(model: Any, *, training: bool) -> None:
+def check_model(model: KerasModel, *, training: bool) -> None:
     """Refuses a model that defines what is never called or cannot be trained as Keras would.
 
     Args:
@@ -145,7 +146,7 @@ def check_model(model: Any, *, training: bool) -> None:
         _check_policies(model)
 
 
-def _check_policies(model: Any) -> None:
+def _check_policies(model: KerasModel) -> None:
     for layer in model._flatten_layers():
         if getattr(layer, "compute_dtype", None) == _HALF and layer.trainable_variables:
             policy = getattr(layer.dtype_policy, "name", _HALF)

@@ -13,7 +13,7 @@ import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 import numpy as np
 import structlog
@@ -24,6 +24,7 @@ from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.model import InitializerSpec, TableSpec
 from elasticdl_worker.trainers.tensorflow.framework import keras, tf
 from elasticdl_worker.trainers.tensorflow.model.initializers import KNOWN, initializer_spec
+from elasticdl_worker.trainers.tensorflow.types import EmbeddingLayer, Inverse, KerasModel, Shape, Tensor
 
 _log = structlog.get_logger(__name__)
 _FLOAT_BYTES = 4
@@ -46,10 +47,10 @@ class TableRegistry:
     threshold_bytes: int | None
     seed: int = 0
     tables: dict[str, TableSpec] = field(default_factory=dict)
-    layers: dict[str, Any] = field(default_factory=dict)
-    in_graph: dict[str, Any] = field(default_factory=dict)
+    layers: dict[str, EmbeddingLayer] = field(default_factory=dict)
+    in_graph: dict[str, EmbeddingLayer] = field(default_factory=dict)
 
-    def register(self, layer: Any) -> str:
+    def register(self, layer: EmbeddingLayer) -> str:
         """A table for an ``elasticdl.layers.Embedding``.
 
         Raises:
@@ -64,7 +65,7 @@ class TableRegistry:
             )
         return self._add(layer, name, initializer)
 
-    def offer(self, layer: Any) -> str | None:
+    def offer(self, layer: EmbeddingLayer) -> str | None:
         """A table for a Keras ``Embedding``, or None if it is to keep its weights."""
         name = self._unique(layer)
         size = layer.input_dim * layer.output_dim * _FLOAT_BYTES
@@ -78,7 +79,7 @@ class TableRegistry:
         self.in_graph[name] = layer
         return None
 
-    def adopt(self, model: Any) -> None:
+    def adopt(self, model: KerasModel) -> None:
         """Gives tables to layers of a model that was there before this build began.
 
         Raises:
@@ -94,20 +95,20 @@ class TableRegistry:
                     fix="make a new model in each call, or one when the module is imported",
                 )
             if layer.built:
-                layer.elasticdl_table = self.register(layer)
+                layer.elasticdl_table = self.register(cast(EmbeddingLayer, layer))
 
-    def _add(self, layer: Any, name: str, initializer: InitializerSpec) -> str:
+    def _add(self, layer: EmbeddingLayer, name: str, initializer: InitializerSpec) -> str:
         self.tables[name] = TableSpec(name, layer.output_dim, initializer, layer.input_dim)
         self.layers[name] = layer
         return name
 
-    def _unique(self, layer: Any) -> str:
+    def _unique(self, layer: EmbeddingLayer) -> str:
         base = str(getattr(layer, "path", None) or layer.name)
         taken = self.tables.keys() | self.in_graph.keys()
         return base if base not in taken else next(n for k in range(2, 1 << 20) if (n := f"{base}#{k}") not in taken)
 
 
-def _obstacle(layer: Any) -> str:
+def _obstacle(layer: EmbeddingLayer) -> str:
     """Why a layer must keep its weights; empty if nothing hinders."""
     kind = keras.layers.Embedding
     if type(layer).call is not kind.call or type(layer).build is not kind.build:
@@ -133,7 +134,7 @@ def install() -> None:
     original_init, original_build, original_call = kind.__init__, kind.build, kind.call
 
     @functools.wraps(original_init)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init(self: EmbeddingLayer, *args: object, **kwargs: object) -> None:
         original_init(self, *args, **kwargs)
         # What the module made when it was imported is shared by all models that it makes: it keeps its weights.
         self.elasticdl_open = isinstance(lookup.current_registry(), TableRegistry)
@@ -141,7 +142,7 @@ def install() -> None:
     init.__signature__ = inspect.signature(original_init)  # type: ignore[attr-defined]  # Keras reads it, not wraps'
 
     @functools.wraps(original_build)
-    def build(self: Any, input_shape: Any = None) -> None:
+    def build(self: EmbeddingLayer, input_shape: Shape | None = None) -> None:
         registry = lookup.current_registry()
         # Without a shape it is not Keras that builds the layer, but somebody who is about to set its weights.
         mine = isinstance(registry, TableRegistry) and getattr(self, "elasticdl_open", False)
@@ -157,7 +158,7 @@ def install() -> None:
         self.built = True
 
     @functools.wraps(original_call)
-    def call(self: Any, inputs: Any) -> Any:
+    def call(self: EmbeddingLayer, inputs: Tensor) -> object:
         table, scope = getattr(self, "elasticdl_table", None), lookup.current_scope()
         if table is None and not isinstance(scope, RangeScope):
             return original_call(self, inputs)
@@ -180,7 +181,7 @@ def install() -> None:
 
 
 def _guarded_property(original: property) -> property:
-    def embeddings(self: Any) -> Any:
+    def embeddings(self: EmbeddingLayer) -> object:
         if getattr(self, "elasticdl_table", None) is not None:
             raise UserCodeError(
                 f"layer {self.name}: its weights are used directly, but they live on the parameter servers",
@@ -191,12 +192,12 @@ def _guarded_property(original: property) -> property:
     return property(embeddings)
 
 
-def _lookup(table: str, ids: Any, dim: int) -> Any:
+def _lookup(table: str, ids: Tensor, dim: int) -> Tensor:
     scope = lookup.current_scope()
     return _zeros(ids, dim) if scope is None else scope.lookup(table, ids, dim)
 
 
-def _zeros(ids: Any, dim: int) -> Any:
+def _zeros(ids: Tensor, dim: int) -> Tensor:
     zeros = tf.zeros(tf.concat([tf.shape(ids), [dim]], 0), name=ZEROS_NAME)
     zeros.set_shape(ids.shape.concatenate([dim]))
     return zeros
@@ -206,9 +207,9 @@ class CollectScope:
     """Notes the ids of each lookup and answers with zeros."""
 
     def __init__(self) -> None:
-        self.ids: dict[str, list[Any]] = {}
+        self.ids: Inverse = {}
 
-    def lookup(self, table: str, ids: Any, dim: int) -> Any:
+    def lookup(self, table: str, ids: Tensor, dim: int) -> Tensor:
         """Zeros in the shape of the rows."""
         self.ids.setdefault(table, []).append(ids)
         return _zeros(ids, dim)
@@ -221,12 +222,12 @@ class RangeScope(CollectScope):
         in_graph: these layers, under the names that their tables would have.
     """
 
-    def __init__(self, in_graph: Mapping[str, Any]) -> None:
+    def __init__(self, in_graph: Mapping[str, EmbeddingLayer]) -> None:
         super().__init__()
         self._names = {id(layer): name for name, layer in in_graph.items()}
-        self._noted: dict[str, tuple[int, list[Any]]] = {}
+        self._noted: dict[str, tuple[int, list[Tensor]]] = {}
 
-    def note(self, layer: Any, ids: Any) -> Any:
+    def note(self, layer: EmbeddingLayer, ids: Tensor) -> Tensor:
         """Zeros in the shape of the rows."""
         name = self._names.get(id(layer), str(getattr(layer, "path", None) or layer.name))
         self._noted.setdefault(name, (int(layer.input_dim), []))[1].append(tf.reshape(ids, [-1]))
@@ -262,12 +263,12 @@ class RowsScope:
         inverse: for each table and each of its lookups in order, the index of each id's row, in the ids' shape.
     """
 
-    def __init__(self, rows: dict[str, Any], inverse: dict[str, list[Any]]) -> None:
+    def __init__(self, rows: Mapping[str, Tensor], inverse: Inverse) -> None:
         self._rows = rows
         self._inverse = inverse
         self._calls: dict[str, int] = {}
 
-    def lookup(self, table: str, ids: Any, dim: int) -> Any:
+    def lookup(self, table: str, ids: Tensor, dim: int) -> Tensor:
         """The rows, by the lookup's place in the order of the table's lookups."""
         number = self._calls.get(table, 0)
         self._calls[table] = number + 1

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any
 
 from elasticdl_core.model import InitializerSpec
+from elasticdl_worker.trainers.tensorflow.types import KerasInitializer
 
 _ARGUMENTS = {
     "zeros": (),
@@ -34,7 +34,7 @@ _KINDS = {
 KNOWN = tuple(_KINDS)
 
 
-def initializer_spec(initializer: Any, table: str, seed: int) -> InitializerSpec | None:
+def initializer_spec(initializer: KerasInitializer, table: str, seed: int) -> InitializerSpec | None:
     """Translates a Keras initializer.
 
     Args:

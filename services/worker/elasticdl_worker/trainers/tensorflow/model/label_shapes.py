@@ -6,34 +6,42 @@ TensorFlow broadcasts the two to a table of ``N x N`` differences, of which the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.tensorflow.framework import tf
+from elasticdl_worker.trainers.tensorflow.types import (
+    Graph,
+    Labels,
+    LossFunction,
+    Operation,
+    Predictions,
+    Tensor,
+    TypeSpec,
+)
 from elasticdl_worker.user_code import ModelModule
 
 _PROBE = 97
 """Records in the minibatch that is followed through a function; a prime, so that no other size is likely to be it."""
 
 
-def aligned_loss(module: ModelModule) -> Callable[[Any, Any], Any] | None:
+def aligned_loss(module: ModelModule) -> LossFunction | None:
     """The module's loss; with labels of a feed that is not the user's, it gets them in the shape of predictions."""
-    loss = module.loss
+    loss = cast("LossFunction | None", module.loss)
     if loss is None or module.feed is not None:
         return loss
     return functools.wraps(loss)(lambda labels, predictions: loss(align(labels, predictions), predictions))
 
 
-def align(labels: Any, predictions: Any) -> Any:
+def align(labels: Labels, predictions: Predictions) -> Labels:
     """Labels ``[N]`` as ``[N, 1]`` where the predictions are ``[N, 1]``; others as they are."""
     ranks = [getattr(getattr(value, "shape", None), "rank", None) for value in (labels, predictions)]
-    if ranks == [1, 2] and predictions.shape[1] == 1:
+    if ranks == [1, 2] and cast(Tensor, predictions).shape[1] == 1:
         return tf.expand_dims(labels, 1)
     return labels
 
 
-def refuse_outer(what: str, function: Callable[[Any, Any], Any], labels: Any, predictions: Any) -> None:
+def refuse_outer(what: str, function: LossFunction, labels: Labels, predictions: Predictions) -> None:
     """Refuses a loss or metric in which each label meets each prediction by broadcasting.
 
     The function is traced with a minibatch of a size that occurs nowhere else. Only an operation is refused that has
@@ -67,7 +75,7 @@ def refuse_outer(what: str, function: Callable[[Any, Any], Any], labels: Any, pr
         )
 
 
-def _shapes(value: Any) -> list[tuple[int | None, ...]]:
+def _shapes(value: Labels) -> list[tuple[int | None, ...]]:
     shapes = [getattr(part, "shape", None) for part in tf.nest.flatten(value)]
     return [
         tuple(shape.as_list()) for shape in shapes if isinstance(shape, tf.TensorShape) and shape.rank is not None
@@ -79,7 +87,7 @@ def _suspicious(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> b
     return len(low) == 1 and len(high) == 2 and high[1] == 1
 
 
-def _probe(value: Any) -> Any:
+def _probe(value: Tensor) -> TypeSpec:
     shape = value.shape.as_list()
     return tf.TensorSpec([_PROBE, *shape[1:]] if shape else [], value.dtype)
 
@@ -88,9 +96,9 @@ def _words(shape: tuple[int | None, ...]) -> str:
     return ", ".join("N" if at == 0 else str(size) for at, size in enumerate(shape))
 
 
-def _meets(graph: Any, labels: int, predictions: int) -> bool:
+def _meets(graph: Graph, labels: int, predictions: int) -> bool:
     """Whether an operation of a traced function brings the two sides together as ``[N]`` and ``[N, 1]``."""
-    sides: dict[Any, frozenset[str]] = {}
+    sides: dict[Operation, frozenset[str]] = {}
     for number, tensor in enumerate(graph.inputs):
         side = "labels" if number < labels else "predictions" if number < labels + predictions else ""
         sides[tensor.op] = frozenset({side} - {""})
@@ -100,7 +108,9 @@ def _meets(graph: Any, labels: int, predictions: int) -> bool:
         if operation.type == "PartitionedCall" or len(inputs) != 2 or inputs[0] == inputs[1]:
             continue
         shapes = sorted((tensor.shape.as_list() for tensor in operation.inputs if tensor.shape.rank), key=len)
-        outer = any(tensor.shape.rank == 2 and tensor.shape == [_PROBE, _PROBE] for tensor in operation.outputs)
+        outer = any(
+            tensor.shape.rank == 2 and tensor.shape.as_list() == [_PROBE, _PROBE] for tensor in operation.outputs
+        )
         if outer and shapes == [[_PROBE], [_PROBE, 1]]:
             return True
     return False

@@ -6,11 +6,12 @@ import contextlib
 import functools
 import sys
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 
 from elasticdl_worker.trainers.tensorflow.framework import keras, tf
+from elasticdl_worker.trainers.tensorflow.types import Layer, Tensor
 
 
 @contextlib.contextmanager
@@ -25,7 +26,7 @@ def print_layer_outputs(stream: TextIO | None = None) -> Iterator[None]:
     original = kind.__call__
 
     @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Layer, *args: object, **kwargs: object) -> object:
         result = original(self, *args, **kwargs)
         if tf.executing_eagerly() and not isinstance(self, keras.Model | keras.layers.InputLayer):
             for value in tf.nest.flatten(result):
@@ -40,7 +41,7 @@ def print_layer_outputs(stream: TextIO | None = None) -> Iterator[None]:
         kind.__call__ = original
 
 
-def summary(tensor: Any) -> str:
+def summary(tensor: Tensor) -> str:
     """Shape, dtype, range and first values of an eager tensor."""
     values = np.asarray(tensor)
     text = f"{tensor.dtype.name}{list(tensor.shape)}"

@@ -11,8 +11,8 @@ does not follow from the class it is tried on the first minibatch.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, TypedDict, cast
 
 import numpy as np
 
@@ -20,9 +20,35 @@ from elasticdl_core.contract import Subject, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.label_shapes import align, refuse_outer
+from elasticdl_worker.trainers.tensorflow.types import (
+    KerasMean,
+    KerasMetric,
+    Labels,
+    LossFunction,
+    Nested,
+    Predictions,
+    Tensor,
+)
 from elasticdl_worker.user_code import ModelModule
 
 LOSS = "loss"
+
+
+class MeanState(TypedDict):
+    """The state of a function: its sum over records, and how many these are."""
+
+    kind: Literal["mean"]
+    sum: list[float]
+
+
+class KerasState(TypedDict):
+    """The state of a Keras metric: the numbers of each of its variables."""
+
+    kind: Literal["keras"]
+    sum: list[list[float]]
+
+
+MetricState = MeanState | KerasState
 _KERAS = ("keras.", "tf_keras.")
 
 
@@ -43,19 +69,19 @@ class ModuleMetrics:
     def __init__(
         self,
         module: ModelModule,
-        loss: Callable[[Any, Any], Any] | None,
+        loss: LossFunction | None,
         outputs: tuple[str, ...] | None = (),
     ) -> None:
         self._module = module
         self._outputs = outputs
         self._tried: set[str] = set()
         self._tried_means: set[str] = set()
-        self._functions: dict[str, tuple[str | None, Callable[[Any, Any], Any]]] = {}
-        self._keras: dict[str, tuple[str | None, Any]] = {}
+        self._functions: dict[str, tuple[str | None, LossFunction]] = {}
+        self._keras: dict[str, tuple[str | None, KerasMetric]] = {}
         self._gives_one_value: dict[str, bool] = {}
         self._sums: dict[str, tuple[float, float]] = {}
         self._compared: set[str] = set()
-        given: Any = {}
+        given: object = {}
         if module.eval_metrics_fn is not None:
             with module.guard("eval_metrics_fn"):
                 given = module.eval_metrics_fn()
@@ -76,7 +102,7 @@ class ModuleMetrics:
         for _, metric in self._keras.values():
             metric.reset_state()
 
-    def update(self, labels: Any, predictions: Any, records: int) -> None:
+    def update(self, labels: Labels, predictions: Predictions, records: int) -> None:
         """Takes the labels and predictions of one minibatch."""
         if self._module.feed is None:
             labels = align(labels, predictions)
@@ -99,21 +125,21 @@ class ModuleMetrics:
                 self._try_sum(name, metric, picked)
                 self._update_keras(name, metric, picked, records)
 
-    def of_minibatch(self, labels: Any, predictions: Any, records: int) -> dict[str, float]:
+    def of_minibatch(self, labels: Labels, predictions: Predictions, records: int) -> dict[str, float]:
         """The values for one minibatch alone; forgets all others."""
         self.reset()
         self.update(labels, predictions, records)
         return self.results(self.state())
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, MetricState]:
         """The states as JSON data."""
-        states: dict[str, Any] = {n: {"kind": "mean", "sum": list(pair)} for n, pair in self._sums.items()}
+        states: dict[str, MetricState] = {n: {"kind": "mean", "sum": list(pair)} for n, pair in self._sums.items()}
         for name, (_, metric) in self._keras.items():
             numbers = [np.ravel(raw_variable(v).numpy()).astype(float).tolist() for v in metric.variables]
             states[name] = {"kind": "keras", "sum": numbers}
         return states
 
-    def results(self, states: Mapping[str, Any]) -> dict[str, float]:
+    def results(self, states: Mapping[str, MetricState]) -> dict[str, float]:
         """The values of merged states; a metric of several values gives ``name[0]``, ``name[1]``, ...
 
         Raises:
@@ -121,9 +147,9 @@ class ModuleMetrics:
         """
         values: dict[str, float] = {}
         for name, state in states.items():
-            if name in self._keras:
+            if name in self._keras and state["kind"] == "keras":
                 values |= self._keras_result(name, state["sum"])
-            elif name in self._sums:
+            elif name in self._sums and state["kind"] == "mean":
                 total, count = state["sum"]
                 values[name] = total / count if count else float("nan")
             else:
@@ -134,14 +160,16 @@ class ModuleMetrics:
         metric = self._keras[name][1]
         for variable, numbers in zip(metric.variables, parts, strict=True):
             raw = raw_variable(variable)
-            raw.assign(np.asarray(numbers, dtype=raw.dtype.as_numpy_dtype).reshape(raw.shape))
+            raw.assign(
+                np.asarray(numbers, dtype=raw.dtype.as_numpy_dtype).reshape(tuple(cast(Iterable[int], raw.shape)))
+            )
         with self._module.guard(f"the result of the metric {name}"):
             result = np.asarray(metric.result(), dtype=float)
         if result.ndim == 0:
             return {name: float(result)}
         return {f"{name}[{place}]": float(value) for place, value in enumerate(result.ravel())}
 
-    def _update_keras(self, name: str, metric: Any, given: tuple[Any, Any], records: int) -> None:
+    def _update_keras(self, name: str, metric: KerasMetric, given: tuple[Labels, Predictions], records: int) -> None:
         """Updates a Keras metric; a mean for which a minibatch is one value counts it once for each record.
 
         Keras' MeanSquaredError and its kin take the mean over the last axis, which of predictions ``[N]`` is that of
@@ -151,11 +179,12 @@ class ModuleMetrics:
         if not is_mean or self._gives_one_value.get(name) is False:
             metric.update_state(*given)
             return
-        sums = [raw_variable(variable) for variable in (metric.total, metric.count)]
+        mean = cast(KerasMean, metric)
+        sums = [raw_variable(variable) for variable in (mean.total, mean.count)]
 
-        def measure(*part: Any) -> tuple[float, float]:
+        def measure(labels: Labels, predictions: Predictions) -> tuple[float, float]:
             metric.reset_state()
-            metric.update_state(*part)
+            metric.update_state(labels, predictions)
             return float(sums[0].numpy()), float(sums[1].numpy())
 
         before = [float(variable.numpy()) for variable in sums]
@@ -167,13 +196,20 @@ class ModuleMetrics:
         for variable, old, new in zip(sums, before, (total, count), strict=True):
             variable.assign(old + new * weight)
 
-    def _try_mean(self, name: str, function: Callable[..., Any], given: Any, whole: float, records: int) -> None:
+    def _try_mean(
+        self,
+        name: str,
+        function: Callable[[Labels, Predictions], Tensor | float],
+        given: tuple[Labels, Predictions],
+        whole: float,
+        records: int,
+    ) -> None:
         """Refuses a function whose number for a minibatch is not the mean over its records."""
         if name in self._tried_means or not np.isfinite(whole):
             return
         cut = records // 2
-        halves = [_part(given, 0, cut), _part(given, cut, records)]
-        if any(half is None for half in halves):
+        halves = [half for half in (_part(given, 0, cut), _part(given, cut, records)) if half is not None]
+        if len(halves) < 2:
             return
         first, second = (float(np.asarray(function(*half), dtype=np.float64).sum()) for half in halves)
         mean = (first * cut + second * (records - cut)) / records
@@ -186,7 +222,7 @@ class ModuleMetrics:
             raise refusal(Subject.METRIC, "function_of_no_mean", shown)
         self._tried_means.add(name)
 
-    def _try_sum(self, name: str, metric: Any, given: Any) -> None:
+    def _try_sum(self, name: str, metric: KerasMetric, given: tuple[Labels, Predictions]) -> None:
         """Refuses a metric whose state after two minibatches is not the sum of the states after each."""
         if name in self._tried or type(metric).__module__.startswith(_KERAS):
             return
@@ -210,18 +246,18 @@ class ModuleMetrics:
         if any(np.any(once) for once in states[0]):
             self._tried.add(name)
 
-    def _picked(self, labels: Any, predictions: Any, output: str | None) -> tuple[Any, Any]:
+    def _picked(self, labels: Labels, predictions: Predictions, output: str | None) -> tuple[Labels, Predictions]:
         """The labels and predictions of an output; labels need not be split by output."""
         if output is None:
             return labels, predictions
         names = self._outputs or ()
-        return _pick(labels, output, names, optional=True), _pick(predictions, output, names)
+        return _pick(labels, output, names, optional=True), cast(Predictions, _pick(predictions, output, names))
 
     def _add(self, name: str, value: float, count: int) -> None:
         total, seen = self._sums[name]
         self._sums[name] = (total + value, seen + count)
 
-    def _collect(self, given: Any) -> None:
+    def _collect(self, given: object) -> None:
         if not isinstance(given, Mapping):
             raise UserCodeError(
                 f"eval_metrics_fn returned a {type(given).__name__}",
@@ -234,7 +270,7 @@ class ModuleMetrics:
             else:
                 self._take(str(name), None, value)
 
-    def _check_output(self, name: str, output: str | None, metric: Any) -> None:
+    def _check_output(self, name: str, output: str | None, metric: object) -> None:
         """Refuses a metric for an output that is not there, and one of Keras' for all outputs together."""
         if output is not None and self._outputs is None:
             raise refusal(Subject.METRIC, "output_without_name", f"the metric {name}")
@@ -257,7 +293,7 @@ class ModuleMetrics:
                 fix="say of which output: {output: {name: metric}}",
             )
 
-    def _take(self, name: str, output: str | None, metric: Any) -> None:
+    def _take(self, name: str, output: str | None, metric: object) -> None:
         if isinstance(metric, str):
             metric = _by_name(name, metric)
         self._check_output(name, output, metric)
@@ -287,7 +323,7 @@ def training_metrics(module: ModelModule, outputs: tuple[str, ...] | None) -> Mo
     return metrics if metrics.names else None
 
 
-def _by_name(name: str, wanted: str) -> Any:
+def _by_name(name: str, wanted: str) -> object:
     """A Keras metric or function by its name."""
     if find(Subject.METRIC, wanted) is not None:
         raise refusal(Subject.METRIC, wanted, f"the metric {name} is {wanted!r}, which")
@@ -300,7 +336,7 @@ def _by_name(name: str, wanted: str) -> Any:
         ) from None
 
 
-def _pick(values: Any, output: str, names: Sequence[str], *, optional: bool = False) -> Any:
+def _pick(values: Labels, output: str, names: Sequence[str], *, optional: bool = False) -> Labels:
     """One output of several, by name or by the place that its name has."""
     if isinstance(values, Mapping):
         if output in values or not optional:
@@ -311,7 +347,7 @@ def _pick(values: Any, output: str, names: Sequence[str], *, optional: bool = Fa
     return values
 
 
-def _part(values: Any, start: int, end: int) -> Any:
+def _part(values: object, start: int, end: int) -> tuple[Labels, Predictions] | None:
     """Some of the records of nested tensors; None if they cannot be cut."""
     flat = tf.nest.flatten(values)
     if any(isinstance(value, tf.SparseTensor) or not getattr(value, "shape", ()) for value in flat):
@@ -319,6 +355,6 @@ def _part(values: Any, start: int, end: int) -> Any:
     return tf.nest.map_structure(lambda value: value[start:end], values)
 
 
-def to_numpy(values: Any) -> Any:
+def to_numpy(values: Nested) -> object:
     """A nested structure of tensors as arrays."""
     return tf.nest.map_structure(lambda value: value.numpy() if hasattr(value, "numpy") else value, values)

@@ -7,14 +7,15 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
-from elasticdl.callbacks import LearningRateScheduler
+from elasticdl.callbacks import Callback, LearningRateScheduler
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import OptimizerSpec, TableSpec
 from elasticdl_worker.trainers.tensorflow.framework import keras, tf
 from elasticdl_worker.trainers.tensorflow.model.callbacks import EpochSchedule
 from elasticdl_worker.trainers.tensorflow.model.contract import check_optimizer, keras_class, optimizer_name
+from elasticdl_worker.trainers.tensorflow.types import KerasOptimizer, KerasVariable, Tensor
 
 _NAMES = {
     "sgd": ("momentum", "nesterov"),
@@ -33,6 +34,7 @@ _NAMES = {
         "beta",
     ),
 }
+_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 _EXCLUSIONS = (
     "_exclude_from_weight_decay",
     "_exclude_from_weight_decay_pattern",
@@ -43,7 +45,7 @@ TABLE_WEIGHT = "embeddings"
 """The name of an Embedding layer's variable, which a table stands for: what is excluded from weight decay by name."""
 LearningRate = Callable[[int, int], float]
 """The rate by model version and epoch."""
-Guard = Callable[[str], AbstractContextManager[Any]]
+Guard = Callable[[str], AbstractContextManager[object]]
 """Runs the user's code: takes what it is, for messages."""
 
 
@@ -61,7 +63,7 @@ class Clipping:
     clipvalue: float | None = None
     global_clipnorm: float | None = None
 
-    def apply(self, gradients: Sequence[Any]) -> list[Any]:
+    def apply(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Clips gradients; merged gradients of rows count as one gradient for each table."""
         if self.clipnorm:
             return [tf.clip_by_norm(g, self.clipnorm) for g in gradients]
@@ -87,7 +89,9 @@ class TranslatedOptimizer:
     learning_rate: LearningRate | None
 
 
-def translate(optimizer: Any, callbacks: Sequence[Any] = (), guard: Guard = nullcontext) -> TranslatedOptimizer:
+def translate(
+    optimizer: KerasOptimizer, callbacks: Sequence[Callback] = (), guard: Guard = nullcontext
+) -> TranslatedOptimizer:
     """Translates a Keras optimizer for parameter servers.
 
     Args:
@@ -108,11 +112,11 @@ def translate(optimizer: Any, callbacks: Sequence[Any] = (), guard: Guard = null
     for key in _NAMES[name]:
         if key in config:
             value = config[key]
-            params[key] = value if isinstance(value, bool) else float(value)
+            params[key] = value if isinstance(value, bool) else float(cast(float, value))
     decay = config.get("weight_decay")
     if decay is not None:
-        params["weight_decay"] = float(decay)
-    clipping = Clipping(config.get("clipnorm"), config.get("clipvalue"), config.get("global_clipnorm"))
+        params["weight_decay"] = float(cast(float, decay))
+    clipping = Clipping(*(cast("float | None", config.get(option)) for option in _CLIPPING))
     return TranslatedOptimizer(OptimizerSpec(name, params), clipping, schedule)
 
 
@@ -156,20 +160,20 @@ def checked_rate(rate: float, version: int, optimizer: str) -> float:
     return rate
 
 
-def uses_weight_decay(optimizer: Any, variable: Any) -> bool:
+def uses_weight_decay(optimizer: KerasOptimizer, variable: KerasVariable) -> bool:
     """Whether the optimizer's weight decay applies to a variable."""
     check = getattr(optimizer, "_use_weight_decay", None)
     return bool(check(variable)) if callable(check) else True
 
 
-def excludes(optimizer: Any, name: str) -> bool:
+def excludes(optimizer: KerasOptimizer, name: str) -> bool:
     """Whether ``exclude_from_weight_decay`` was given words that are in a variable's name."""
     pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
     words = [*([pattern] if pattern else []), *getattr(optimizer, "_exclude_from_weight_decay_names", ())]
     return any(re.search(word, name) for word in words)
 
 
-def config_of(optimizer: Any) -> dict[str, Any]:
+def config_of(optimizer: KerasOptimizer) -> dict[str, object]:
     """A Keras optimizer's configuration, in which a schedule is replaced by a number.
 
     A schedule of the user's own need not have a ``get_config``: nothing here is written to a file.
@@ -186,7 +190,7 @@ def config_of(optimizer: Any) -> dict[str, Any]:
         optimizer._learning_rate = rate
 
 
-def again(optimizer: Any, **changes: Any) -> Any:
+def rebuild_optimizer(optimizer: KerasOptimizer, **changes: object) -> KerasOptimizer:
     """A fresh optimizer of the same configuration, which leaves the same variables without weight decay.
 
     Args:
@@ -200,14 +204,16 @@ def again(optimizer: Any, **changes: Any) -> Any:
     return fresh
 
 
-def with_rate(optimizer: Any, rate: float) -> Any:
+def with_rate(optimizer: KerasOptimizer, rate: float) -> KerasOptimizer:
     """The same optimizer with a rate that can be set, in place of a schedule that counts its own steps."""
     if not isinstance(_own_rate(optimizer), keras.optimizers.schedules.LearningRateSchedule):
         return optimizer
-    return again(optimizer, learning_rate=rate)
+    return rebuild_optimizer(optimizer, learning_rate=rate)
 
 
-def learning_rate_of(optimizer: Any, callbacks: Sequence[Any], guard: Guard = nullcontext) -> LearningRate | None:
+def learning_rate_of(
+    optimizer: KerasOptimizer, callbacks: Sequence[Callback], guard: Guard = nullcontext
+) -> LearningRate | None:
     """The learning rate by model version and epoch, or None where it is constant.
 
     Args:
@@ -222,14 +228,14 @@ def learning_rate_of(optimizer: Any, callbacks: Sequence[Any], guard: Guard = nu
     if rate is None:
         return None
 
-    def told(version: int, epoch: int) -> float:
+    def guarded_rate(version: int, epoch: int) -> float:
         with guard("the learning rate schedule"):
             return rate(version, epoch)
 
-    return told
+    return guarded_rate
 
 
-def _rate_of(optimizer: Any, callbacks: Sequence[Any]) -> LearningRate | None:
+def _rate_of(optimizer: KerasOptimizer, callbacks: Sequence[Callback]) -> LearningRate | None:
     found = _own_rate(optimizer)
     for callback in callbacks:
         if isinstance(callback, LearningRateScheduler | EpochSchedule):
@@ -252,6 +258,6 @@ def _of_callback(callback: LearningRateScheduler | EpochSchedule, first: float) 
     return lambda version, epoch: float(schedule(version))
 
 
-def _own_rate(optimizer: Any) -> Any:
+def _own_rate(optimizer: object) -> object:
     # The optimizers of Keras 2 that came before 2.11 keep their numbers in ``_hyper``.
     return getattr(optimizer, "_hyper", {}).get("learning_rate", getattr(optimizer, "_learning_rate", None))

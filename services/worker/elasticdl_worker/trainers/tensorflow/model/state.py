@@ -17,10 +17,10 @@ import enum
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
+from elasticdl_worker.trainers.tensorflow.types import KerasModel, KerasVariable, Layer, Tensor
 
 _AVERAGES = {
     "momentum": ("moving_mean", "moving_variance", "moving_stddev"),
@@ -43,7 +43,7 @@ class Merge(enum.Enum):
 class _Average:
     """A moving average: the layer that updates it, and what it keeps of the old value then."""
 
-    layer: Any
+    layer: Layer
     momentum: float
 
 
@@ -62,13 +62,13 @@ class ModelState:
         UserCodeError: a variable is of a type that cannot be shared.
     """
 
-    def __init__(self, keras_model: Any, variables: Mapping[str, Any]) -> None:
+    def __init__(self, keras_model: KerasModel, variables: Mapping[str, KerasVariable]) -> None:
         self._averages = _moving_averages(keras_model)
         self.variables = {name: raw_variable(variable) for name, variable in variables.items()}
         self.rules = {name: self._rule(name, variable) for name, variable in variables.items()}
 
     @contextlib.contextmanager
-    def counting(self) -> Iterator[Callable[[], dict[str, float]]]:
+    def count_updates(self) -> Iterator[Callable[[], dict[str, float]]]:
         """Counts the updates of moving averages by what is run or traced inside.
 
         Yields:
@@ -88,12 +88,12 @@ class ModelState:
             for call in counts.values():
                 call.end()
 
-    def before(self) -> list[Any]:
+    def read_values(self) -> list[Tensor]:
         """The values now; to be called while tracing."""
         return [tf.identity(variable) for variable in self.variables.values()]
 
-    def changes(self, before: list[Any], keeps: Mapping[str, float]) -> tuple[list[Any], Any]:
-        """What has become of the variables; to be called while tracing.
+    def compute_changes(self, before: list[Tensor], keeps: Mapping[str, float]) -> tuple[list[Tensor], Tensor]:
+        """How the variables have changed; to be called while tracing.
 
         Args:
             before: from ``before``.
@@ -116,7 +116,7 @@ class ModelState:
             changed.append(tf.reshape(tf.reduce_any(tf.not_equal(new, old)), [1]))
         return added, tf.concat(changed, 0)
 
-    def _rule(self, name: str, variable: Any) -> Merge:
+    def _rule(self, name: str, variable: KerasVariable) -> Merge:
         raw = raw_variable(variable)
         if raw.dtype.name not in _SHARED:
             raise UserCodeError(
@@ -141,9 +141,9 @@ class ModelState:
 
 
 class _Calls:
-    """Counts the calls of a layer for a while."""
+    """Counts the calls of a layer between ``begin`` and ``end``."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Layer) -> None:
         self._layer = layer
         self._calls = 0
         self._unknown = False
@@ -154,11 +154,11 @@ class _Calls:
         return 0 if self._unknown else self._calls
 
     def begin(self) -> None:
-        """Counts from now on."""
+        """Begins to count."""
         original, graph = self._layer.call, tf.compat.v1.get_default_graph()
 
         @functools.wraps(original)
-        def counted(*args: Any, **kwargs: Any) -> Any:
+        def counted(*args: object, **kwargs: object) -> object:
             self._calls += 1
             self._unknown |= tf.compat.v1.get_default_graph() is not graph
             return original(*args, **kwargs)
@@ -167,11 +167,11 @@ class _Calls:
         vars(self._layer)["call"] = counted
 
     def end(self) -> None:
-        """Counts no more."""
+        """Ends counting."""
         del vars(self._layer)["call"]
 
 
-def _moving_averages(keras_model: Any) -> dict[int, _Average]:
+def _moving_averages(keras_model: KerasModel) -> dict[int, _Average]:
     """The moving averages of BatchNormalization layers, by the identity of their ``tf.Variable``."""
     found = {}
     for layer in keras_model._flatten_layers():
@@ -190,7 +190,7 @@ def _moving_averages(keras_model: Any) -> dict[int, _Average]:
     return found
 
 
-def _is_batch_normalization(layer: Any) -> bool:
+def _is_batch_normalization(layer: Layer) -> bool:
     """Whether a layer updates its averages as Keras' own does: a subclass with its own ``call`` may do otherwise."""
     kinds = [kind for kind in type(layer).__mro__ if kind.__name__.startswith("BatchNormalization")]
     own = str(getattr(type(layer).call, "__module__", "")).split(".")[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +11,7 @@ from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TABLE_WEIGHT
 from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
+from elasticdl_worker.trainers.tensorflow.types import Array, Inverse, KerasVariable, Variable
 
 _FIRST_ROWS = 1024
 
@@ -62,9 +61,9 @@ class LocalTable:
     def ids_and_rows(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """All ids that were seen, and their rows."""
         ids = np.fromiter(self._index, np.int64, len(self._index))
-        return ids, raw_variable(self.variable).numpy()[: len(ids)]
+        return ids, np.asarray(raw_variable(self.variable).numpy()[: len(ids)], np.float32)
 
-    def _make(self, rows: NDArray[Any]) -> Any:
+    def _make(self, rows: Array) -> KerasVariable:
         if is_legacy():
             return tf.Variable(rows, name=TABLE_WEIGHT)
         return keras.Variable(rows, name=TABLE_WEIGHT)
@@ -89,17 +88,17 @@ class LocalTables:
         self.tables[name].fill(*rows)
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[KerasVariable]:
         """The tables' variables."""
         return [table.variable for table in self.tables.values()]
 
-    def place(self, lookups: Lookups) -> tuple[dict[str, list[Any]], bool]:
+    def place(self, lookups: Lookups) -> tuple[Inverse, bool]:
         """Turns the inverse indices of a minibatch into indices of the tables' rows.
 
         Returns:
             For each table and each of its lookups, an int32 tensor; and whether a table has grown.
         """
-        indices: dict[str, list[Any]] = {}
+        indices: Inverse = {}
         grown = False
         for name, ids in lookups.unique.items():
             places, larger = self.tables[name].place(ids)
@@ -107,6 +106,6 @@ class LocalTables:
             indices[name] = [tf.gather(tf.constant(places), inverse) for inverse in lookups.inverse[name]]
         return indices, grown
 
-    def rows(self) -> dict[str, Any]:
+    def rows(self) -> dict[str, Variable]:
         """The tables' rows by name, as a scope needs them."""
         return {name: raw_variable(table.variable) for name, table in self.tables.items()}

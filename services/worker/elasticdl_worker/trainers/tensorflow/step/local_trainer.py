@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
+from elasticdl.callbacks import Callback
 from elasticdl_worker.trainers.not_finite import describe_bad_gradient
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.input.pipeline import Minibatch
@@ -16,19 +17,33 @@ from elasticdl_worker.trainers.tensorflow.model.embeddings import RowsScope
 from elasticdl_worker.trainers.tensorflow.model.optimizers import (
     Guard,
     LearningRate,
-    again,
     checked_rate,
     learning_rate_of,
+    rebuild_optimizer,
     with_rate,
 )
 from elasticdl_worker.trainers.tensorflow.step.local_tables import LocalTables
 from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
-from elasticdl_worker.trainers.tensorflow.step.programs import Programs, summed
+from elasticdl_worker.trainers.tensorflow.step.programs import Programs, sum_duplicates
+from elasticdl_worker.trainers.tensorflow.types import (
+    Features,
+    Inverse,
+    KerasOptimizer,
+    KerasVariable,
+    Labels,
+    NestedSpec,
+    Predictions,
+    Tensor,
+)
+
+_Step = Callable[[Features, Labels, Inverse], tuple[Tensor, Tensor, Predictions]]
+_Forward = Callable[[Features, Inverse], Predictions]
+F = TypeVar("F", bound=Callable[..., object])
 
 
 @dataclass(frozen=True)
 class LocalStep:
-    """What came of a minibatch.
+    """The result of a minibatch.
 
     Attributes:
         loss: its loss.
@@ -38,7 +53,7 @@ class LocalStep:
 
     loss: float
     not_finite: str = ""
-    predictions: Any = None
+    predictions: Predictions | None = None
 
 
 class LocalTrainer:
@@ -64,9 +79,9 @@ class LocalTrainer:
         self,
         model: PreparedModel,
         programs: Programs,
-        optimizer: Any = None,
-        callbacks: Sequence[Any] = (),
-        labels_spec: Any = None,
+        optimizer: KerasOptimizer | None = None,
+        callbacks: Sequence[Callback] = (),
+        labels_spec: NestedSpec | None = None,
         guard: Guard = nullcontext,
         *,
         eager: bool = False,
@@ -80,10 +95,10 @@ class LocalTrainer:
         self._labels_spec = labels_spec
         self._eager = eager
         self._schedule: LearningRate | None = None
-        self._optimizer: Any = None if optimizer is None else check_optimizer(optimizer)
+        self._optimizer: KerasOptimizer | None = None if optimizer is None else check_optimizer(optimizer)
         self._sources: list[str] = []
-        self._step: Callable[..., Any] | None = None
-        self._forward: Callable[..., Any] | None = None
+        self._step: _Step | None = None
+        self._forward: _Forward | None = None
         if self._optimizer is not None:
             model.constraints()
             self._schedule = learning_rate_of(self._optimizer, callbacks, guard)
@@ -97,7 +112,7 @@ class LocalTrainer:
         indices, grown = self.tables.place(lookups)
         if grown:
             self._rebuild()
-        if self._schedule is not None:
+        if self._schedule is not None and self._optimizer is not None:
             name = optimizer_name(self._optimizer).lower()
             self._optimizer.learning_rate = checked_rate(self._schedule(self.version, self.epoch), self.version, name)
         if self._step is None:
@@ -122,7 +137,7 @@ class LocalTrainer:
         """The rate of the latest step; None where nothing is trained."""
         return None if self._optimizer is None else float(tf.convert_to_tensor(self._optimizer.learning_rate))
 
-    def predict(self, features: Any) -> Any:
+    def predict(self, features: Features) -> Predictions:
         """The model's outputs, in inference mode."""
         lookups: Lookups = self._programs.collect(features, training=False)
         indices, grown = self.tables.place(lookups)
@@ -133,11 +148,11 @@ class LocalTrainer:
         with self._programs.explaining(features):
             return self._forward(features, indices)
 
-    def loss_of(self, labels: Any, predictions: Any) -> Any:
+    def loss_of(self, labels: Labels, predictions: Predictions) -> Tensor:
         """The loss of predictions, without regularisation."""
         return self._programs.loss_of(labels, predictions, regularised=False)
 
-    def _compiled(self, function: Callable[..., Any], indices: dict[str, list[Any]], *, labels: bool) -> Any:
+    def _compiled(self, function: F, indices: Inverse, *, labels: bool) -> F:
         if self._eager:
             return function
         inverse = {
@@ -147,7 +162,7 @@ class LocalTrainer:
         middle = (self._labels_spec,) if labels else ()
         return tf.function(function, input_signature=(self.model.features_spec, *middle, inverse), autograph=False)
 
-    def _step_now(self, features: Any, labels: Any, indices: dict[str, list[Any]]) -> Any:
+    def _step_now(self, features: Features, labels: Labels, indices: Inverse) -> tuple[Tensor, Tensor, Predictions]:
         """Loss, which of it and the gradients is not finite (-1 for none, 0 for the loss), and predictions."""
         before = [tf.identity(variable) for variable in self.model.state.values()]
         with tf.GradientTape() as tape:
@@ -155,27 +170,30 @@ class LocalTrainer:
             loss, predictions = self._programs.compute(features, labels, scope)
         trained = self._trained()
         gradients = tape.gradient(loss, [raw_variable(variable) for variable in trained])
-        pairs = [(summed(g), v) for g, v in zip(gradients, trained, strict=True) if g is not None]
+        pairs = [(sum_duplicates(g), v) for g, v in zip(gradients, trained, strict=True) if g is not None]
         self._sources = [variable.name for _, variable in pairs]
         values = [loss, *(g.values if isinstance(g, tf.IndexedSlices) else g for g, _ in pairs)]
         finite = tf.stack([tf.reduce_all(tf.math.is_finite(value)) for value in values])
 
-        def apply() -> Any:
-            self._optimizer.apply_gradients(pairs)
+        optimizer = self._optimizer
+        assert optimizer is not None
+
+        def apply() -> Tensor:
+            optimizer.apply_gradients(pairs)
             return tf.constant(-1, tf.int64)
 
-        def undo() -> Any:
+        def undo() -> Tensor:
             for variable, value in zip(self.model.state.values(), before, strict=True):
                 variable.assign(value)
             return tf.argmin(tf.cast(finite, tf.int32))
 
         return loss, tf.cond(tf.reduce_all(finite), apply, undo), predictions
 
-    def _forward_now(self, features: Any, indices: dict[str, list[Any]]) -> Any:
+    def _forward_now(self, features: Features, indices: Inverse) -> Predictions:
         scope = RowsScope(self.tables.rows(), indices) if indices else None
         return self._programs.call(features, scope, training=False)
 
-    def _trained(self) -> list[Any]:
+    def _trained(self) -> list[KerasVariable]:
         trained = set(self.model.trained_tables())
         tables = [table.variable for name, table in self.tables.tables.items() if name in trained]
         return [*self.model.keras_model.trainable_variables, *tables]
@@ -186,7 +204,7 @@ class LocalTrainer:
         if self._optimizer is None:
             return
         old = self._optimizer
-        new = again(old)
+        new = rebuild_optimizer(old)
         new.build(self._trained())
         for before, after in zip(_variables(old), _variables(new), strict=True):
             source, target = raw_variable(before), raw_variable(after)
@@ -197,6 +215,6 @@ class LocalTrainer:
         self._optimizer = new
 
 
-def _variables(optimizer: Any) -> list[Any]:
+def _variables(optimizer: KerasOptimizer) -> list[KerasVariable]:
     found = optimizer.variables
     return list(found() if callable(found) else found)

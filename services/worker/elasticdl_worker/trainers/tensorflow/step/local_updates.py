@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.model.contract import optimizer_name
 from elasticdl_worker.trainers.tensorflow.model.optimizers import with_rate
+from elasticdl_worker.trainers.tensorflow.types import KerasOptimizer, Tensor
 
 _OWN_STEP = ("sgd",)
 """Optimizers whose update of a row is its gradient times the rate, without a memory that the worker lacks."""
@@ -27,7 +27,7 @@ class LocalUpdates:
         rate: the first learning rate if it changes with the model version, else None.
     """
 
-    def __init__(self, model: PreparedModel, optimizer: Any, rate: float | None = None) -> None:
+    def __init__(self, model: PreparedModel, optimizer: KerasOptimizer, rate: float | None = None) -> None:
         self._model = model
         self._optimizer = optimizer if rate is None else with_rate(optimizer, rate)
         # The gradients that come in are clipped already.
@@ -48,16 +48,16 @@ class LocalUpdates:
         self._optimizer.learning_rate = rate
 
     def reset(self) -> None:
-        """Forgets what earlier gradients left in the optimizer: one of them was no number."""
+        """Resets the optimizer's state, after a gradient that is not finite."""
         for variable, value in zip(self._variables, self._first, strict=True):
             variable.assign(value)
 
-    def apply(self, gradients: Mapping[str, Any]) -> None:
+    def apply(self, gradients: Mapping[str, Tensor]) -> None:
         """Updates the dense parameters by the gradients of one minibatch; to be called while tracing."""
         variables = dict(zip(self._names, self._model.keras_model.trainable_variables, strict=True))
         self._optimizer.apply_gradients([(gradients[name], variables[name]) for name in sorted(gradients)])
 
-    def carried(self, name: str, total: Any) -> Any:
+    def decay_total(self, name: str, total: Tensor) -> Tensor:
         """The sum of a parameter's gradients so far, as it counts when a further minibatch decays the parameter.
 
         So one update by the sum, with a decay for each minibatch, is what the minibatches are one by one, where that
@@ -67,12 +67,12 @@ class LocalUpdates:
             return total
         return total * (1.0 - self._decay * self._rate())
 
-    def moved(self, rows: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Any]:
+    def update_rows(self, rows: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The rows that gradients change, as they are for the next minibatch; to be called while tracing."""
         if not self._moves_rows:
             return {}
         rate = self._rate()
         return {table: values - rate * gradients[table] for table, values in rows.items() if table in gradients}
 
-    def _rate(self) -> Any:
+    def _rate(self) -> Tensor:
         return tf.cast(tf.convert_to_tensor(self._optimizer.learning_rate), tf.float32)

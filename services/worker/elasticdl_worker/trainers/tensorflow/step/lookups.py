@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl.layers import lookup
 from elasticdl_core.contract import Subject, refusal
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.model import NO_ID
@@ -20,8 +21,26 @@ from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, is_seed
 from elasticdl_worker.trainers.tensorflow.model.embeddings import ZEROS_NAME, CollectScope, refuse_outside
+from elasticdl_worker.trainers.tensorflow.types import (
+    Features,
+    Graph,
+    Inverse,
+    Predictions,
+    PrunableFunction,
+    Shape,
+    Tensor,
+)
 
 _RANDOM = ("Random", "Uniform", "Normal", "Multinomial", "CandidateSampler", "Rng", "Gamma", "Binomial", "Poisson")
+
+_Unique = Callable[[list[list[Tensor]]], list[tuple[Tensor, list[Tensor]]]]
+"""Of the tensors of ids of each group of tables: their distinct ids, and an index tensor for each tensor."""
+
+
+class ModelCall(Protocol):
+    """Calls the model."""
+
+    def __call__(self, features: Features, scope: lookup.Scope | None, /, *, training: bool) -> Predictions: ...
 
 
 @dataclass(frozen=True)
@@ -35,12 +54,12 @@ class Lookups:
     """
 
     unique: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    inverse: dict[str, list[Any]] = field(default_factory=dict)
+    inverse: Inverse = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Traced:
-    """What the inspection of a model has found.
+    """The lookups of a model, as tracing found them.
 
     Attributes:
         ids: gives the distinct tensors of ids of a minibatch.
@@ -48,9 +67,9 @@ class _Traced:
         shapes: shape of each tensor of ids, with open dimensions.
     """
 
-    ids: Callable[[Any], list[Any]]
+    ids: Callable[[Features], list[Tensor]]
     groups: list[tuple[list[str], list[int]]]
-    shapes: list[Any]
+    shapes: list[Shape]
 
 
 class LookupCollector:
@@ -62,12 +81,12 @@ class LookupCollector:
         eager: run without compilation.
     """
 
-    def __init__(self, model: PreparedModel, call: Callable[..., Any], *, eager: bool = False) -> None:
+    def __init__(self, model: PreparedModel, call: ModelCall, *, eager: bool = False) -> None:
         self._model = model
         self._call = call
         self._eager = eager
         self._traced: dict[bool, _Traced] = {}
-        self._uniques: dict[tuple[bool, int], Callable[..., Any]] = {}
+        self._uniques: dict[tuple[bool, int], _Unique] = {}
 
     def prepare(self, *, training: bool) -> None:
         """Traces what ``collect`` needs, so that another thread can run it.
@@ -78,7 +97,7 @@ class LookupCollector:
         if training not in self._traced:
             self._traced[training] = self._trace(training)
 
-    def collect(self, batches: Sequence[Any], *, training: bool) -> Lookups:
+    def collect(self, batches: Sequence[Features], *, training: bool) -> Lookups:
         """Finds the rows of minibatches together, from their features.
 
         Raises:
@@ -98,7 +117,7 @@ class LookupCollector:
                 found.unique[table], found.inverse[table] = array, inverse
         return found
 
-    def _unique(self, training: bool, count: int, traced: _Traced) -> Callable[..., Any]:
+    def _unique(self, training: bool, count: int, traced: _Traced) -> _Unique:
         if self._eager:
             return _merge
         if (training, count) not in self._uniques:
@@ -109,7 +128,7 @@ class LookupCollector:
             self._uniques[training, count] = CompiledFunction(_merge, (specs,))
         return self._uniques[training, count]
 
-    def _inspect_now(self, batches: Sequence[Any], training: bool) -> _Traced:
+    def _inspect_now(self, batches: Sequence[Features], training: bool) -> _Traced:
         scopes = [CollectScope() for _ in batches]
         for scope, features in zip(scopes, batches, strict=True):
             self._call(features, scope, training=training)
@@ -123,10 +142,10 @@ class LookupCollector:
 
     def _trace(self, training: bool) -> _Traced:
         scope = CollectScope()
-        distinct: list[Any] = []
+        distinct: list[Tensor] = []
         flat = tf.nest.flatten(self._model.features_spec, expand_composites=True)
 
-        def trace(*tensors: Any) -> list[Any]:
+        def trace(*tensors: Tensor) -> list[Tensor]:
             # Keras 2 knows graphs of this kind by their name, and makes layers of version 1 in them; with the first
             # one that a user's `call` makes it turns the classes of all others as well.
             tf.compat.v1.get_default_graph().name = "collect"
@@ -162,14 +181,14 @@ class LookupCollector:
 
 
 def _program(
-    whole: Any, feeds: list[Any], distinct: list[Any], what: str, model: PreparedModel
-) -> Callable[[Any], list[Any]]:
+    whole: PrunableFunction, feeds: list[Tensor], distinct: list[Tensor], what: str, model: PreparedModel
+) -> Callable[[Features], list[Tensor]]:
     """A function from features to the distinct tensors of ids; ``what`` they are is for errors."""
     given = [_place(feeds, ids) if _holds(feeds, ids) else None for ids in distinct]
     places = [place for place in given if place is not None]
     if len(places) == len(distinct):
 
-        def pick(features: Any) -> list[Any]:
+        def pick(features: Features) -> list[Tensor]:
             flat = tf.nest.flatten(features, expand_composites=True)
             return [flat[place] for place in places]
 
@@ -185,7 +204,7 @@ def _program(
     return lambda features: list(pruned(*tf.nest.flatten(features, expand_composites=True)))
 
 
-def _require_repeatable(graph: Any, what: str, model: PreparedModel) -> None:
+def _require_repeatable(graph: Graph, what: str, model: PreparedModel) -> None:
     """Refuses ids that the step would compute anew and find to be others than those whose rows were fetched."""
     definition = graph.as_graph_def()
     nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
@@ -208,13 +227,13 @@ def _draws(operation: str) -> bool:
     return not operation.startswith("Stateless") and any(word in operation for word in _RANDOM)
 
 
-def _is_seed(captured: Any) -> bool:
+def _is_seed(captured: Tensor) -> bool:
     data = getattr(captured, "_handle_data", None)
     shapes = getattr(data, "shape_and_type", ()) if data is not None and data.is_set else ()
     return any(is_seed(tf.as_dtype(entry.dtype), [dim.size for dim in entry.shape.dim]) for entry in shapes)
 
 
-def _merge(groups: list[list[Any]]) -> list[tuple[Any, list[Any]]]:
+def _merge(groups: list[list[Tensor]]) -> list[tuple[Tensor, list[Tensor]]]:
     """For each list of tensors of ids: its distinct ids, and an index tensor for each of them."""
     merged = []
     for calls in groups:
@@ -225,21 +244,21 @@ def _merge(groups: list[list[Any]]) -> list[tuple[Any, list[Any]]]:
     return merged
 
 
-def _open_shape(tensor: Any) -> Any:
+def _open_shape(tensor: Tensor) -> Shape:
     rank = tensor.shape.rank
     return tf.TensorShape(None if rank is None else [None] * rank)
 
 
-def _source(tensor: Any) -> Any:
+def _source(tensor: Tensor) -> Tensor:
     """The tensor that a chain of identities passes on."""
     while tensor.op.type in ("Identity", "StopGradient"):
         tensor = tensor.op.inputs[0]
     return tensor
 
 
-def _holds(tensors: Sequence[Any], wanted: Any) -> bool:
+def _holds(tensors: Sequence[Tensor], wanted: Tensor) -> bool:
     return any(tensor is wanted for tensor in tensors)
 
 
-def _place(tensors: Sequence[Any], wanted: Any) -> int:
+def _place(tensors: Sequence[Tensor], wanted: Tensor) -> int:
     return next(place for place, tensor in enumerate(tensors) if tensor is wanted)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +22,27 @@ from elasticdl_worker.trainers.tensorflow.model.optimizers import Clipping
 from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.step.lookups import LookupCollector, Lookups
 from elasticdl_worker.trainers.tensorflow.step.step_choice import StepChoice
-from elasticdl_worker.trainers.tensorflow.step.xla import ChosenStep, XlaStep
+from elasticdl_worker.trainers.tensorflow.step.xla import ChosenStep, StepFunction, StepOutputs, XlaStep
+from elasticdl_worker.trainers.tensorflow.types import (
+    Array,
+    Batches,
+    Features,
+    Inverse,
+    Labels,
+    LossFunction,
+    NestedSpec,
+    Predictions,
+    RowTensors,
+    Tensor,
+    TypeSpec,
+)
+
+_Forward = Callable[[Features, RowTensors, Inverse], Predictions]
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one or more minibatches gave.
+    """The result of one or more minibatches.
 
     Attributes:
         losses: the loss of each minibatch, with regularisation.
@@ -40,11 +54,11 @@ class StepResult:
     """
 
     losses: tuple[float, ...]
-    dense: dict[str, NDArray[Any]]
+    dense: dict[str, Array]
     rows: dict[str, NDArray[np.float32]]
     state: dict[str, StateChange]
     origin: Origin
-    predictions: Any = None
+    predictions: Predictions | None = None
 
     @property
     def loss(self) -> float:
@@ -71,8 +85,8 @@ class Programs:
     def __init__(
         self,
         model: PreparedModel,
-        loss: Callable[[Any, Any], Any] | None = None,
-        labels_spec: Any = None,
+        loss: LossFunction | None = None,
+        labels_spec: NestedSpec | None = None,
         clipping: Clipping | None = None,
         *,
         eager: bool = False,
@@ -95,13 +109,13 @@ class Programs:
         self._group = group
         self._local = local
         self._collector = LookupCollector(model, self.call, eager=eager)
-        self._steps: dict[tuple[int, tuple[str, ...]], Callable[..., Any]] = {}
-        self._forwards: dict[bool, Callable[..., Any]] = {}
+        self._steps: dict[tuple[int, tuple[str, ...]], StepFunction] = {}
+        self._forwards: dict[bool, _Forward] = {}
         self._gradient_names: list[str] = []
         self._row_names: list[str] = []
         self._keeps: dict[int, dict[str, float]] = {}
 
-    def collect(self, *batches: Any, training: bool) -> Lookups:
+    def collect(self, *batches: Features, training: bool) -> Lookups:
         """Finds the rows that minibatches need together, from the features of each.
 
         Raises:
@@ -115,15 +129,17 @@ class Programs:
         if self.model.tables:
             self._collector.prepare(training=training)
 
-    def gradients(self, features: Any, labels: Any, rows: Mapping[str, Any], lookups: Lookups) -> StepResult:
+    def gradients(
+        self, features: Features, labels: Labels, rows: Mapping[str, NDArray[np.float32]], lookups: Lookups
+    ) -> StepResult:
         """Runs the model forward and backward on one minibatch, with the parameters that it has."""
         return self.steps([(features, labels)], {}, rows, lookups)
 
     def steps(
         self,
-        batches: Sequence[tuple[Any, Any]],
-        dense: Mapping[str, NDArray[Any]],
-        rows: Mapping[str, Any],
+        batches: Batches,
+        dense: Mapping[str, Array],
+        rows: Mapping[str, NDArray[np.float32]],
         lookups: Lookups,
     ) -> StepResult:
         """Runs the model forward and backward on minibatches, one after the other, in one compiled call.
@@ -149,13 +165,15 @@ class Programs:
             losses=tuple(_view(losses).tolist()),
             dense={name: _view(g) for name, g in zip(self._gradient_names, found, strict=True)},
             # What comes after the rows is padding.
-            rows={name: _view(g)[: len(rows[name])] for name, g in zip(self._row_names, row_gradients, strict=True)},
+            rows={
+                name: _rows_of(g)[: len(rows[name])] for name, g in zip(self._row_names, row_gradients, strict=True)
+            },
             state={name: StateChange(keeps[name], _view(add)) for name, add, has_changed in state if has_changed},
             origin=Origin(dense, rows),
             predictions=predictions,
         )
 
-    def forward(self, features: Any, rows: Mapping[str, Any], lookups: Lookups) -> Any:
+    def forward(self, features: Features, rows: Mapping[str, NDArray[np.float32]], lookups: Lookups) -> Predictions:
         """The model's outputs for a minibatch, in inference mode, as tensors."""
         if False not in self._forwards:
             self._forwards[False] = self._make_forward(lookups)
@@ -163,8 +181,8 @@ class Programs:
             return self._forwards[False](features, _tensors(rows), lookups.inverse)
 
     @contextlib.contextmanager
-    def explaining(self, *batches: Any) -> Iterator[None]:
-        """Where minibatches are computed: names the id that a layer with its weights in the graph has no row for.
+    def explaining(self, *batches: Features) -> Iterator[None]:
+        """A context for computing minibatches: names an id for which a layer in the graph has no row.
 
         Raises:
             DataError: there is one, in the words that embeddings on parameter servers have for it.
@@ -182,7 +200,7 @@ class Programs:
                     raise found from error
             raise
 
-    def compute(self, features: Any, labels: Any, scope: lookup.Scope | None) -> tuple[Any, Any]:
+    def compute(self, features: Features, labels: Labels, scope: lookup.Scope | None) -> tuple[Tensor, Predictions]:
         """Loss and predictions in training mode, to be called under a tape.
 
         Raises:
@@ -192,14 +210,14 @@ class Programs:
             predictions = self.call(features, scope, training=True)
         return self.loss_of(labels, predictions), predictions
 
-    def call(self, features: Any, scope: lookup.Scope | None, *, training: bool) -> Any:
+    def call(self, features: Features, scope: lookup.Scope | None, *, training: bool) -> Predictions:
         """Calls the model."""
         if scope is None:
             return call_model(self.model.keras_model, features, training=training)
         with lookup.looking_up(scope):
             return call_model(self.model.keras_model, features, training=training)
 
-    def loss_of(self, labels: Any, predictions: Any, *, regularised: bool = True) -> Any:
+    def loss_of(self, labels: Labels, predictions: Predictions, *, regularised: bool = True) -> Tensor:
         """The loss of predictions as a float32 scalar; the mean if the user's function gives one for each record."""
         if self._loss is None:
             raise UserCodeError("the model module has no loss", fix="add `def loss(labels, predictions)`")
@@ -211,7 +229,7 @@ class Programs:
             loss += tf.add_n([tf.cast(value, tf.float32) for value in extra])
         return loss
 
-    def _lookup_signature(self, lookups: Lookups) -> tuple[Any, Any]:
+    def _lookup_signature(self, lookups: Lookups) -> tuple[dict[str, TypeSpec], dict[str, list[TypeSpec]]]:
         rows = {table: tf.TensorSpec([None, self.model.tables[table].dim], tf.float32) for table in lookups.unique}
         inverse = {
             table: [tf.TensorSpec([None] * len(index.shape), tf.int32) for index in calls]
@@ -219,7 +237,7 @@ class Programs:
         }
         return rows, inverse
 
-    def _make_step(self, count: int, dense: tuple[str, ...], lookups: Lookups) -> Callable[..., Any]:
+    def _make_step(self, count: int, dense: tuple[str, ...], lookups: Lookups) -> StepFunction:
         if self._eager:
             return lambda batches, dense, rows, inverse: self._steps_now(
                 batches, _tensors(dense), _tensors(rows), inverse
@@ -232,40 +250,42 @@ class Programs:
             return lambda batches, dense, rows, inverse: plain(batches, _tensors(dense), _tensors(rows), inverse)
         return ChosenStep(plain, XlaStep(self._steps_now, (batches, values), self._minibatch_size), self._choice)
 
-    def _steps_now(self, batches: list[Any], dense: dict[str, Any], rows: dict[str, Any], inverse: Any) -> Any:
+    def _steps_now(
+        self, batches: Batches, dense: Mapping[str, Tensor], rows: RowTensors, inverse: Inverse
+    ) -> StepOutputs:
         for name, value in dense.items():
             self.model.trainable[name].assign(value)
         state = self.model.merging
-        before = state.before()
-        losses: list[Any] = []
-        total: dict[str, Any] = {}
+        before = state.read_values()
+        losses: list[Tensor] = []
+        total: dict[str, Tensor] = {}
         moved = dict(rows)
-        predictions: Any = None
-        with state.counting() as keeps:
+        predictions: Predictions | None = None
+        with state.count_updates() as keeps:
             for number, (features, labels) in enumerate(batches):
                 calls = {table: len(found) // len(batches) for table, found in inverse.items()}
                 mine = {table: inverse[table][number * n : (number + 1) * n] for table, n in calls.items()}
                 loss, found, predictions = self._step_now(features, labels, moved, mine)
                 losses.append(loss)
-                total = {name: self._carried(name, total[name]) + g if total else g for name, g in found.items()}
+                total = {name: self._decay_total(name, total[name]) + g if total else g for name, g in found.items()}
                 if number + 1 < len(batches) and self._local is not None:
                     self._local.apply({name: found[name] for name in self._gradient_names})
-                    moved = moved | self._local.moved(moved, found)
+                    moved = moved | self._local.update_rows(moved, found)
             self._keeps[len(batches)] = keeps()
         return (
             tf.stack(losses),
             [total[name] for name in self._gradient_names],
             [total[name] for name in self._row_names],
-            state.changes(before, self._keeps[len(batches)]),
+            state.compute_changes(before, self._keeps[len(batches)]),
             predictions if self._keeps_predictions else None,
         )
 
-    def _carried(self, name: str, total: Any) -> Any:
-        return total if self._local is None else self._local.carried(name, total)
+    def _decay_total(self, name: str, total: Tensor) -> Tensor:
+        return total if self._local is None else self._local.decay_total(name, total)
 
     def _step_now(
-        self, features: Any, labels: Any, rows: dict[str, Any], inverse: dict[str, list[Any]]
-    ) -> tuple[Any, dict[str, Any], Any]:
+        self, features: Features, labels: Labels, rows: Mapping[str, Tensor], inverse: Inverse
+    ) -> tuple[Tensor, dict[str, Tensor], Predictions]:
         """Loss, clipped gradients and predictions of one minibatch."""
         with tf.GradientTape() as tape:
             tape.watch(rows)
@@ -286,8 +306,8 @@ class Programs:
         self._row_names = [name for name in tables if name in by_name]
         return loss, by_name, predictions
 
-    def _make_forward(self, lookups: Lookups) -> Callable[..., Any]:
-        def forward(features: Any, rows: dict[str, Any], inverse: dict[str, Any]) -> Any:
+    def _make_forward(self, lookups: Lookups) -> _Forward:
+        def forward(features: Features, rows: RowTensors, inverse: Inverse) -> Predictions:
             return self.call(features, RowsScope(rows, inverse) if rows else None, training=False)
 
         if self._eager:
@@ -296,7 +316,7 @@ class Programs:
         return CompiledFunction(forward, (self.model.features_spec, rows, inverse))
 
 
-def summed(gradient: Any) -> Any:
+def sum_duplicates(gradient: Tensor) -> Tensor:
     """A gradient in which the parts of equal ids are one: what ``_merged`` does, without the rows that have none.
 
     Keras 3 on TensorFlow leaves them apart, and its optimizers then square and clip each by itself.
@@ -308,7 +328,7 @@ def summed(gradient: Any) -> Any:
     return tf.IndexedSlices(values, ids, gradient.dense_shape)
 
 
-def _merged(gradient: Any, source: Any) -> Any:
+def _merged(gradient: Tensor, source: Tensor) -> Tensor:
     """A gradient as a dense tensor; the parts of rows that occur more than once are summed."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -316,10 +336,14 @@ def _merged(gradient: Any, source: Any) -> Any:
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, count, name=ROWS_NAME)
 
 
-def _tensors(arrays: Mapping[str, Any]) -> dict[str, Any]:
+def _tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
     return {name: tf.convert_to_tensor(values) for name, values in arrays.items()}
 
 
-def _view(tensor: Any) -> NDArray[Any]:
+def _rows_of(tensor: Tensor) -> NDArray[np.float32]:
+    return np.asarray(memoryview(tensor), np.float32)
+
+
+def _view(tensor: Tensor) -> Array:
     """A tensor's memory as a read-only array, without a copy."""
     return np.asarray(memoryview(tensor))

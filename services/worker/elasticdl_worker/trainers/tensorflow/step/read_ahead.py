@@ -11,15 +11,23 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from elasticdl_core.task import TaskType
 from elasticdl_worker.master.client import LeasedTask
+from elasticdl_worker.parameters import Pulled
 from elasticdl_worker.trainers.engine import NoMoreTasks, OtherTask, ReadTask, TaskItem, UnreadableTask
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline, Minibatch
 from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
 
 _POLL_S = 0.1
+
+
+class Pull(Protocol):
+    """Parameters on their way."""
+
+    def result(self) -> Pulled | None:
+        """Waits for them; None if they went along with a push after the job's last update."""
 
 
 @dataclass
@@ -36,7 +44,7 @@ class TrainingStep:
     lease: LeasedTask
     batches: tuple[Minibatch, ...]
     lookups: Lookups | None = None
-    pulled: Any = None
+    pulled: Pull | None = None
 
     @property
     def records(self) -> int:

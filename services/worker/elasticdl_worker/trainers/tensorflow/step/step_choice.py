@@ -52,7 +52,7 @@ class StepChoice:
         self._seconds = 0.0
         self._trial: dict[StepKind, list[float]] | None = None
 
-    def next(self) -> StepKind:
+    def choose(self) -> StepKind:
         """The step that the next full-size minibatch is to run."""
         if self.settled is not None:
             return self.settled
@@ -62,7 +62,7 @@ class StepChoice:
         return StepKind.XLA if behind else StepKind.PLAIN
 
     def record(self, kind: StepKind, seconds: float) -> None:
-        """Takes note of how long a full-size minibatch took, in seconds; never of one that compiled something."""
+        """Records how long a full-size minibatch took, in seconds; not to be called if something was compiled."""
         if self.settled is not None:
             return
         if self._trial is not None:
@@ -75,8 +75,8 @@ class StepChoice:
         if self._steps >= WATCHED_STEPS and self._seconds >= WATCHED_S:
             self._begin_trial()
 
-    def fail(self, reason: str) -> None:
-        """XLA cannot run this model: plain from now on."""
+    def disable_xla(self, reason: str) -> None:
+        """Settles on the plain step, because XLA cannot run this model."""
         if self.settled is not StepKind.PLAIN:
             self.settled = StepKind.PLAIN
             # Whoever asked for XLA is to hear that it is not used; otherwise it is news of no consequence.
@@ -117,7 +117,7 @@ class RemainingSteps:
         self._last = 0
 
     def record(self, epoch: int, version: int) -> None:
-        """Takes note of a step.
+        """Records a step.
 
         Args:
             epoch: of the step's task, from 0.

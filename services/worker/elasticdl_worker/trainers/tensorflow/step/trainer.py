@@ -14,12 +14,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
+from typing import Protocol, TypeVar
 
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job import JobSpec
@@ -28,6 +26,7 @@ from elasticdl_worker.parameters import LIMIT, Gradients, ParameterClient, Pulle
 from elasticdl_worker.reporting.accounts import TaskAccounts
 from elasticdl_worker.reporting.progress import WorkerProgress
 from elasticdl_worker.trainers.not_finite import NanPolicy, find_not_finite
+from elasticdl_worker.trainers.tensorflow.input.pipeline import Minibatch
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics, to_numpy
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, checked_rate
@@ -36,38 +35,50 @@ from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs, StepResult
 from elasticdl_worker.trainers.tensorflow.step.read_ahead import TrainingStep
 from elasticdl_worker.trainers.tensorflow.step.step_choice import RemainingSteps
+from elasticdl_worker.trainers.tensorflow.types import Array, LossFunction, Predictions
 from elasticdl_worker.user_code import ModelModule
 
+T = TypeVar("T")
 _MAX_REFUSALS = 1000
 
 
 class Runner(Protocol):
     """Runs coroutines on the event loop from the training thread."""
 
-    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def call(self, coroutine: Coroutine[object, None, T]) -> T:
         """Runs one and waits for its result."""
 
-    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+    def submit(self, coroutine: Coroutine[object, None, T]) -> Future[T]:
         """Runs one."""
 
 
 class _Outcome(Protocol):
-    """What a future is here for."""
+    """What becomes of a push."""
 
-    def result(self) -> Any:
+    def result(self) -> PushResult:
         """Waits for it."""
 
 
 @dataclass(frozen=True)
-class _PartOfBoth:
-    """The push's or the pull's part of a message that has both."""
+class _PushPart:
+    """The push's part of a message that has a pull besides."""
 
-    both: Future[tuple[PushResult, Pulled]]
-    part: int
+    both: Future[tuple[PushResult, Pulled | None]]
 
-    def result(self) -> Any:
+    def result(self) -> PushResult:
         """Waits for it."""
-        return self.both.result()[self.part]
+        return self.both.result()[0]
+
+
+@dataclass(frozen=True)
+class _PullPart:
+    """The pull's part of such a message."""
+
+    both: Future[tuple[PushResult, Pulled | None]]
+
+    def result(self) -> Pulled | None:
+        """Waits for it; None if the push came after the job's last update."""
+        return self.both.result()[1]
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,7 @@ class _Push:
 
 
 def update_mode(spec: JobSpec, stop_at: int = 0) -> UpdateMode:
-    """When a pushed gradient becomes an update, and of which rows, as the job says; up to a version, or for ever."""
+    """The job's rules for when a pushed gradient becomes an update, and for rows."""
     rows = RowPolicy(spec.table_admission, spec.table_eviction, spec.table_max_rows)
     return UpdateMode(
         spec.use_async,
@@ -145,7 +156,7 @@ class Trainer:
         self._local = local_updates
         self._remaining_steps = remaining_steps
         self._metrics = metrics
-        self._latest: dict[str, NDArray[Any]] = {}
+        self._latest: dict[str, Array] = {}
         self._pushes: deque[_Push | Callable[[], None]] = deque()
         self._nan = NanPolicy(spec.on_nan)
         self._steps = 0
@@ -156,7 +167,7 @@ class Trainer:
 
     @property
     def depth(self) -> int:
-        """Steps whose pull may run ahead; 0 pulls when the step is due."""
+        """Number of steps whose pull may run ahead; with 0 a step pulls when it is due."""
         return max(self.staleness - 1, 0)
 
     @property
@@ -166,7 +177,7 @@ class Trainer:
 
     @property
     def read_ahead(self) -> Callable[[TrainingStep, Callable[[], bool]], bool] | None:
-        """What the reading thread does for a step before the trainer takes it."""
+        """The function that the reading thread calls for each step before the trainer takes it; None for none."""
         if self.depth:
             return self.prefetch
         return None if self._spec.eager else self.announce
@@ -184,7 +195,7 @@ class Trainer:
         return permitted
 
     def announce(self, step: TrainingStep, permit: Callable[[], bool]) -> bool:
-        """Finds out what a step needs, on the reading thread, so that its pull can go along with a push."""
+        """Finds the ids of a step, on the reading thread, so that its pull can travel with a push."""
         self._lookups(step)
         with self._pull_lock:
             self._announced.append(step)
@@ -232,7 +243,7 @@ class Trainer:
         while self._pushes:
             self._finish_first()
 
-    def evaluate(self, minibatches: Any, metrics: ModuleMetrics, pin: int) -> int:
+    def evaluate(self, minibatches: Iterable[Minibatch], metrics: ModuleMetrics, pin: int) -> int:
         """Updates metrics over minibatches at pinned parameters; returns the number of records.
 
         Args:
@@ -246,7 +257,7 @@ class Trainer:
             records += batch.records
         return records
 
-    def predict(self, minibatches: Any, write: Callable[[Any], None], pin: int = 0) -> int:
+    def predict(self, minibatches: Iterable[Minibatch], write: Callable[[object], None], pin: int = 0) -> int:
         """Writes the model's outputs for minibatches; returns the number of records."""
         records = 0
         for batch, predictions in self._infer(minibatches, pin):
@@ -254,7 +265,7 @@ class Trainer:
             records += batch.records
         return records
 
-    def _infer(self, minibatches: Any, pin: int) -> Any:
+    def _infer(self, minibatches: Iterable[Minibatch], pin: int) -> Iterator[tuple[Minibatch, Predictions]]:
         self.wait_for_pushes()
         try:
             dense = True
@@ -274,7 +285,7 @@ class Trainer:
             self._model.assign(self._latest)
 
     def _drop_announced(self, step: TrainingStep) -> None:
-        """Takes a step, and those before it that the loop has left out, off the list of those to come."""
+        """Removes a step from the announced ones, and those before it, which the loop left out."""
         with self._pull_lock:
             if any(one is step for one in self._announced):
                 while self._announced.popleft() is not step:
@@ -316,13 +327,13 @@ class Trainer:
 
     def _measure(self, step: TrainingStep, result: StepResult) -> None:
         """Computes the metrics of a step's last minibatch, when they are due; the push is on its way meanwhile."""
-        if self._metrics is not None and self._progress.metrics_due:
+        if self._metrics is not None and result.predictions is not None and self._progress.metrics_due:
             batch = step.batches[-1]
             values = self._metrics.of_minibatch(batch.labels, result.predictions, batch.records)
             self._progress.record_metrics(values)
 
     def _is_finite(self, step: TrainingStep, result: StepResult, version: int) -> bool:
-        """Whether all of it is finite. If not, the good minibatches of a group are trained one by one instead."""
+        """Whether a result is finite. If not, the minibatches of a group are trained one by one."""
         state = {name: change.add for name, change in result.state.items()}
         what = find_not_finite(result.losses, {**result.dense, **result.rows}, state)
         if not what:
@@ -343,7 +354,7 @@ class Trainer:
         return False
 
     def _train_until_accepted(self, step: TrainingStep, pulled: Pulled) -> None:
-        """One step, computed until the parameter servers took it."""
+        """Computes a step until the parameter servers accept it."""
         for _ in range(_MAX_REFUSALS):
             result = self._gradients(step, pulled)
             if not self._is_finite(step, result, pulled.version):
@@ -383,10 +394,10 @@ class Trainer:
             both = self._runner.submit(
                 self._parameters.push_pull(gradients, ids, version=version, learning_rate=rate)
             )
-            following.pulled = _PartOfBoth(both, 1)
-            return _Push(step, _PartOfBoth(both, 0), following)
+            following.pulled = _PullPart(both)
+            return _Push(step, _PushPart(both), following)
 
-    def _push(self, step: TrainingStep, result: StepResult, version: int) -> Coroutine[Any, Any, PushResult]:
+    def _push(self, step: TrainingStep, result: StepResult, version: int) -> Coroutine[object, None, PushResult]:
         changes, rate = self._changes(step, result), self._rate(step, version)
         return self._parameters.push(changes, version=version, learning_rate=rate)
 
@@ -399,7 +410,7 @@ class Trainer:
         return Gradients(result.dense, rows, result.state, step.records, origin, (task.round, task.index), steps)
 
     def _leave_out(self, step: TrainingStep) -> None:
-        """The job has made its last update: this step, and all that follow, are not trained on."""
+        """Leaves out a step after the job's last update; all further steps are left out too."""
         self.at_limit = True
         token = step.lease.token
         self._left_out[token] = self._left_out.get(token, 0) + step.records
@@ -422,6 +433,6 @@ class Trainer:
             self._train_until_accepted(entry.step, self._pull(entry.step))
 
 
-def loss_metric(programs: Programs) -> Callable[[Any, Any], Any]:
+def loss_metric(programs: Programs) -> LossFunction:
     """The loss of predictions without regularisation, for evaluation."""
     return lambda labels, predictions: programs.loss_of(labels, predictions, regularised=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import structlog
@@ -15,6 +14,18 @@ from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.model.embeddings import ROWS_NAME
 from elasticdl_worker.trainers.tensorflow.step.step_choice import StepChoice, StepKind
+from elasticdl_worker.trainers.tensorflow.types import (
+    Array,
+    Batches,
+    GraphDef,
+    Inverse,
+    NestedSpec,
+    Node,
+    Predictions,
+    Shape,
+    Tensor,
+    TypeSpec,
+)
 
 _log = structlog.get_logger(__name__)
 _SMALLEST_BUCKET = 8
@@ -36,6 +47,12 @@ _DATA = ("Placeholder", "ReadVariableOp", "VariableV2")
 # Gradients go by the indices of their operation, which is looked at itself.
 _GRADIENTS = ("gradients/", "gradient_tape/")
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
+
+StepOutputs = tuple[Tensor, list[Tensor], list[Tensor], tuple[list[Tensor], Tensor], "Predictions | None"]
+"""Losses; dense gradients; gradients of rows; what is added to the state, and which of it changed; predictions of the
+last minibatch, where they are kept."""
+StepFunction = Callable[[Batches, Mapping[str, Array], Mapping[str, NDArray[np.float32]], Inverse], StepOutputs]
+"""Computes minibatches from dense parameters, rows and the places of ids in them."""
 
 
 class XlaUnusableError(Exception):
@@ -71,9 +88,14 @@ class XlaStep:
         minibatch_size: number of records in a full-size minibatch.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: tuple[Any, Any], minibatch_size: int) -> None:
+    def __init__(
+        self,
+        function: Callable[..., StepOutputs],
+        signature: tuple[object, Mapping[str, TypeSpec]],
+        minibatch_size: int,
+    ) -> None:
         self._function = function
-        self._shapes: list[Any] = []
+        self._shapes: list[Shape | None] = []
         self._obstacle = ""
         self._batches, self._dense = signature
         for spec in tf.nest.flatten(self._batches):
@@ -83,14 +105,14 @@ class XlaStep:
             elif spec.dtype == tf.string:
                 self._obstacle = f"it has no strings, and there is {spec}"
             self._shapes.append(shape)
-        self._compiled: CompiledFunction | None = None
+        self._compiled: CompiledFunction[StepOutputs] | None = None
         self._capacity: dict[str, int] = {}
-        self._inverse_shapes: list[Any] = []
+        self._inverse_shapes: list[Shape] = []
         self._largest: dict[str, int] = {}
         self._overflows = 0
         self._compilations = 0
 
-    def fits(self, batches: Any, rows: Mapping[str, NDArray[np.float32]]) -> bool:
+    def fits(self, batches: Batches, rows: Mapping[str, NDArray[np.float32]]) -> bool:
         """Whether all minibatches are of full size."""
         if not self._obstacle:
             tensors = tf.nest.flatten(batches)
@@ -102,11 +124,11 @@ class XlaStep:
 
     def run(
         self,
-        batches: Any,
-        dense: Mapping[str, NDArray[Any]],
+        batches: Batches,
+        dense: Mapping[str, Array],
         rows: Mapping[str, NDArray[np.float32]],
-        inverse: dict[str, list[Any]],
-    ) -> tuple[Any, bool]:
+        inverse: Inverse,
+    ) -> tuple[StepOutputs | None, bool]:
         """Computes full-size minibatches.
 
         Returns:
@@ -136,18 +158,16 @@ class XlaStep:
         except Exception as error:  # whatever XLA or the tracing says; the plain step raises what is the user's fault
             raise XlaUnusableError(_shortened(error)) from error
 
-    def _holds(self, rows: Mapping[str, NDArray[np.float32]], shapes: list[Any]) -> bool:
+    def _holds(self, rows: Mapping[str, NDArray[np.float32]], shapes: list[Shape]) -> bool:
         enough = all(len(values) <= self._capacity[table] for table, values in rows.items())
         return enough and shapes == self._inverse_shapes
 
-    def _compile(
-        self, rows: Mapping[str, NDArray[np.float32]], inverse: dict[str, list[Any]], shapes: list[Any]
-    ) -> None:
+    def _compile(self, rows: Mapping[str, NDArray[np.float32]], inverse: Inverse, shapes: list[Shape]) -> None:
         if self._compilations == _MAX_COMPILATIONS:
             raise XlaUnusableError(f"the shapes still change after {_MAX_COMPILATIONS} compilations")
         for table in rows:
             # There are never more rows than ids.
-            ids = sum(int(index.shape.num_elements()) for index in inverse[table])
+            ids = sum(index.shape.num_elements() or 0 for index in inverse[table])
             largest = self._largest[table]
             self._capacity[table] = max(min(bucket(largest + largest // 8), ids), len(rows[table]))
         flat = [
@@ -172,7 +192,7 @@ class ChosenStep:
         choice: decides, and hears the timings.
     """
 
-    def __init__(self, plain: CompiledFunction, xla: XlaStep, choice: StepChoice) -> None:
+    def __init__(self, plain: CompiledFunction[StepOutputs], xla: XlaStep, choice: StepChoice) -> None:
         self._plain = plain
         self._xla = xla
         self._choice = choice
@@ -180,21 +200,21 @@ class ChosenStep:
 
     def __call__(
         self,
-        batches: Any,
-        dense: Mapping[str, NDArray[Any]],
+        batches: Batches,
+        dense: Mapping[str, Array],
         rows: Mapping[str, NDArray[np.float32]],
-        inverse: dict[str, list[Any]],
-    ) -> Any:
+        inverse: Inverse,
+    ) -> StepOutputs:
         """Computes minibatches; rows' gradients may have padding at their end."""
         if self._choice.settled is StepKind.PLAIN or not self._xla.fits(batches, rows):
             return self._run_plain(batches, dense, rows, inverse)
-        outputs, started, kind, compiled = None, time.perf_counter(), self._choice.next(), False
+        outputs, started, kind, compiled = None, time.perf_counter(), self._choice.choose(), False
         if kind is StepKind.XLA:
             try:
                 self._examine()
                 outputs, compiled = self._xla.run(batches, dense, rows, inverse)
             except XlaUnusableError as error:
-                self._choice.fail(str(error))
+                self._choice.disable_xla(str(error))
         if outputs is None:
             started, kind = time.perf_counter(), StepKind.PLAIN
             outputs = self._run_plain(batches, dense, rows, inverse)
@@ -204,14 +224,14 @@ class ChosenStep:
         return outputs
 
     def _run_plain(
-        self, batches: Any, dense: Mapping[str, Any], rows: Mapping[str, Any], inverse: dict[str, list[Any]]
-    ) -> Any:
+        self, batches: Batches, dense: Mapping[str, Array], rows: Mapping[str, NDArray[np.float32]], inverse: Inverse
+    ) -> StepOutputs:
         tensors = {table: tf.convert_to_tensor(values) for table, values in rows.items()}
         parameters = {name: tf.convert_to_tensor(value) for name, value in dense.items()}
         return self._plain(batches, parameters, tensors, inverse)
 
     def _examine(self) -> None:
-        """Before the first use of XLA: would mistakes in the data pass unnoticed?"""
+        """Checks, before the first use of XLA, whether mistakes in the data would pass unnoticed."""
         if self._examined:
             return
         self._examined = True
@@ -222,7 +242,7 @@ class ChosenStep:
             raise XlaUnusableError(f"it would drop a check of the values: {unchecked}")
 
 
-def dropped_check(graph_def: Any) -> str:
+def dropped_check(graph_def: GraphDef) -> str:
     """The first operation whose check of its inputs XLA leaves out; empty if there is none.
 
     XLA ignores assertions and takes the nearest row for an index outside the range, where the plain step raises.
@@ -240,7 +260,7 @@ def dropped_check(graph_def: Any) -> str:
     return ""
 
 
-def _follows_from_data(name: str, by_name: Mapping[str, Any]) -> bool:
+def _follows_from_data(name: str, by_name: Mapping[str, Node]) -> bool:
     """Whether a node's value depends on arguments or variables, other than by their shapes."""
     waiting, met = [name], {name}
     while waiting:
@@ -259,7 +279,7 @@ def _source(given: str) -> str:
     return given.split(":")[0]
 
 
-def _is_batch(spec: Any) -> bool:
+def _is_batch(spec: NestedSpec) -> bool:
     return isinstance(spec, tf.TensorSpec) and bool(spec.shape.rank)
 
 

@@ -1,0 +1,70 @@
+"""What a worker tells its master about the model, as JSON data."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class EarlyStoppingRule(TypedDict):
+    """A rule of early stopping, without what it has seen; see ``elasticdl_core.early_stopping``."""
+
+    monitor: str
+    patience: int
+    mode: str
+    min_delta: float
+
+
+class DenseEntry(TypedDict):
+    """A dense parameter."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+    kind: str
+
+
+class TableEntry(TypedDict):
+    """An embedding table; ``input_dim`` is None where any id may come."""
+
+    name: str
+    dim: int
+    input_dim: int | None
+
+
+class OptimizerEntry(TypedDict):
+    """The optimizer."""
+
+    name: str
+    params: dict[str, float | bool]
+
+
+class CallbackSettings(TypedDict):
+    """What the module's callbacks ask for; ``max_steps`` is 0 for no limit."""
+
+    max_steps: int
+    early_stopping: EarlyStoppingRule | None
+    saved_model: bool
+
+
+class ModelDescription(TypedDict):
+    """The model.
+
+    Attributes:
+        has: which entries the module has.
+        dense: dense parameters.
+        tables: embedding tables.
+        dense_bytes: size of all dense parameters.
+        table_bytes: size of all tables whose ids are bounded.
+        optimizer: None where nothing is trained.
+        callbacks: what they ask for.
+        keras: version of Keras.
+    """
+
+    has: dict[str, bool]
+    dense: list[DenseEntry]
+    tables: list[TableEntry]
+    dense_bytes: int
+    table_bytes: int
+    optimizer: OptimizerEntry | None
+    callbacks: CallbackSettings
+    keras: str
