@@ -8,12 +8,14 @@ from typing import Any
 from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from elasticdl_api import problems, scheduling_schemas, schemas
-from elasticdl_api.auth import OPEN_PATHS, Door, TokenVerifier
-from elasticdl_api.parameters import refuse_unknown_parameters
 from elasticdl_api.routes import activity, artifacts, bundles, cluster, internal, jobs, reservations, scheduling
+from elasticdl_api.schemas import jobs as schemas
+from elasticdl_api.schemas import scheduling as scheduling_schemas
 from elasticdl_api.services import Services
-from elasticdl_api.telemetry import Meter
+from elasticdl_api.web import problems
+from elasticdl_api.web.auth import OPEN_PATHS, AuthenticationMiddleware, TokenVerifier
+from elasticdl_api.web.query_parameters import refuse_unknown_parameters
+from elasticdl_api.web.telemetry import RequestMeter
 
 VERSION = "0.1.0"
 _DESCRIPTION = """Submit, follow and steer elastic training jobs.
@@ -45,11 +47,11 @@ def create_app(services: Services, background: AbstractAsyncContextManager[None]
     app.include_router(cluster.health_router)
     app.include_router(internal.router)
     app.add_middleware(
-        Door,
+        AuthenticationMiddleware,
         verify=TokenVerifier(services.database, services.settings.admin_token),
         cluster_secret=services.settings.cluster_secret,
     )
-    app.add_middleware(Meter)
+    app.add_middleware(RequestMeter)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 
@@ -80,6 +82,6 @@ def _problems_only(operation: dict[str, Any]) -> None:
     for status, response in operation["responses"].items():
         content = response.get("content", {})
         if status == "422" and problems.MEDIA_TYPE not in content:
-            response["content"] = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+            response["content"] = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
         elif problems.MEDIA_TYPE in content:
             response["content"] = {problems.MEDIA_TYPE: content[problems.MEDIA_TYPE]}

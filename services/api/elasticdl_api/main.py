@@ -13,12 +13,12 @@ import uvicorn
 from sqlalchemy import insert
 
 from elasticdl_api.app import create_app
-from elasticdl_api.auth import token_digest
 from elasticdl_api.background.loops import background
 from elasticdl_api.services import Services
-from elasticdl_api.settings import Settings
+from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.migrate import migrate
 from elasticdl_api.store.wakeups import Wakeups
+from elasticdl_api.web.auth import token_digest
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.ports.launcher import Launcher
 from elasticdl_runtime.database import tables as t
@@ -31,7 +31,7 @@ DATABASE_PATIENCE_S = 60.0
 _log = structlog.get_logger(__name__)
 
 
-class Server(uvicorn.Server):
+class ApiServer(uvicorn.Server):
     """Uvicorn under our own signals: the process is told to stop in one place."""
 
     @contextlib.contextmanager
@@ -57,7 +57,7 @@ async def serve(stop: asyncio.Event) -> int:
         The exit code.
     """
     configure_logs(service="api")
-    settings = Settings.from_environment()
+    settings = ApiSettings.from_environment()
     if not settings.loopback:
         _log.warning("listening beyond loopback without TLS", host=settings.host, fix="put a TLS proxy in front")
     async with contextlib.AsyncExitStack() as stack:
@@ -73,7 +73,7 @@ async def serve(stop: asyncio.Event) -> int:
             wakeups=Wakeups(database),
         )
         app = create_app(services, background(services))
-        server = Server(
+        server = ApiServer(
             uvicorn.Config(
                 app,
                 host=settings.host,
@@ -116,7 +116,7 @@ async def make_token(namespace: str, scope: str) -> int:
     return 0
 
 
-async def _launcher(settings: Settings, stack: contextlib.AsyncExitStack) -> Launcher | None:
+async def _launcher(settings: ApiSettings, stack: contextlib.AsyncExitStack) -> Launcher | None:
     if not settings.agent_address:
         _log.warning("no agent: jobs are queued, but nothing is launched", fix="set ELASTICDL_AGENT")
         return None
@@ -141,7 +141,7 @@ async def _migrate_patiently(database: Database, stop: asyncio.Event) -> None:
     return None
 
 
-async def _run(server: Server, services: Services, stop: asyncio.Event) -> None:
+async def _run(server: ApiServer, services: Services, stop: asyncio.Event) -> None:
     serving = asyncio.create_task(server.serve(), name="server")
     stopping = asyncio.create_task(stop.wait(), name="stop")
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -8,14 +8,14 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from elasticdl_api.auth import Identity, current_master, current_user
-from elasticdl_api.outlook import Lookout
-from elasticdl_api.settings import Settings
+from elasticdl_api.scheduling.cluster_view import ClusterViews
+from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.intents import IntentStore
 from elasticdl_api.store.jobs import JobStore
 from elasticdl_api.store.masters import MasterStore
 from elasticdl_api.store.scheduling import SchedulingStore
 from elasticdl_api.store.wakeups import Wakeups
+from elasticdl_api.web.auth import Identity, current_master, current_user
 from elasticdl_core.ports.launcher import Launcher
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.tokens import Claims
@@ -33,7 +33,7 @@ class Services:
         stopping: set when the api is told to stop: long answers end then.
     """
 
-    settings: Settings
+    settings: ApiSettings
     database: Database
     launcher: Launcher | None
     wakeups: Wakeups
@@ -44,7 +44,7 @@ class Services:
         self.masters = MasterStore(self.database)
         self.intents = IntentStore(self.database)
         self.scheduling = SchedulingStore(self.database)
-        self.lookout = Lookout(self.scheduling, self.launcher)
+        self.cluster_views = ClusterViews(self.scheduling, self.launcher)
 
 
 def _services(request: Request) -> Services:

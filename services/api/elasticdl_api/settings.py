@@ -1,4 +1,4 @@
-"""Settings of the api, from its environment."""
+"""ApiSettings of the api, from its environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIN_TOKEN_LENGTH = 16
 
 
 @dataclass(frozen=True)
-class Settings:
+class ApiSettings:
     """What the api needs to know.
 
     Attributes:
@@ -38,7 +38,7 @@ class Settings:
     port: int = 8850
 
     @classmethod
-    def from_environment(cls, variables: Mapping[str, str] | None = None) -> Settings:
+    def from_environment(cls, variables: Mapping[str, str] | None = None) -> ApiSettings:
         """Reads and checks the settings.
 
         Raises:

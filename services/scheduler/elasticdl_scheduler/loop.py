@@ -11,7 +11,7 @@ import structlog
 from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.ports.launcher import CapacityInfo, Launcher
 from elasticdl_core.scheduling import Plan, Policy, ReasonCode
-from elasticdl_core.scheduling.pacing import paced
+from elasticdl_core.scheduling.pacing import pace
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_scheduler.leadership import Leadership
@@ -155,7 +155,7 @@ class Scheduler:
         present = await self._store.read(capacity)
         failpoint("scheduler.after_read")
         snapshot = present.snapshot
-        plan: Plan = paced(snapshot, self._policy.plan(snapshot))
+        plan: Plan = pace(snapshot, self._policy.plan(snapshot))
         changes = await self._store.write(epoch, present, plan)
         seconds = time.monotonic() - started
         await self._store.report(

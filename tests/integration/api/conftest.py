@@ -14,7 +14,7 @@ import pytest
 
 from elasticdl_api.app import create_app
 from elasticdl_api.services import Services
-from elasticdl_api.settings import Settings
+from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.migrate import migrate
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_core.job import JobState
@@ -162,14 +162,14 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def settings(database_url: str, tmp_path: Path) -> Settings:
-    return Settings(
+def settings(database_url: str, tmp_path: Path) -> ApiSettings:
+    return ApiSettings(
         database_url=database_url, cluster_secret=SECRET, admin_token=ADMIN, data_dir=tmp_path / "cluster"
     )
 
 
 @pytest.fixture
-async def api(database: Database, settings: Settings) -> AsyncIterator[Api]:
+async def api(database: Database, settings: ApiSettings) -> AsyncIterator[Api]:
     launcher = FakeLauncher()
     api = Api(Services(settings, database, launcher, Wakeups(database)), launcher)
     async with api.http:

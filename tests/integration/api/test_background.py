@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from elasticdl_api.background.leftovers import LeftoverCleanup
 from elasticdl_api.background.loops import background
-from elasticdl_api.background.reaper import Reaper
 from elasticdl_api.background.relay import Relay
 from elasticdl_api.background.watchdog import MAX_FAILURES, Watchdog
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
@@ -300,7 +300,7 @@ async def test_a_job_that_is_suspended_before_its_master_lived_needs_none(api: A
     assert (await api.job(job_id))["state"] == "SUSPENDED"
 
 
-# -- reaper ----------------------------------------------------------------------------------------------------------
+# -- left-over processes ---------------------------------------------------------------------------------------------
 
 
 async def _living(api: Api) -> set[str]:
@@ -311,15 +311,15 @@ async def test_nothing_of_a_job_that_is_over_is_left(api: Api) -> None:
     job_id = await _launched(api)
     for role in (Role.PS, Role.WORKER):
         await api.launcher.launch(ProcessSpec(ProcessId(job_id, role, 0, 1)))
-    reaper = Reaper(api.services.intents, api.launcher, Clock())
-    await reaper.step()
+    cleanup = LeftoverCleanup(api.services.intents, api.launcher, Clock())
+    await cleanup.step()
     master = api.master(job_id)
     master.epoch = 1
     await master.post("/state", to="SUCCEEDED", reason="done")
-    await reaper.step()
+    await cleanup.step()
     assert await _living(api) == {"master", "ps", "worker"}  # the master has a moment to put things away
     await _sql(api, "UPDATE jobs SET finished_at = now() - interval '9 s'")
-    await reaper.step()
+    await cleanup.step()
     assert await _living(api) == set()
 
 
@@ -331,7 +331,7 @@ async def test_orphans_of_a_dead_master_are_ended_at_once_and_an_active_job_is_l
     master.epoch = 1
     await master.post("/state", to="FAILED", reason="x")
     api.launcher.finish(_master(over), 1)
-    await Reaper(api.services.intents, api.launcher, Clock()).step()
+    await LeftoverCleanup(api.services.intents, api.launcher, Clock()).step()
     living = {str(s.id) for s in await api.launcher.list() if s.state is not ProcessState.EXITED}
     assert living == {f"{active}/master/0/1", f"{active}/worker/0/1"}
 
@@ -343,26 +343,26 @@ async def test_processes_of_a_suspended_job_are_ended_one_by_one(api: Api) -> No
     master = api.master(job_id)
     master.epoch = 1
     await master.post("/state", to="SUSPENDED", reason="saved")
-    reaper = Reaper(api.services.intents, api.launcher, Clock())
-    await reaper.step()
+    cleanup = LeftoverCleanup(api.services.intents, api.launcher, Clock())
+    await cleanup.step()
     assert await _living(api) == {"master", "worker"}
     await _sql(api, "ALTER TABLE jobs DISABLE TRIGGER USER")
     await _sql(api, "UPDATE jobs SET updated_at = now() - interval '21 s'")
     await _sql(api, "ALTER TABLE jobs ENABLE TRIGGER USER")
-    await reaper.step()
+    await cleanup.step()
     assert await _living(api) == set()
 
 
 async def test_processes_of_nobody_are_ended_after_a_while(api: Api) -> None:
     clock = Clock()
     await api.launcher.launch(ProcessSpec(ProcessId("nobody-aaaaaa", Role.WORKER, 0, 1)))
-    reaper = Reaper(api.services.intents, api.launcher, clock)
-    await reaper.step()
+    cleanup = LeftoverCleanup(api.services.intents, api.launcher, clock)
+    await cleanup.step()
     clock.now += 29
-    await reaper.step()
+    await cleanup.step()
     assert await _living(api) == {"worker"}
     clock.now += 2
-    await reaper.step()
+    await cleanup.step()
     assert await _living(api) == set()
 
 

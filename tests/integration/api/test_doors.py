@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert
 
-from elasticdl_api.auth import OPEN_PATHS, token_digest
+from elasticdl_api.web.auth import OPEN_PATHS, token_digest
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.database import tables as t
 from tests.integration.api.conftest import Api

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from elasticdl_api.auth import token_digest
+from elasticdl_api.web.auth import token_digest
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
 from elasticdl_runtime.bundles import digest_of
 from elasticdl_runtime.database import tables as t

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from elasticdl_api.auth import token_digest
+from elasticdl_api.web.auth import token_digest
 from elasticdl_runtime.database import tables as t
 from tests.integration.api.conftest import Api
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, text
 
-from elasticdl_api.auth import token_digest
+from elasticdl_api.web.auth import token_digest
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
 from elasticdl_core.scheduling import Plan, Quota, Resources, Snapshot, policy_by_name
-from elasticdl_core.scheduling.pacing import paced
+from elasticdl_core.scheduling.pacing import pace
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_scheduler.leadership import Leadership
@@ -84,7 +84,7 @@ async def cluster(api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch) 
         await leadership.attempt()
         return Cluster(api, scheduler, leadership)
 
-    monkeypatch.setattr("elasticdl_api.outlook.SHARED_S", 0.0)
+    monkeypatch.setattr("elasticdl_api.scheduling.cluster_view.SHARED_S", 0.0)
     monkeypatch.setattr("elasticdl_api.routes.jobs.check_model", _no_check)
     yield make
     await database.close()
@@ -317,7 +317,7 @@ async def test_decisions_are_paged_filtered_and_can_be_replayed(cluster: Any) ->
     (full,) = (await c.get("/scheduler/decisions", job=jobs[3], full="true"))["decisions"]
     snapshot = Snapshot.from_mapping(full["snapshot"])
     assert snapshot.digest() == full["input_hash"]
-    assert paced(snapshot, policy_by_name(full["policy"]).plan(snapshot)) == Plan.from_mapping(full["plan"])
+    assert pace(snapshot, policy_by_name(full["policy"]).plan(snapshot)) == Plan.from_mapping(full["plan"])
 
 
 async def test_a_namespace_sees_its_own_jobs_and_only_numbers_of_others(cluster: Any) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.job import JobState
 from elasticdl_core.scheduling import Plan, Quota, Resources, Snapshot, policy_by_name
-from elasticdl_core.scheduling.pacing import paced
+from elasticdl_core.scheduling.pacing import pace
 from elasticdl_scheduler import loop
 
 pytestmark = pytest.mark.integration
@@ -36,7 +36,7 @@ async def test_a_queued_job_starts_with_target_reason_intent_and_decision(world:
     assert row["epoch"] == leadership.epoch
     snapshot = Snapshot.from_mapping(json.loads(row["snapshot"]))
     assert snapshot.digest() == row["input_hash"]
-    replayed = paced(snapshot, policy_by_name(row["policy"]).plan(snapshot))
+    replayed = pace(snapshot, policy_by_name(row["policy"]).plan(snapshot))
     assert replayed == Plan.from_mapping(json.loads(row["plan"]))
 
 

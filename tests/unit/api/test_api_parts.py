@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticdl_api import files, schemas
 from elasticdl_api.background.loops import EVERY_S
 from elasticdl_api.background.watchdog import (
     LEASE_GRACE_S,
@@ -26,13 +25,15 @@ from elasticdl_api.background.watchdog import (
     Action,
     judge,
 )
-from elasticdl_api.problems import MalformedError
-from elasticdl_api.settings import Settings
+from elasticdl_api.files import access as files
+from elasticdl_api.schemas import jobs as schemas
+from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.intents import Watched
 from elasticdl_api.store.ledger import completed_epochs
 from elasticdl_api.store.masters import LEASE_S
 from elasticdl_api.store.records import JobRecord
-from elasticdl_api.values import clean, parse_json
+from elasticdl_api.web.json_bodies import clean, parse_json
+from elasticdl_api.web.problems import MalformedError
 from elasticdl_core.errors import InvalidInputError, NotFoundError, SpecError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
@@ -219,13 +220,13 @@ def test_settings_of_a_local_cluster(tmp_path: Path) -> None:
         "ELASTICDL_DATABASE_URL": "postgresql://u@h/d",
         "ELASTICDL_CLUSTER_SECRET": "s" * 20,
     }
-    found = Settings.from_environment(variables)
+    found = ApiSettings.from_environment(variables)
     assert (found.admin_token, found.host, found.loopback) == ("t" * 20, "127.0.0.1", True)
     assert found.job_dir("j") == tmp_path / "jobs" / "j"
-    assert not Settings.from_environment({**variables, "ELASTICDL_API_HOST": "0.0.0.0"}).loopback
+    assert not ApiSettings.from_environment({**variables, "ELASTICDL_API_HOST": "0.0.0.0"}).loopback
     (tmp_path / "token").unlink()
     with pytest.raises(InvalidInputError, match="admin token"):
-        Settings.from_environment(variables)
+        ApiSettings.from_environment(variables)
 
 
 def test_the_schema_of_a_specification_describes_every_field() -> None:

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, Query
 
-from elasticdl_api import problems
-from elasticdl_api.parameters import refuse_unknown_parameters
+from elasticdl_api.web import problems
+from elasticdl_api.web.query_parameters import refuse_unknown_parameters
 
 pytestmark = pytest.mark.unit
 

@@ -18,7 +18,7 @@ from elasticdl_core.scheduling import (
     Snapshot,
     policy_by_name,
 )
-from elasticdl_core.scheduling.explanation import basis_of, blockers, eta, helps, speeds, visible
+from elasticdl_core.scheduling.explanation import basis_of, blockers, eta, find_remedies, hide_names, speeds
 from elasticdl_core.scheduling.forecast import forecast
 
 pytestmark = pytest.mark.unit
@@ -102,7 +102,7 @@ def test_help_was_tried_and_only_what_helps_is_told() -> None:
     snapshot = cluster(3, running("a", 2), waits, running("c", 1, team="x"))
     plan = FAIR.plan(snapshot)
     assert plan.allocations["b"].workers == 0
-    found = helps(snapshot, FAIR, plan, "b")
+    found = find_remedies(snapshot, FAIR, plan, "b")
     changes = [one.change for one in found]
     assert {"sizes": {"b": {"min_workers": 1, "max_workers": 2}}} in changes
     assert {"priorities": {"b": 1}} in changes
@@ -115,25 +115,25 @@ def test_slots_that_would_help_are_counted() -> None:
     waits = JobView("b", submitted_at=1.0, min_workers=3, max_workers=3)
     fixed = running("a", 4, min_workers=4)
     snapshot = cluster(5, fixed, waits)
-    found = helps(snapshot, FAIR, FAIR.plan(snapshot), "b")
+    found = find_remedies(snapshot, FAIR, FAIR.plan(snapshot), "b")
     assert [one.change for one in found if "add_slots" in one.change] == [{"add_slots": 2}]
 
 
 def test_a_limit_is_not_helped_by_slots_or_priority() -> None:
     waits = JobView("b", team="x", submitted_at=1.0, min_workers=2, max_workers=2)
     snapshot = cluster(9, running("a", 2, team="x", min_workers=2), waits, x=Quota(limit=Resources(slots=3.0)))
-    found = helps(snapshot, FAIR, FAIR.plan(snapshot), "b")
+    found = find_remedies(snapshot, FAIR, FAIR.plan(snapshot), "b")
     assert {"add_slots": 1} not in [one.change for one in found]
     assert any("min_workers" in one.text for one in found)
 
 
 def test_a_job_with_all_that_it_wants_may_raise_its_maximum() -> None:
     snapshot = cluster(4, running("a", 2))
-    (one,) = helps(snapshot, FAIR, FAIR.plan(snapshot), "a")
+    (one,) = find_remedies(snapshot, FAIR, FAIR.plan(snapshot), "a")
     assert one.change == {"sizes": {"a": {"min_workers": 1, "max_workers": 4}}}
-    assert helps(cluster(2, running("a", 2)), FAIR, FAIR.plan(cluster(2, running("a", 2))), "a") == []
+    assert find_remedies(cluster(2, running("a", 2)), FAIR, FAIR.plan(cluster(2, running("a", 2))), "a") == []
     unwanted = replace(running("a", 2), wanted=False)
-    assert helps(cluster(2, unwanted), FAIR, FAIR.plan(cluster(2, unwanted)), "a") == []
+    assert find_remedies(cluster(2, unwanted), FAIR, FAIR.plan(cluster(2, unwanted)), "a") == []
 
 
 def test_blockers_are_those_named_or_those_that_hold_most() -> None:
@@ -152,5 +152,5 @@ def test_blockers_are_those_named_or_those_that_hold_most() -> None:
 
 def test_names_that_may_not_be_seen_are_left_out_of_a_text() -> None:
     text = "it would delay a-1, and a-12 too"
-    assert visible(text, ["a-1", "a-12"]) == "it would delay another team's job, and another team's job too"
-    assert visible(text, []) == text
+    assert hide_names(text, ["a-1", "a-12"]) == "it would delay another team's job, and another team's job too"
+    assert hide_names(text, []) == text

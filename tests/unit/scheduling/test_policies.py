@@ -73,9 +73,9 @@ def test_a_reservation_holds_back_those_that_would_delay_it() -> None:
     short = job("short", max_workers=2, min_workers=2, remaining_records=1000.0)
     long = job("long", max_workers=4, min_workers=4, remaining_records=1e6)
     decided = plan("fair", 8, running, large, short, long)
-    assert decided.reservation is not None
-    assert decided.reservation.job_id == "large"
-    assert decided.reservation.at == pytest.approx(NOW + 100)
+    assert decided.first_blocked is not None
+    assert decided.first_blocked.job_id == "large"
+    assert decided.first_blocked.at == pytest.approx(NOW + 100)
     assert decided.targets() == {"running": 4, "large": 0, "short": 2, "long": 0}
     assert decided.allocations["long"].reason.code in (ReasonCode.WAITING_BEHIND, ReasonCode.WAITING_FOR_CAPACITY)
     alone = plan("fair", 8, running, large, long)

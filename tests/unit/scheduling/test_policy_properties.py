@@ -19,7 +19,7 @@ from elasticdl_core.scheduling import (
     Snapshot,
     policy_by_name,
 )
-from elasticdl_core.scheduling.pacing import paced
+from elasticdl_core.scheduling.pacing import pace
 
 pytestmark = pytest.mark.unit
 
@@ -162,8 +162,8 @@ def check_priorities(snapshot: Snapshot, plan: Plan) -> None:
         fits = all(need.vector()[i] <= room[i] + 1e-6 for i in limited)
         if fits:
             # It may only wait behind a job at least as important that holds a reservation.
-            assert plan.reservation is not None
-            reserved = snapshot.by_id[plan.reservation.job_id]
+            assert plan.first_blocked is not None
+            reserved = snapshot.by_id[plan.first_blocked.job_id]
             assert reserved.priority >= waiting.priority
 
 
@@ -202,7 +202,7 @@ def test_pacing_waits_for_slots_that_are_still_held(snapshot: Snapshot, data: st
         capacity=Capacity(dataclasses.replace(steady.capacity.total, memory=0.0)),
     )
     plan = policy_by_name("fair").plan(before)
-    granted = paced(before, plan)
+    granted = pace(before, plan)
     held = Resources()
     for job in before.jobs:
         target = granted.allocations[job.id].workers

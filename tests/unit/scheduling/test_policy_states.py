@@ -102,8 +102,8 @@ def check_priorities(snapshot: Snapshot, plan: Plan) -> None:
                 kept = kept.plus(job.demand(targets[job.id]))
         room, total = kept.plus(need), snapshot.capacity.total
         if room.slots <= total.slots + 1e-6 and (total.memory == 0 or room.memory <= total.memory + 1e-6):
-            assert plan.reservation is not None
-            assert snapshot.by_id[plan.reservation.job_id].priority >= waiting.priority
+            assert plan.first_blocked is not None
+            assert snapshot.by_id[plan.first_blocked.job_id].priority >= waiting.priority
 
 
 def carried_out(snapshot: Snapshot, plan: Plan) -> Snapshot:

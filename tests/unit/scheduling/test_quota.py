@@ -8,7 +8,7 @@ import pytest
 
 from elasticdl_core.job import JobState
 from elasticdl_core.scheduling import Capacity, JobView, Quota, Resources, Snapshot, policy_by_name
-from elasticdl_core.scheduling.ledger import Ledger
+from elasticdl_core.scheduling.capacity_tracker import CapacityTracker
 from elasticdl_core.scheduling.quota import team_budgets
 
 pytestmark = pytest.mark.unit
@@ -20,12 +20,12 @@ def _guarantee(slots: float, **more: float) -> Quota:
     return Quota(guaranteed=Resources(slots=slots), **more)
 
 
-def _ledger(slots: int, used: dict[str, int], quotas: dict[str, Quota]) -> Ledger:
-    """A ledger of a cluster in which each team's minimums take so many slots."""
-    ledger = Ledger(Snapshot(NOW, (), Capacity.of_slots(slots), quotas))
+def _tracker(slots: int, used: dict[str, int], quotas: dict[str, Quota]) -> CapacityTracker:
+    """A tracker of a cluster in which each team's minimums take so many slots."""
+    tracker = CapacityTracker(Snapshot(NOW, (), Capacity.of_slots(slots), quotas))
     for team, workers in used.items():
-        ledger.take(JobView(id=f"{team}-job", team=team, submitted_at=0.0, max_workers=workers), 0, workers)
-    return ledger
+        tracker.take(JobView(id=f"{team}-job", team=team, submitted_at=0.0, max_workers=workers), 0, workers)
+    return tracker
 
 
 @pytest.mark.parametrize(
@@ -41,19 +41,19 @@ def _ledger(slots: int, used: dict[str, int], quotas: dict[str, Quota]) -> Ledge
 def test_a_guarantee_counts_what_the_team_already_uses(
     used: dict[str, int], guaranteed: float, budgets: dict[str, float]
 ) -> None:
-    ledger = _ledger(8, used, {"ads": _guarantee(guaranteed)})
-    assert team_budgets(ledger, {"ads": 8.0, "search": 8.0}) == budgets
+    tracker = _tracker(8, used, {"ads": _guarantee(guaranteed)})
+    assert team_budgets(tracker, {"ads": 8.0, "search": 8.0}) == budgets
 
 
 def test_guarantees_that_do_not_fit_together_shrink_in_proportion() -> None:
     quotas = {"ads": _guarantee(6), "search": _guarantee(4)}
-    ledger = _ledger(8, {"search": 1}, quotas)
-    assert team_budgets(ledger, {"ads": 8.0, "search": 8.0}) == {"ads": 5.0, "search": 2.0}
+    tracker = _tracker(8, {"search": 1}, quotas)
+    assert team_budgets(tracker, {"ads": 8.0, "search": 8.0}) == {"ads": 5.0, "search": 2.0}
 
 
 def test_a_guarantee_beyond_the_demand_is_lent_to_others() -> None:
-    ledger = _ledger(8, {}, {"ads": _guarantee(6)})
-    assert team_budgets(ledger, {"ads": 1.0, "search": 8.0}) == {"ads": 1.0, "search": 7.0}
+    tracker = _tracker(8, {}, {"ads": _guarantee(6)})
+    assert team_budgets(tracker, {"ads": 1.0, "search": 8.0}) == {"ads": 1.0, "search": 7.0}
 
 
 @pytest.mark.parametrize("policy", ["goodput", "fair"])

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from elasticdl_api.background.reaper import Reaper
+from elasticdl_api.background.leftovers import LeftoverCleanup
 from elasticdl_api.background.relay import Relay
 from elasticdl_api.background.watchdog import Watchdog
 from elasticdl_api.services import Services
@@ -21,14 +21,14 @@ _log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def background(services: Services) -> AsyncIterator[None]:
-    """Relay, watchdog, reaper and wake-ups, until the block ends."""
+    """Relay, watchdog, cleanup of left-over processes, and wake-ups, until the block ends."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(services.wakeups.run(), name="wakeups")]
         if services.launcher is not None:
             steps: dict[str, Callable[[], Awaitable[None]]] = {
                 "relay": Relay(services.intents, services.launcher).step,
                 "watchdog": Watchdog(services.intents, services.launcher).step,
-                "reaper": Reaper(services.intents, services.launcher).step,
+                "leftovers": LeftoverCleanup(services.intents, services.launcher).step,
             }
             tasks += [group.create_task(_repeat(services, name, step), name=name) for name, step in steps.items()]
         try:

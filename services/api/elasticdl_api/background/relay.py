@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import structlog
 
-from elasticdl_api import telemetry
 from elasticdl_api.store.intents import IntentStore
+from elasticdl_api.web import telemetry
 from elasticdl_core.errors import ConflictError, ElasticDLError, UnavailableError
 from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessSpec
 from elasticdl_runtime.failpoints import failpoint

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from elasticdl_api import telemetry
 from elasticdl_api.background.relay import REFUSED
 from elasticdl_api.store.intents import IntentStore, Watched
+from elasticdl_api.web import telemetry
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job.life import JobState, state_without_master
 from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessState, ProcessStatus, Role

@@ -12,14 +12,14 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from elasticdl_api import schemas
-from elasticdl_api.problems import declared
 from elasticdl_api.routes.jobs import find
-from elasticdl_api.schemas import Event, Metrics
+from elasticdl_api.schemas import jobs as schemas
+from elasticdl_api.schemas.jobs import EventResponse, MetricsResponse
 from elasticdl_api.services import Api, User
 from elasticdl_api.store.records import JobRecord
 from elasticdl_api.store.wakeups import wait
-from elasticdl_api.values import BIGINT
+from elasticdl_api.web.json_bodies import BIGINT
+from elasticdl_api.web.problems import declared
 from elasticdl_core.errors import InvalidInputError, NotFoundError, UnavailableError
 from elasticdl_core.ports.launcher import Launcher, Role
 
@@ -39,7 +39,7 @@ _SSE: dict[str, Any] = {
 
 @router.get(
     "/jobs/{job_id}/events",
-    response_model=list[Event],
+    response_model=list[EventResponse],
     summary="Events of a job, as a list or a live stream",
     responses={**declared(404, 422), 200: {"description": "Events, oldest first", "content": _SSE}},
 )
@@ -103,7 +103,7 @@ async def logs(
 
 @router.get(
     "/jobs/{job_id}/metrics",
-    response_model=Metrics,
+    response_model=MetricsResponse,
     summary="Losses and evaluations of a job",
     responses=declared(404, 422),
 )

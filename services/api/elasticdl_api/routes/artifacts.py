@@ -13,11 +13,12 @@ from fastapi import APIRouter
 from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
 
-from elasticdl_api import files, schemas
-from elasticdl_api.problems import declared
+from elasticdl_api.files import access as files
 from elasticdl_api.routes.jobs import find
-from elasticdl_api.schemas import Artifact
+from elasticdl_api.schemas import jobs as schemas
+from elasticdl_api.schemas.jobs import ArtifactResponse
 from elasticdl_api.services import Api, User
+from elasticdl_api.web.problems import declared
 from elasticdl_core.errors import NotFoundError
 
 router = APIRouter(tags=["artifacts"])
@@ -26,7 +27,7 @@ _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "
 
 @router.get(
     "/jobs/{job_id}/artifacts",
-    response_model=list[Artifact],
+    response_model=list[ArtifactResponse],
     summary="What a job made",
     responses=declared(404, 422),
 )

@@ -13,11 +13,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from elasticdl_api import files
-from elasticdl_api.problems import MalformedError, TooLargeError, declared
-from elasticdl_api.schemas import Bundle
+from elasticdl_api.files import access as files
+from elasticdl_api.files.model_code import bundle_path
+from elasticdl_api.schemas.jobs import BundleResponse
 from elasticdl_api.services import Api, User
-from elasticdl_api.submission import bundle_path
+from elasticdl_api.web.problems import MalformedError, TooLargeError, declared
 from elasticdl_core.errors import NotFoundError
 from elasticdl_runtime.bundles import MAX_ZIP_BYTES, digest_hex, unpack_bundle
 
@@ -36,10 +36,10 @@ _ZIP: dict[str, Any] = {"application/zip": {"schema": {"type": "string", "format
 @router.put(
     "/bundles/{digest}",
     status_code=201,
-    response_model=Bundle,
+    response_model=BundleResponse,
     summary="Upload a bundle",
     openapi_extra={"requestBody": {"required": True, "description": "The zip.", "content": _ZIP}},
-    responses={**declared(400, 413, 422), 200: {"model": Bundle, "description": "It was there already"}},
+    responses={**declared(400, 413, 422), 200: {"model": BundleResponse, "description": "It was there already"}},
 )
 async def upload(digest: Digest, request: Request, api: Api, user: User) -> JSONResponse:
     """The zip is checked: its digest, its members, its size when unpacked."""

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, generate_latest
 
-from elasticdl_api import telemetry
-from elasticdl_api.problems import declared
-from elasticdl_api.schemas import Cluster, Health
+from elasticdl_api.schemas.jobs import ClusterResponse, Health
 from elasticdl_api.services import Api, User
+from elasticdl_api.web import telemetry
+from elasticdl_api.web.problems import declared
 from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import CapacityInfo
@@ -20,7 +20,7 @@ router = APIRouter()
 health_router = APIRouter(tags=["health"])
 
 
-@router.get("/cluster", tags=["cluster"], response_model=Cluster, summary="The cluster", responses=declared())
+@router.get("/cluster", tags=["cluster"], response_model=ClusterResponse, summary="The cluster", responses=declared())
 async def cluster(api: Api, user: User) -> Any:
     """Worker slots in all and in use, jobs by state, and how each component is."""
     counts = await api.jobs.count_by_state(user.namespace)

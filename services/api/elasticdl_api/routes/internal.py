@@ -12,12 +12,12 @@ from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BaseModel, Field
 
-from elasticdl_api import files
-from elasticdl_api.problems import declared
+from elasticdl_api.files import access as files
+from elasticdl_api.files.model_code import bundle_path
 from elasticdl_api.routes.bundles import stream_zip
 from elasticdl_api.services import Api, Master
-from elasticdl_api.submission import bundle_path
-from elasticdl_api.values import BIGINT, clean
+from elasticdl_api.web.json_bodies import BIGINT, clean
+from elasticdl_api.web.problems import declared
 from elasticdl_core.errors import InvalidInputError, NotFoundError
 from elasticdl_core.job.life import REPORTED_STATES, JobState
 from elasticdl_core.task import TaskId
@@ -47,7 +47,7 @@ class Loss(BaseModel):
     at: datetime | float | None = Field(default=None, description="ISO 8601, or seconds since the epoch.")
 
 
-class Heartbeat(Stamped):
+class HeartbeatReport(Stamped):
     """A sign of life with the job's status."""
 
     status: dict[str, Any]
@@ -128,7 +128,7 @@ async def lease(job_id: str, body: LeaseRequest, api: Api, master: Master) -> di
 
 
 @router.post("/heartbeat", summary="Extend the lease, report status and losses")
-async def heartbeat(job_id: str, body: Heartbeat, api: Api, master: Master) -> dict[str, Any]:
+async def heartbeat(job_id: str, body: HeartbeatReport, api: Api, master: Master) -> dict[str, Any]:
     """Answers what is wanted: run, suspend, cancel or evict, and how many workers."""
     losses = [(item.model_version, item.loss, _moment(item.at)) for item in body.losses]
     return await api.masters.record_heartbeat(job_id, body.epoch, status=clean(body.status), losses=losses)

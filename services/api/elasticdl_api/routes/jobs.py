@@ -12,14 +12,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from elasticdl_api import files, schemas
-from elasticdl_api.problems import MalformedError, declared
-from elasticdl_api.schemas import Job, JobChanges, JobPage
+from elasticdl_api.files import access as files
+from elasticdl_api.files.model_code import check_model
+from elasticdl_api.schemas import jobs as schemas
+from elasticdl_api.schemas.jobs import JobChanges, JobPageResponse, JobResponse
 from elasticdl_api.services import Api, User
 from elasticdl_api.store.jobs import Filters
 from elasticdl_api.store.records import JobRecord
-from elasticdl_api.submission import check_model
-from elasticdl_api.values import parse_json, read_json
+from elasticdl_api.web.json_bodies import parse_json, read_json
+from elasticdl_api.web.problems import MalformedError, declared
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, Problem, SpecError
 from elasticdl_core.job import JobRequest, JobSpec, JobState
 
@@ -43,12 +44,12 @@ _ETAG = {"ETag": {"description": "Grows with state and settings, for If-Match.",
 @router.post(
     "/jobs",
     status_code=201,
-    response_model=Job,
+    response_model=JobResponse,
     summary="Submit a job",
     openapi_extra=_body({"$ref": "#/components/schemas/JobSpec"}, "The specification; each field is a CLI flag."),
     responses={
         **declared(400, 409, 413, 415, 422),
-        200: {"model": Job, "description": "The job that the same request made before", "headers": _ETAG},
+        200: {"model": JobResponse, "description": "The job that the same request made before", "headers": _ETAG},
         201: {"description": "The new job", "headers": _ETAG},
     },
 )
@@ -83,7 +84,7 @@ async def submit(
     return response
 
 
-@router.get("/jobs", response_model=JobPage, summary="List jobs", responses=declared(422))
+@router.get("/jobs", response_model=JobPageResponse, summary="List jobs", responses=declared(422))
 async def list_jobs(
     api: Api,
     user: User,
@@ -118,7 +119,7 @@ async def list_jobs(
 
 @router.get(
     "/jobs/{job_id}",
-    response_model=Job,
+    response_model=JobResponse,
     summary="Look at a job",
     responses={**declared(404), 200: {"description": "The job", "headers": _ETAG}},
 )
@@ -129,7 +130,7 @@ async def look(job_id: schemas.JobId, api: Api, user: User) -> JSONResponse:
 
 @router.patch(
     "/jobs/{job_id}",
-    response_model=Job,
+    response_model=JobResponse,
     summary="Change priority or bounds of the number of workers",
     openapi_extra=_body({"$ref": "#/components/schemas/JobChanges"}, "Only what shall change."),
     responses={
@@ -164,7 +165,7 @@ def _request_route(what: JobRequest, summary: str, description: str) -> None:
         ask,
         methods=["POST"],
         status_code=202,
-        response_model=Job,
+        response_model=JobResponse,
         name=what,
         summary=summary,
         description=description,
@@ -194,7 +195,7 @@ async def remove(job_id: schemas.JobId, api: Api, user: User, if_match: IfMatch 
         try:
             await api.launcher.terminate_job(job_id, grace_s=1.0)
         except ElasticDLError:
-            pass  # the reaper ends the processes of jobs that are not there any more
+            pass  # LeftoverCleanup ends the processes of jobs that are not there any more
     await files.remove_tree(api.settings.job_dir(job_id))
     return Response(status_code=204)
 
@@ -209,7 +210,7 @@ async def find(api: Api, user: User, job_id: str) -> JobRecord:
 
 
 async def _answer(api: Api, job: JobRecord, status: int) -> JSONResponse:
-    content = Job.model_validate(schemas.job_detail(job, await api.jobs.list_belongings(job.id)))
+    content = JobResponse.model_validate(schemas.job_detail(job, await api.jobs.list_belongings(job.id)))
     return JSONResponse(content.model_dump(mode="json"), status_code=status, headers={"ETag": job.etag})
 
 

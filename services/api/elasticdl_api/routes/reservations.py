@@ -9,8 +9,8 @@ from fastapi import Path as PathParameter
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import text
 
-from elasticdl_api.problems import declared
 from elasticdl_api.services import Api, User
+from elasticdl_api.web.problems import declared
 from elasticdl_core.errors import NotFoundError, PermissionDeniedError, UnavailableError
 from elasticdl_core.ports.launcher import CapacityInfo, Launcher
 

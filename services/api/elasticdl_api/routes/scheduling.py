@@ -10,16 +10,18 @@ from fastapi import APIRouter, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from elasticdl_api import explaining, questions, schemas
-from elasticdl_api import scheduling_schemas as s
-from elasticdl_api.auth import Identity
-from elasticdl_api.problems import MalformedError, declared
 from elasticdl_api.routes.jobs import find
+from elasticdl_api.scheduling import explanations
+from elasticdl_api.scheduling.what_if import answer, change_of
+from elasticdl_api.schemas import jobs as schemas
+from elasticdl_api.schemas import scheduling as s
 from elasticdl_api.services import Api, User
 from elasticdl_api.store.scheduling import DecisionFilters
-from elasticdl_api.values import BIGINT, read_json
+from elasticdl_api.web.auth import Identity
+from elasticdl_api.web.json_bodies import BIGINT, read_json
+from elasticdl_api.web.problems import MalformedError, declared
 from elasticdl_core.errors import InvalidInputError, PermissionDeniedError
-from elasticdl_core.scheduling.explanation import visible
+from elasticdl_core.scheduling.explanation import hide_names
 
 router = APIRouter(tags=["scheduler"])
 LAST_DECISIONS = 5
@@ -38,21 +40,21 @@ JobName = Annotated[str | None, Query(description="Only what changed that job.",
 async def explain(job_id: schemas.JobId, api: Api, user: User) -> Any:
     """One primary reason with its numbers, who holds what the job lacks, what would help, and when it will end."""
     record = await find(api, user, job_id)
-    outlook = await api.lookout.outlook()
-    if record.id not in outlook.rows and not record.terminal:
-        outlook = await api.lookout.outlook(fresh=True)
+    view = await api.cluster_views.get()
+    if record.id not in view.rows and not record.terminal:
+        view = await api.cluster_views.get(fresh=True)
     rows = await api.scheduling.list_decisions(DecisionFilters(job_id=record.id), limit=LAST_DECISIONS, full=False)
     changes = [one for one in await _changes(api, user, rows) if one.job_id == record.id]
-    last = outlook.seen.last
+    last = view.seen.last
     leads = bool(last and last["alive"])
-    return await api.lookout.compute(lambda: explaining.explain(outlook, record, user.namespace, changes, leads))
+    return await api.cluster_views.compute(lambda: explanations.explain(view, record, user.namespace, changes, leads))
 
 
 @router.get("/scheduler/plan", response_model=s.PresentPlan, summary="The plan in force", responses=declared())
 async def plan(api: Api, user: User) -> Any:
     """Targets and reasons of all jobs that are not over, with what is expected of each."""
-    outlook = await api.lookout.outlook()
-    return await api.lookout.compute(lambda: explaining.present_plan(outlook, user.namespace))
+    view = await api.cluster_views.get()
+    return await api.cluster_views.compute(lambda: explanations.present_plan(view, user.namespace))
 
 
 @router.post(
@@ -71,9 +73,9 @@ async def plan(api: Api, user: User) -> Any:
 async def what_if(request: Request, api: Api, user: User) -> Any:
     """Start, end and workers of every job without and with the changes. Changes nothing."""
     question = _question(await read_json(request))
-    outlook = await api.lookout.outlook(fresh=True)
-    change = questions.change_of(question, outlook, user.namespace, user.home)
-    return await api.lookout.compute(lambda: questions.answer(outlook, change, user.namespace))
+    view = await api.cluster_views.get(fresh=True)
+    change = change_of(question, view, user.namespace, user.home)
+    return await api.cluster_views.compute(lambda: answer(view, change, user.namespace))
 
 
 def _question(body: Any) -> s.WhatIf:
@@ -166,6 +168,6 @@ def _change(row: Mapping[str, Any], change: Mapping[str, Any], seen: frozenset[s
         before=change["from"],
         after=change["to"],
         code=change["code"],
-        text=visible(change["text"], [one for one in change["blockers"] if one not in blockers]),
+        text=hide_names(change["text"], [one for one in change["blockers"] if one not in blockers]),
         blockers=blockers,
     )

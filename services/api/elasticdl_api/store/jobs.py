@@ -13,12 +13,12 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from elasticdl_api.problems import IdempotencyError, PreconditionFailedError
 from elasticdl_api.store.records import JobRecord
+from elasticdl_api.web.problems import IdempotencyError, PreconditionFailedError
 from elasticdl_core.errors import ConflictError, NotFoundError
 from elasticdl_core.job import JobRequest, JobSpec, JobState
 from elasticdl_core.job.life import Desired, outcome_of
-from elasticdl_core.scheduling.explanation import visible
+from elasticdl_core.scheduling.explanation import hide_names
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.transitions import add_event, transition
@@ -229,9 +229,9 @@ class JobStore:
             unseen = [one for one in _blockers(row["detail"]) if one in hidden]
             if unseen:
                 seen = [one for one in _blockers(row["detail"]) if one not in hidden]
-                text = visible(str(row["detail"].get("text", "")), unseen)
+                text = hide_names(str(row["detail"].get("text", "")), unseen)
                 row["detail"] = {**row["detail"], "blockers": seen, "text": text}
-                row["message"] = visible(row["message"], unseen)
+                row["message"] = hide_names(row["message"], unseen)
         return rows
 
     async def list_belongings(self, job_id: str) -> dict[str, list[dict[str, Any]]]:
@@ -358,7 +358,7 @@ async def _records(
     for row in rows:
         record = JobRecord.of(row)
         unseen = [one for one in _blockers(row["target_detail"]) if one in hidden]
-        records.append(replace(record, target_reason=visible(record.target_reason, unseen)) if unseen else record)
+        records.append(replace(record, target_reason=hide_names(record.target_reason, unseen)) if unseen else record)
     return records
 
 

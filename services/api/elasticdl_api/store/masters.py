@@ -15,9 +15,9 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from elasticdl_api.problems import HeldError
 from elasticdl_api.store.ledger import completed_epochs
 from elasticdl_api.store.records import JobRecord
+from elasticdl_api.web.problems import LeaseHeldError
 from elasticdl_core.errors import ConflictError, FencedError
 from elasticdl_core.job.life import (
     ACTIVE_STATES,
@@ -60,7 +60,7 @@ class MasterStore:
             incarnation: which launch of a master the caller is; a newer one takes over at once.
 
         Raises:
-            HeldError: another holder of the same incarnation has it.
+            LeaseHeldError: another holder of the same incarnation has it.
         """
         async with self._database.transaction() as connection:
             query = select(t.jobs, (t.jobs.c.master_lease_expires_at > func.now()).label("alive"))
@@ -287,7 +287,9 @@ def _require_leasable(row: Mapping[Any, Any] | None, job_id: str, holder: str, i
     if incarnation < row["master_lease_incarnation"]:
         raise _fenced(job_id)
     if row["alive"] and row["master_holder"] != holder and incarnation == row["master_lease_incarnation"]:
-        raise HeldError(f"job {job_id} is held by {row['master_holder']}", fix="try again when its lease has expired")
+        raise LeaseHeldError(
+            f"job {job_id} is held by {row['master_holder']}", fix="try again when its lease has expired"
+        )
 
 
 async def _locked(connection: AsyncConnection, job_id: str, epoch: int) -> JobRecord:

@@ -1,6 +1,6 @@
 """Cluster-wide scheduling as pure functions: a snapshot goes in, a plan comes out."""
 
-from elasticdl_core.scheduling.plan import Allocation, Plan, Reason, ReasonCode, Reservation
+from elasticdl_core.scheduling.plan import Allocation, BlockedJob, Plan, Reason, ReasonCode
 from elasticdl_core.scheduling.policies import DEFAULT_POLICY, POLICIES, Policy, policy_by_name
 from elasticdl_core.scheduling.snapshot import (
     Capacity,
@@ -23,7 +23,7 @@ __all__ = [
     "Quota",
     "Reason",
     "ReasonCode",
-    "Reservation",
+    "BlockedJob",
     "Resources",
     "Snapshot",
     "policy_by_name",

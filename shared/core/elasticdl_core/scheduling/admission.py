@@ -1,4 +1,4 @@
-"""Who runs at all: gang minimums by priority tier, with quotas, reservation and backfill.
+"""Who runs at all: gang minimums by priority tier, with quotas and backfill.
 
 The rules, in the order of the design:
 
@@ -8,7 +8,7 @@ The rules, in the order of the design:
 3. Within a tier: what teams are guaranteed first, then running jobs, then waiting ones, the next always from the team
    with the smallest weighted dominant share. A running job is never evicted for its own tier, except to give
    a team back what it is guaranteed.
-6. The first job that does not fit gets a reservation: the time at which enough minimums will have ended. Others
+6. For the first job that does not fit a time is kept: that at which enough minimums will have ended. Others
    may pass it only if they end before it, or leave enough for it.
 """
 
@@ -20,8 +20,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from elasticdl_core.scheduling.ledger import Ledger, Obstacle
-from elasticdl_core.scheduling.plan import Allocation, Reason, ReasonCode, Reservation
+from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
+from elasticdl_core.scheduling.plan import Allocation, BlockedJob, Reason, ReasonCode
 from elasticdl_core.scheduling.snapshot import JobView, Snapshot
 
 MAX_BLOCKERS = 5
@@ -40,13 +40,13 @@ class Admission:
     Attributes:
         admitted: the jobs that get their minimum, in the order in which they go first.
         refused: the others' allocations (of no workers), with their reasons, by job id.
-        reservation: the first job that does not fit.
+        first_blocked: the first job that does not fit.
         evicted: ids of the refused ones that ran.
     """
 
     admitted: list[JobView] = field(default_factory=list)
     refused: dict[str, Allocation] = field(default_factory=dict)
-    reservation: Reservation | None = None
+    first_blocked: BlockedJob | None = None
     evicted: set[str] = field(default_factory=set)
 
 
@@ -57,9 +57,9 @@ class AdmissionRules:
     Attributes:
         size: the size that a job is admitted with.
         queue_key: waiting jobs of a team and tier go in ascending order of it.
-        eta: for reservation and backfill.
+        eta: when jobs end, for backfill.
         backfill: whether others may pass a job that does not fit.
-        reserve: whether the one that does not fit holds back those that would delay it.
+        protect_first: whether the one that does not fit holds back those that would delay it.
         min_runtime_s: a running job is not evicted for a guarantee before it ran this long.
     """
 
@@ -67,7 +67,7 @@ class AdmissionRules:
     queue_key: KeyOf
     eta: EtaOf
     backfill: bool = True
-    reserve: bool = True
+    protect_first: bool = True
     min_runtime_s: float = 600.0
 
 
@@ -127,22 +127,22 @@ def tiers_of(jobs: Iterable[JobView], rules: AdmissionRules) -> list[Tier]:
     ]
 
 
-def admit(snapshot: Snapshot, tiers: Sequence[Tier], rules: AdmissionRules) -> tuple[Admission, Ledger]:
+def admit(snapshot: Snapshot, tiers: Sequence[Tier], rules: AdmissionRules) -> tuple[Admission, CapacityTracker]:
     """Decides who runs.
 
     Whoever is evicted joins the waiting jobs, which can change who goes first among them; so the decision is made
     again with the evicted ones waiting until it evicts nobody more. Carrying it out then leads to the same decision.
 
     Returns:
-        Who runs, and a ledger in which their minimums are booked.
+        Who runs, and a tracker in which their minimums are booked.
     """
     demoted: set[str] = set()
     while True:
-        admitter = _Admitter(snapshot, Ledger(snapshot), rules)
+        admitter = _Admitter(snapshot, CapacityTracker(snapshot), rules)
         result = admitter.run(tiers)
         if not result.evicted:
             result.evicted = {job_id for job_id in demoted if job_id in result.refused}
-            return result, admitter.ledger
+            return result, admitter.tracker
         demoted |= result.evicted
         tiers = [_without(tier, demoted, rules) for tier in tiers]
 
@@ -157,12 +157,12 @@ def _without(tier: Tier, demoted: Set[str], rules: AdmissionRules) -> Tier:
 
 
 class _Admitter:
-    def __init__(self, snapshot: Snapshot, ledger: Ledger, rules: AdmissionRules) -> None:
+    def __init__(self, snapshot: Snapshot, tracker: CapacityTracker, rules: AdmissionRules) -> None:
         self._snapshot = snapshot
-        self.ledger = self._ledger = ledger
+        self.tracker = self._tracker = tracker
         self._rules = rules
         self._result = Admission()
-        self._reserved: JobView | None = None
+        self._first_blocked: JobView | None = None
         self._shadow_at = math.inf
         self._extra: list[float] = []
         self._guarantees = any(q.guaranteed is not None for q in snapshot.quotas.values())
@@ -182,7 +182,7 @@ class _Admitter:
                     self._consider(job, waits=True)
                 running = [job for job in running if job.id not in owed]
                 waiting = [job for job in waiting if job.id not in owed]
-            if self._ledger.take_all(self._taken(running) if taken is None else taken):
+            if self._tracker.take_all(self._taken(running) if taken is None else taken):
                 self._result.admitted.extend(running)
             else:
                 for job in running:
@@ -206,7 +206,7 @@ class _Admitter:
         runs = {job.id for job in running}
         now = self._snapshot.now
         for job in itertools.chain(running, waiting):
-            guaranteed = self._ledger.quota(job.team).guaranteed
+            guaranteed = self._tracker.quota(job.team).guaranteed
             young = job.started_at is not None and now - job.started_at < self._rules.min_runtime_s
             if young and job.id in runs:
                 owed.add(job.id)
@@ -221,7 +221,7 @@ class _Admitter:
         return frozenset(owed)
 
     def _fairly(self, waiting: Sequence[JobView]) -> Iterable[JobView]:
-        """Yields the next job of the team that has least for its weight, while the ledger fills."""
+        """Yields the next job of the team that has least for its weight, while the tracker fills."""
         queues: dict[str, list[JobView]] = {}
         for job in waiting:
             queues.setdefault(job.team, []).append(job)
@@ -229,64 +229,64 @@ class _Admitter:
             yield from waiting
             return
         places = dict.fromkeys(queues, 0)
-        heap = [(self._ledger.team_share(team), team) for team in queues]
+        heap = [(self._tracker.team_share(team), team) for team in queues]
         heapq.heapify(heap)
         while heap:
             _, team = heapq.heappop(heap)
             yield queues[team][places[team]]
             places[team] += 1
             if places[team] < len(queues[team]):
-                heapq.heappush(heap, (self._ledger.team_share(team), team))
+                heapq.heappush(heap, (self._tracker.team_share(team), team))
 
     def _consider(self, job: JobView, *, waits: bool) -> None:
         size = self._rules.size(job)
-        obstacle = self._ledger.obstacle(job, 0, size)
+        obstacle = self._tracker.obstacle(job, 0, size)
         if obstacle is None and waits:
             reason = self._held_back(job, size)
             if reason is not None:
                 self._refuse(job, reason)
                 return
         if obstacle is None:
-            self._ledger.take(job, 0, size)
+            self._tracker.take(job, 0, size)
             self._result.admitted.append(job)
             return
         if not waits:
             self._result.evicted.add(job.id)
-        if self._ledger.possible(job, size) is not None:
+        if self._tracker.possible(job, size) is not None:
             self._refuse(job, self._impossible(job, size))
         elif obstacle is Obstacle.LIMIT:
             self._refuse(job, self._over_limit(job, size))
         else:
-            if self._reserved is None:
-                self._reserve(job, size)
+            if self._first_blocked is None:
+                self._block_first(job, size)
             self._refuse(job, self._no_room(job, size))
 
     def _held_back(self, job: JobView, size: int) -> Reason | None:
-        """Why a job that fits must still wait for the one with the reservation, or None."""
-        reserved = self._reserved
-        if reserved is None or not self._rules.reserve:
+        """Why a job that fits must still wait for the first one that does not, or None."""
+        blocked = self._first_blocked
+        if blocked is None or not self._rules.protect_first:
             return None
         if self._rules.backfill:
-            if job.priority < reserved.priority:
+            if job.priority < blocked.priority:
                 return None  # It can be evicted for the other, so it cannot delay it.
             if self._snapshot.now + self._rules.eta(job, size) <= self._shadow_at < math.inf:
                 return None
-            need = self._ledger.change(job, 0, size)
+            need = self._tracker.change(job, 0, size)
             if all(n <= e + 1e-9 for n, e in zip(need, self._extra, strict=True)):
                 self._extra = [e - n for e, n in zip(self._extra, need, strict=True)]
                 return None
         when = "" if math.isinf(self._shadow_at) else f", expected in {_span(self._shadow_at - self._snapshot.now)}"
         text = (
-            f"its {size} workers would fit, but would delay {reserved.id}, which came first and waits for "
-            f"{self._rules.size(reserved)} workers{when}"
+            f"its {size} workers would fit, but would delay {blocked.id}, which came first and waits for "
+            f"{self._rules.size(blocked)} workers{when}"
         )
-        return Reason(ReasonCode.WAITING_BEHIND, text, (reserved.id,), {"need": size})
+        return Reason(ReasonCode.WAITING_BEHIND, text, (blocked.id,), {"need": size})
 
-    def _reserve(self, job: JobView, size: int) -> None:
+    def _block_first(self, job: JobView, size: int) -> None:
         """Finds when enough minimums will have ended for the job to fit, and what is left over then."""
-        self._reserved = job
-        need = self._ledger.change(job, 0, size)
-        free = list(self._ledger.free)
+        self._first_blocked = job
+        need = self._tracker.change(job, 0, size)
+        free = list(self._tracker.free)
         endings = sorted(
             (
                 (
@@ -300,7 +300,7 @@ class _Admitter:
         for at, other in endings:
             if math.isinf(at):
                 break
-            back = self._ledger.change(other, 0, self._rules.size(other))
+            back = self._tracker.change(other, 0, self._rules.size(other))
             free = [f + b for f, b in zip(free, back, strict=True)]
             if all(n <= f + 1e-9 for n, f in zip(need, free, strict=True)):
                 self._shadow_at = at
@@ -311,15 +311,15 @@ class _Admitter:
         if not self._extra:
             self._extra = [0.0] * len(need)
         known = None if math.isinf(self._shadow_at) else self._shadow_at
-        self._result.reservation = Reservation(job.id, known)
+        self._result.first_blocked = BlockedJob(job.id, known)
 
     def _refuse(self, job: JobView, reason: Reason) -> None:
         self._result.refused[job.id] = Allocation(0, False, reason)
 
     def _no_room(self, job: JobView, size: int) -> Reason:
         """Why its minimum does not fit; shared by all for whom the same numbers hold."""
-        reserved = self._reserved is job
-        state = (self._ledger.free[0], len(self._result.admitted), reserved, job.current_workers > 0)
+        is_first = self._first_blocked is job
+        state = (self._tracker.free[0], len(self._result.admitted), is_first, job.current_workers > 0)
         key = (size, job.worker, job.fixed, job.priority, state)
         reason = self._no_rooms.get(key)
         if reason is None:
@@ -327,10 +327,10 @@ class _Admitter:
         return reason
 
     def _no_room_now(self, job: JobView, size: int) -> Reason:
-        free = max(self._ledger.free[0], 0.0)
+        free = max(self._tracker.free[0], 0.0)
         need = job.demand(size).slots
         blockers = self._holders(job.priority)
-        first = self._reserved is job
+        first = self._first_blocked is job
         when = (
             f"; expected to fit in {_span(self._shadow_at - self._snapshot.now)}"
             if first and not math.isinf(self._shadow_at)
@@ -363,7 +363,7 @@ class _Admitter:
     def _over_limit(self, job: JobView, size: int) -> Reason:
         text = (
             f"its minimum of {size} workers would take team {job.team} over its limit; the team uses "
-            f"{self._ledger.team_cost(job.team):g} slots"
+            f"{self._tracker.team_cost(job.team):g} slots"
         )
         blockers = tuple(other.id for other in self._result.admitted if other.team == job.team)[:MAX_BLOCKERS]
         return Reason(ReasonCode.WAITING_FOR_QUOTA, text, blockers, {"need": job.demand(size).slots})
@@ -372,11 +372,11 @@ class _Admitter:
         need = job.demand(size).slots
         where = (
             f"the limit of team {job.team}"
-            if self._ledger.possible(job, size) is Obstacle.LIMIT
-            else f"the whole cluster of {self._ledger.total[0]:g} slots"
+            if self._tracker.possible(job, size) is Obstacle.LIMIT
+            else f"the whole cluster of {self._tracker.total[0]:g} slots"
         )
         text = f"its minimum of {size} workers ({need:g} slots) is more than {where}; lower min_workers"
-        return Reason(ReasonCode.IMPOSSIBLE, text, (), {"need": need, "total": self._ledger.total[0]})
+        return Reason(ReasonCode.IMPOSSIBLE, text, (), {"need": need, "total": self._tracker.total[0]})
 
 
 def _span(seconds: float) -> str:

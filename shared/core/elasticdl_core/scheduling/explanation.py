@@ -168,7 +168,7 @@ def blockers(job: JobView, allocation: Allocation, snapshot: Snapshot) -> list[s
     return [one.id for one in sorted(holders, key=lambda one: (-one.occupied_workers, one.id))[:5]]
 
 
-def helps(snapshot: Snapshot, policy: Policy, plan: Plan, job_id: str) -> list[Help]:
+def find_remedies(snapshot: Snapshot, policy: Policy, plan: Plan, job_id: str) -> list[Help]:
     """What would give a job more workers than the plan does, each tried on the policy; the least change first.
 
     Args:
@@ -258,7 +258,7 @@ def _more_slots(snapshot: Snapshot, plan: Plan, job: JobView) -> _Idea:
     return text, {"add_slots": more}, "", changed
 
 
-def visible(text: str, hidden: Sequence[str]) -> str:
+def hide_names(text: str, hidden: Sequence[str]) -> str:
     """A reason's text without the names of jobs that its reader may not see."""
     for job_id in sorted(hidden, key=len, reverse=True):
         text = text.replace(job_id, "another team's job")

@@ -13,7 +13,7 @@ from elasticdl_core.scheduling.policies.surplus import allowed_at_most
 from elasticdl_core.scheduling.snapshot import JobView, Snapshot
 
 
-def paced(snapshot: Snapshot, plan: Plan) -> Plan:
+def pace(snapshot: Snapshot, plan: Plan) -> Plan:
     """Holds back growth for which slots are not free yet.
 
     Returns:

@@ -26,7 +26,7 @@ class ReasonCode(enum.StrEnum):
     WAITING_FOR_CAPACITY = "waiting_for_capacity"
     """Its minimum does not fit."""
     WAITING_BEHIND = "waiting_behind"
-    """Its minimum would fit, but would delay a job that has a reservation, or that is ahead of it."""
+    """Its minimum would fit, but would delay the first job that does not fit, or one that is ahead of it."""
     WAITING_FOR_QUOTA = "waiting_for_quota"
     """Its minimum would take its team over its limit."""
     WAITING_FOR_DRAIN = "waiting_for_drain"
@@ -81,7 +81,7 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class BlockedJob:
     """The promise to the first job that does not fit.
 
     Attributes:
@@ -100,12 +100,12 @@ class Plan:
     Attributes:
         policy: name of the policy.
         allocations: by job id, for every job of the snapshot, in the order in which they go first.
-        reservation: the first job that does not fit, if any.
+        first_blocked: the first job that does not fit, if any.
     """
 
     policy: str
     allocations: Mapping[str, Allocation]
-    reservation: Reservation | None = None
+    first_blocked: BlockedJob | None = None
 
     def targets(self) -> dict[str, int]:
         """The number of workers by job id."""
@@ -124,8 +124,8 @@ class Plan:
                 for job_id, allocation in self.allocations.items()
             },
             "reservation": None
-            if self.reservation is None
-            else {"job_id": self.reservation.job_id, "at": self.reservation.at},
+            if self.first_blocked is None
+            else {"job_id": self.first_blocked.job_id, "at": self.first_blocked.at},
         }
 
     @classmethod
@@ -147,5 +147,5 @@ class Plan:
                 )
                 for job_id, item in mapping["allocations"].items()
             },
-            reservation=None if reservation is None else Reservation(reservation["job_id"], reservation["at"]),
+            first_blocked=None if reservation is None else BlockedJob(reservation["job_id"], reservation["at"]),
         )

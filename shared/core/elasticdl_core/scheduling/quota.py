@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from elasticdl_core.scheduling.ledger import Ledger
+from elasticdl_core.scheduling.capacity_tracker import CapacityTracker
 from elasticdl_core.scheduling.snapshot import Quota
 
 
-def team_budgets(ledger: Ledger, demands: Mapping[str, float]) -> dict[str, float]:
+def team_budgets(tracker: CapacityTracker, demands: Mapping[str, float]) -> dict[str, float]:
     """How many slots above what it has each team may take.
 
     Weighted max-min: every team rises to the same level of use over weight, none above its demand, so what one does
     not need the others borrow, and it comes back as surplus shrinks when the owner's demand returns.
 
     Args:
-        ledger: what each team uses already, and what is free.
+        tracker: what each team uses already, and what is free.
         demands: slots that each team could use above that.
 
     Returns:
         Whole slots by team; their sum is at most what is free.
     """
-    free = ledger.free_cost()
+    free = tracker.free_cost()
     if len(demands) == 1:
         return {team: min(demand, free) for team, demand in demands.items()}
-    used = {team: ledger.team_cost(team) for team in demands}
-    guaranteed = {team: _guaranteed(ledger.quota(team), used[team], demands[team]) for team in demands}
+    used = {team: tracker.team_cost(team) for team in demands}
+    guaranteed = {team: _guaranteed(tracker.quota(team), used[team], demands[team]) for team in demands}
     scale = min(1.0, free / total) if (total := sum(guaranteed.values())) > 0 else 1.0
     budgets = {team: amount * scale for team, amount in guaranteed.items()}
     left = free - sum(budgets.values())
-    level = _level(ledger, used, budgets, demands, left)
+    level = _level(tracker, used, budgets, demands, left)
     for team in demands:
-        weight = max(ledger.quota(team).weight, 1e-9)
+        weight = max(tracker.quota(team).weight, 1e-9)
         rise = max(level * weight - used[team] - budgets[team], 0.0)
         budgets[team] = min(demands[team], budgets[team] + rise)
     return _whole(budgets, demands, free, used)
@@ -44,7 +44,7 @@ def _guaranteed(quota: Quota, used: float, demand: float) -> float:
 
 
 def _level(
-    ledger: Ledger,
+    tracker: CapacityTracker,
     used: Mapping[str, float],
     given: Mapping[str, float],
     demands: Mapping[str, float],
@@ -53,7 +53,7 @@ def _level(
     """The level of use over weight up to which what is left lifts all teams."""
     if left <= 0:
         return 0.0
-    weights = {team: max(ledger.quota(team).weight, 1e-9) for team in demands}
+    weights = {team: max(tracker.quota(team).weight, 1e-9) for team in demands}
 
     def lifted(level: float) -> float:
         return sum(min(max(level * weights[t] - used[t] - given[t], 0.0), demands[t] - given[t]) for t in demands)

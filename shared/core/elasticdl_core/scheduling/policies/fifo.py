@@ -23,10 +23,12 @@ class FifoPolicy:
     def plan(self, snapshot: Snapshot) -> Plan:
         """Admits by arrival, then tops up by arrival, each within its priority tier."""
         runnable, unwanted = split_unwanted(snapshot)
-        rules = AdmissionRules(size=lambda job: job.smallest, queue_key=by_arrival, eta=unknown_eta, reserve=False)
-        admission, ledger = admit(snapshot, tiers_of(runnable, rules), rules)
+        rules = AdmissionRules(
+            size=lambda job: job.smallest, queue_key=by_arrival, eta=unknown_eta, protect_first=False
+        )
+        admission, tracker = admit(snapshot, tiers_of(runnable, rules), rules)
         sizes = {job.id: job.smallest for job in admission.admitted}
         for job in sorted(admission.admitted, key=lambda job: (-job.priority, *by_arrival(job))):
-            grow_as_far_as_possible(job, sizes, ledger)
-        granted = explained(admission.admitted, sizes, ledger)
-        return Plan(self.name, granted | admission.refused | unwanted, admission.reservation)
+            grow_as_far_as_possible(job, sizes, tracker)
+        granted = explained(admission.admitted, sizes, tracker)
+        return Plan(self.name, granted | admission.refused | unwanted, admission.first_blocked)

@@ -28,12 +28,13 @@ class GangPolicy:
 
     Args:
         backfill: whether later jobs may pass one that does not fit.
-        reserve: whether they may do so only as long as they do not delay it (EASY backfill); else any that fits may.
+        protect_first: whether they may do so only as long as they do not delay it (EASY backfill); else any
+            that fits may.
     """
 
-    def __init__(self, *, backfill: bool = False, reserve: bool = True) -> None:
+    def __init__(self, *, backfill: bool = False, protect_first: bool = True) -> None:
         self._backfill = backfill
-        self._reserve = reserve or not backfill
+        self._protect_first = protect_first or not backfill
 
     @property
     def name(self) -> str:
@@ -48,11 +49,11 @@ class GangPolicy:
             queue_key=by_arrival,
             eta=eta_from_measurements if self._backfill else unknown_eta,
             backfill=self._backfill,
-            reserve=self._reserve,
+            protect_first=self._protect_first,
         )
         admission, _ = admit(snapshot, tiers_of(runnable, rules), rules)
         order: dict[str, Allocation] = {}
         for job in admission.admitted:
             text = f"it has all {job.largest} workers that it asked for"
             order[job.id] = Allocation(job.largest, True, Reason(ReasonCode.AT_MAX, text))
-        return Plan(self.name, order | admission.refused | allocations, admission.reservation)
+        return Plan(self.name, order | admission.refused | allocations, admission.first_blocked)

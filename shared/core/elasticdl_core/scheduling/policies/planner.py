@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from elasticdl_core.job.life import SCHEDULABLE_STATES
 from elasticdl_core.scheduling.admission import Admission, AdmissionRules, Tier, admit
-from elasticdl_core.scheduling.ledger import Ledger, Obstacle
+from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
 from elasticdl_core.scheduling.plan import Allocation, Plan, Reason, ReasonCode
 from elasticdl_core.scheduling.policies.candidate import Candidate, GoodputSettings, weigh
 from elasticdl_core.scheduling.policies.marginal import Division, Market
@@ -139,8 +139,8 @@ class GoodputPlanner:
         """Decides on a target for every job of the snapshot."""
         try:
             with _uncollected():
-                admission, ledger = self._decide(snapshot)
-                self._explain(ledger, self._explore(ledger))
+                admission, tracker = self._decide(snapshot)
+                self._explain(tracker, self._explore(tracker))
         except BaseException:
             # What is kept may be half of this snapshot's and half of the one before.
             self._forget()
@@ -150,12 +150,12 @@ class GoodputPlanner:
             allocations |= stand.allocations
         allocations |= admission.refused
         allocations |= dict(sorted(self._unwanted.items()))
-        return Plan(self.name, allocations, admission.reservation)
+        return Plan(self.name, allocations, admission.first_blocked)
 
     def targets(self, snapshot: Snapshot) -> dict[str, int]:
         """The plan's targets alone, for those who need no reasons."""
-        admission, ledger = self._decide(snapshot)
-        for key in self._explore(ledger):
+        admission, tracker = self._decide(snapshot)
+        for key in self._explore(tracker):
             self._stands[key].division = None
         targets = dict.fromkeys(self._unwanted, 0)
         for stand in self._stands.values():
@@ -163,9 +163,9 @@ class GoodputPlanner:
             targets |= zip([c.job.id for c in stand.market.members], stand.sizes, strict=True)
         return targets | dict.fromkeys(admission.refused, 0)
 
-    def _decide(self, snapshot: Snapshot) -> tuple[Admission, Ledger]:
+    def _decide(self, snapshot: Snapshot) -> tuple[Admission, CapacityTracker]:
         """Admits jobs and divides the surplus."""
-        basis = Ledger(snapshot)
+        basis = CapacityTracker(snapshot)
         if snapshot.now < self._now or basis.cost_basis != self._costs:
             self._forget()
         self._now, self._costs = snapshot.now, basis.cost_basis
@@ -178,12 +178,12 @@ class GoodputPlanner:
             min_runtime_s=self._settings.min_runtime_s,
         )
         tiers = self._tiers(snapshot.now)
-        admission, ledger = admit(snapshot, tiers, rules)
+        admission, tracker = admit(snapshot, tiers, rules)
         self._form_markets(tiers, admission, self._drain_s(snapshot.capacity.total.slots))
-        self._divide(ledger)
-        return admission, ledger
+        self._divide(tracker)
+        return admission, tracker
 
-    def _refresh(self, snapshot: Snapshot, ledger: Ledger) -> None:
+    def _refresh(self, snapshot: Snapshot, tracker: CapacityTracker) -> None:
         """Brings candidates and pools up to date with the jobs that changed and those whom time thawed."""
         # Identities tell in a moment which few of many jobs changed; ``_seen`` keeps the old ones from being reused.
         present = dict(zip(map(id, snapshot.jobs), snapshot.jobs, strict=True))
@@ -215,7 +215,7 @@ class GoodputPlanner:
                 text = f"its owner does not want it to run now (state {job.state})"
                 self._unwanted[job.id] = Allocation(0, False, Reason(ReasonCode.NOT_WANTED, text))
                 continue
-            c = weigh(job, ledger.worker_cost(job), self._settings, snapshot.now)
+            c = weigh(job, tracker.worker_cost(job), self._settings, snapshot.now)
             self._candidates[job.id] = c
             groups.setdefault(c.group, []).append(c)
             if c.frozen:
@@ -274,29 +274,29 @@ class GoodputPlanner:
             stands[key] = stand
         self._stands = stands
 
-    def _divide(self, ledger: Ledger) -> None:
+    def _divide(self, tracker: CapacityTracker) -> None:
         """Gives each team its budget of the surplus, and each team's jobs what serves them best, tier by tier."""
         tiers: dict[int, list[str]] = {}
         for priority, team in self._stands:
             tiers.setdefault(priority, []).append(team)
         for priority in sorted(tiers, reverse=True):
-            self._divide_tier(priority, tiers[priority], ledger)
+            self._divide_tier(priority, tiers[priority], tracker)
 
-    def _divide_tier(self, priority: int, teams: Sequence[str], ledger: Ledger) -> None:
+    def _divide_tier(self, priority: int, teams: Sequence[str], tracker: CapacityTracker) -> None:
         demands = {team: self._stands[priority, team].market.demand for team in teams}
-        budgets = team_budgets(ledger, demands)
+        budgets = team_budgets(tracker, demands)
         for team in teams:
             stand = self._stands[priority, team]
             short = budgets[team] if len(teams) > 1 and budgets[team] < demands[team] else None
             if short != stand.short:
                 stand.short, stand.told = short, None
             division = stand.market.divide(budgets[team])
-            if ledger.take_surplus(team, division.surplus):
+            if tracker.take_surplus(team, division.surplus):
                 stand.settle(division, division.sizes)
             else:
-                stand.settle(division, _booked_singly(stand.market.members, division.sizes, ledger))
+                stand.settle(division, _booked_singly(stand.market.members, division.sizes, tracker))
 
-    def _explore(self, ledger: Ledger) -> set[_MarketKey]:
+    def _explore(self, tracker: CapacityTracker) -> set[_MarketKey]:
         """Lets jobs try more workers on slots that would stand idle, where their speed was never measured.
 
         An estimate that says that a job gains nothing from growing is never put right while it does not grow. Each
@@ -305,7 +305,7 @@ class GoodputPlanner:
         Returns:
             The markets in which that changed a size.
         """
-        if ledger.free_cost() < 1.0:
+        if tracker.free_cost() < 1.0:
             return set()
         eager = [
             (-c.remaining_s, c.job.id, position, stand)
@@ -319,7 +319,7 @@ class GoodputPlanner:
             if have not in c.job.throughput or c.penalty >= c.value(c.current):
                 continue
             booked = {job_id: have}
-            _book(c, allowed_at_most(c.job, 2 * have), booked, ledger)
+            _book(c, allowed_at_most(c.job, 2 * have), booked, tracker)
             if booked[job_id] != have:
                 if c.group not in changed:
                     changed.add(c.group)
@@ -329,20 +329,20 @@ class GoodputPlanner:
             self._stands[key].rank_holders()
         return changed
 
-    def _explain(self, ledger: Ledger, changed: set[_MarketKey]) -> None:
+    def _explain(self, tracker: CapacityTracker, changed: set[_MarketKey]) -> None:
         """Gives every admitted job its allocation, where anything in it may have changed."""
         rows = [row for stand in self._stands.values() for row in stand.holders]
         holders = tuple(job_id for _, job_id in heapq.nsmallest(MAX_BLOCKERS + 1, rows))
         for key, stand in self._stands.items():
-            basis = None if key in changed or not ledger.slots_only else holders
+            basis = None if key in changed or not tracker.slots_only else holders
             if basis is not None and stand.told == basis:
                 continue
             ideal = stand.division.ideal if stand.division is not None else stand.sizes
             allocations = {}
             limited, short = False, stand.short
             for c, workers, best in zip(stand.market.members, stand.sizes, ideal, strict=True):
-                if not ledger.slots_only:
-                    limited = _limited(c.job, workers, ledger)
+                if not tracker.slots_only:
+                    limited = _limited(c.job, workers, tracker)
                 allocations[c.job.id] = allocation_of(c, workers, best, short=short, limited=limited, holders=holders)
             stand.allocations, stand.told = allocations, basis
             if key in changed:
@@ -376,25 +376,25 @@ def _eta(candidate: Candidate, workers: int) -> float:
     return candidate.job.remaining_records / rate if rate > 0 else float("inf")
 
 
-def _limited(job: JobView, workers: int, ledger: Ledger) -> bool:
+def _limited(job: JobView, workers: int, tracker: CapacityTracker) -> bool:
     more = next_size(job, workers)
-    return more is not None and ledger.obstacle(job, workers, more) is Obstacle.LIMIT
+    return more is not None and tracker.obstacle(job, workers, more) is Obstacle.LIMIT
 
 
-def _booked_singly(members: Sequence[Candidate], sizes: Sequence[int], ledger: Ledger) -> list[int]:
+def _booked_singly(members: Sequence[Candidate], sizes: Sequence[int], tracker: CapacityTracker) -> list[int]:
     """Books job by job, as another resource than slots, or the team's limit, may end first."""
     booked = {c.job.id: c.curve.sizes[0] for c in members}
     for c, wanted in zip(members, sizes, strict=True):
-        _book(c, wanted, booked, ledger)
+        _book(c, wanted, booked, tracker)
     return [booked[c.job.id] for c in members]
 
 
-def _book(candidate: Candidate, wanted: int, sizes: dict[str, int], ledger: Ledger) -> None:
+def _book(candidate: Candidate, wanted: int, sizes: dict[str, int], tracker: CapacityTracker) -> None:
     job, have = candidate.job, sizes[candidate.job.id]
     if wanted <= have:
         return
-    if ledger.obstacle(job, have, wanted) is None:
-        ledger.take(job, have, wanted)
+    if tracker.obstacle(job, have, wanted) is None:
+        tracker.take(job, have, wanted)
         sizes[job.id] = wanted
     else:
-        grow_as_far_as_possible(job, sizes, ledger, wanted)
+        grow_as_far_as_possible(job, sizes, tracker, wanted)

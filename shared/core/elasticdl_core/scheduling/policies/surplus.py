@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 
-from elasticdl_core.scheduling.ledger import Ledger, Obstacle
+from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
 from elasticdl_core.scheduling.plan import Allocation, Reason, ReasonCode
 from elasticdl_core.scheduling.snapshot import JobView
 
@@ -25,7 +25,7 @@ def allowed_at_most(job: JobView, workers: float) -> int:
 
 
 def grow_as_far_as_possible(
-    job: JobView, sizes: MutableMapping[str, int], ledger: Ledger, most: int | None = None
+    job: JobView, sizes: MutableMapping[str, int], tracker: CapacityTracker, most: int | None = None
 ) -> None:
     """Raises a job to the largest size that fits, at most ``most`` if given, and books it."""
     have = sizes[job.id]
@@ -33,12 +33,12 @@ def grow_as_far_as_possible(
     high = (len(job.sizes) if most is None else bisect_right(job.sizes, most)) - 1
     while low < high:
         middle = (low + high + 1) // 2
-        if ledger.obstacle(job, have, job.sizes[middle]) is None:
+        if tracker.obstacle(job, have, job.sizes[middle]) is None:
             low = middle
         else:
             high = middle - 1
     if job.sizes[low] > have:
-        ledger.take(job, have, job.sizes[low])
+        tracker.take(job, have, job.sizes[low])
         sizes[job.id] = job.sizes[low]
 
 
@@ -52,7 +52,7 @@ def largest_holders(jobs: Iterable[JobView], sizes: Mapping[str, int]) -> tuple[
 def explained(
     jobs: Sequence[JobView],
     sizes: Mapping[str, int],
-    ledger: Ledger,
+    tracker: CapacityTracker,
     special: Callable[[JobView, int], Reason | None] = lambda job, workers: None,
 ) -> dict[str, Allocation]:
     """The allocations of admitted jobs, each with its reason.
@@ -60,28 +60,28 @@ def explained(
     Args:
         jobs: the admitted jobs, in the order in which they go first.
         sizes: their workers, by id.
-        ledger: with everything booked.
+        tracker: with everything booked.
         special: a policy's own reason, or None for the common one.
     """
     holders = largest_holders(jobs, sizes)
-    free = max(ledger.free[0], 0.0)
+    free = max(tracker.free[0], 0.0)
     result: dict[str, Allocation] = {}
     for job in jobs:
         workers = sizes[job.id]
         reason = special(job, workers)
         if reason is None:
-            reason = _common(job, workers, holders, free, ledger)
+            reason = _common(job, workers, holders, free, tracker)
         result[job.id] = Allocation(workers, True, reason)
     return result
 
 
-def _common(job: JobView, workers: int, holders: tuple[str, ...], free: float, ledger: Ledger) -> Reason:
+def _common(job: JobView, workers: int, holders: tuple[str, ...], free: float, tracker: CapacityTracker) -> Reason:
     data: dict[str, float | str] = {"workers": workers, "max_workers": job.largest, "free": free}
     more = next_size(job, workers)
     if more is None:
         text = f"it has {workers} workers, the most that it can use"
         return Reason(ReasonCode.AT_MAX, text, (), data)
-    if ledger.obstacle(job, workers, more) is Obstacle.LIMIT:
+    if tracker.obstacle(job, workers, more) is Obstacle.LIMIT:
         text = f"it has {workers} of at most {job.largest} workers; team {job.team} is at its limit"
         return Reason(ReasonCode.TEAM_SHARE, text, (), data)
     others = tuple(holder for holder in holders if holder != job.id)[:MAX_BLOCKERS]

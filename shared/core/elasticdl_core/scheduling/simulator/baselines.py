@@ -180,7 +180,7 @@ CONTENDERS: Mapping[str, Contender] = {
     "fair": Contender(POLICIES["fair"], pack=True),
     "fifo": Contender(POLICIES["fifo"], asked=True, pack=True),
     "gang": Contender(POLICIES["gang"], elastic=False),
-    "gang-backfill": Contender(lambda: GangPolicy(backfill=True, reserve=False), elastic=False, pack=True),
+    "gang-backfill": Contender(lambda: GangPolicy(backfill=True, protect_first=False), elastic=False, pack=True),
     "tiresias": Contender(Tiresias, elastic=False),
     "optimus": Contender(Optimus, told=True),
     "equal-share": Contender(EqualShare, asked=True),

@@ -13,7 +13,7 @@ from elasticdl_core.job import JobState
 from elasticdl_core.scheduling.policies import Policy
 from elasticdl_core.scheduling.simulator.baselines import CONTENDERS
 from elasticdl_core.scheduling.simulator.placer import Machines
-from elasticdl_core.scheduling.simulator.work import Work, packed
+from elasticdl_core.scheduling.simulator.work import SimulatedWork, packed
 from elasticdl_core.scheduling.simulator.workload import SimulatedJob
 from elasticdl_core.scheduling.snapshot import Capacity, JobView, Snapshot
 from elasticdl_core.scheduling.throughput import mean_curve
@@ -57,7 +57,7 @@ class SimulationSettings:
 
 
 @dataclass
-class JobRecord:
+class JobHistory:
     """What became of a job.
 
     Attributes:
@@ -75,7 +75,7 @@ class JobRecord:
     """
 
     job: SimulatedJob
-    work: Work
+    work: SimulatedWork
     started_at: float | None = None
     finished_at: float | None = None
     changes: int = 0
@@ -113,7 +113,7 @@ class SimulationResult:
 
     policy: str
     settings: SimulationSettings
-    records: list[JobRecord]
+    records: list[JobHistory]
     makespan_s: float = 0.0
     given: float = 0.0
     timeline: list[tuple[float, dict[str, int]]] = field(default_factory=list)
@@ -152,8 +152,8 @@ class Simulation:
         self._asked = asked
         self._knowledge: Knowledge = "true" if told else settings.knowledge
         self._machines = Machines(settings.nodes, settings.per_node, pack=pack)
-        self._waiting = [JobRecord(job, job.make_work()) for job in sorted(jobs, key=lambda j: j.submitted_at)]
-        self._active: dict[str, JobRecord] = {}
+        self._waiting = [JobHistory(job, job.make_work()) for job in sorted(jobs, key=lambda j: j.submitted_at)]
+        self._unfinished: dict[str, JobHistory] = {}
         self._result = SimulationResult(name or policy.name, settings, list(self._waiting))
         self._now = 0.0
         self._random = random.Random(settings.seed)
@@ -176,17 +176,17 @@ class Simulation:
         first = self._result.records[0].job.submitted_at if total else 0.0
         ended = 0
         idle_rounds = 0
-        while self._waiting or self._active:
+        while self._waiting or self._unfinished:
             until = self._next_decision()
             finished = self._advance(until)
             ended += finished
             self._admit_arrivals()
-            if self._active:
+            if self._unfinished:
                 changed = self._decide()
-                moved = changed or finished or any(self._machines.count(j) for j in self._active)
+                moved = changed or finished or any(self._machines.count(j) for j in self._unfinished)
                 idle_rounds = 0 if moved else idle_rounds + 1
                 if idle_rounds > 1000 and not self._waiting:
-                    stuck = ", ".join(list(self._active)[:5])
+                    stuck = ", ".join(list(self._unfinished)[:5])
                     raise InvalidInputError(
                         f"the policy {self._result.policy} never starts {stuck}",
                         fix="a job may ask for more than the cluster has: give --nodes more machines",
@@ -201,24 +201,24 @@ class Simulation:
         settings = self._settings
         if settings.interval_s > 0:
             at = self._now + settings.interval_s
-            if not self._active and self._waiting:
+            if not self._unfinished and self._waiting:
                 rounds = math.ceil((self._waiting[0].job.submitted_at - self._now) / settings.interval_s)
                 at = self._now + max(rounds, 1) * settings.interval_s
             return at
         candidates = [self._waiting[0].job.submitted_at] if self._waiting else []
-        for job_id, record in self._active.items():
+        for job_id, record in self._unfinished.items():
             placement = self._machines.placement(job_id)
             if placement:
                 candidates.append(self._now + record.pause_s + record.work.seconds_left(placement))
-        if self._active:
+        if self._unfinished:
             candidates.append(self._now + settings.revisit_s)
         return max(min(candidates), self._now)
 
     def _advance(self, until: float) -> int:
         """Turns the clock; returns how many jobs ended on the way."""
         finished = []
-        crowd = len(self._active)
-        for job_id, record in self._active.items():
+        crowd = len(self._unfinished)
+        for job_id, record in self._unfinished.items():
             record.crowd += crowd * (until - self._now)
             placement = self._machines.placement(job_id)
             if not placement:
@@ -241,11 +241,11 @@ class Simulation:
             record.service += workers * (pause + worked)
         self._now = until
         for job_id in finished:
-            record = self._active.pop(job_id)
+            record = self._unfinished.pop(job_id)
             record.crowd /= max(self._now - record.job.submitted_at, 1e-9)
         return len(finished)
 
-    def _observe(self, record: JobRecord, workers: int, rate: float) -> None:
+    def _observe(self, record: JobHistory, workers: int, rate: float) -> None:
         if workers not in record.measured:
             record.measured[workers] = rate * self._factor(record.job.name, workers)
             kind = record.work.kind
@@ -266,17 +266,17 @@ class Simulation:
         while self._waiting and self._waiting[0].job.submitted_at <= self._now + 1e-9:
             record = self._waiting.pop(0)
             record.alone_s = record.work.seconds_left((1,))
-            self._active[record.job.name] = record
+            self._unfinished[record.job.name] = record
 
     def _decide(self) -> bool:
         self._result.decisions += 1
-        snapshot = Snapshot(self._now, tuple(self._view(r) for r in self._active.values()), self._capacity)
+        snapshot = Snapshot(self._now, tuple(self._view(r) for r in self._unfinished.values()), self._capacity)
         plan = self._policy.plan(snapshot)
         targets = plan.targets()
         changed = self._machines.assign(list(targets), targets)
         # Those that ended hold nothing any more; ``assign`` has freed them as they are in no plan.
         for job_id in changed:
-            record = self._active[job_id]
+            record = self._unfinished[job_id]
             if targets[job_id]:
                 record.changes += 1
                 record.pause_s = self._settings.rescale_s
@@ -287,7 +287,7 @@ class Simulation:
             self._result.timeline.append((self._now, {j: n for j, n in targets.items() if n}))
         return bool(changed)
 
-    def _view(self, record: JobRecord) -> JobView:
+    def _view(self, record: JobHistory) -> JobView:
         job = record.job
         workers = self._machines.count(job.name)
         most = min(record.work.most_workers, self._settings.slots) if self._elastic else job.requested
@@ -312,7 +312,7 @@ class Simulation:
             kind=record.work.kind,
         )
 
-    def _prior(self, record: JobRecord) -> dict[int, float]:
+    def _prior(self, record: JobHistory) -> dict[int, float]:
         kind = record.work.kind
         if self._knowledge == "learned":
             if kind in self._dirty:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from elasticdl_core.scheduling.simulator.engine import JobRecord, SimulationResult
+from elasticdl_core.scheduling.simulator.engine import JobHistory, SimulationResult
 from elasticdl_core.scheduling.simulator.work import packed
 
 
@@ -82,7 +82,7 @@ def summarise(result: SimulationResult) -> Report:
     )
 
 
-def _fairness(record: JobRecord, result: SimulationResult) -> float:
+def _fairness(record: JobHistory, result: SimulationResult) -> float:
     """Completion time over that with an equal share of the cluster among the jobs that were there."""
     share = result.settings.slots / max(record.crowd, 1.0)
     workers = min(max(int(share), 1), record.work.most_workers)

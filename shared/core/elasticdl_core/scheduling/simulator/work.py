@@ -11,7 +11,7 @@ from typing import Protocol
 from elasticdl_core.scheduling.simulator.curves import Application, Placement
 
 
-class Work(Protocol):
+class SimulatedWork(Protocol):
     """A job's work. The simulator knows the truth; policies see what was measured."""
 
     @property

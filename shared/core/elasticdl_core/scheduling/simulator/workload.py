@@ -9,7 +9,7 @@ from pathlib import Path
 
 from elasticdl_core.errors import DataError
 from elasticdl_core.scheduling.simulator.curves import Application
-from elasticdl_core.scheduling.simulator.work import CurveWork, MeasuredWork, Work, packed
+from elasticdl_core.scheduling.simulator.work import CurveWork, MeasuredWork, SimulatedWork, packed
 
 POLLUX = ("name", "time", "application", "num_replicas", "batch_size")
 SIMPLE = ("job_id", "submission_time", "duration", "num_gpu")
@@ -32,7 +32,7 @@ class SimulatedJob:
     name: str
     submitted_at: float
     requested: int
-    make_work: Callable[[], Work]
+    make_work: Callable[[], SimulatedWork]
     team: str = "default"
     priority: int = 0
     duration: float | None = None

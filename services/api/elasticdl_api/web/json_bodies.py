@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import Request
 
-from elasticdl_api.problems import MalformedError, MediaTypeError, TooLargeError
+from elasticdl_api.web.problems import MalformedError, MediaTypeError, TooLargeError
 from elasticdl_core.json_numbers import to_json
 
 BODY_LIMIT = 1 << 20

@@ -34,7 +34,7 @@ RETRY_AFTER_S = 2
 _log = structlog.get_logger(__name__)
 
 
-class HeldError(ConflictError):
+class LeaseHeldError(ConflictError):
     """Another holder's lease lives."""
 
     code = "held"
@@ -93,7 +93,7 @@ class FieldProblem(BaseModel):
     fix: str = Field(description="What to give instead.", examples=["give a whole number"])
 
 
-class Problem(BaseModel):
+class ProblemDetails(BaseModel):
     """Why a request failed, and what to do about it (RFC 9457)."""
 
     type: str = Field(description="A name of this kind of problem.", examples=["urn:elasticdl:problem:not_found"])
@@ -207,9 +207,9 @@ def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The error responses of a route for OpenAPI: those named, and those that every route can give."""
     return {
         status: {
-            "model": Problem,
+            "model": ProblemDetails,
             "description": http.HTTPStatus(status).phrase,
-            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
         }
         for status in sorted({*statuses, 401, 403, 500, 503})
     }

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from elasticdl_api.schemas import EXAMPLE_ID
+from elasticdl_api.schemas.jobs import EXAMPLE_ID
 
 _REASON = "it has 1 of at most 4 workers; 1 more would speed it up by 90%, and the slots do more for other jobs"
 Count = Annotated[int, Field(ge=1, le=10_000)]
 Rank = Annotated[int, Field(ge=-1000, le=1000)]
 
 
-class Reason(BaseModel):
+class ReasonResponse(BaseModel):
     """Why a job has the workers that it has."""
 
     code: str = Field(description="The kind of reason, for programs.", examples=["cluster_full"])
@@ -106,7 +106,7 @@ class JobChange(BaseModel):
     blockers: list[str] = Field(description="Jobs for whose sake it was, as far as the caller may see them.")
 
 
-class Slots(BaseModel):
+class SlotUse(BaseModel):
     """Worker slots of the cluster."""
 
     total: int = Field(description="What jobs may have together.")
@@ -123,12 +123,14 @@ class Explanation(BaseModel):
     desired: str = Field(examples=["run"])
     priority: int
     workers: Workers
-    reason: Reason = Field(description="The one primary reason that is in force.")
+    reason: ReasonResponse = Field(description="The one primary reason that is in force.")
     blockers: list[Blocker] = Field(description="Who holds what it lacks, most important first.")
     hidden_blockers: Hidden
-    next: Reason | None = Field(description="The reason after the scheduler's next pass, if that changes something.")
+    next: ReasonResponse | None = Field(
+        description="The reason after the scheduler's next pass, if that changes something."
+    )
     remedies: list[Remedy] = Field(description="What would help, the least change first.")
-    slots: Slots
+    slots: SlotUse
     quota: QuotaUse | None
     remaining_records: float | None
     speed: list[Rate] = Field(description="At each number of workers, or some of them if there are many.")
@@ -152,7 +154,7 @@ class PlannedJob(BaseModel):
     state: str
     priority: int
     workers: Workers
-    reason: Reason
+    reason: ReasonResponse
     blockers: list[str]
     records_per_second: float | None = Field(description="Its present speed.")
     progress: float | None = Field(
@@ -173,7 +175,7 @@ class PresentPlan(BaseModel):
     age_s: float | None
     seconds: float | None = Field(description="How long that took.")
     passes: int | None = Field(description="How often it has looked.")
-    slots: Slots
+    slots: SlotUse
     nodes: list[NodeSlots]
     others: Hidden = Field(description="Jobs that hold slots, and that the caller may not see.")
     jobs: list[PlannedJob] = Field(description="In the order in which they go first.")
@@ -265,7 +267,7 @@ class Course(BaseModel):
     workers: int = Field(description="What the policy gives it now, once others have left.")
     starts_at: datetime | None
     ends_at: datetime | None
-    reason: Reason
+    reason: ReasonResponse
 
 
 class Effect(BaseModel):

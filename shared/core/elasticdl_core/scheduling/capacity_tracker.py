@@ -20,7 +20,7 @@ class Obstacle(enum.Enum):
     LIMIT = "limit"
 
 
-class Ledger:
+class CapacityTracker:
     """Free amounts of the cluster and used amounts of each team.
 
     Attributes:

@@ -15,7 +15,7 @@ from fastapi import Request
 from sqlalchemy import func, or_, select
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from elasticdl_api.problems import problem_response
+from elasticdl_api.web.problems import problem_response
 from elasticdl_core.errors import ElasticDLError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime import tokens
@@ -82,7 +82,7 @@ class TokenVerifier:
         return Identity(row.namespace)
 
 
-class Door:
+class AuthenticationMiddleware:
     """ASGI middleware that lets nobody in without a valid token.
 
     Args:

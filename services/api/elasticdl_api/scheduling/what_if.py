@@ -7,9 +7,9 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from elasticdl_api import scheduling_schemas as s
-from elasticdl_api.explaining import NODE, moment, reason_of
-from elasticdl_api.outlook import Outlook
+from elasticdl_api.scheduling.cluster_view import ClusterView
+from elasticdl_api.scheduling.explanations import NODE, moment, reason_of
+from elasticdl_api.schemas import scheduling as s
 from elasticdl_core.errors import InvalidInputError, NotFoundError, Problem, SpecError
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.scheduling import JobView
@@ -24,12 +24,12 @@ HYPOTHETICAL = "what-if:"
 """Before the names of jobs that do not exist, so that they are no job's id."""
 
 
-def change_of(question: s.WhatIf, outlook: Outlook, namespace: str | None, home: str) -> Change:
+def change_of(question: s.WhatIf, view: ClusterView, namespace: str | None, home: str) -> Change:
     """The question as the policy takes it.
 
     Args:
         question: what was asked.
-        outlook: the cluster as it is.
+        view: the cluster as it is.
         namespace: the only one that the caller sees; None for all.
         home: the namespace that the caller's new jobs belong to.
 
@@ -43,20 +43,20 @@ def change_of(question: s.WhatIf, outlook: Outlook, namespace: str | None, home:
         raise InvalidInputError(
             "the question asks for no change", fix="give add, cancel, priorities, sizes, slots, add_slots or nodes"
         )
-    hidden = outlook.hidden(namespace)
+    hidden = view.hidden(namespace)
     likes = [one.like for one in question.add if one.like is not None]
     for job_id in (*question.cancel, *question.priorities, *question.sizes, *likes):
-        if job_id not in outlook.snapshot.by_id or job_id in hidden:
+        if job_id not in view.snapshot.by_id or job_id in hidden:
             raise NotFoundError(
                 f"there is no active job {job_id}", fix="list the jobs: `elasticdl jobs list`, or GET /jobs"
             )
-    _check_bounds(question, outlook)
+    _check_bounds(question, view)
     return Change(
-        add=[_hypothetical(one, number, outlook, home) for number, one in enumerate(question.add)],
+        add=[_hypothetical(one, number, view, home) for number, one in enumerate(question.add)],
         remove=tuple(question.cancel),
         priorities=dict(question.priorities),
-        sizes={job_id: _bounds(outlook.snapshot.by_id[job_id], one) for job_id, one in question.sizes.items()},
-        slots=_slots(question, outlook),
+        sizes={job_id: _bounds(view.snapshot.by_id[job_id], one) for job_id, one in question.sizes.items()},
+        slots=_slots(question, view),
     )
 
 
@@ -66,9 +66,9 @@ def _bounds(job: JobView, asked: s.Bounds) -> tuple[int, int]:
     return least, most
 
 
-def _check_bounds(question: s.WhatIf, outlook: Outlook) -> None:
+def _check_bounds(question: s.WhatIf, view: ClusterView) -> None:
     wanted = [(f"add.{i}", (one.min_workers, one.max_workers)) for i, one in enumerate(question.add)]
-    wanted += [(f"sizes.{name}", _bounds(outlook.snapshot.by_id[name], one)) for name, one in question.sizes.items()]
+    wanted += [(f"sizes.{name}", _bounds(view.snapshot.by_id[name], one)) for name, one in question.sizes.items()]
     wrong = [
         Problem(place, f"min_workers {least} is above max_workers {most}", "give both, the smaller first")
         for place, (least, most) in wanted
@@ -84,10 +84,10 @@ def _check_bounds(question: s.WhatIf, outlook: Outlook) -> None:
         raise SpecError(wrong)
 
 
-def _hypothetical(asked: s.HypotheticalJob, number: int, outlook: Outlook, home: str) -> JobView:
-    like = outlook.snapshot.by_id[asked.like] if asked.like is not None else None
+def _hypothetical(asked: s.HypotheticalJob, number: int, view: ClusterView, home: str) -> JobView:
+    like = view.snapshot.by_id[asked.like] if asked.like is not None else None
     kind = kind_of(home, {name: _given(asked, name) for name in _OF_KIND})
-    prior: Mapping[int, float] = outlook.priors.get(kind, {})
+    prior: Mapping[int, float] = view.priors.get(kind, {})
     remaining = asked.records
     if like is not None:
         prior = {**like.prior_throughput, **like.throughput}
@@ -100,7 +100,7 @@ def _hypothetical(asked: s.HypotheticalJob, number: int, outlook: Outlook, home:
         id=f"{HYPOTHETICAL}{asked.name}" if asked.name != "new" or number == 0 else f"{HYPOTHETICAL}new-{number + 1}",
         team=home if like is None else like.team,
         priority=asked.priority,
-        submitted_at=outlook.snapshot.now,
+        submitted_at=view.snapshot.now,
         state=JobState.QUEUED,
         min_workers=asked.min_workers,
         max_workers=asked.max_workers,
@@ -118,9 +118,9 @@ def _given(asked: s.HypotheticalJob, name: str) -> Any:
     return _DEFAULTS[name] if value is None else value
 
 
-def _slots(question: s.WhatIf, outlook: Outlook) -> int | None:
-    present = int(outlook.snapshot.capacity.total.slots)
-    nodes = {node.name: int(node.free.slots) for node in outlook.snapshot.capacity.nodes} or {NODE: present}
+def _slots(question: s.WhatIf, view: ClusterView) -> int | None:
+    present = int(view.snapshot.capacity.total.slots)
+    nodes = {node.name: int(node.free.slots) for node in view.snapshot.capacity.nodes} or {NODE: present}
     unknown = [name for name in question.remove_nodes if name not in nodes]
     if unknown:
         raise NotFoundError(f"there is no machine {unknown[0]!r}", fix=f"the machines are {', '.join(nodes)}")
@@ -131,20 +131,20 @@ def _slots(question: s.WhatIf, outlook: Outlook) -> int | None:
     return max((present if question.slots is None else question.slots) + changed, 0)
 
 
-def answer(outlook: Outlook, change: Change, namespace: str | None) -> s.WhatIfAnswer:
+def answer(view: ClusterView, change: Change, namespace: str | None) -> s.WhatIfAnswer:
     """Compares the cluster without and with the change, as far as the caller may see it."""
-    snapshot = outlook.snapshot
+    snapshot = view.snapshot
     # Whoever asks for a change of a job does not wait for its cool-down, neither here nor when it is really made.
     asked = {*change.priorities, *change.sizes}
     free = tuple(replace(job, last_rescale_at=None) if job.id in asked else job for job in snapshot.jobs)
-    found = what_if(replace(snapshot, jobs=free), outlook.policy, change)
-    hidden = outlook.hidden(namespace)
+    found = what_if(replace(snapshot, jobs=free), view.policy, change)
+    hidden = view.hidden(namespace)
     added = {job.id: job for job in change.add}
     jobs = {job.id: job for job in snapshot.jobs} | added
     shown = [job for job in (*change.add, *snapshot.jobs) if job.id not in hidden]
     slots = int(snapshot.capacity.total.slots)
     return s.WhatIfAnswer(
-        policy=outlook.policy.name,
+        policy=view.policy.name,
         at=datetime.fromtimestamp(snapshot.now, UTC),
         slots_before=slots,
         slots_after=slots if change.slots is None else change.slots,

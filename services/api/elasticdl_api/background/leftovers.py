@@ -1,4 +1,4 @@
-"""The reaper: nothing of a job that is over, put aside or gone is left running."""
+"""Ends processes that no job needs: of jobs that are over, suspended, evicted or deleted."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import structlog
 
-from elasticdl_api import telemetry
 from elasticdl_api.store.intents import IntentStore
+from elasticdl_api.web import telemetry
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job.life import JobState
 from elasticdl_core.ports.launcher import Launcher, ProcessState, ProcessStatus, Role
@@ -24,7 +24,7 @@ GRACE_S = 8.0
 _log = structlog.get_logger(__name__)
 
 
-class Reaper:
+class LeftoverCleanup:
     """Ends left-over processes.
 
     Args:

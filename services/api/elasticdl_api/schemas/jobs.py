@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from elasticdl_api.store.records import JobRecord
-from elasticdl_api.values import clean
+from elasticdl_api.web.json_bodies import clean
 from elasticdl_core.job import JobSpec, JobState, JobType
 from elasticdl_core.json_numbers import Spelled
 
@@ -28,7 +28,7 @@ EXAMPLE_SPEC: dict[str, Any] = {
 EXAMPLE_ID = "digits-x7k2p9"
 
 
-class Failure(BaseModel):
+class FailureResponse(BaseModel):
     """Why a job failed."""
 
     message: str = ""
@@ -36,7 +36,7 @@ class Failure(BaseModel):
     traceback: str = ""
 
 
-class Checkpoint(BaseModel):
+class CheckpointResponse(BaseModel):
     """A committed checkpoint."""
 
     version: int = Field(description="Model version.", examples=[400])
@@ -44,7 +44,7 @@ class Checkpoint(BaseModel):
     manifest: dict[str, Any] = Field(description="Files with sha256 and size, versions, tasks that it contains.")
 
 
-class Evaluation(BaseModel):
+class EvaluationResponse(BaseModel):
     """Metrics of the model at one version."""
 
     number: int
@@ -54,7 +54,7 @@ class Evaluation(BaseModel):
     at: datetime
 
 
-class Artifact(BaseModel):
+class ArtifactResponse(BaseModel):
     """Something that the job made."""
 
     name: str = Field(examples=["model.keras"])
@@ -64,7 +64,7 @@ class Artifact(BaseModel):
     url: str = Field(description="Path to fetch it from.", examples=[f"/jobs/{EXAMPLE_ID}/artifacts/model.keras"])
 
 
-class JobSummary(BaseModel):
+class JobSummaryResponse(BaseModel):
     """A job, as lists show it."""
 
     id: str = Field(examples=[EXAMPLE_ID])
@@ -87,22 +87,22 @@ class JobSummary(BaseModel):
     updated_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    error: Failure | None
+    error: FailureResponse | None
     spec: dict[str, Any] = Field(description="The specification, with defaults.", examples=[EXAMPLE_SPEC])
 
 
-class Job(JobSummary):
+class JobResponse(JobSummaryResponse):
     """A job with all that belongs to it."""
 
-    checkpoints: list[Checkpoint]
-    evaluations: list[Evaluation]
-    artifacts: list[Artifact]
+    checkpoints: list[CheckpointResponse]
+    evaluations: list[EvaluationResponse]
+    artifacts: list[ArtifactResponse]
 
 
-class JobPage(BaseModel):
+class JobPageResponse(BaseModel):
     """One page of jobs, newest first."""
 
-    jobs: list[JobSummary]
+    jobs: list[JobSummaryResponse]
     next_page_token: str | None = Field(description="Give it as page_token to get the next page; null at the end.")
 
 
@@ -116,7 +116,7 @@ class JobChanges(BaseModel):
     max_workers: int = Field(default=1, ge=1, le=10_000)
 
 
-class Event(BaseModel):
+class EventResponse(BaseModel):
     """Something that happened to a job."""
 
     id: int
@@ -134,21 +134,21 @@ class LossPoint(BaseModel):
     at: datetime
 
 
-class Metrics(BaseModel):
+class MetricsResponse(BaseModel):
     """Losses and evaluations of a job."""
 
     losses: list[LossPoint]
-    evaluations: list[Evaluation]
+    evaluations: list[EvaluationResponse]
 
 
-class Bundle(BaseModel):
+class BundleResponse(BaseModel):
     """An uploaded zip of model code."""
 
     digest: str = Field(examples=[EXAMPLE_SPEC["model_bundle"]])
     size: int = Field(description="Bytes.")
 
 
-class Slots(BaseModel):
+class ClusterSlots(BaseModel):
     """Worker slots."""
 
     total: int
@@ -156,10 +156,10 @@ class Slots(BaseModel):
     reserved: int = Field(default=0, description="Taken from jobs by reservations.")
 
 
-class Cluster(BaseModel):
+class ClusterResponse(BaseModel):
     """The cluster at a glance."""
 
-    slots: Slots
+    slots: ClusterSlots
     jobs: dict[str, int] = Field(description="Number of jobs by state.", examples=[{"RUNNING": 1, "SUCCEEDED": 4}])
     components: dict[str, str] = Field(
         description="How each component is: ok, or what is wrong.",
@@ -178,31 +178,31 @@ JobId = Annotated[str, Field(description="The job's id.", examples=[EXAMPLE_ID])
 
 
 def job_summary(job: JobRecord) -> dict[str, Any]:
-    """A record as ``JobSummary``."""
-    values = {name: getattr(job, name) for name in JobSummary.model_fields}
+    """A record as ``JobSummaryResponse``."""
+    values = {name: getattr(job, name) for name in JobSummaryResponse.model_fields}
     values["error"] = None if job.error is None else {"message": "", "fix": "", "traceback": "", **job.error}
     return values
 
 
 def job_detail(job: JobRecord, belongings: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """A record and what belongs to it as ``Job``."""
+    """A record and what belongs to it as ``JobResponse``."""
     return {
         **job_summary(job),
-        "checkpoints": [_pick(row, Checkpoint) for row in belongings["checkpoints"]],
-        "evaluations": [_pick(row, Evaluation) for row in belongings["evaluations"]],
+        "checkpoints": [_pick(row, CheckpointResponse) for row in belongings["checkpoints"]],
+        "evaluations": [_pick(row, EvaluationResponse) for row in belongings["evaluations"]],
         "artifacts": [artifact(job.id, row) for row in belongings["artifacts"]],
     }
 
 
 def artifact(job_id: str, row: dict[str, Any]) -> dict[str, Any]:
-    """A row as ``Artifact``."""
+    """A row as ``ArtifactResponse``."""
     values = {name: row[name] for name in ("name", "size", "sha256", "at")}
     return {**values, "url": f"/jobs/{job_id}/artifacts/{row['name']}"}
 
 
 def metrics(losses: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rows as ``Metrics``."""
-    return {"losses": clean(losses), "evaluations": [_pick(row, Evaluation) for row in evaluations]}
+    """Rows as ``MetricsResponse``."""
+    return {"losses": clean(losses), "evaluations": [_pick(row, EvaluationResponse) for row in evaluations]}
 
 
 def _pick(row: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from elasticdl_core.ports.launcher import CapacityInfo, Launcher
 from elasticdl_core.scheduling import DEFAULT_POLICY, Plan, Policy, Snapshot, policy_by_name
 from elasticdl_core.scheduling.explanation import Eta, eta
 from elasticdl_core.scheduling.forecast import Forecast, forecast
-from elasticdl_core.scheduling.pacing import paced
+from elasticdl_core.scheduling.pacing import pace
 from elasticdl_runtime import scheduling
 
 SHARED_S = 1.0
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Outlook:
+class ClusterView:
     """One view. What takes long is worked out when it is first asked for: ask beside the event loop.
 
     Attributes:
@@ -66,7 +66,7 @@ class Outlook:
     @cached_property
     def granted(self) -> Plan:
         """The same with growth held back: what the scheduler's next pass puts in force."""
-        return paced(self.snapshot, self.plan)
+        return pace(self.snapshot, self.plan)
 
     @cached_property
     def rows(self) -> Mapping[str, Mapping[str, Any]]:
@@ -84,8 +84,8 @@ class Outlook:
         return frozenset(row["id"] for row in self.seen.rows if row["namespace"] != namespace)
 
 
-class Lookout:
-    """Makes outlooks, one at a time, and runs what takes long beside the event loop.
+class ClusterViews:
+    """Makes views, one at a time, and runs what takes long beside the event loop.
 
     Args:
         store: reads Postgres.
@@ -97,10 +97,10 @@ class Lookout:
         self._launcher = launcher
         self._making = asyncio.Lock()
         self._turns = asyncio.Semaphore(AT_ONCE)
-        self._latest: Outlook | None = None
+        self._latest: ClusterView | None = None
         self._latest_at = 0.0
 
-    async def outlook(self, *, fresh: bool = False) -> Outlook:
+    async def get(self, *, fresh: bool = False) -> ClusterView:
         """The present view.
 
         Args:
@@ -137,10 +137,10 @@ class Lookout:
         finally:
             self._turns.release()
 
-    async def _make(self) -> Outlook:
+    async def _make(self) -> ClusterView:
         seen = await self._store.read()
         capacity = await self._capacity(seen.last)
-        return await self.compute(lambda: _outlook(seen, capacity))
+        return await self.compute(lambda: _view_of(seen, capacity))
 
     async def _capacity(self, last: Mapping[str, Any] | None) -> CapacityInfo:
         if self._launcher is not None:
@@ -152,13 +152,13 @@ class Lookout:
         return CapacityInfo(int(told.get("for_jobs", 0)), {str(k): int(v) for k, v in told.get("used", {}).items()})
 
 
-def _outlook(seen: Seen, capacity: CapacityInfo) -> Outlook:
+def _view_of(seen: Seen, capacity: CapacityInfo) -> ClusterView:
     last = seen.last
     policy = _policy(last["policy"] if last else DEFAULT_POLICY)
     quotas = scheduling.quotas_from_json(last["quotas"], "quotas") if last else {}
     priors = scheduling.mean_speeds(seen.past)
     snapshot = scheduling.snapshot_of(seen.now, seen.rows, priors, capacity, quotas)
-    return Outlook(seen, snapshot, policy, capacity, priors)
+    return ClusterView(seen, snapshot, policy, capacity, priors)
 
 
 def _policy(name: str) -> Policy:

@@ -18,7 +18,7 @@ REAPED = Counter("elasticdl_api_jobs_reaped", "Jobs whose left-over processes we
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-class Meter:
+class RequestMeter:
     """ASGI middleware that counts requests and times them, by route.
 
     Args:

@@ -1,0 +1,1 @@
+"""What travels over the public routes, for validation and for OpenAPI."""
