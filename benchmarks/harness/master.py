@@ -17,7 +17,7 @@ from pathlib import Path
 from elasticdl_core.ports.launcher import Role
 from elasticdl_master.queue.redis import RedisQueue
 from elasticdl_master.runner import JobRunner
-from elasticdl_master.settings import Settings
+from elasticdl_master.settings import MasterSettings
 from elasticdl_master.state.settings import Limits
 from tests.fakes.internal_api import InternalApi
 from tests.fakes.job_processes import JobProcesses
@@ -56,7 +56,7 @@ async def main(folder: Path, tasks: int, workers: int) -> None:
             api.target = workers
             processes = JobProcesses(folder, JOB, 1, SECRET, api.pulse, slots=workers + 2)
             processes.gate.clear()
-            settings = Settings(
+            settings = MasterSettings(
                 job_id=JOB,
                 incarnation=0,
                 listen=f"unix:{folder}/master-0.sock",

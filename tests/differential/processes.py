@@ -19,9 +19,9 @@ from elasticdl_ps.servicer import ParameterServer
 from elasticdl_ps.store.partition import Partition
 from elasticdl_runtime import tokens
 from elasticdl_runtime.rpc.service import listen, make_server
-from elasticdl_runtime.settings import Environment
 from elasticdl_worker.main import _serve
 from elasticdl_worker.reporting.startup_timer import StartupTimer
+from elasticdl_worker.settings import WorkerSettings
 from tests.fakes.job_processes import PS_SERVICE, JobProcesses
 from tests.fakes.pulse import Pulse
 
@@ -74,7 +74,7 @@ class RealProcesses(JobProcesses):
         start_up = _Beginning()
         async with self._turn:
             forget(self._module)
-            work = asyncio.create_task(_serve(Environment(variables), stop, start_up), name=str(spec.id))
+            work = asyncio.create_task(_serve(WorkerSettings.read(variables), stop, start_up), name=str(spec.id))
             began = asyncio.create_task(start_up.prepared.wait())
             await asyncio.wait({work, began}, return_when=asyncio.FIRST_COMPLETED)
             began.cancel()

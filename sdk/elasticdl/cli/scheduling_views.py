@@ -86,7 +86,7 @@ def _expected(expected: Mapping[str, Any], state: str) -> str:
     if JobState(state).terminal:
         return "it is over"
     words = []
-    if expected["starts_at"] and state == "QUEUED":
+    if expected["starts_at"] and state == JobState.QUEUED:
         words.append(f"starts {_in(expected['starts_at'])}")
     if expected["seconds"] is None:
         return ", ".join([*words, f"its end is not known: {expected['why_unknown']}"])

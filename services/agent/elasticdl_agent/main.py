@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import structlog
 
 from elasticdl_agent.agent import PRELOADS, Agent
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes.environment import Endpoints
+from elasticdl_agent.settings import AgentSettings
 from elasticdl_agent.zygote.client import wanted
 from elasticdl_runtime.lifecycle import run_service
-from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs
 
 _log = structlog.get_logger(__name__)
@@ -20,21 +19,14 @@ _log = structlog.get_logger(__name__)
 
 async def serve(stop: asyncio.Event) -> int:
     """Serves until ``stop`` is set, then ends all processes; returns the exit code."""
-    settings = Environment()
-    data, run = Path(settings.text("ELASTICDL_DATA_DIR")), Path(settings.text("ELASTICDL_RUN_DIR"))
-    endpoints = Endpoints(
-        settings.text("ELASTICDL_CLUSTER_SECRET"),
-        settings.text("ELASTICDL_API_URL"),
-        settings.text("ELASTICDL_REDIS_URL"),
-    )
-    headroom = settings.integer("ELASTICDL_HEADROOM", 0)
+    settings = AgentSettings.read()
     agent = Agent(
-        AgentDirectories(data, run),
-        endpoints,
-        settings.text("ELASTICDL_NODE_TOKEN"),
-        settings.integer("ELASTICDL_SLOTS"),
-        headroom=headroom,
-        preloads=PRELOADS if wanted(settings.text("ELASTICDL_ZYGOTE", "auto")) else {},
+        AgentDirectories(settings.data_dir, settings.run_dir),
+        Endpoints(settings.cluster_secret, settings.api_url, settings.redis_url),
+        settings.node_token,
+        settings.slots,
+        headroom=settings.headroom,
+        preloads=PRELOADS if wanted(settings.zygote) else {},
     )
     async with agent:
         _log.info("agent serves", address=agent.address)

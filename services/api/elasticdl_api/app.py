@@ -1,4 +1,4 @@
-"""The application: routes behind the door, problems for errors, OpenAPI complete."""
+"""The application: routes behind authentication, problem details for errors, a complete OpenAPI document."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from sqlalchemy import insert
 from elasticdl_api.app import create_app
 from elasticdl_api.background.loops import background
 from elasticdl_api.services import Services
-from elasticdl_api.settings import ApiSettings
+from elasticdl_api.settings import ApiSettings, DatabaseSettings
 from elasticdl_api.store.migrate import migrate
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_api.web.auth import token_digest
@@ -23,7 +23,6 @@ from elasticdl_core.errors import UnavailableError
 from elasticdl_core.ports.launcher import Launcher
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
-from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs
 
 SHUTDOWN_S = 8
@@ -57,7 +56,7 @@ async def serve(stop: asyncio.Event) -> int:
         The exit code.
     """
     configure_logs(service="api")
-    settings = ApiSettings.from_environment()
+    settings = ApiSettings.read()
     if not settings.loopback:
         _log.warning("listening beyond loopback without TLS", host=settings.host, fix="put a TLS proxy in front")
     async with contextlib.AsyncExitStack() as stack:
@@ -93,7 +92,7 @@ async def serve(stop: asyncio.Event) -> int:
 async def migrate_only(_stop: asyncio.Event) -> int:
     """Brings the database's schema up to date."""
     configure_logs(service="api")
-    database = Database(Environment().text("ELASTICDL_DATABASE_URL"))
+    database = Database(DatabaseSettings.read().database_url, application="elasticdl-api")
     try:
         await migrate(database)
     finally:
@@ -105,7 +104,7 @@ async def migrate_only(_stop: asyncio.Event) -> int:
 async def make_token(namespace: str, scope: str) -> int:
     """Makes a token for a namespace and prints it: it is kept as a hash only."""
     token = secrets.token_urlsafe(32)
-    database = Database(Environment().text("ELASTICDL_DATABASE_URL"))
+    database = Database(DatabaseSettings.read().database_url, application="elasticdl-api")
     try:
         async with database.transaction() as connection:
             values = {"id": secrets.token_hex(4), "namespace": namespace, "scope": scope}

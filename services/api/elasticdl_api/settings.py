@@ -3,59 +3,58 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_runtime.settings import Environment
+from elasticdl_runtime.settings import ProcessSettings
 
 MIN_TOKEN_LENGTH = 16
 
 
-@dataclass(frozen=True)
-class ApiSettings:
-    """What the api needs to know.
+class ApiSettings(ProcessSettings):
+    """What the api needs to know. Without an admin token it does not start at all.
 
     Attributes:
-        database_url: Postgres.
-        cluster_secret: derives the secrets that sign job tokens.
-        admin_token: the token that may do everything.
-        data_dir: bundles and files of jobs.
-        agent_address: the agent that launches masters; empty for none (nothing is launched then).
-        node_token: proves the api to the agent.
-        host: address to listen on.
-        port: port to listen on.
+        database_url: ``ELASTICDL_DATABASE_URL``, of Postgres.
+        cluster_secret: ``ELASTICDL_CLUSTER_SECRET``, derives the secrets that sign job tokens.
+        data_dir: ``ELASTICDL_DATA_DIR``, bundles and files of jobs.
+        admin_token_file: ``ELASTICDL_ADMIN_TOKEN_FILE``, holds the admin token; ``token`` in the data directory by
+            default.
+        agent_address: ``ELASTICDL_AGENT``, the agent that launches masters; empty for none: nothing is launched
+            then.
+        node_token: ``ELASTICDL_NODE_TOKEN``, proves the api to the agent.
+        host: ``ELASTICDL_API_HOST``, address to listen on.
+        port: ``ELASTICDL_API_PORT``, port to listen on.
     """
 
     database_url: str
     cluster_secret: str
-    admin_token: str
     data_dir: Path
-    agent_address: str = ""
+    admin_token_file: Path | None = None
+    agent_address: str = Field(default="", validation_alias="ELASTICDL_AGENT")
     node_token: str = ""
-    host: str = "127.0.0.1"
-    port: int = 8850
+    host: str = Field(default="127.0.0.1", validation_alias="ELASTICDL_API_HOST")
+    port: int = Field(default=8850, validation_alias="ELASTICDL_API_PORT")
 
-    @classmethod
-    def from_environment(cls, variables: Mapping[str, str] | None = None) -> ApiSettings:
-        """Reads and checks the settings.
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _check_secret(self.cluster_secret)
+        _check_port(self.port)
+        assert self.admin_token
+        return self
+
+    @cached_property
+    def admin_token(self) -> str:
+        """The token that may do everything.
 
         Raises:
-            InvalidInputError: one is missing or unusable. Without an admin token the api does not start at all.
+            InvalidInputError: there is none, or it is too short.
         """
-        environment = Environment(variables)
-        data_dir = Path(environment.text("ELASTICDL_DATA_DIR"))
-        return cls(
-            database_url=environment.text("ELASTICDL_DATABASE_URL"),
-            cluster_secret=_secret(environment.text("ELASTICDL_CLUSTER_SECRET")),
-            admin_token=_admin_token(Path(environment.text("ELASTICDL_ADMIN_TOKEN_FILE", str(data_dir / "token")))),
-            data_dir=data_dir,
-            agent_address=environment.text("ELASTICDL_AGENT", ""),
-            node_token=environment.text("ELASTICDL_NODE_TOKEN", ""),
-            host=environment.text("ELASTICDL_API_HOST", "127.0.0.1"),
-            port=_port(environment.integer("ELASTICDL_API_PORT", 8850)),
-        )
+        return _read_token(self.admin_token_file or self.data_dir / "token")
 
     @property
     def bundles_dir(self) -> Path:
@@ -77,15 +76,14 @@ class ApiSettings:
             return False
 
 
-def _secret(text: str) -> str:
+def _check_secret(text: str) -> None:
     if len(text) < MIN_TOKEN_LENGTH:
         raise InvalidInputError(
             "ELASTICDL_CLUSTER_SECRET is too short", fix=f"use {MIN_TOKEN_LENGTH} or more random characters"
         )
-    return text
 
 
-def _admin_token(path: Path) -> str:
+def _read_token(path: Path) -> str:
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -101,7 +99,16 @@ def _admin_token(path: Path) -> str:
     return token
 
 
-def _port(port: int) -> int:
+def _check_port(port: int) -> None:
     if not 0 <= port < 65536:
         raise InvalidInputError(f"ELASTICDL_API_PORT={port} is no port", fix="give 0 to 65535")
-    return port
+
+
+class DatabaseSettings(ProcessSettings):
+    """What the commands that only need the database are told.
+
+    Attributes:
+        database_url: ``ELASTICDL_DATABASE_URL``, of Postgres.
+    """
+
+    database_url: str

@@ -6,20 +6,19 @@ import asyncio
 
 from elasticdl_master.queue.redis import RedisQueue
 from elasticdl_master.runner import JobRunner
-from elasticdl_master.settings import OwnToken, Settings
+from elasticdl_master.settings import MasterSettings, OwnToken
 from elasticdl_runtime.launcher.client import ProcessLauncher
 from elasticdl_runtime.lifecycle import run_service
-from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs
 
 
-async def serve(stop: asyncio.Event, environment: Environment) -> int:
+async def serve(stop: asyncio.Event) -> int:
     """Runs the job's master until the job has ended or the process is told to stop.
 
     Raises:
         InvalidInputError: a setting is missing or wrong.
     """
-    settings = Settings.from_environment(environment)
+    settings = MasterSettings.read()
     configure_logs(service="master", job=settings.job_id, incarnation=settings.incarnation)
     async with ProcessLauncher(settings.agent, OwnToken(settings)) as launcher:
         runner = JobRunner(
@@ -33,4 +32,4 @@ async def serve(stop: asyncio.Event, environment: Environment) -> int:
 
 def main() -> int:
     """Runs the process; returns its exit code."""
-    return run_service(lambda stop: serve(stop, Environment()))
+    return run_service(serve)

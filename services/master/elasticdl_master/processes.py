@@ -18,7 +18,7 @@ from elasticdl_core.ports.launcher import (
     ProcessStatus,
     Role,
 )
-from elasticdl_master.settings import Settings
+from elasticdl_master.settings import MasterSettings
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_runtime import tokens
@@ -42,7 +42,7 @@ class Processes:
         tell: takes events.
     """
 
-    def __init__(self, settings: Settings, spec: JobSpec, launcher: Launcher, tell: Tell) -> None:
+    def __init__(self, settings: MasterSettings, spec: JobSpec, launcher: Launcher, tell: Tell) -> None:
         self._settings = settings
         self._spec = spec
         self._launcher = launcher

@@ -29,7 +29,7 @@ from elasticdl_master.parameter_servers import ServerControl
 from elasticdl_master.processes import Processes
 from elasticdl_master.queue.port import TaskQueue
 from elasticdl_master.servicer import MasterServicer
-from elasticdl_master.settings import OwnToken, Settings
+from elasticdl_master.settings import MasterSettings, OwnToken
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.machine import JobMachine
@@ -70,7 +70,7 @@ class JobRunner:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: MasterSettings,
         launcher: Launcher,
         make_queue: MakeQueue,
         stop: asyncio.Event,

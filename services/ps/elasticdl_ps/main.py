@@ -10,19 +10,18 @@ from pathlib import Path
 import numpy as np
 import structlog
 
-from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import OptimizerSpec, TableSpec
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps.kernels import KernelSet, load_kernels
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.servicer import ParameterServer
+from elasticdl_ps.settings import PsSettings
 from elasticdl_ps.store.partition import Partition
 from elasticdl_ps.store.table import EmbeddingTable
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_runtime.rpc.service import listen, make_server
-from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs
 from elasticdl_runtime.tokens import Claims, verify
 
@@ -31,36 +30,31 @@ _GRACE_S = 2.0
 _log = structlog.get_logger(__name__)
 
 
-async def serve(stop: asyncio.Event, environment: Environment) -> int:
+async def serve(stop: asyncio.Event) -> int:
     """Serves until told to stop.
 
     Args:
         stop: set when the process shall end.
-        environment: the settings.
 
     Raises:
         InvalidInputError: a setting is missing or wrong.
     """
-    job_id = environment.text("ELASTICDL_JOB_ID")
-    index, num_ps = environment.integer("ELASTICDL_INDEX"), environment.integer("ELASTICDL_NUM_PS")
-    secret = environment.text("ELASTICDL_JOB_SECRET")
-    if not 0 <= index < num_ps:
-        raise InvalidInputError(f"there is no PS {index} of {num_ps}", fix="set ELASTICDL_INDEX and ELASTICDL_NUM_PS")
-    configure_logs(service="ps", job=job_id, index=index)
+    settings = PsSettings.read()
+    configure_logs(service="ps", job=settings.job_id, index=settings.index)
     keep_large_blocks()
     _choose_cache_folder()
-    kernels = load_kernels(environment.text("ELASTICDL_PS_KERNELS", "numba"))
+    kernels = load_kernels(settings.ps_kernels)
     await asyncio.to_thread(_warm_up, kernels)
 
     def authenticate(token: str) -> Claims:
-        return verify(secret, token, job_id=job_id)
+        return verify(settings.job_secret, token, job_id=settings.job_id)
 
-    servicer = ParameterServer(Partition(kernels), index, num_ps)
+    servicer = ParameterServer(Partition(kernels), settings.index, settings.num_ps)
     server = make_server(ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"], servicer, authenticate)
-    address = listen(server, environment.text("ELASTICDL_LISTEN"))
+    address = listen(server, settings.listen)
     failpoint("ps.before_serving")
     await server.start()
-    _log.info("serving", address=address, num_ps=num_ps)
+    _log.info("serving", address=address, num_ps=settings.num_ps)
     await stop.wait()
     servicer.stop()
     await server.stop(_GRACE_S)
@@ -71,7 +65,7 @@ async def serve(stop: asyncio.Event, environment: Environment) -> int:
 
 def main() -> int:
     """Runs the process; returns its exit code."""
-    return run_service(lambda stop: serve(stop, Environment()))
+    return run_service(serve)
 
 
 def _choose_cache_folder() -> None:

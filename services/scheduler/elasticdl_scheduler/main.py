@@ -10,7 +10,6 @@ import structlog
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.launcher.client import ProcessLauncher
 from elasticdl_runtime.lifecycle import run_service
-from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs
 from elasticdl_scheduler.leadership import Leadership
 from elasticdl_scheduler.loop import Retention, Scheduler
@@ -48,6 +47,6 @@ def main() -> int:
     configure_logs(service="scheduler")
 
     async def body(stop: asyncio.Event) -> int:
-        return await serve(SchedulerSettings.from_environment(Environment()), stop)
+        return await serve(SchedulerSettings.read(), stop)
 
     return run_service(body)

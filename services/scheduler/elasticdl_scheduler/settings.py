@@ -1,25 +1,27 @@
-"""What the scheduler is told by its environment."""
+"""The scheduler's settings."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import Annotated, Any, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.scheduling import DEFAULT_POLICY, Policy, Quota, policy_by_name
 from elasticdl_core.scheduling.policies import GoodputPolicy
 from elasticdl_core.scheduling.policies.candidate import GoodputSettings
 from elasticdl_runtime.scheduling import quotas_from_json
-from elasticdl_runtime.settings import Environment
+from elasticdl_runtime.settings import ProcessSettings
 
 _QUOTAS = "ELASTICDL_SCHEDULER_QUOTAS"
 _GOODPUT = "ELASTICDL_SCHEDULER_GOODPUT"
 
 
-@dataclass(frozen=True)
-class SchedulerSettings:
+class SchedulerSettings(ProcessSettings):
     """The scheduler's settings.
 
     Attributes:
@@ -37,59 +39,54 @@ class SchedulerSettings:
         keep_decisions: ``ELASTICDL_SCHEDULER_KEEP_DECISIONS``, most decisions in the log.
     """
 
-    database_url: str
-    agent: str = ""
-    node_token: str = ""
+    model_config = SettingsConfigDict(env_prefix="ELASTICDL_SCHEDULER_")
+
+    database_url: str = Field(validation_alias="ELASTICDL_DATABASE_URL")
+    agent: str = Field(validation_alias="ELASTICDL_AGENT")
+    node_token: str = Field(validation_alias="ELASTICDL_NODE_TOKEN")
     policy: str = DEFAULT_POLICY
     interval_s: float = 5.0
     lease_s: float = 10.0
-    quotas: Mapping[str, Quota] = field(default_factory=dict)
-    goodput: GoodputSettings = field(default_factory=GoodputSettings)
+    quotas: Annotated[Mapping[str, Quota], NoDecode] = Field(default_factory=dict)
+    goodput: Annotated[GoodputSettings, NoDecode] = Field(default_factory=GoodputSettings)
     keep_days: float = 14.0
     keep_decisions: int = 10_000
+
+    @field_validator("quotas", mode="before")
+    @classmethod
+    def _read_quotas(cls, value: Any) -> Any:
+        return parse_quotas(value) if isinstance(value, str) else value
+
+    @field_validator("goodput", mode="before")
+    @classmethod
+    def _read_goodput(cls, value: Any) -> Any:
+        return parse_goodput(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        policy_by_name(self.policy)
+        for name, value in (("INTERVAL", self.interval_s), ("LEASE", self.lease_s)):
+            if not 0.1 <= value <= 3600:
+                raise InvalidInputError(
+                    f"ELASTICDL_SCHEDULER_{name}_S={value:g} is out of range", fix="set it to 0.1 to 3600 seconds"
+                )
+        if not 0 < self.keep_days <= 36_500:
+            raise InvalidInputError(
+                f"ELASTICDL_SCHEDULER_KEEP_DAYS={self.keep_days:g} is out of range",
+                fix="set it to a number of days above 0",
+            )
+        if not 1 <= self.keep_decisions <= 10_000_000:
+            raise InvalidInputError(
+                f"ELASTICDL_SCHEDULER_KEEP_DECISIONS={self.keep_decisions} is out of range",
+                fix="set it to 1 to 10000000 decisions",
+            )
+        return self
 
     def make_policy(self) -> Policy:
         """The policy of that name, with its numbers; one that is quick where little changes between two passes."""
         if self.policy == GoodputPolicy.name:
             return GoodputPolicy(self.goodput).incremental()
         return policy_by_name(self.policy)
-
-    @classmethod
-    def from_environment(cls, environment: Environment) -> SchedulerSettings:
-        """Reads and checks the settings.
-
-        Raises:
-            InvalidInputError: a setting is missing or makes no sense; the error names it.
-        """
-        settings = cls(
-            database_url=environment.text("ELASTICDL_DATABASE_URL"),
-            agent=environment.text("ELASTICDL_AGENT"),
-            node_token=environment.text("ELASTICDL_NODE_TOKEN"),
-            policy=environment.text("ELASTICDL_SCHEDULER_POLICY", DEFAULT_POLICY),
-            interval_s=environment.seconds("ELASTICDL_SCHEDULER_INTERVAL_S", 5.0),
-            lease_s=environment.seconds("ELASTICDL_SCHEDULER_LEASE_S", 10.0),
-            quotas=parse_quotas(environment.text(_QUOTAS, "{}")),
-            goodput=parse_goodput(environment.text(_GOODPUT, "{}")),
-            keep_days=environment.seconds("ELASTICDL_SCHEDULER_KEEP_DAYS", 14.0),
-            keep_decisions=environment.integer("ELASTICDL_SCHEDULER_KEEP_DECISIONS", 10_000),
-        )
-        policy_by_name(settings.policy)
-        for name, value in (("INTERVAL", settings.interval_s), ("LEASE", settings.lease_s)):
-            if not 0.1 <= value <= 3600:
-                raise InvalidInputError(
-                    f"ELASTICDL_SCHEDULER_{name}_S={value:g} is out of range", fix="set it to 0.1 to 3600 seconds"
-                )
-        if not 0 < settings.keep_days <= 36_500:
-            raise InvalidInputError(
-                f"ELASTICDL_SCHEDULER_KEEP_DAYS={settings.keep_days:g} is out of range",
-                fix="set it to a number of days above 0",
-            )
-        if not 1 <= settings.keep_decisions <= 10_000_000:
-            raise InvalidInputError(
-                f"ELASTICDL_SCHEDULER_KEEP_DECISIONS={settings.keep_decisions} is out of range",
-                fix="set it to 1 to 10000000 decisions",
-            )
-        return settings
 
 
 def parse_goodput(text: str) -> GoodputSettings:

@@ -78,7 +78,7 @@ class SchedulerStore:
         self._quotas = quotas
         self._priors: dict[str, dict[int, float]] = {}
         self._priors_until = 0.0
-        self._told: dict[str, str] = {}
+        self._written: dict[str, str] = {}
 
     async def read(self, capacity: CapacityInfo) -> Present:
         """Reads everything that a plan depends on, at one instant.
@@ -110,7 +110,7 @@ class SchedulerStore:
             FencedError: another scheduler leads by now; nothing was written.
             UnavailableError: Postgres does not answer; whether it was written shows in the next snapshot.
         """
-        told: dict[str, str] = {}
+        written: dict[str, str] = {}
         changes: list[dict[str, Any]] = []
         work = [
             (job_id, allocation)
@@ -124,19 +124,23 @@ class SchedulerStore:
             for job_id, allocation in work:
                 if await self._apply(connection, job_id, allocation, present):
                     changes.append(_change(job_id, allocation, present.targets[job_id]))
-                told[job_id] = _signature(allocation)
+                written[job_id] = _signature(allocation)
             if changes:
                 await self._log(connection, epoch, present.snapshot, plan, changes)
             failpoint("scheduler.before_plan_commit")
         failpoint("scheduler.after_plan_commit")
-        self._told = {job_id: self._told[job_id] for job_id in self._told if job_id in plan.allocations} | told
+        self._written = {
+            job_id: self._written[job_id] for job_id in self._written if job_id in plan.allocations
+        } | written
         return len(changes)
 
     def _differs(self, job_id: str, allocation: Allocation, present: Present) -> bool:
         if present.desired[job_id] is not Desired.RUN:
             return False
         if present.states[job_id].schedulable:
-            return allocation.workers != present.targets[job_id] or self._told.get(job_id) != _signature(allocation)
+            return allocation.workers != present.targets[job_id] or self._written.get(job_id) != _signature(
+                allocation
+            )
         return False
 
     async def _apply(
@@ -202,7 +206,7 @@ class SchedulerStore:
         await connection.execute(insert(t.plans).values(row))
 
     async def report(self, epoch: int, done: Pass) -> None:
-        """Leaves word of a pass, for those who ask how the scheduler is and what it decides with.
+        """Records a pass, for those who ask how the scheduler is and what it decides with.
 
         Raises:
             FencedError: another scheduler leads by now; nothing was written.

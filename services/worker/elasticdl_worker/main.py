@@ -23,7 +23,6 @@ from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.memory import keep_large_blocks
-from elasticdl_runtime.settings import Environment
 from elasticdl_runtime.telemetry.logs import configure_logs
 from elasticdl_worker.loop import ExitReason, TaskLoop
 from elasticdl_worker.master.client import MasterClient, Registration
@@ -32,6 +31,7 @@ from elasticdl_worker.parameters import ParameterClient
 from elasticdl_worker.reporting.failures import classify
 from elasticdl_worker.reporting.startup_timer import StartupTimer
 from elasticdl_worker.reporting.traces import TraceWriter
+from elasticdl_worker.settings import WorkerSettings
 from elasticdl_worker.user_code import guarded
 
 EXIT_FAILED = 1
@@ -48,31 +48,30 @@ def main() -> int:
     start_up = StartupTimer()
     # The event loop must not wait the usual 5 ms for the training thread to let go of the interpreter.
     sys.setswitchinterval(_SWITCH_S)
-    environment = Environment()
-    configure_logs(
-        service="worker",
-        job=environment.text("ELASTICDL_JOB_ID", ""),
-        index=environment.text("ELASTICDL_INDEX", ""),
-    )
-    code = run_service(lambda stop: _serve(environment, stop, start_up))
+
+    async def serve(stop: asyncio.Event) -> int:
+        settings = WorkerSettings.read()
+        configure_logs(service="worker", job=settings.job_id, index=settings.index)
+        return await _serve(settings, stop, start_up)
+
+    configure_logs(service="worker")
+    code = run_service(serve)
     # The user's threads, and TensorFlow's, must not keep a worker that is done.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-async def _serve(environment: Environment, stop: asyncio.Event, start_up: StartupTimer) -> int:
-    index = environment.integer("ELASTICDL_INDEX")
-    incarnation = environment.integer("ELASTICDL_INCARNATION", 0)
+async def _serve(settings: WorkerSettings, stop: asyncio.Event, start_up: StartupTimer) -> int:
+    index, incarnation = settings.index, settings.incarnation
     owner = f"worker-{index}.{incarnation}"
-    first_token = environment.text("ELASTICDL_JOB_TOKEN")
     holder: list[Session] = []
 
     def token() -> str:
-        return (holder[0].token if holder else "") or first_token
+        return (holder[0].token if holder else "") or settings.job_token
 
     async with contextlib.AsyncExitStack() as stack:
-        master = MasterClient(environment.text("ELASTICDL_MASTER"), token)
+        master = MasterClient(settings.master, token)
         stack.push_async_callback(master.close)
         failpoint("worker.before_register")
         try:

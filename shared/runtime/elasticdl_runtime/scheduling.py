@@ -124,7 +124,7 @@ def snapshot_of(
         quotas: of teams.
     """
     ids = {row["id"] for row in rows}
-    # Slots of jobs that are over, or of nobody we know, are not ours to give until they are free.
+    # Slots of jobs that are over, or that are not in the database, cannot be given out until they are free.
     foreign = sum(slots for job_id, slots in capacity.used.items() if job_id not in ids)
     return Snapshot(
         now=now,

@@ -163,9 +163,10 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 def settings(database_url: str, tmp_path: Path) -> ApiSettings:
-    return ApiSettings(
-        database_url=database_url, cluster_secret=SECRET, admin_token=ADMIN, data_dir=tmp_path / "cluster"
-    )
+    data_dir = tmp_path / "cluster"
+    data_dir.mkdir()
+    (data_dir / "token").write_text(ADMIN)
+    return ApiSettings(database_url=database_url, cluster_secret=SECRET, data_dir=data_dir)
 
 
 @pytest.fixture

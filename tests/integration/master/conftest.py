@@ -16,7 +16,7 @@ from elasticdl.data import tfrecord
 from elasticdl_core.job import JobSpec
 from elasticdl_master.queue.redis import RedisQueue
 from elasticdl_master.runner import JobRunner
-from elasticdl_master.settings import Settings
+from elasticdl_master.settings import MasterSettings
 from elasticdl_master.state.settings import Limits
 from tests.fakes.internal_api import InternalApi
 from tests.fakes.job_processes import JobProcesses
@@ -56,7 +56,7 @@ class Job:
 
     def start_master(self) -> asyncio.Task[int]:
         incarnation = len(self.masters)
-        settings = Settings(
+        settings = MasterSettings(
             job_id=self.api.job_id,
             incarnation=incarnation,
             listen=f"unix:{self.folder}/master-0.sock",

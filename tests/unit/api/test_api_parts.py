@@ -220,13 +220,13 @@ def test_settings_of_a_local_cluster(tmp_path: Path) -> None:
         "ELASTICDL_DATABASE_URL": "postgresql://u@h/d",
         "ELASTICDL_CLUSTER_SECRET": "s" * 20,
     }
-    found = ApiSettings.from_environment(variables)
+    found = ApiSettings.read(variables)
     assert (found.admin_token, found.host, found.loopback) == ("t" * 20, "127.0.0.1", True)
     assert found.job_dir("j") == tmp_path / "jobs" / "j"
-    assert not ApiSettings.from_environment({**variables, "ELASTICDL_API_HOST": "0.0.0.0"}).loopback
+    assert not ApiSettings.read({**variables, "ELASTICDL_API_HOST": "0.0.0.0"}).loopback
     (tmp_path / "token").unlink()
     with pytest.raises(InvalidInputError, match="admin token"):
-        ApiSettings.from_environment(variables)
+        ApiSettings.read(variables)
 
 
 def test_the_schema_of_a_specification_describes_every_field() -> None:

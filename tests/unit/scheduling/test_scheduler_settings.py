@@ -7,7 +7,6 @@ import pytest
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.scheduling import Quota, Resources
 from elasticdl_runtime.database.engine import Database
-from elasticdl_runtime.settings import Environment
 from elasticdl_scheduler.settings import SchedulerSettings, parse_quotas
 
 pytestmark = pytest.mark.unit
@@ -16,7 +15,7 @@ NEEDED = {"ELASTICDL_DATABASE_URL": "postgresql://x", "ELASTICDL_AGENT": "unix:/
 
 
 def read(**more: str) -> SchedulerSettings:
-    return SchedulerSettings.from_environment(Environment(NEEDED | more))
+    return SchedulerSettings.read(NEEDED | more)
 
 
 def test_defaults_and_quotas() -> None:
@@ -58,8 +57,6 @@ def test_other_nonsense_is_refused_by_name() -> None:
     with pytest.raises(InvalidInputError, match="ELASTICDL_SCHEDULER_INTERVAL_S=0"):
         read(ELASTICDL_SCHEDULER_INTERVAL_S="0")
     with pytest.raises(InvalidInputError, match="ELASTICDL_NODE_TOKEN"):
-        SchedulerSettings.from_environment(
-            Environment({key: value for key, value in NEEDED.items() if key != "ELASTICDL_NODE_TOKEN"})
-        )
+        SchedulerSettings.read({key: value for key, value in NEEDED.items() if key != "ELASTICDL_NODE_TOKEN"})
     with pytest.raises(InvalidInputError, match="not one of Postgres"):
         Database("sqlite:///x")

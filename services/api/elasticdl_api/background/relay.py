@@ -1,4 +1,4 @@
-"""The relay: gives launch intents to the launcher, at least once; their ids make that once."""
+"""Delivers launch intents to the launcher, at least once; launching the same id twice launches once."""
 
 from __future__ import annotations
 

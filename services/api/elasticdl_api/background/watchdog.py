@@ -1,4 +1,4 @@
-"""The watchdog: a job that shall run has a master that lives, or gets a new one, or fails with a reason.
+"""Watches the masters of active jobs: replaces those that died, and fails jobs whose masters keep dying.
 
 ``judge`` decides, on plain data; ``Watchdog`` looks, keeps how long something has been wrong, and acts.
 """
@@ -110,7 +110,7 @@ def _complaint(watched: Watched, process: ProcessStatus | None, alive: bool) -> 
 
 
 def _left_as_told(process: ProcessStatus | None) -> bool:
-    """Whether a master ended because it, or its launcher, was told to: that says nothing against it."""
+    """Whether a master ended because it, or its launcher, was told to; that does not count as a failure."""
     if process is None or process.state is not ProcessState.EXITED:
         return False
     return process.exit_code == 0 or process.reason == "launcher_lost"

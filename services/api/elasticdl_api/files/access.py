@@ -114,7 +114,7 @@ def _zip_member(archive: zipfile.ZipFile, sink: _Sink, path: str, name: str, fol
 
 
 class _Sink:
-    """A file to write to that gives away what was written."""
+    """A file for writing whose content is taken from it piece by piece."""
 
     def __init__(self) -> None:
         self._pieces = bytearray()

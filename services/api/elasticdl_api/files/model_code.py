@@ -1,4 +1,4 @@
-"""The earliest door: what is plainly wrong with a job's model code is refused when it is submitted."""
+"""Where the model code of a job is, and its check at submission: invalid code is rejected before it is queued."""
 
 from __future__ import annotations
 

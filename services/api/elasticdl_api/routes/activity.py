@@ -115,8 +115,8 @@ async def metrics(
 ) -> Any:
     """The training loss by model version, and every evaluation."""
     await find(api, user, job_id)
-    belongings = await api.jobs.list_belongings(job_id)
-    return schemas.metrics(await api.jobs.list_losses(job_id, limit=limit), belongings["evaluations"])
+    outputs = await api.jobs.list_outputs(job_id)
+    return schemas.metrics(await api.jobs.list_losses(job_id, limit=limit), outputs["evaluations"])
 
 
 def _event(row: dict[str, Any]) -> dict[str, Any]:

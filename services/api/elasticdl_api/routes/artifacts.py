@@ -34,8 +34,8 @@ _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "
 async def list_artifacts(job_id: schemas.JobId, api: Api, user: User) -> Any:
     """Exported models, predictions and whatever else the job left."""
     await find(api, user, job_id)
-    belongings = await api.jobs.list_belongings(job_id)
-    return [schemas.artifact(job_id, row) for row in belongings["artifacts"]]
+    outputs = await api.jobs.list_outputs(job_id)
+    return [schemas.artifact(job_id, row) for row in outputs["artifacts"]]
 
 
 @router.get(
@@ -52,7 +52,7 @@ async def fetch(
 ) -> StreamingResponse:
     """A file as it is; a directory as a zip of its files."""
     await find(api, user, job_id)
-    found = _locate(name.rstrip("/"), (await api.jobs.list_belongings(job_id))["artifacts"])
+    found = _locate(name.rstrip("/"), (await api.jobs.list_outputs(job_id))["artifacts"])
     if found is None:
         raise NotFoundError(
             f"job {job_id} has no artifact {name!r}",

@@ -65,7 +65,7 @@ async def prometheus(api: Api, user: User) -> Response:
 
 
 async def _scheduler_metrics(api: Api, user: User, registry: CollectorRegistry) -> None:
-    """The scheduler serves nobody; what it leaves word of is told here."""
+    """Metrics of the scheduler, which serves no requests itself: from the record of its last pass."""
     reasons = Gauge("elasticdl_jobs_by_reason", "Jobs by state and reason.", ["state", "reason"], registry=registry)
     for (state, code), number in (await api.scheduling.count_by_reason(user.namespace)).items():
         reasons.labels(state, code or "none").set(number)

@@ -48,7 +48,7 @@ class Loss(BaseModel):
 
 
 class HeartbeatReport(Stamped):
-    """A sign of life with the job's status."""
+    """The job's status; extends the master's lease."""
 
     status: dict[str, Any]
     losses: list[Loss] = []

@@ -210,7 +210,7 @@ async def find(api: Api, user: User, job_id: str) -> JobRecord:
 
 
 async def _answer(api: Api, job: JobRecord, status: int) -> JSONResponse:
-    content = JobResponse.model_validate(schemas.job_detail(job, await api.jobs.list_belongings(job.id)))
+    content = JobResponse.model_validate(schemas.job_detail(job, await api.jobs.list_outputs(job.id)))
     return JSONResponse(content.model_dump(mode="json"), status_code=status, headers={"ETag": job.etag})
 
 

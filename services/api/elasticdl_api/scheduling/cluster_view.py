@@ -1,7 +1,7 @@
 """What the cluster is heading for: the scheduler's view, its policy, and that policy played forward.
 
-The api decides nothing. It reads what the scheduler reads, takes the policy and the quotas that the scheduler left
-word of with its last pass, and asks the same pure code. A view is shared by all who ask within a second.
+The api decides nothing. It reads what the scheduler reads, takes the policy and the quotas that the scheduler
+wrote with its last pass, and asks the same pure code. A view is shared by all who ask within a second.
 """
 
 from __future__ import annotations

@@ -184,13 +184,13 @@ def job_summary(job: JobRecord) -> dict[str, Any]:
     return values
 
 
-def job_detail(job: JobRecord, belongings: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def job_detail(job: JobRecord, outputs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """A record and what belongs to it as ``JobResponse``."""
     return {
         **job_summary(job),
-        "checkpoints": [_pick(row, CheckpointResponse) for row in belongings["checkpoints"]],
-        "evaluations": [_pick(row, EvaluationResponse) for row in belongings["evaluations"]],
-        "artifacts": [artifact(job.id, row) for row in belongings["artifacts"]],
+        "checkpoints": [_pick(row, CheckpointResponse) for row in outputs["checkpoints"]],
+        "evaluations": [_pick(row, EvaluationResponse) for row in outputs["evaluations"]],
+        "artifacts": [artifact(job.id, row) for row in outputs["artifacts"]],
     }
 
 

@@ -234,7 +234,7 @@ class JobStore:
                 row["message"] = hide_names(row["message"], unseen)
         return rows
 
-    async def list_belongings(self, job_id: str) -> dict[str, list[dict[str, Any]]]:
+    async def list_outputs(self, job_id: str) -> dict[str, list[dict[str, Any]]]:
         """Checkpoints, evaluations and artifacts of a job, oldest first."""
         found = {}
         async with self._database.transaction() as connection:
@@ -292,7 +292,7 @@ class JobStore:
         return size
 
     async def ping(self) -> None:
-        """Asks the database for a sign of life."""
+        """Checks that the database answers."""
         async with self._database.transaction() as connection:
             await connection.execute(text("SELECT 1"))
 
@@ -389,7 +389,7 @@ def _require_match(job: JobRecord, if_match: str | None) -> None:
 
 
 async def _ask_master(connection: AsyncConnection, job: JobRecord, what: JobRequest, desired: Desired) -> None:
-    """Leaves a request for the job's master, which hears of it with its next heartbeat."""
+    """Writes a request for the job's master, which reads it with its next heartbeat."""
     if job.desired is desired:
         return
     await connection.execute(update(t.jobs).where(t.jobs.c.id == job.id).values(desired=desired))

@@ -24,7 +24,7 @@ class Seen:
         now: seconds since the epoch, by Postgres' clock.
         rows: the jobs that are not over, as rows of ``snapshots.read_jobs``.
         past: speeds of jobs that succeeded, as rows of ``snapshots.read_past_speeds``.
-        last: word of the scheduler's last pass, with ``age_s`` and ``alive``; None if there was none.
+        last: the record of the scheduler's last pass, with ``age_s`` and ``alive``; None if there was none.
         decision: number, time, epoch and input hash of the last decision; None if there was none.
     """
 
@@ -76,7 +76,7 @@ class SchedulingStore:
             )
 
     async def read_last_pass(self) -> Mapping[str, Any] | None:
-        """Word of the scheduler's last pass, with ``age_s`` and ``alive``."""
+        """The record of the scheduler's last pass, with ``age_s`` and ``alive``."""
         async with self._database.transaction() as connection:
             return await _last_pass(connection)
 

@@ -1,4 +1,4 @@
-"""Wake-ups: who waits for a change of a job hears of it at once, by LISTEN/NOTIFY.
+"""Wakes those who wait for a change of a job, by LISTEN/NOTIFY.
 
 A wake-up is a hint, never a fact: notifications are lost while the connection is down, so every waiter also looks
 by itself from time to time.

@@ -1,6 +1,6 @@
-"""Who calls: the door in front of every route.
+"""Authentication of every request.
 
-Everything is shut unless it is named in ``OPEN_PATHS``, so that a new route is shut too. ``/internal`` takes job
+Every path needs a token unless it is named in ``OPEN_PATHS``, so a new route needs one too. ``/internal`` takes job
 tokens of masters, every other path takes the admin token or a token from the table ``tokens`` (hashed there).
 """
 
@@ -83,10 +83,10 @@ class TokenVerifier:
 
 
 class AuthenticationMiddleware:
-    """ASGI middleware that lets nobody in without a valid token.
+    """ASGI middleware that refuses requests without a valid token.
 
     Args:
-        app: what is behind the door.
+        app: handles requests with a valid token.
         verify: tells users by their tokens.
         cluster_secret: derives the secrets that sign job tokens.
     """

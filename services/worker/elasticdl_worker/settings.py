@@ -1,0 +1,23 @@
+"""The settings of a worker; its master tells it everything else."""
+
+from __future__ import annotations
+
+from elasticdl_runtime.settings import ProcessSettings
+
+
+class WorkerSettings(ProcessSettings):
+    """The settings of a worker.
+
+    Attributes:
+        job_id: ``ELASTICDL_JOB_ID``, the job.
+        index: ``ELASTICDL_INDEX``, which worker of the job this is.
+        incarnation: ``ELASTICDL_INCARNATION``, how often this index was launched before.
+        job_token: ``ELASTICDL_JOB_TOKEN``, proves the worker to its master until the master gives it a fresh one.
+        master: ``ELASTICDL_MASTER``, the master's address.
+    """
+
+    job_id: str = ""
+    index: int
+    incarnation: int = 0
+    job_token: str
+    master: str
