@@ -87,7 +87,7 @@ class Server:
 
     def changes(self, result: StepResult, records: int = 1) -> merging.Changes:
         state = {
-            name: merging.StateChange(change.keep, np.asarray(change.add).reshape(-1))
+            name: merging.StateUpdate(change.keep, np.asarray(change.add).reshape(-1))
             for name, change in result.state.items()
         }
         dense = {name: np.asarray(gradient).reshape(-1) for name, gradient in result.dense.items()}
@@ -184,8 +184,8 @@ def test_late_updates_count_as_if_they_came_in_turn() -> None:
 
 
 def test_a_round_takes_the_mean_of_averages_and_the_sum_of_counters() -> None:
-    def change(keep: float, *numbers: float, dtype: Any = np.float32) -> merging.StateChange:
-        return merging.StateChange(keep, np.array(numbers, dtype))
+    def change(keep: float, *numbers: float, dtype: Any = np.float32) -> merging.StateUpdate:
+        return merging.StateUpdate(keep, np.array(numbers, dtype))
 
     members = [
         merging.Changes(
