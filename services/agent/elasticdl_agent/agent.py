@@ -10,8 +10,8 @@ from types import TracebackType
 
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes.environment import Endpoints, common_environment
-from elasticdl_agent.processes.table import COMMANDS, ProcessTable
 from elasticdl_agent.servicer import AgentServicer, authenticator
+from elasticdl_agent.table import COMMANDS, ProcessTable
 from elasticdl_agent.zygote.client import ZygoteClient
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import Role

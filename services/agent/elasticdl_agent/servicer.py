@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes.logs import read_logs
-from elasticdl_agent.processes.table import ProcessTable
+from elasticdl_agent.table import ProcessTable
 from elasticdl_core.errors import ConflictError, InvalidInputError, PermissionDeniedError
 from elasticdl_core.ports.launcher import ProcessId, Role
 from elasticdl_proto.v1 import agent_pb2
