@@ -16,9 +16,7 @@ NOTE = "# Made from elasticdl/client/aio/{name} by tools/gen_blocking_client.py;
 WORDS = {
     r"\basync (?=def|with|for)": "",
     r"\bawait ": "",
-    r"\bAsyncClient\b": "Client",
-    r"\bAsyncGenerator\b": "Generator",
-    r"\bAsyncIterator\b": "Iterator",
+    r"\bAsync(?=[A-Z])": "",
     r"\b__aenter__\b": "__enter__",
     r"\b__aexit__\b": "__exit__",
     r"\baclose\b": "close",

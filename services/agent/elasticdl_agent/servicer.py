@@ -1,4 +1,4 @@
-"""The agent's door: who may ask for what, and the translation of messages."""
+"""Serves the agent's RPCs: checks who may ask for what, and translates messages."""
 
 # ruff: noqa: N802 - the methods are named as in the .proto file
 

@@ -10,10 +10,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from elasticdl.client.aio.connection import ApiConnection
+from elasticdl.client.aio.connection import AsyncApiConnection
 from elasticdl.client.aio.downloading import download, fetch_artifacts
 from elasticdl.client.aio.waiting import run_blocking
-from elasticdl.client.aio.watching import JobWatch, fetch_job, log_lines
+from elasticdl.client.aio.watching import AsyncJobWatch, fetch_job, log_lines
 from elasticdl.client.endpoint import Endpoint, find_endpoint
 from elasticdl.client.messages import Request
 from elasticdl.client.requests import (
@@ -60,7 +60,7 @@ class AsyncClient:
         self, api_url: str | None = None, token: str | None = None, *, retry: RetryPolicy | None = None
     ) -> None:
         self.endpoint: Endpoint = find_endpoint(api_url, token)
-        self._api = ApiConnection(self.endpoint, retry or RetryPolicy())
+        self._api = AsyncApiConnection(self.endpoint, retry or RetryPolicy())
 
     async def __aenter__(self) -> Self:
         return self
@@ -179,7 +179,7 @@ class AsyncClient:
 
         A lost connection is taken up again.
         """
-        async with aclosing(JobWatch(self._api, job_id, "").updates()) as updates:
+        async with aclosing(AsyncJobWatch(self._api, job_id, "").updates()) as updates:
             async for update in updates:
                 if update.job is not None:
                     yield update.job
@@ -194,7 +194,7 @@ class AsyncClient:
             job_id: the job.
             after: leave out events up to this id.
         """
-        return JobWatch(self._api, job_id, "" if after is None else str(after)).updates()
+        return AsyncJobWatch(self._api, job_id, "" if after is None else str(after)).updates()
 
     async def logs(self, job_id: str, *, role: str = "worker", index: int = 0, tail: int | None = None) -> str:
         """What a process of a job printed, in all its incarnations.

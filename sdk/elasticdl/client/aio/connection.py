@@ -25,7 +25,7 @@ from elasticdl.client.transport import (
 from elasticdl_core.errors import ElasticDLError
 
 
-class ApiConnection:
+class AsyncApiConnection:
     """Does requests and says in the exceptions of ``elasticdl_core.errors`` what went wrong.
 
     Args:
@@ -89,19 +89,19 @@ class ApiConnection:
                 fix="check that ELASTICDL_API_URL is the address of an ElasticDL API, not of another web server",
             ) from None
 
-    async def open(self, request: Request) -> ResponseStream:
+    async def open(self, request: Request) -> AsyncResponseStream:
         """Begins a response that is read in pieces; one try. To be left with ``async with``."""
         try:
             response = await self._http.send(httpx_request(self._http, request), stream=True)
             if not response.is_error:
-                return ResponseStream(response_of(response, whole=False), response)
+                return AsyncResponseStream(response_of(response, whole=False), response)
             try:
                 await response.aread()
             finally:
                 await response.aclose()
-            return ResponseStream(response_of(response, whole=True), None)
+            return AsyncResponseStream(response_of(response, whole=True), None)
         except TRANSPORT_ERRORS as error:
-            return ResponseStream(no_response_of(error), None)
+            return AsyncResponseStream(no_response_of(error), None)
 
     async def _send(self, request: Request) -> Response | NoResponse:
         try:
@@ -110,7 +110,7 @@ class ApiConnection:
             return no_response_of(error)
 
 
-class ResponseStream:
+class AsyncResponseStream:
     """A response that is read in pieces, or what came in its place.
 
     Attributes:

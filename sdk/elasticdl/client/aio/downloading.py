@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from elasticdl.client.aio.connection import ApiConnection, ResponseStream
+from elasticdl.client.aio.connection import AsyncApiConnection, AsyncResponseStream
 from elasticdl.client.aio.waiting import run_blocking
 from elasticdl.client.artifact_file import ArtifactFile, place_of
 from elasticdl.client.messages import NoResponse, Request, Response
@@ -18,13 +18,13 @@ from elasticdl_core.errors import NotFoundError
 READ_TIMEOUT_S = 60.0
 
 
-async def fetch_artifacts(api: ApiConnection, job_id: str) -> list[Artifact]:
+async def fetch_artifacts(api: AsyncApiConnection, job_id: str) -> list[Artifact]:
     """What a job made."""
     data = await api.fetch(Request("GET", job_path(job_id, "artifacts")))
     return [Artifact.from_json(item) for item in data]
 
 
-async def download(api: ApiConnection, job_id: str, directory: Path, names: Sequence[str] | None) -> list[Path]:
+async def download(api: AsyncApiConnection, job_id: str, directory: Path, names: Sequence[str] | None) -> list[Path]:
     """Downloads artifacts into a directory: a file appears at once and whole, its digest checked.
 
     Raises:
@@ -43,7 +43,7 @@ async def download(api: ApiConnection, job_id: str, directory: Path, names: Sequ
     return [await _download_one(api, job_id, listed[name], place) for name, place in places.items()]
 
 
-async def _download_one(api: ApiConnection, job_id: str, artifact: Artifact, place: Path) -> Path:
+async def _download_one(api: AsyncApiConnection, job_id: str, artifact: Artifact, place: Path) -> Path:
     request = Request("GET", job_path(job_id, "artifacts", artifact.name), read_timeout_s=READ_TIMEOUT_S)
     for attempt in itertools.count():
         async with await api.open(request) as stream:
@@ -60,7 +60,7 @@ async def _download_one(api: ApiConnection, job_id: str, artifact: Artifact, pla
     raise unreachable(outcome, api.url) if isinstance(outcome, NoResponse) else error_of(outcome, request)
 
 
-async def _receive(stream: ResponseStream, head: Response, artifact: Artifact, place: Path) -> Path | NoResponse:
+async def _receive(stream: AsyncResponseStream, head: Response, artifact: Artifact, place: Path) -> Path | NoResponse:
     """Writes a response to its place; gives the place, or what broke the response off."""
     file = await run_blocking(ArtifactFile, place)
     try:

@@ -6,7 +6,7 @@ import codecs
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
-from elasticdl.client.aio.connection import ApiConnection, ResponseStream
+from elasticdl.client.aio.connection import AsyncApiConnection, AsyncResponseStream
 from elasticdl.client.messages import NoResponse, Request
 from elasticdl.client.problems import error_of, unreachable
 from elasticdl.client.requests import job_path
@@ -22,12 +22,12 @@ LOG_SILENCE_S = 3600.0
 _PASSING = frozenset({429, 500, 502, 503, 504})
 
 
-async def fetch_job(api: ApiConnection, job_id: str) -> Job:
+async def fetch_job(api: AsyncApiConnection, job_id: str) -> Job:
     """One job as it is now."""
     return Job.from_json(await api.fetch(Request("GET", job_path(job_id))))
 
 
-class JobWatch:
+class AsyncJobWatch:
     """Follows a job until it ends, across lost connections and restarts of the API.
 
     Args:
@@ -36,7 +36,7 @@ class JobWatch:
         after: leave out events up to this id; empty for none.
     """
 
-    def __init__(self, api: ApiConnection, job_id: str, after: str) -> None:
+    def __init__(self, api: AsyncApiConnection, job_id: str, after: str) -> None:
         self._api = api
         self._job_id = job_id
         self._last = after
@@ -97,7 +97,7 @@ class JobWatch:
         await self._api.sleep(wanted_s if wanted_s is not None else self._api.retry.backoff(self._failures - 1))
 
 
-def _trouble(stream: ResponseStream, request: Request, url: str) -> ElasticDLError | None:
+def _trouble(stream: AsyncResponseStream, request: Request, url: str) -> ElasticDLError | None:
     """The error that a reconnect may mend, or None when the stream is open; raises one that it cannot mend."""
     outcome = stream.outcome
     if isinstance(outcome, NoResponse):
@@ -109,7 +109,7 @@ def _trouble(stream: ResponseStream, request: Request, url: str) -> ElasticDLErr
     raise error_of(outcome, request)
 
 
-async def log_lines(api: ApiConnection, job_id: str, params: Mapping[str, str]) -> AsyncIterator[str]:
+async def log_lines(api: AsyncApiConnection, job_id: str, params: Mapping[str, str]) -> AsyncIterator[str]:
     """The lines of a job's logs, old and new, until the job has ended.
 
     Raises:
