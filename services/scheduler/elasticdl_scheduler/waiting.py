@@ -7,12 +7,15 @@ import asyncio
 import structlog
 from sqlalchemy import text
 
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.tables import CHANNEL
+from elasticdl_runtime.retry import Attempts
 
 NEEDED_REVISION = "0005"
 """The migration of the schema that this code reads and writes; a later one is fine."""
+_RECONNECTS = Backoff(1.0, 1.0)
 _log = structlog.get_logger(__name__)
 
 
@@ -31,8 +34,9 @@ async def is_migrated(database: Database) -> bool:
 
 async def await_schema(database: Database, stop: asyncio.Event, *, every_s: float = 1.0) -> None:
     """Waits until the database is there and migrated, or until ``stop``; says so now and then."""
-    tries = 0
-    while not stop.is_set():
+    async for tries in Attempts(Backoff(every_s, every_s), sleep=lambda seconds: first_of(seconds, stop)):
+        if stop.is_set():
+            return
         try:
             if await is_migrated(database):
                 return
@@ -41,8 +45,6 @@ async def await_schema(database: Database, stop: asyncio.Event, *, every_s: floa
             cause, fix = error.message, error.fix
         if tries % 30 == 0:
             _log.warning("waiting_for_database", cause=cause, fix=fix, needed_revision=NEEDED_REVISION)
-        tries += 1
-        await first_of(every_s, stop)
 
 
 async def listen(database: Database, wake: asyncio.Event, stop: asyncio.Event) -> None:
@@ -50,14 +52,15 @@ async def listen(database: Database, wake: asyncio.Event, stop: asyncio.Event) -
 
     A notification can be lost with its connection, so ``wake`` is also set on each new connection.
     """
-    while not stop.is_set():
+    async for _ in Attempts(_RECONNECTS, sleep=lambda seconds: first_of(seconds, stop)):
+        if stop.is_set():
+            return
         try:
             async with database.listening(CHANNEL, lambda _job_id: wake.set()) as lost:
                 wake.set()
                 await first_of(None, stop, lost)
         except UnavailableError as error:
             _log.warning("listening_failed", error=error.message)
-            await first_of(1.0, stop)
 
 
 async def first_of(timeout_s: float | None, *events: asyncio.Event) -> None:
