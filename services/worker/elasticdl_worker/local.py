@@ -146,7 +146,7 @@ class _LocalRun:
         def judge(epoch: int) -> str:
             nonlocal metrics, evaluated_at
             assert evaluate is not None
-            metrics, evaluated_at = evaluate(epoch), trainer.version
+            metrics, evaluated_at = evaluate(epoch), trainer.steps
             return self._rules.observe(metrics)
 
         for epoch in range(spec.num_epochs):
@@ -156,11 +156,11 @@ class _LocalRun:
                 if stopped:
                     break
                 step(batch)
-                if self._rules.evaluation_due(trainer.version, max(evaluated_at, trainer.start_version)):
+                if self._rules.evaluation_due(trainer.steps, evaluated_at):
                     stopped = judge(epoch)
                     if stopped:
                         break
-            if evaluate is not None and evaluated_at != trainer.version:
+            if evaluate is not None and evaluated_at != trainer.steps:
                 why = judge(epoch)
                 stopped = stopped or why
             stopped = stopped or self._rules.why_over(trainer.steps)

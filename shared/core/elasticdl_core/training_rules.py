@@ -91,15 +91,15 @@ class TrainingRules:
             return ""
         return f"max_steps reached: {self.max_steps} updates"
 
-    def evaluation_due(self, version: int, evaluated: int) -> bool:
+    def evaluation_due(self, updates: int, evaluated: int) -> bool:
         """Whether an evaluation within an epoch is due.
 
         Args:
-            version: the model version, the number of updates so far.
-            evaluated: the version of the last evaluation, or that the job began at.
+            updates: of the job's own so far, as for ``max_steps``.
+            evaluated: after how many of them the last evaluation was; less than 0 if there was none.
         """
         every = self.evaluation_steps
-        return bool(every) and version // every > max(0, evaluated) // every
+        return bool(every) and updates // every > max(0, evaluated) // every
 
     def observe(self, metrics: Mapping[str, Any]) -> str:
         """Takes in an evaluation. Returns why training shall end, or nothing.

@@ -82,6 +82,34 @@ REFUSED = {
         "the policy mixed_float16",
         "needs loss scaling",
     ),
+    "a variable of a layer": (
+        own(
+            "def build(self, shape): self.scale = tf.Variable(1.0)\n"
+            "    def call(self, ids, training=False): return super().call(ids) * self.scale"
+        ),
+        "the variable scale of the layer mine (Mine) is none of the model's weights",
+        "neither trained nor shared nor exported",
+    ),
+    "a list of variables": (
+        own(
+            "def build(self, shape): self.scales = [tf.Variable(1.0, trainable=False)]\n"
+            "    def call(self, ids, training=False): return super().call(ids) * self.scales[0]"
+        ),
+        "the variable scales of the layer mine (Mine)",
+        "neither trained nor shared nor exported",
+    ),
+    "a global variable": (
+        "SCALE = tf.Variable(1.0)\n" + own("def call(self, ids, training=False): return super().call(ids) * SCALE"),
+        "the variable SCALE of",
+        "neither trained nor shared nor exported",
+    ),
+    "a layer in a closure": (
+        "def custom_model():\n    hidden = keras.layers.Dense(1, name='hidden')\n    hidden.build((None, 3))\n"
+        "    inputs = keras.Input((3,))\n    scaled = keras.layers.Lambda(lambda x: hidden(x))(inputs)\n"
+        "    return keras.Model(inputs, keras.layers.Dense(1)(scaled))\n",
+        "the variable hidden/kernel (float32[3, 1])",
+        "neither trained nor shared nor exported",
+    ),
     "Nadam": (optimizer("keras.optimizers.Nadam(0.1)"), "the optimizer Nadam", "is not among"),
     "moving averages": (
         optimizer("keras.optimizers.Adam(0.1, use_ema=True)"),
@@ -168,6 +196,12 @@ REFUSED = {
 }
 
 
+WEIGHED = """
+plain, WEIGHT = loss, tf.Variable(1.0)
+def loss(labels, predictions): return plain(labels, predictions) * WEIGHT
+"""
+
+
 def module_with(folder: Path, text: str, make_spec: Any, **fields: Any) -> Any:
     folder.mkdir()
     (folder / "deepfm.py").write_text(FEED)
@@ -196,6 +230,40 @@ async def test_what_nobody_acts_on_is_refused_alike(case: str, make_spec: Any, t
 
 
 @pytest.mark.parametrize(
+    ("text", "shown", "how"),
+    [
+        (
+            "SEEN = tf.Variable(0.0, trainable=False)\n"
+            + own(
+                "def call(self, ids, training=False):\n"
+                "        if training: SEEN.assign_add(1.0)\n"
+                "        return super().call(ids)"
+            ),
+            "the variable SEEN of",
+            {},
+        ),
+        (WEIGHED, "the variable WEIGHT of", {}),
+        (WEIGHED, "the variable WEIGHT of", {"eager": True}),
+    ],
+    ids=["in training alone", "in the loss", "in the loss, eager"],
+)
+async def test_a_variable_that_only_a_step_uses_is_refused_by_the_first(
+    text: str, shown: str, how: dict[str, Any], make_spec: Any, tmp_path: Path
+) -> None:
+    spec = module_with(tmp_path / "zoo", text, make_spec, **how)
+    with pytest.raises(UserCodeError, match=shown) as local:
+        run_local(spec, tmp_path / "out", lambda event: None)
+    master = FakeMaster(spec, tmp_path)
+    await master.start()
+    add_training(master, spec)
+    with pytest.raises(UserCodeError):
+        await work(master, MemoryParameters())
+    await master.stop()
+    assert not master.reports
+    assert (master.failures[0].message, master.failures[0].fix) == (local.value.message, local.value.fix)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "class Mine(keras.optimizers.Adam):\n    '''Ours.'''\n    def __init__(self): super().__init__(0.01)\n"
@@ -204,6 +272,13 @@ async def test_what_nobody_acts_on_is_refused_alike(case: str, make_spec: Any, t
         callbacks("[keras.callbacks.TerminateOnNaN(), keras.callbacks.History()]"),
         callbacks("None"),
         own("def call(self, ids, training=False): return super().call(ids)\n    def helper(self): pass"),
+        # Random generators are each worker's own; a constant is no variable.
+        "DRAW, ONE = tf.random.Generator.from_seed(3), tf.constant(1.0)\n"
+        + own(
+            "def call(self, ids, training=False):\n"
+            "        noise = DRAW.normal([1]) + keras.random.normal([1])\n"
+            "        return super().call(ids) * ONE + noise"
+        ),
     ],
 )
 def test_what_changes_nothing_is_taken(text: str, make_spec: Any, tmp_path: Path) -> None:

@@ -239,3 +239,30 @@ def test_skips_add_up_and_are_told_at_each_doubling() -> None:
     ]
     assert doublings(one, two) == ["5 records passed over (nan), such as here"]
     assert doublings(two, two + Skips.of(SkipReason.NAN, 1)) == []
+
+
+FEEDS = {
+    "repeats": "dataset.map(split).flat_map(lambda x, y: tf.data.Dataset.from_tensors((x, y)).repeat(2))",
+    "filters": "dataset.map(split).filter(lambda x, y: tf.cast(tf.round(x[0] * 100), tf.int32) % 2 == 0)",
+}
+
+
+@pytest.mark.parametrize(("feed", "fed", "left_out"), [("repeats", 64, 4), ("filters", 16, 8)])
+async def test_what_is_left_out_counts_in_records_where_feed_makes_other_rows(
+    feed: str, fed: int, left_out: int, tmp_path: Path
+) -> None:
+    """Eight rows are four records of a feed that repeats; all counts of a job are of records."""
+    data = write(tmp_path, bad={20: "nan"})
+    spec = spec_of(tmp_path, data, on_nan="skip")
+    (tmp_path / "zoo" / "roots.py").write_text(MODEL.replace("dataset.map(split)", FEEDS[feed]))
+    master, _ = await on_cluster(spec, tmp_path)
+    first = master.reports[0].account
+    assert (first.fed, first.applied) == (fed, fed - 8)
+    (skip,) = first.skipped
+    found = Skips.of(SkipReason.NAN, skip.records).in_records(32, first.fed)
+    assert found.records == left_out
+    events: list[dict[str, Any]] = []
+    run_local(spec, tmp_path / "out", events.append)
+    (told,) = events[-1]["skipped"]
+    assert (told["reason"], told["records"], events[-1]["records"]) == ("nan", left_out, 64 - left_out)
+    assert events[-1]["reason"] == "all records were processed, but for those that were passed over"

@@ -171,6 +171,15 @@ LAYERS = (
     rows(
         _LAYER,
         _NO,
+        "tf.Variable",
+        "is none of the model's weights in Keras (an attribute in Keras 3, a global or part of a closure in any): it "
+        "would be neither trained nor shared nor exported",
+        "make it with self.add_weight(...) in the layer that uses it, with trainable=False if it is not trained; use "
+        "tf.constant for what never changes",
+    ),
+    rows(
+        _LAYER,
+        _NO,
         "metric_of_a_layer",
         "is not reported: evaluations are spread over workers, and a layer's own metric stays in one",
         "compute it from labels and predictions in `eval_metrics_fn()`",

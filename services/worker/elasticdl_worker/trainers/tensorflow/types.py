@@ -295,6 +295,10 @@ class KerasModel(Layer, Protocol):
         """All weights."""
 
     @property
+    def variables(self) -> list[KerasVariable]:
+        """All weights, and the seeds of random layers."""
+
+    @property
     def losses(self) -> list[Tensor]:
         """What regularizers add to the loss."""
 

@@ -19,6 +19,7 @@ from elasticdl_worker.trainers.tensorflow.model.contract import check_model
 from elasticdl_worker.trainers.tensorflow.model.loading import begin_build
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TABLE_WEIGHT, excludes, uses_weight_decay
 from elasticdl_worker.trainers.tensorflow.model.state import ModelState
+from elasticdl_worker.trainers.tensorflow.model.untracked import refuse_untracked
 from elasticdl_worker.trainers.tensorflow.types import (
     Array,
     DType,
@@ -222,7 +223,8 @@ def _trace_once(model: KerasModel, features_spec: NestedSpec, module: ModelModul
         inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in flat]
         features = tf.nest.pack_sequence_as(features_spec, inputs, expand_composites=True)
         fix = f"the features that feed gives are {describe(features_spec)}; make them what the model takes"
-        with module.guard("calling the model on the features", fix), lookup.looking_up(embeddings.CollectScope()):
+        looking_up, tracked = lookup.looking_up(embeddings.CollectScope()), refuse_untracked(model, module.roots)
+        with module.guard("calling the model on the features", fix), looking_up, tracked:
             return call_model(model, features, training=False)
 
 

@@ -268,6 +268,11 @@ class RowsScope:
         self._inverse = inverse
         self._calls: dict[str, int] = {}
 
+    @property
+    def rows(self) -> list[Tensor]:
+        """The rows of each table; in a local run they are variables."""
+        return list(self._rows.values())
+
     def lookup(self, table: str, ids: Tensor, dim: int) -> Tensor:
         """The rows, by the lookup's place in the order of the table's lookups."""
         number = self._calls.get(table, 0)

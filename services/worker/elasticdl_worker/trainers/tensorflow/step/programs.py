@@ -19,6 +19,7 @@ from elasticdl_worker.trainers.tensorflow.model.constraints import forbid_assign
 from elasticdl_worker.trainers.tensorflow.model.embeddings import ROWS_NAME, RangeScope, RowsScope
 from elasticdl_worker.trainers.tensorflow.model.label_shapes import refuse_outer
 from elasticdl_worker.trainers.tensorflow.model.optimizers import Clipping
+from elasticdl_worker.trainers.tensorflow.model.untracked import refuse_untracked
 from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.step.lookups import LookupCollector, Lookups
 from elasticdl_worker.trainers.tensorflow.step.step_choice import StepChoice
@@ -204,11 +205,14 @@ class Programs:
         """Loss and predictions in training mode, to be called under a tape.
 
         Raises:
-            UserCodeError: there is no loss function, or the model assigns to its trained weights.
+            UserCodeError: there is no loss function, the model assigns to its trained weights, or it or the loss uses
+                a variable that is none of its weights.
         """
-        with forbid_assignments(self.model.trainable):
-            predictions = self.call(features, scope, training=True)
-        return self.loss_of(labels, predictions), predictions
+        rows = scope.rows if isinstance(scope, RowsScope) else ()
+        with refuse_untracked(self.model.keras_model, self.model.roots, rows):
+            with forbid_assignments(self.model.trainable):
+                predictions = self.call(features, scope, training=True)
+            return self.loss_of(labels, predictions), predictions
 
     def call(self, features: Features, scope: lookup.Scope | None, *, training: bool) -> Predictions:
         """Calls the model."""

@@ -1,0 +1,82 @@
+"""Finds variables that a model or its loss uses and Keras does not know of.
+
+Keras 3 keeps what ``add_weight`` makes and the weights of layers that are attributes. A ``tf.Variable`` that is an
+attribute, a global of the module or part of a closure is none of the model's weights: no optimizer moves it, no
+parameter server shares it, and no export has it. So it is refused, in a local run as on a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from elasticdl_core.contract import Subject, refusal
+from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
+from elasticdl_worker.trainers.tensorflow.types import KerasModel, Tensor, Variable
+
+_GENERATOR_STATES = ((2,), (3,))
+
+
+@contextlib.contextmanager
+def refuse_untracked(model: KerasModel, roots: Sequence[Path], rows: Sequence[Tensor] = ()) -> Iterator[None]:
+    """A context in which the model is called, and its loss.
+
+    Args:
+        model: a Keras model; its layers may be built inside.
+        roots: directories of the user's code.
+        rows: of tables, which may be variables of ours.
+
+    Raises:
+        UserCodeError: a variable was used that is none of the model's; with its name.
+    """
+    if tf.executing_eagerly():
+        with tf.GradientTape() as tape:
+            yield
+        used: Iterable[Variable] = tape.watched_variables()
+        before: set[int] = set()
+    else:
+        graph = tf.compat.v1.get_default_graph()
+        before = {id(variable) for variable in _watched(graph)}
+        yield
+        used = _watched(graph)
+    # A metric inside a model is refused by its own name.
+    tracked = [*model.variables, *getattr(model, "metrics_variables", ())]
+    known = before | {id(raw_variable(variable)) for variable in tracked} | {id(one) for one in rows}
+    for variable in used:
+        if id(variable) not in known and not _is_generator_state(variable):
+            raise refusal(Subject.LAYER, "tf.Variable", _named(variable, model, roots))
+
+
+def _watched(graph: object) -> Iterable[Variable]:
+    """The variables that operations of a graph have used so far; none for graphs that do not note them."""
+    return list(getattr(graph, "_watched_variables", ()))
+
+
+def _is_generator_state(variable: Variable) -> bool:
+    """Whether a variable looks like a random generator's, which every worker has its own of."""
+    return bool(variable.dtype.is_integer) and tuple(variable.shape) in _GENERATOR_STATES
+
+
+def _named(variable: Variable, model: KerasModel, roots: Sequence[Path]) -> str:
+    """A variable by where the user put it."""
+    for layer in model._flatten_layers():
+        # Keras and TensorFlow keep books of attributes in private ones.
+        for attribute, value in sorted(vars(layer).items(), key=lambda item: item[0].startswith("_")):
+            if _holds(value, variable):
+                return f"the variable {attribute} of the layer {layer.name} ({type(layer).__name__})"
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and any(Path(file).is_relative_to(root) for root in roots):
+            for name, value in vars(module).items():
+                if _holds(value, variable):
+                    return f"the variable {name} of {file}"
+    name = str(variable.name).removesuffix(":0")
+    return f"the variable {name} ({variable.dtype.name}{variable.shape.as_list()})"
+
+
+def _holds(value: object, variable: Variable) -> bool:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return value is variable or (isinstance(value, list | tuple) and any(one is variable for one in value))
