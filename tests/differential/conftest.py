@@ -1,23 +1,23 @@
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.differential.driver import Bench, clean
+from tests.differential.driver import Bench, clean, configure
+from tests.differential.legacy import LegacyBench
+from tests.differential.whole_cluster import WholeClusterBench
+from tests.e2e.local_cluster import Cluster, user_environment
 from tests.fakes.redis_server import RedisServer
 
 
 @pytest.fixture(scope="session")
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """What rows run on; TensorFlow gets the threads that workers ask for, so that asking changes nothing."""
-    from elasticdl_worker.trainers.tensorflow import framework
-
+    """What rows run on."""
     try:
-        framework.configure(max(1, len(os.sched_getaffinity(0)) // 2))
+        configure()
     except RuntimeError as error:
         pytest.fail(f"{error}: run tests/differential in a process of its own, as ./dev test does")
     folder = Path(tempfile.mkdtemp(prefix="edl-d-", dir="/tmp"))
@@ -32,3 +32,25 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
         terminal = request.config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None:
             terminal.write_line(f"\ndifferential suite: {made.rows} rows, {made.runs} training runs")
+
+
+@pytest.fixture(scope="session")
+def legacy() -> Iterator[LegacyBench]:
+    """What rows with Keras 2 run on."""
+    made = LegacyBench()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="session")
+def whole_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeClusterBench]:
+    """A cluster of processes that rows are submitted to."""
+    directory = tmp_path_factory.mktemp("whole-cluster")
+    cluster = Cluster(directory, user_environment(directory))
+    cluster.cli("up", "--port", "0", "--slots", "2", "--policy", "fair", "--detach", timeout=240)
+    try:
+        yield WholeClusterBench(directory, cluster)
+    finally:
+        cluster.cli("down", timeout=120)

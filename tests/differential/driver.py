@@ -13,11 +13,12 @@ import gc
 import io
 import itertools
 import json
+import os
 import re
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from elasticdl.submission import prepare
 from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.job import JobSpec
 from elasticdl_master.queue.redis import RedisQueue
@@ -71,9 +73,10 @@ class Row:
         model: the model's entry in the module.
         data: writes the data into a folder and returns fields of the job; the same columns for all by default.
         refused: part of the words with which every way refuses the row; empty if it trains.
-        one: verdict on one worker, strictly in order: ``equal`` or ``close``.
+        one: verdict on one worker, strictly in order: ``equal``, ``close`` (it has learned as much) or ``form`` (the
+            same records, weights of the same forms, all of them numbers).
         two: verdict on two workers and two PS: ``equal`` (synchronous, all minibatches alike, so that any two make
-            the same update), ``close`` (asynchronous), or empty if it says nothing new.
+            the same update), ``close`` or ``form`` (asynchronous), or empty if it says nothing new.
         counts: whether the number of records must agree too.
         tolerance: largest difference that is equal, relative to the largest element of a tensor, at least absolute.
         served: also export a SavedModel, and compare its predictions.
@@ -107,6 +110,7 @@ class Outcome:
         weights: of the exported model, by name, rows of open tables included.
         evaluations: metrics, in order.
         records: how many were trained.
+        skipped: how many were passed over, by kind of data and reason.
         steps: how many updates there were.
         output: where the export is.
     """
@@ -115,6 +119,7 @@ class Outcome:
     weights: Weights = field(default_factory=dict)
     evaluations: Evaluations = ()
     records: int = 0
+    skipped: Mapping[tuple[str, str], int] = field(default_factory=dict)
     steps: int = 0
     output: Path = Path()
 
@@ -163,15 +168,14 @@ class Bench:
 
     def _with_one(self, row: Row) -> list[str]:
         local, cluster = self.local(row), self.cluster(row, workers=1)
-        compare = differences if row.one == "equal" else distances
-        return [f"one worker: {text}" for text in compare(row, local, cluster)]
+        return [f"one worker: {text}" for text in COMPARE[row.one](row, local, cluster)]
 
     def _with_two(self, row: Row) -> list[str]:
         if not row.two:
             return []
-        if row.two == "close":
+        if row.two != "equal":
             local, cluster = self.local(row), self.cluster(row, workers=2)
-            return [f"two workers: {text}" for text in distances(row, local, cluster)]
+            return [f"two workers: {text}" for text in COMPARE[row.two](row, local, cluster)]
         # Each update takes two minibatches, and all are alike: half of the local run's are one update each.
         local = self.local(row, alike=True, halved=True)
         cluster = self.cluster(row, workers=2, alike=True, use_async=False, grads_to_wait=2)
@@ -186,7 +190,8 @@ class Bench:
         forget(row.name)
         events: list[dict[str, Any]] = []
         try:
-            run_local(JobSpec.from_mapping(spec), place / "out", events.append)
+            prepared = JobSpec.from_mapping(prepare(spec))
+            run_local(prepared, place / "out", events.append)
         except ElasticDLError as error:
             return Outcome(error=(readable(error.message, place), readable(error.fix, place)))
         except Exception as error:  # what a user would see as a traceback of ours
@@ -196,6 +201,7 @@ class Bench:
             weights=read_weights(place / "out"),
             evaluations=tuple(e["metrics"] for e in events if e["event"] == "evaluation"),
             records=done["records"],
+            skipped=skipped(done["skipped"]),
             steps=done["steps"],
             output=place / "out",
         )
@@ -262,19 +268,30 @@ class Bench:
 
 def outcome_of(api: InternalApi, place: Path) -> Outcome:
     """What the api has heard of a job that has ended."""
-    if str(api.state) != "SUCCEEDED":
+    if not api.state.succeeded:
         detail = api.detail
         message = str(detail.get("message", f"{api.state}: {detail}"))
         return Outcome(error=(readable(message, place), readable(str(detail.get("fix", "")), place)))
     output = place / "job" / "artifacts" / "model"
-    progress = api.status.get("progress", {})
     return Outcome(
         weights=read_weights(output),
         evaluations=tuple(e["metrics"] for e in sorted(api.evaluations, key=lambda e: e["number"])),
-        records=int(progress.get("records_done", 0)),
+        records=trained_records(api.status),
+        skipped=skipped(api.status.get("skipped", [])),
         steps=int(api.status.get("model_version", 0)),
         output=output,
     )
+
+
+def skipped(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], int]:
+    """What was passed over, as reports have it."""
+    return {(entry["of"], entry["reason"]): entry["records"] for entry in entries}
+
+
+def trained_records(status: Mapping[str, Any]) -> int:
+    """Records that are in the model: of those that are done, all that were not passed over."""
+    left_out = sum(records for (of, _), records in skipped(status.get("skipped", [])).items() if of == "main")
+    return int(status["progress"]["records_done"]) - left_out
 
 
 def halve(spec: dict[str, Any]) -> None:
@@ -288,7 +305,9 @@ def halve(spec: dict[str, Any]) -> None:
 
 def readable(text: str, place: Path) -> str:
     """Words without what differs from run to run: folders, addresses of objects and numbers of functions."""
-    return re.sub(r"0x[0-9a-f]+|_\d+\]", "...", text.replace(str(place), "PLACE"))
+    # Code that TensorFlow has converted before keeps the place where it met it first.
+    text = re.sub(rf"{re.escape(str(place.parent))}/\d+", "PLACE", text)
+    return re.sub(r"0x[0-9a-f]+|_\d+\]", "...", text)
 
 
 def read_weights(output: Path) -> Weights:
@@ -311,7 +330,20 @@ def read_weights(output: Path) -> Weights:
             order = np.argsort(held["ids"])
             weights[f"table {name}: ids"] = held["ids"][order]
             weights[f"table {name}: rows"] = held["vectors"][order]
+    if not weights and (output / "saved_model").is_dir():
+        weights = saved_variables(output / "saved_model")
     return weights
+
+
+def saved_variables(saved_model: Path) -> Weights:
+    """The variables of a SavedModel; Keras numbers them as they come, so they go by form and size here."""
+    import tensorflow as tf
+
+    reader = tf.train.load_checkpoint(str(saved_model / "variables" / "variables"))
+    values = [np.asarray(reader.get_tensor(name)) for name in reader.get_variable_to_dtype_map()]
+    numbers = [value for value in values if value.dtype.kind in "fiub"]
+    numbers.sort(key=lambda value: (value.shape, str(value.dtype), float(value.sum())))
+    return {f"variable {index}": value for index, value in enumerate(numbers)}
 
 
 def differences(row: Row, local: Outcome, cluster: Outcome, *, records: bool = True) -> list[str]:
@@ -321,7 +353,9 @@ def differences(row: Row, local: Outcome, cluster: Outcome, *, records: bool = T
     problems = []
     if records and row.counts and local.records != cluster.records:
         problems.append(f"{local.records} records locally, {cluster.records} on the cluster")
-    if not local.weights:
+    if local.skipped != cluster.skipped:
+        problems.append(f"passed over locally: {local.skipped}, on the cluster: {cluster.skipped}")
+    if not local.weights and row.spec.get("export_formats") != "":
         problems.append("nothing was exported")
     if set(local.weights) != set(cluster.weights):
         problems.append(f"other weights: {sorted(set(local.weights) ^ set(cluster.weights))}")
@@ -378,8 +412,8 @@ def _predictions_differ(local: Outcome, cluster: Outcome) -> list[str]:
     return [] if gap <= EQUAL * 10 else [f"predictions of the exports are {gap:.3g} apart"]
 
 
-def distances(row: Row, local: Outcome, cluster: Outcome) -> list[str]:
-    """Where two outcomes are not even alike: forms, counts, or a model that has learned much less."""
+def form_differences(row: Row, local: Outcome, cluster: Outcome) -> list[str]:
+    """Where two outcomes differ in what does not depend on chance: records, names, shapes, numbers that are none."""
     if local.error[0] or cluster.error[0]:
         return differences(row, local, cluster)
     problems = []
@@ -388,7 +422,12 @@ def distances(row: Row, local: Outcome, cluster: Outcome) -> list[str]:
     if {n: w.shape for n, w in local.weights.items()} != {n: w.shape for n, w in cluster.weights.items()}:
         problems.append(f"other weights: {sorted(set(local.weights) ^ set(cluster.weights))}")
     bad = [name for name, w in cluster.weights.items() if w.dtype.kind == "f" and not np.isfinite(w).all()]
-    problems += [f"{name}: not all are numbers" for name in bad]
+    return problems + [f"{name}: not all are numbers" for name in bad]
+
+
+def distances(row: Row, local: Outcome, cluster: Outcome) -> list[str]:
+    """Where two outcomes are not even alike: forms, counts, or a model that has learned much less."""
+    problems = form_differences(row, local, cluster)
     if not local.evaluations or not cluster.evaluations:
         return [*problems, "rows that are close need validation data"]
     first, mine, other = (
@@ -397,6 +436,25 @@ def distances(row: Row, local: Outcome, cluster: Outcome) -> list[str]:
     if not other <= mine + 0.5 * max(first - mine, 0.0) + 0.1 * abs(mine):
         problems.append(f"the loss went from {first:.4g} to {mine:.4g} locally, and to {other:.4g} on the cluster")
     return problems
+
+
+COMPARE: Mapping[str, Callable[[Row, Outcome, Outcome], list[str]]] = {
+    "equal": differences,
+    "close": distances,
+    "form": form_differences,
+}
+"""Verdicts, and what finds where they do not hold."""
+
+
+def configure() -> None:
+    """Gives TensorFlow the threads that workers ask for, so that asking changes nothing.
+
+    Raises:
+        RuntimeError: TensorFlow has run something in this process.
+    """
+    from elasticdl_worker.trainers.tensorflow import framework
+
+    framework.configure(max(1, len(os.sched_getaffinity(0)) // 2))
 
 
 def clean(folder: Path) -> None:

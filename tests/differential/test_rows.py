@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
 from tests.differential.driver import Bench, Row
-from tests.differential.rows import ROWS
+from tests.differential.legacy import LegacyBench
+from tests.differential.rows import LEGACY_ROWS, ROWS, WHOLE_CLUSTER_ROWS
+from tests.differential.whole_cluster import WholeClusterBench
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 OF_EACH_FAMILY = 2
+"""Rows of each family that run at each change; the rest is slow."""
 
 
-def sample() -> list[Row]:
-    """The first rows of each family: what runs at each change."""
+def marked(rows: Iterable[Row]) -> list[object]:
+    """Rows as parameters of a test, all but the first of each family marked as slow."""
     seen: Counter[str] = Counter()
-    chosen = []
-    for row in ROWS:
+    parameters = []
+    for row in rows:
         seen[row.family] += 1
-        if seen[row.family] <= OF_EACH_FAMILY:
-            chosen.append(row)
-    return chosen
+        slow = [pytest.mark.slow] if seen[row.family] > OF_EACH_FAMILY else []
+        parameters.append(pytest.param(row, id=row.name, marks=slow))
+    return parameters
 
 
-SAMPLE = sample()
-REST = [row for row in ROWS if row not in SAMPLE]
-
-
-@pytest.mark.parametrize("row", SAMPLE, ids=str)
+@pytest.mark.parametrize("row", marked(ROWS))
 def test_local_and_cluster_agree(bench: Bench, row: Row) -> None:
     problems = bench.verdict(row)
     assert not problems, "\n".join(problems)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("row", REST, ids=str)
-def test_local_and_cluster_agree_on_the_rest(bench: Bench, row: Row) -> None:
-    problems = bench.verdict(row)
+@pytest.mark.parametrize("row", marked(LEGACY_ROWS))
+def test_local_and_cluster_agree_with_keras_2(legacy: LegacyBench, row: Row) -> None:
+    problems = legacy.verdict(row)
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("row", marked(WHOLE_CLUSTER_ROWS))
+def test_local_and_cluster_agree_on_the_command_line(whole_cluster: WholeClusterBench, row: Row) -> None:
+    problems = whole_cluster.verdict(row)
     assert not problems, "\n".join(problems)

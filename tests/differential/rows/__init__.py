@@ -7,13 +7,16 @@ from tests.differential.rows import (
     callbacks,
     embeddings,
     entries,
+    errors,
     layers,
+    legacy,
     metrics,
     optimizers,
     options,
     preprocessing,
     readers,
     regularisation,
+    whole_clusters,
 )
 
 ROWS: list[Row] = [
@@ -27,5 +30,12 @@ ROWS: list[Row] = [
     *metrics.ROWS,
     *readers.ROWS,
     *options.ROWS,
+    *errors.ROWS,
 ]
-"""All of them; names are unique."""
+"""All for Keras 3; names are unique."""
+
+LEGACY_ROWS: list[Row] = legacy.ROWS
+"""Those for Keras 2, which take a process of their own."""
+
+WHOLE_CLUSTER_ROWS: list[Row] = whole_clusters.ROWS
+"""Those that go through the command line."""

@@ -98,6 +98,15 @@ ROWS = [
         data=validated,
         two="",
     ),
+    theirs(
+        "keras_early_stopping_training",
+        "EarlyStopping('loss')",
+        data=validated,
+        refused="watches 'loss', a metric of training",
+    ),
+    refused(
+        "keras_early_stopping_best", "EarlyStopping('val_loss', restore_best_weights=True)", "restore_best_weights"
+    ),
     theirs("terminate_on_nan", "TerminateOnNaN()"),
     theirs("history", "History(), keras.callbacks.ProgbarLogger()"),
     refused("reduce_on_plateau", "ReduceLROnPlateau()", "ReduceLROnPlateau"),

@@ -35,6 +35,17 @@ def row(name: str, *parts: str, **more: object) -> Row:
     return Row(name, module("import elasticdl.layers", *parts), "embeddings", **more)  # type: ignore[arg-type]
 
 
+def looked_up(name: str, layer: str, **more: object) -> Row:
+    """A row that looks its ids up in a layer."""
+    return row(name, ids(f"h = {layer}(h)", FLAT), **more)
+
+
+def policy(name: str, **spec: object) -> Row:
+    """A row whose table forgets, or is read late: it is close to one that does not."""
+    more = {"one": "close", "two": "close", "data": validated}
+    return looked_up(f"table_{name}", KERAS, spec={**TABLES, **spec}, **more)
+
+
 def optimized(name: str, optimizer: str, **more: object) -> Row:
     """A row that trains a table with an optimizer; each minibatch has all its ids.
 
@@ -50,8 +61,8 @@ def optimized(name: str, optimizer: str, **more: object) -> Row:
 
 
 ROWS = [
-    row("embedding_in_graph", ids("h = layers.Embedding(50, 3)(h)", FLAT)),
-    row("embedding_table", ids(f"h = {KERAS}(h)", FLAT), spec=TABLES, served=True),
+    looked_up("embedding_in_graph", "layers.Embedding(50, 3)"),
+    looked_up("embedding_table", KERAS, spec=TABLES, served=True),
     row(
         "embedding_zeros",
         ids(
@@ -80,17 +91,15 @@ ROWS = [
         ),
         spec=TABLES,
     ),
-    row(
-        "embedding_regularised", ids('h = layers.Embedding(50, 3, embeddings_regularizer="l2")(h)', FLAT), spec=TABLES
-    ),
-    row(
+    looked_up("embedding_regularised", 'layers.Embedding(50, 3, embeddings_regularizer="l2")', spec=TABLES),
+    looked_up(
         "embedding_constrained",
-        ids("h = layers.Embedding(50, 3, embeddings_constraint=keras.constraints.NonNeg())(h)", FLAT),
+        "layers.Embedding(50, 3, embeddings_constraint=keras.constraints.NonNeg())",
         spec=TABLES,
     ),
-    row("embedding_frozen", ids("h = layers.Embedding(50, 3, trainable=False)(h)", FLAT), spec=TABLES),
-    row("reversible_embedding", ids("h = layers.ReversibleEmbedding(50, 3)(h)", FLAT)),
-    row("embedding_ours", ids(f"h = {OURS}(h)", FLAT), spec={"export_formats": "saved_model"}),
+    looked_up("embedding_frozen", "layers.Embedding(50, 3, trainable=False)", spec=TABLES),
+    looked_up("reversible_embedding", "layers.ReversibleEmbedding(50, 3)"),
+    looked_up("embedding_ours", OURS, spec={"export_formats": "saved_model"}),
     row(
         "embedding_ragged",
         """
@@ -121,16 +130,16 @@ ROWS = [
     optimized("adadelta", "Adadelta(1.0)"),
     optimized("adamax", "Adamax(0.01)"),
     optimized("ftrl", "Ftrl(0.05)"),
-    row(
+    looked_up(
         "embedding_out_of_range",
-        ids("h = layers.Embedding(9, 3, embeddings_initializer='ones')(h)", FLAT),
+        "layers.Embedding(9, 3, embeddings_initializer='ones')",
         spec=TABLES,
         data=alike,
         refused="outside [0, 9)",
     ),
-    row(
+    looked_up(
         "embedding_in_graph_out_of_range",
-        ids("h = layers.Embedding(9, 3, embeddings_initializer='ones')(h)", FLAT),
+        "layers.Embedding(9, 3, embeddings_initializer='ones')",
         data=alike,
         refused="outside [0, 9)",
     ),
@@ -143,44 +152,10 @@ ROWS = [
     optimized("sgd_decay", "SGD(0.1, weight_decay=0.05)"),
     optimized("schedule", "Adam(keras.optimizers.schedules.CosineDecay(0.05, 8))"),
     # Options of tables
-    row(
-        "table_hot_rows",
-        ids(f"h = {KERAS}(h)", FLAT),
-        spec={**TABLES, "hot_rows_staleness": 4},
-        one="close",
-        two="close",
-        data=validated,
-    ),
-    row(
-        "table_admission",
-        ids(f"h = {KERAS}(h)", FLAT),
-        spec={**TABLES, "table_admission": 2},
-        one="close",
-        two="close",
-        data=validated,
-    ),
-    row(
-        "table_eviction",
-        ids(f"h = {KERAS}(h)", FLAT),
-        spec={**TABLES, "table_eviction": 4},
-        one="close",
-        two="close",
-        data=validated,
-    ),
-    row(
-        "table_max_rows",
-        ids(f"h = {KERAS}(h)", FLAT),
-        spec={**TABLES, "table_max_rows": 20},
-        one="close",
-        two="close",
-        data=validated,
-    ),
-    row("table_bfloat16", ids(f"h = {KERAS}(h)", FLAT), spec={**TABLES, "wire_dtype": "bfloat16"}, tolerance=1e-2),
-    row(
-        "table_groups",
-        ids(f"h = {KERAS}(h)", FLAT),
-        spec={**TABLES, "get_model_steps": 3},
-        two="close",
-        data=validated,
-    ),
+    policy("hot_rows", hot_rows_staleness=4),
+    policy("admission", table_admission=2),
+    policy("eviction", table_eviction=4),
+    policy("max_rows", table_max_rows=20),
+    looked_up("table_bfloat16", KERAS, spec={**TABLES, "wire_dtype": "bfloat16"}, tolerance=1e-2),
+    looked_up("table_groups", KERAS, spec={**TABLES, "get_model_steps": 3}, two="close", data=validated),
 ]

@@ -22,6 +22,11 @@ def custom_model():
 """
 
 
+def through(layer: str) -> str:
+    """A model that sends its input ``i`` through a layer and a Dense one."""
+    return f"def forward():\n    i = keras.Input((4,))\n    return keras.Model(i, layers.Dense(1)({layer}))"
+
+
 def row(name: str, *parts: str, family: str = "entries", **more: object) -> Row:
     """A row of this file."""
     return Row(name, module(*parts), family, **more)  # type: ignore[arg-type]
@@ -97,12 +102,8 @@ ROWS = [
 
             def call(self, inputs):
                 return inputs * self.scale + self.offset
-
-
-        def forward():
-            i = keras.Input((4,))
-            return keras.Model(i, layers.Dense(1)(Scale()(i)))
         """,
+        through("Scale()(i)"),
     ),
     row(
         "moving_average",
@@ -115,12 +116,8 @@ ROWS = [
                 if training:
                     self.mean.assign(0.9 * self.mean + 0.1 * tf.reduce_mean(inputs, 0))
                 return inputs - self.mean
-
-
-        def forward():
-            i = keras.Input((4,))
-            return keras.Model(i, layers.Dense(1)(Average()(i)))
         """,
+        through("Average()(i)"),
         family="state",
         two="",
     ),
@@ -135,12 +132,8 @@ ROWS = [
                 if training:
                     self.w.assign(self.w * 0.9)
                 return inputs * self.w
-
-
-        def forward():
-            i = keras.Input((4,))
-            return keras.Model(i, layers.Dense(1)(Shrinking()(i)))
         """,
+        through("Shrinking()(i)"),
         family="state",
         refused="assigns to the trained weight",
     ),
@@ -151,12 +144,8 @@ ROWS = [
             def call(self, inputs):
                 self.add_loss(0.01 * tf.reduce_mean(tf.abs(inputs)))
                 return inputs
-
-
-        def forward():
-            i = keras.Input((4,))
-            return keras.Model(i, layers.Dense(1)(Sparse()(layers.Dense(5)(i))))
         """,
+        through("Sparse()(layers.Dense(5)(i))"),
         family="losses",
     ),
     # Inputs and outputs
@@ -274,6 +263,51 @@ ROWS = [
         family="losses",
     ),
     row("loss_object", "loss = keras.losses.MeanSquaredError()", family="losses"),
+    row(
+        "regression_losses",
+        """
+        KINDS = [
+            keras.losses.MeanAbsoluteError(),
+            keras.losses.MeanAbsolutePercentageError(),
+            keras.losses.MeanSquaredLogarithmicError(),
+            keras.losses.LogCosh(),
+            keras.losses.Poisson(),
+            keras.losses.CosineSimilarity(),
+        ]
+
+
+        def loss(labels, predictions):
+            labels, predictions = tf.abs(labels) + 1.0, tf.nn.softplus(predictions)
+            return sum(kind(labels, predictions) for kind in KINDS) / 10.0
+        """,
+        family="losses",
+    ),
+    row(
+        "class_losses",
+        net(last='layers.Dense(3, activation="softmax")(h)'),
+        "feed = give('x', 'c')",
+        """
+        KINDS = [
+            keras.losses.CategoricalFocalCrossentropy(),
+            keras.losses.CategoricalGeneralizedCrossEntropy(),
+            keras.losses.CategoricalHinge(),
+            keras.losses.BinaryFocalCrossentropy(),
+            keras.losses.Hinge(),
+            keras.losses.SquaredHinge(),
+            keras.losses.KLDivergence(),
+            keras.losses.Dice(),
+            keras.losses.Tversky(),
+        ]
+
+
+        def loss(labels, predictions):
+            one_hot = tf.one_hot(labels, 3)
+            # This kind takes the number of the class, the others a vector.
+            kinds = [kind(labels if "Generalized" in type(kind).__name__ else one_hot, predictions) for kind in KINDS]
+            return sum(tf.reduce_mean(value) for value in kinds)
+        """,
+        family="losses",
+    ),
     row("huber", "loss = keras.losses.Huber(0.2)", family="losses"),
     row(
         "cross_entropy",
@@ -325,12 +359,8 @@ ROWS = [
             def call(self, inputs):
                 self.size.update_state(tf.reduce_mean(inputs))
                 return inputs
-
-
-        def forward():
-            i = keras.Input((4,))
-            return keras.Model(i, layers.Dense(1)(Watched()(i)))
         """,
+        through("Watched()(i)"),
         refused="size",
     ),
     row(
@@ -446,12 +476,8 @@ ROWS = [
                 if training:
                     self.steps.assign_add(1)
                 return inputs
-
-
-        def forward():
-            i = keras.Input((4,))
-            return keras.Model(i, layers.Dense(1)(Counter()(i)))
         """,
+        through("Counter()(i)"),
         family="state",
         two="",  # two synchronous minibatches are one update and two steps
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.differential.data import validated
 from tests.differential.driver import Row
 from tests.differential.zoo import module, net
@@ -10,18 +12,29 @@ SEQUENCE = "h = layers.Reshape((4, 3))(layers.Dense(12)(h))"
 IMAGE = "h = layers.Reshape((4, 4, 2))(layers.Dense(32)(h))"
 VOLUME = "h = layers.Reshape((3, 3, 3, 2))(layers.Dense(54)(h))"
 FLAT = "h = layers.Flatten()(h)"
+ATTEND = """
+class Attend(layers.Layer):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.attention = layers.MultiHeadAttention(2, 3, dropout=0.1)
+
+    def call(self, inputs):
+        return self.attention(inputs, inputs)
+"""
 
 
-def chain(name: str, *calls: str, before: str = "", family: str = "layers", **more: object) -> Row:
-    """A row whose model calls layers one after the other."""
+def chain(
+    name: str, *calls: str, before: str = "", of: Sequence[str] = (), family: str = "layers", **more: object
+) -> Row:
+    """A row whose model calls layers one after the other; ``of`` are definitions that they need."""
     lines = [line for line in (before, *(f"h = {call}(h)" for call in calls), FLAT) if line]
-    return Row(name, module(net(*lines)), family, **more)  # type: ignore[arg-type]
+    return Row(name, module(*of, net(*lines)), family, **more)  # type: ignore[arg-type]
 
 
-def noisy(name: str, *calls: str, before: str = "", family: str = "random", **more: object) -> Row:
+def noisy(name: str, *calls: str, before: str = "", **more: object) -> Row:
     """A row whose model draws random numbers, so that runs agree only in what they learn, given time."""
     more = {"spec": {"num_epochs": 8}, **more}
-    return chain(name, *calls, before=before, family=family, one="close", two="close", data=validated, **more)
+    return chain(name, *calls, before=before, family="random", one="close", two="close", data=validated, **more)
 
 
 ROWS = [
@@ -161,4 +174,17 @@ ROWS = [
     noisy("dropout", "layers.Dense(16)", "layers.Dropout(0.3)"),
     noisy("gaussian", "layers.Dense(16)", "layers.GaussianDropout(0.2)", "layers.GaussianNoise(0.1)"),
     noisy("alpha_dropout", 'layers.Dense(16, "selu")', "layers.AlphaDropout(0.1)"),
+    noisy("spatial_dropout1d", "layers.SpatialDropout1D(0.2)", before=SEQUENCE),
+    noisy("spatial_dropout2d", "layers.SpatialDropout2D(0.2)", before=IMAGE),
+    noisy("spatial_dropout3d", "layers.SpatialDropout3D(0.2)", before=VOLUME),
+    noisy("recurrent_dropout", "layers.LSTM(6, dropout=0.1, recurrent_dropout=0.1)", before=SEQUENCE),
+    noisy("attention_dropout", "layers.LSTM(6, return_sequences=True)", "Attend()", before=SEQUENCE, of=[ATTEND]),
+    noisy(
+        "random_images",
+        'layers.RandomFlip("horizontal")',
+        "layers.RandomRotation(0.02)",
+        "layers.RandomTranslation(0.05, 0.05)",
+        "layers.RandomZoom(0.05)",
+        before=IMAGE,
+    ),
 ]

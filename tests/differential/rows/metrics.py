@@ -158,6 +158,17 @@ ROWS = [
     metrics("metric_not_one", "gap=3", refused="gap"),
     metrics("metric_nan", "gap=lambda labels, predictions: tf.math.log(labels * 0.0 - 1.0)"),
     metrics("evaluation_steps", f"mae={M}MeanAbsoluteError()", spec={"evaluation_steps": 4}, one="close"),
+    metrics(
+        "metric_of_flat_predictions",
+        f"mse={M}MeanSquaredError()",
+        f"mae={M}MeanAbsoluteError()",
+        of=(
+            net(last="layers.Reshape(())(layers.Dense(1)(h))"),
+            "def feed(dataset, mode, metadata):\n"
+            "    return give('x')(dataset, mode, metadata).map(lambda x, y: (x, y[0]))",
+        ),
+        spec={"minibatch_size": 5},
+    ),
     metrics("no_metrics"),
     Row(
         "nested_metrics_of_list",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.differential.data import validated
 from tests.differential.driver import Row
+from tests.differential.rows.embeddings import FLAT, SMALL, TABLES, ids
 from tests.differential.zoo import module
 
 S = "keras.optimizers.schedules."
@@ -51,6 +52,35 @@ ROWS = [
                 made = keras.optimizers.AdamW(0.01, weight_decay=0.1)
                 made.exclude_from_weight_decay(var_names=["bias"])
                 return made
+            """
+        ),
+        "optimizers",
+    ),
+    Row(
+        "table_excluded_from_decay",
+        module(
+            ids(SMALL, FLAT),
+            """
+            def optimizer():
+                made = keras.optimizers.AdamW(0.01, weight_decay=0.1)
+                made.exclude_from_weight_decay(var_names=["embedding"])
+                return made
+            """,
+        ),
+        "optimizers",
+        spec=TABLES,
+    ),
+    Row(
+        "other_defaults",
+        module(
+            """
+            class Slow(keras.optimizers.Adam):
+                def __init__(self, learning_rate=0.002, beta_1=0.7, **options):
+                    super().__init__(learning_rate, beta_1=beta_1, **options)
+
+
+            def optimizer():
+                return Slow()
             """
         ),
         "optimizers",

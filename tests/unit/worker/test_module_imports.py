@@ -187,6 +187,16 @@ def test_common_mistakes_have_their_fix(text: str, fix: str, make_spec: Any, tmp
     assert fix in caught.value.fix
 
 
+def test_a_wrong_shape_is_no_matter_of_the_keras_version(make_spec: Any, tmp_path: Path) -> None:
+    wrong = (
+        "def custom_model():\n    i = keras.Input((4,))\n    return keras.Model(i, keras.layers.Reshape((3, 5))(i))\n"
+    )
+    zoo = write(tmp_path / "zoo", net=BASE + wrong)
+    with pytest.raises(UserCodeError, match=r"total size .* must be unchanged") as caught:
+        run_local(make_spec(model_zoo=str(zoo), model_def="net.custom_model"), tmp_path / "out", lambda event: None)
+    assert "legacy" not in caught.value.fix
+
+
 IMAGES = """
 def custom_model():
     return keras.Sequential([keras.Input((2, 2, 1)), keras.layers.Flatten(), keras.layers.Dense(1)])

@@ -9,7 +9,7 @@ _ORIGINAL = ("elasticdl", "elasticai_api", "elasticdl_preprocessing", "elasticdl
 """Packages of the original project, of whose import paths some are there."""
 _BY_TEXT = (
     (
-        r"KerasTensor",
+        r"(?<!<)KerasTensor",  # in angle brackets it is an argument that is shown
         "apply keras.ops or layers to Keras tensors; a module written for Keras 2 runs with --keras legacy",
     ),
     (r"name 'Mode' is not defined", "add `from elasticdl import Mode`"),

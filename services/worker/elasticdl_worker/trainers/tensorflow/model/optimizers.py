@@ -204,6 +204,12 @@ def rebuild_optimizer(optimizer: KerasOptimizer, **changes: object) -> KerasOpti
     return fresh
 
 
+def build_optimizer(optimizer: KerasOptimizer, variables: Sequence[KerasVariable]) -> None:
+    """Makes an optimizer's own variables for what it is to train; older ones of Keras 2 call it otherwise."""
+    name = "build" if hasattr(optimizer, "build") else "_create_all_weights"
+    getattr(optimizer, name)(variables)
+
+
 def with_rate(optimizer: KerasOptimizer, rate: float) -> KerasOptimizer:
     """The same optimizer with a rate that can be set, in place of a schedule that counts its own steps."""
     if not isinstance(_own_rate(optimizer), keras.optimizers.schedules.LearningRateSchedule):

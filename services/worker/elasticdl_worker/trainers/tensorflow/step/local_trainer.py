@@ -17,6 +17,7 @@ from elasticdl_worker.trainers.tensorflow.model.embeddings import RowsScope
 from elasticdl_worker.trainers.tensorflow.model.optimizers import (
     Guard,
     LearningRate,
+    build_optimizer,
     checked_rate,
     learning_rate_of,
     rebuild_optimizer,
@@ -104,7 +105,7 @@ class LocalTrainer:
             self._schedule = learning_rate_of(self._optimizer, callbacks, guard)
             if self._schedule is not None:
                 self._optimizer = with_rate(self._optimizer, self._schedule(0, 0))
-            self._optimizer.build(self._trained())
+            build_optimizer(self._optimizer, self._trained())
 
     def train(self, batch: Minibatch) -> LocalStep:
         """Updates the model by one minibatch, unless its loss or a gradient is not finite: then nothing changes."""
@@ -205,7 +206,7 @@ class LocalTrainer:
             return
         old = self._optimizer
         new = rebuild_optimizer(old)
-        new.build(self._trained())
+        build_optimizer(new, self._trained())
         for before, after in zip(_variables(old), _variables(new), strict=True):
             source, target = raw_variable(before), raw_variable(after)
             if source.shape == target.shape:

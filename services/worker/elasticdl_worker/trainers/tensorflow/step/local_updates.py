@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.model.contract import optimizer_name
-from elasticdl_worker.trainers.tensorflow.model.optimizers import with_rate
+from elasticdl_worker.trainers.tensorflow.model.optimizers import build_optimizer, with_rate
 from elasticdl_worker.trainers.tensorflow.types import KerasOptimizer, Tensor
 
 _OWN_STEP = ("sgd",)
@@ -33,7 +33,7 @@ class LocalUpdates:
         # The gradients that come in are clipped already.
         for option in ("clipnorm", "clipvalue", "global_clipnorm"):
             setattr(self._optimizer, option, None)
-        self._optimizer.build(model.keras_model.trainable_variables)
+        build_optimizer(self._optimizer, model.keras_model.trainable_variables)
         self._moves_rows = optimizer_name(optimizer).lower() in _OWN_STEP
         self._names = list(model.trainable)
         self._decay = float(getattr(self._optimizer, "weight_decay", None) or 0.0)
