@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -90,10 +91,10 @@ class Outbox:
             FencedError: a newer master took over.
         """
         while True:
-            try:
-                await asyncio.wait_for(self._wake.wait(), timeout=_BATCH_S)
-            except TimeoutError:
-                pass
+            # wait_for() of Python 3.11 loses a cancellation that comes as the event does.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_BATCH_S):
+                    await self._wake.wait()
             self._wake.clear()
             self._seal()
             while self._posts:
