@@ -31,7 +31,7 @@ from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.job import JobSpec
 from elasticdl_master.queue.redis import RedisQueue
 from elasticdl_master.runner import JobRunner
-from elasticdl_master.settings import Settings
+from elasticdl_master.settings import MasterSettings
 from elasticdl_master.state.settings import Limits
 from elasticdl_worker.local import run_local
 from tests.differential.processes import RealProcesses, forget
@@ -217,7 +217,7 @@ class Bench:
         async with InternalApi(job_id, spec) as api:
             api.target = workers
             processes = RealProcesses(place, job_id, int(spec["num_ps"]), SECRET, api.pulse, row.name)
-            settings = Settings(
+            settings = MasterSettings(
                 job_id=job_id,
                 incarnation=0,
                 listen=f"unix:{place}/master-0.sock",
