@@ -137,6 +137,8 @@ _FAMILIES: Mapping[str, _Family] = {
     ),
 }
 OPTIMIZER_NAMES = tuple(_FAMILIES)
+NUMBERS = 8
+"""What every kernel is given: scale, learning rate, weight decay, and up to five numbers of the optimizer's own."""
 _RANGES: Mapping[str, tuple[float, float]] = {
     "beta_1": (0.0, 1.0),
     "beta_2": (0.0, 1.0),
@@ -215,7 +217,10 @@ class Optimizer:
         if decays > 1 and decay and lr:
             # The kernels take lr times this of a weight once: as much as so many single decays.
             decay = (1.0 - (1.0 - decay * float(lr)) ** decays) / float(lr)
-        return np.array([scale, lr, decay, *self._own(self._params, lr, step)], np.float32)
+        given = np.array([scale, lr, decay, *self._own(self._params, lr, step)], np.float32)
+        numbers = np.zeros(NUMBERS, np.float32)
+        numbers[: len(given)] = given
+        return numbers
 
 
 def _checked(spec: OptimizerSpec, family: _Family) -> dict[str, float]:

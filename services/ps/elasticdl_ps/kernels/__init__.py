@@ -14,7 +14,7 @@ Kernel = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class KernelSet:
-    """One implementation of all kernels; the modules ``compiled_*`` describe their arguments."""
+    """One implementation of all kernels; the modules of ``compiled`` describe their arguments."""
 
     find: Kernel
     find_or_insert: Kernel
@@ -47,7 +47,7 @@ class KernelSet:
 
 
 _MODULES = {
-    "numba": ("compiled_rows", "compiled_initial", "compiled_updates", "compiled_policy"),
+    "numba": ("compiled.rows", "compiled.initial", "compiled.updates", "compiled.policy"),
     "numpy": ("reference", "reference_policy"),
 }
 

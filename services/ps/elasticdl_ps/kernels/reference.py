@@ -1,6 +1,6 @@
 """The kernels in plain numpy: the meaning of the compiled ones, and a stand-in where numba cannot run.
 
-Signatures and results are those of ``compiled_rows``, ``compiled_initial`` and ``compiled_updates``; a map may place
+Signatures and results are those of ``compiled.rows``, ``compiled.initial`` and ``compiled.updates``; a map may place
 its entries elsewhere, and floating-point results may differ in the last bit. There is no loop over ids or rows here
 either, only over probes of a map.
 """
@@ -27,7 +27,7 @@ _S32 = np.uint64(32)
 
 
 def find(table: Map, shape: Shape, keys: Ids, query: Ids, out: Ids) -> int:
-    """See ``compiled_rows.find``. Tags, which only save time, are not looked at."""
+    """See ``compiled.rows.find``. Tags, which only save time, are not looked at."""
     out[:] = -1
     lines = table.reshape(-1, WORDS)
     at = _lines_of(shape, query)
@@ -43,7 +43,7 @@ def find(table: Map, shape: Shape, keys: Ids, query: Ids, out: Ids) -> int:
 
 
 def find_or_insert(table: Map, shape: Shape, keys: Ids, query: Ids, out: Ids, count: int) -> int:
-    """See ``compiled_rows.find_or_insert``."""
+    """See ``compiled.rows.find_or_insert``."""
     if not find(table, shape, keys, query, out):
         return count
     missing = np.flatnonzero(out < 0)
@@ -76,7 +76,7 @@ def place(table: Map, shape: Shape, ids: Ids, rows: Ids) -> None:
 
 
 def grow(table: Map, shape: Shape, keys: Ids, lines: int, stale: bool) -> int:
-    """See ``compiled_rows.grow``."""
+    """See ``compiled.rows.grow``."""
     every = table.reshape(-1, WORDS)
     before = int(shape[BEFORE])
     stop = int(shape[GROWN_FROM]) * before >> 32
@@ -105,12 +105,12 @@ def _lines_of(shape: Shape, ids: Ids) -> Ids:
 
 
 def has_duplicates(ids: Ids) -> bool:
-    """See ``compiled_rows.has_duplicates``."""
+    """See ``compiled.rows.has_duplicates``."""
     return len(np.unique(ids)) < len(ids)
 
 
 def merge_rows(ids: Ids, values: Floats, out_ids: Ids, out_values: Floats) -> int:
-    """See ``compiled_rows.merge_rows``."""
+    """See ``compiled.rows.merge_rows``."""
     unique, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(unique), np.int64)
@@ -122,18 +122,18 @@ def merge_rows(ids: Ids, values: Floats, out_ids: Ids, out_values: Floats) -> in
 
 
 def gather(arena: Floats, rows: Ids, out: Floats) -> None:
-    """See ``compiled_rows.gather``."""
+    """See ``compiled.rows.gather``."""
     present = np.flatnonzero(rows >= 0)
     out[present] = arena[rows[present], : out.shape[1]]
 
 
 def scatter(arena: Floats, rows: Ids, values: Floats) -> None:
-    """See ``compiled_rows.scatter``."""
+    """See ``compiled.rows.scatter``."""
     arena[rows, : values.shape[1]] = values
 
 
 def all_finite(bits: NDArray[np.uint32]) -> bool:
-    """See ``compiled_rows.all_finite``."""
+    """See ``compiled.rows.all_finite``."""
     return bool(np.isfinite(bits.view(np.float32)).all())
 
 
@@ -149,34 +149,34 @@ def initialise(
     seed: int,
     slots: Floats,
 ) -> None:
-    """See ``compiled_initial.initialise``."""
+    """See ``compiled.initial.initialise``."""
     initial_values(arena[start:stop], keys[start:stop], dim, kind, a, b, seed)
     for index, value in enumerate(slots):
         arena[start:stop, (index + 1) * dim : (index + 2) * dim] = value
 
 
 def sgd(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
-    """See ``compiled_updates.sgd``."""
+    """See ``compiled.updates.sgd``."""
     w, _, g, lr = _begin(arena, rows, grads, h)
     _store(arena, rows, w - g * lr)
 
 
 def momentum(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
-    """See ``compiled_updates.momentum``."""
+    """See ``compiled.updates.momentum``."""
     w, (m,), g, lr = _begin(arena, rows, grads, h)
     m = m * h[3] - g * lr
     _store(arena, rows, w + m, m)
 
 
 def nesterov(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
-    """See ``compiled_updates.nesterov``."""
+    """See ``compiled.updates.nesterov``."""
     w, (m,), g, lr = _begin(arena, rows, grads, h)
     m = m * h[3] - g * lr
     _store(arena, rows, w + (m * h[3] - g * lr), m)
 
 
 def adam(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
-    """See ``compiled_updates.adam``."""
+    """See ``compiled.updates.adam``."""
     w, (m, v), g, _ = _begin(arena, rows, grads, h)
     m = m + (g - m) * h[3]
     v = v + (g * g - v) * h[4]
@@ -184,7 +184,7 @@ def adam(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
 
 
 def amsgrad(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
-    """See ``compiled_updates.amsgrad``."""
+    """See ``compiled.updates.amsgrad``."""
     w, (m, v, largest), g, _ = _begin(arena, rows, grads, h)
     m = m + (g - m) * h[3]
     v = v + (g * g - v) * h[4]
@@ -193,14 +193,14 @@ def amsgrad(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
 
 
 def adagrad(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
-    """See ``compiled_updates.adagrad``."""
+    """See ``compiled.updates.adagrad``."""
     w, (a,), g, lr = _begin(arena, rows, grads, h)
     a = a + g * g
     _store(arena, rows, w - lr * g / np.sqrt(a + h[3]), a)
 
 
 def rmsprop(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
-    """See ``compiled_updates.rmsprop``."""
+    """See ``compiled.updates.rmsprop``."""
     w, (v, *others), g, lr = _begin(arena, rows, grads, h)
     rho, rest, epsilon, mu, centered = h[3:8]
     v = rho * v + rest * (g * g)
@@ -219,7 +219,7 @@ def rmsprop(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
 
 
 def adadelta(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
-    """See ``compiled_updates.adadelta``."""
+    """See ``compiled.updates.adadelta``."""
     w, (a, d), g, lr = _begin(arena, rows, grads, h)
     rho, rest, epsilon = h[3:6]
     a = rho * a + rest * (g * g)
@@ -228,7 +228,7 @@ def adadelta(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
 
 
 def adamax(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
-    """See ``compiled_updates.adamax``."""
+    """See ``compiled.updates.adamax``."""
     w, (m, u), g, lr = _begin(arena, rows, grads, h)
     m = m + (g - m) * h[3]
     u = np.maximum(h[4] * u, np.abs(g))
@@ -236,7 +236,7 @@ def adamax(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
 
 
 def ftrl(arena: Floats, rows: Ids, grads: Floats, h: Floats) -> None:
-    """See ``compiled_updates.ftrl``."""
+    """See ``compiled.updates.ftrl``."""
     w, (a, z), g, lr = _begin(arena, rows, grads, h)
     power, l1, l2, shrinkage = h[3:7]
     total = a + g * g

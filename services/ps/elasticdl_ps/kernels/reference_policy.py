@@ -1,4 +1,4 @@
-"""The kernels of ``compiled_policy`` in plain numpy."""
+"""The kernels of ``compiled.policy`` in plain numpy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ONE = np.uint64(1)
 
 
 def enter(table: Map, shape: Shape, keys: Ids, ids: Ids, rows: Ids) -> None:
-    """See ``compiled_policy.enter``."""
+    """See ``compiled.policy.enter``."""
     keys[rows] = ids
     place(table, shape, ids, rows)
 
@@ -29,7 +29,7 @@ def initialise_rows(
     seed: int,
     slots: Floats,
 ) -> None:
-    """See ``compiled_policy.initialise_rows``."""
+    """See ``compiled.policy.initialise_rows``."""
     values = np.empty((len(ids), dim), np.float32)
     initial_values(values, ids, dim, kind, a, b, seed)
     arena[rows, :dim] = values
@@ -38,7 +38,7 @@ def initialise_rows(
 
 
 def count_sightings(sketch: NDArray[np.uint8], ids: Ids, out: NDArray[np.uint8]) -> None:
-    """See ``compiled_policy.count_sightings``."""
+    """See ``compiled.policy.count_sightings``."""
     codes = hash_ids(ids)
     step = (codes >> _S32) | _ONE
     lines = np.arange(len(sketch), dtype=np.uint64)[:, None]

@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from elasticdl_ps.kernels.compiled_initial import _fill
-from elasticdl_ps.kernels.compiled_rows import hash_id, line_of, place, tag_of
+from elasticdl_ps.kernels.compiled.initial import _fill
+from elasticdl_ps.kernels.compiled.rows import hash_id, line_of, place, tag_of
 
 _S32 = np.uint64(32)
 _ONE = np.uint64(1)

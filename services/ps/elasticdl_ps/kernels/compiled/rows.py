@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from elasticdl_core.model import NO_ID
-from elasticdl_ps.kernels.intrinsics import (
+from elasticdl_ps.kernels.compiled.intrinsics import (
     empty_words,
     equal_bytes,
     lowest_bit,
@@ -27,7 +27,7 @@ from elasticdl_ps.kernels.intrinsics import (
     write_long,
     write_word,
 )
-from elasticdl_ps.kernels.lanes import eight, read, write
+from elasticdl_ps.kernels.compiled.lanes import eight, read, write
 from elasticdl_ps.kernels.lines import SLOTS, WORDS
 
 _AHEAD = 12

@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numba import njit
 
-from elasticdl_ps.kernels.compiled_rows import hash_id
+from elasticdl_ps.kernels.compiled.rows import hash_id
 from elasticdl_runtime.initializers import ATTEMPT, CONSTANT, GOLDEN, NORMAL, TRUNCATED_NORMAL
 
 _GOLDEN, _ATTEMPT = np.uint64(GOLDEN), np.uint64(ATTEMPT)
