@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl_core.ports.launcher import Role
+from elasticdl_runtime.rpc import poller_variables
 from elasticdl_runtime.tokens import issue
 from elasticdl_worker.parameters import ParameterClient
 
@@ -63,7 +64,11 @@ def parameter_servers(count: int) -> Iterator[Servers]:
             }
             with (folder / f"ps-{index}.log").open("wb") as log:
                 command = [sys.executable, "-m", "elasticdl_ps"]
-                processes.append(subprocess.Popen(command, env={**os.environ, **settings}, stdout=log, stderr=log))
+                processes.append(
+                    subprocess.Popen(
+                        command, env={**poller_variables(), **os.environ, **settings}, stdout=log, stderr=log
+                    )
+                )
         yield Servers(addresses, [process.pid for process in processes])
         for index, process in enumerate(processes):
             if process.poll() is not None:

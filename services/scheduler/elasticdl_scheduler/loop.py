@@ -14,6 +14,7 @@ from elasticdl_core.scheduling import Plan, Policy, ReasonCode
 from elasticdl_core.scheduling.pacing import pace
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.memory import collector_paused
 from elasticdl_scheduler.leadership import Leadership
 from elasticdl_scheduler.store import PRUNED_AT_ONCE, Pass, SchedulerStore
 from elasticdl_scheduler.waiting import await_schema, first_of, listen
@@ -155,7 +156,9 @@ class Scheduler:
         present = await self._store.read(capacity)
         failpoint("scheduler.after_read")
         snapshot = present.snapshot
-        plan: Plan = pace(snapshot, self._policy.plan(snapshot))
+        with collector_paused():
+            decided = self._policy.plan(snapshot)
+        plan: Plan = pace(snapshot, decided)
         changes = await self._store.write(epoch, present, plan)
         seconds = time.monotonic() - started
         await self._store.report(

@@ -10,6 +10,7 @@ from elasticdl_agent.directories import AgentDirectories
 from elasticdl_core.ports.launcher import ProcessSpec, Role
 from elasticdl_runtime import failpoints, tokens
 from elasticdl_runtime.launcher.addresses import agent_address, process_address
+from elasticdl_runtime.rpc import poller_variables
 
 _INHERITED = frozenset(
     {
@@ -62,8 +63,9 @@ def base_environment(variables: Mapping[str, str] | None = None) -> dict[str, st
 
 
 def common_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What all processes of all jobs have: the base, and tracebacks and output that nothing holds back."""
-    return {**base_environment(variables), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    """What all processes of all jobs have: the base, gRPC's pollers, tracebacks, output that nothing holds back."""
+    own = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    return {**poller_variables(), **base_environment(variables), **own}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from importlib.metadata import version
 
 _OLDER_POLLERS = "-event_engine_client,-event_engine_listener"
 _MEASURED = (1, 85)
 
 
-def _choose_pollers() -> None:
-    """Has gRPC poll as it did before its event engine, whose threads hand each message on: a fifth of a call's CPU.
+def poller_variables() -> dict[str, str]:
+    """What a process's environment needs to have gRPC poll as it did before its event engine.
 
-    gRPC reads the variable when it is first used. Versions not measured are left as they are.
+    Its threads hand each message on: a fifth of a call's processor time. gRPC reads the variable when it is imported,
+    so whoever starts a process sets it. Versions not measured are left as they are.
     """
-    if tuple(int(part) for part in version("grpcio").split(".")[:2]) <= _MEASURED:
-        os.environ.setdefault("GRPC_EXPERIMENTS", _OLDER_POLLERS)
-
-
-_choose_pollers()
+    if tuple(int(part) for part in version("grpcio").split(".")[:2]) > _MEASURED:
+        return {}
+    return {"GRPC_EXPERIMENTS": _OLDER_POLLERS}

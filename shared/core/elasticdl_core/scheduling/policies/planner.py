@@ -8,11 +8,9 @@ the work of the markets that it touches.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 
 from elasticdl_core.job.life import SCHEDULABLE_STATES
@@ -138,9 +136,8 @@ class GoodputPlanner:
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decides on a target for every job of the snapshot."""
         try:
-            with _uncollected():
-                admission, tracker = self._decide(snapshot)
-                self._explain(tracker, self._explore(tracker))
+            admission, tracker = self._decide(snapshot)
+            self._explain(tracker, self._explore(tracker))
         except BaseException:
             # What is kept may be half of this snapshot's and half of the one before.
             self._forget()
@@ -347,18 +344,6 @@ class GoodputPlanner:
             stand.allocations, stand.told = allocations, basis
             if key in changed:
                 stand.division = None  # Settled anew next time, as exploring is decided anew.
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Looks for no cycles meanwhile: a plan makes many objects, of which all stay and none are in a cycle."""
-    wanted = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if wanted:
-            gc.enable()
 
 
 def _response_ratio(candidate: Candidate, now: float) -> tuple[float, float, str]:
