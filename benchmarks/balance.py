@@ -57,7 +57,7 @@ class Counts:
 
 def counting(client: Any) -> Counts:
     """Counts what goes over the client's connections from now on."""
-    servers = client._servers
+    servers = client._group.servers
     counts = Counts([0] * len(servers), [0] * len(servers), [0] * len(servers))
     for server in servers:
         server.call = _counted(server.call, server.index, counts)
@@ -70,7 +70,7 @@ def _counted(call: Callable[..., Any], index: int, counts: Counts) -> Callable[.
         if method == "Pull":
             counts.pulled[index] += len(answer)
         elif method == "PushGradients":
-            counts.pushed[index] += len(request)
+            counts.pushed[index] += request.nbytes
         return answer
 
     return counted
@@ -120,7 +120,7 @@ async def dense(num_ps: int, steps: int) -> Counts:
         for _ in range(steps):
             await client.pull({})
             await client.push(Gradients(values), version=0)
-        elements = [client._layout.dense_bytes(index) // 4 for index in range(num_ps)]
+        elements = [client._group.placement.dense_bytes(index) // 4 for index in range(num_ps)]
         counts.updated = [count * steps for count in elements]
         counts.held = await memory(servers)
         await client.close()

@@ -113,7 +113,7 @@ def door_calls(client: ParameterClient, size: int) -> tuple[Call, Call]:
 
     async def pull() -> None:
         # What was pulled before is pulled again, as by a worker that has just started.
-        for server in client._servers:
+        for server in client._group.servers:
             server.dense_version = -1
         assert (await client.pull({})).dense["w"].nbytes == size
 

@@ -33,11 +33,11 @@ class ArrivalEstimator:
     def __init__(self) -> None:
         self._workers: dict[str, _Worker] = {}
 
-    def pulled(self, worker: str, now: float) -> None:
+    def note_pull(self, worker: str, now: float) -> None:
         """A worker has parameters to compute on."""
         self._known(worker).since = now
 
-    def pushed(self, worker: str, now: float) -> None:
+    def note_push(self, worker: str, now: float) -> None:
         """A worker has come with a gradient, whatever became of it, and may come with another one."""
         known = self._known(worker)
         if known.since is not None:
@@ -48,11 +48,11 @@ class ArrivalEstimator:
                 known.usual_s += _SHARE * (min(took, _LARGEST_RATIO * known.usual_s) - known.usual_s)
         known.since = now
 
-    def waits(self, worker: str) -> None:
+    def note_wait(self, worker: str) -> None:
         """A worker waits, or went away while it did: no gradient is to be expected of it."""
         self._known(worker).since = None
 
-    def worth_until(self, missing: int, now: float) -> float | None:
+    def estimate_until(self, missing: int, now: float) -> float | None:
         """Until when so many gradients can be expected; None if they cannot be even now."""
         times = sorted((time for time in map(_expected_until, self._workers.values()) if time > now), reverse=True)
         return times[missing - 1] if len(times) >= missing else None

@@ -11,10 +11,9 @@ import numpy as np
 import structlog
 
 from elasticdl_core.model import OptimizerSpec, TableSpec
-from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps.kernels import KernelSet, load_kernels
 from elasticdl_ps.optimizers import Optimizer
-from elasticdl_ps.servicer import ParameterServer
+from elasticdl_ps.servicer import SERVICE, ParameterServer
 from elasticdl_ps.settings import PsSettings
 from elasticdl_ps.store.partition import Partition
 from elasticdl_ps.store.table import EmbeddingTable
@@ -50,7 +49,7 @@ async def serve(stop: asyncio.Event) -> int:
         return verify(settings.job_secret, token, job_id=settings.job_id)
 
     servicer = ParameterServer(Partition(kernels), settings.index, settings.num_ps)
-    server = make_server(ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"], servicer, authenticate)
+    server = make_server(SERVICE, servicer, authenticate)
     address = listen(server, settings.listen)
     failpoint("ps.before_serving")
     await server.start()
@@ -70,7 +69,7 @@ def main() -> int:
 
 def _choose_cache_folder() -> None:
     """Gives numba a folder for compiled kernels where the package itself cannot be written to, as in a container."""
-    if "NUMBA_CACHE_DIR" not in os.environ and not os.access(Path(__file__).parent / "kernels", os.W_OK):
+    if "NUMBA_CACHE_DIR" not in os.environ and not os.access(Path(__file__).parent / "kernels" / "compiled", os.W_OK):
         os.environ["NUMBA_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / f"elasticdl-kernels-{os.getuid()}")
 
 

@@ -56,16 +56,16 @@ class RoundWaiter:
         self._waiting: list[asyncio.Future[None]] = []
         self._over = False
 
-    def pulled(self, worker: str) -> None:
+    def note_pull(self, worker: str) -> None:
         """A worker has parameters to compute on."""
-        self._arrivals.pulled(worker, time.monotonic())
+        self._arrivals.note_pull(worker, time.monotonic())
 
-    def pushed(self, worker: str) -> None:
+    def note_push(self, worker: str) -> None:
         """A worker's gradient was counted or refused; it may have closed a round."""
-        self._arrivals.pushed(worker, time.monotonic())
-        self.look()
+        self._arrivals.note_push(worker, time.monotonic())
+        self.wake()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Has all who wait look whether the round has ended."""
         waiting, self._waiting = self._waiting, []
         for future in waiting:
@@ -74,7 +74,7 @@ class RoundWaiter:
     def stop(self) -> None:
         """Lets nobody wait any more."""
         self._over = True
-        self.look()
+        self.wake()
 
     async def wait(self, worker: str, version: int) -> bool:
         """Waits for the end of the round that makes a version, while gradients enough for it are to be expected.
@@ -88,11 +88,11 @@ class RoundWaiter:
         """
         if self._rounds.version != version - 1:
             return False
-        self._arrivals.waits(worker)
+        self._arrivals.note_wait(worker)
         give_up = time.monotonic() + _LONGEST_S
         while self._rounds.version == version - 1 and not self._over:
             now = time.monotonic()
-            until = self._arrivals.worth_until(self._rounds.missing, now)
+            until = self._arrivals.estimate_until(self._rounds.missing, now)
             if until is None:
                 return False
             if now >= give_up:

@@ -19,26 +19,26 @@ from elasticdl_core.errors import ConflictError, InvalidInputError
 from elasticdl_core.model import TableSpec
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
-from elasticdl_ps import wire
+from elasticdl_ps import codec
 from elasticdl_ps.checkpoint import load_partition, save_partition
+from elasticdl_ps.pulls import dense_pieces
 from elasticdl_ps.store.partition import Partition, PartitionSnapshot
 from elasticdl_ps.store.table import EmbeddingTable
 from elasticdl_ps.store.tally import Tally
 from elasticdl_ps.threads import Threads
-from elasticdl_ps.training_calls import TrainingCalls
+from elasticdl_ps.training_calls import AnswerFrame, TrainingCalls
 from elasticdl_runtime.checkpoint_files import CheckpointFile, PartHeader
 from elasticdl_runtime.convert.parameters import (
     dense_to_json,
-    mode_from_json,
     mode_to_json,
-    optimizer_from_json,
     optimizer_to_json,
-    table_from_message,
     table_to_json,
 )
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.rpc.framing import Frame
 from elasticdl_runtime.tokens import Claims
 
+SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
 _log = structlog.get_logger(__name__)
 
 
@@ -59,7 +59,7 @@ class ParameterServer:
         self._threads = Threads()
         self._cut: PartitionSnapshot | None = None
         self._training = TrainingCalls(partition, index, self._threads)
-        self._calls: dict[int, Callable[[bytes, Claims], bytes | Awaitable[bytes]]] = {
+        self._calls: dict[int, Callable[[bytes, Claims], AnswerFrame | Awaitable[AnswerFrame]]] = {
             ps_pb2.STEP_PULL: self._training.pull,
             ps_pb2.STEP_PUSH: self._training.push,
             ps_pb2.STEP_PUSH_PULL: self._training.push_pull,
@@ -86,62 +86,59 @@ class ParameterServer:
             generation=partition.generation,
             rows=partition.rows,
             bytes=partition.nbytes,
-            tables=[wire.table_status(table) for table in tables],
+            tables=[codec.table_status(table) for table in tables],
             updates=self._training.updates.made,
             rejected=self._training.updates.rejected,
             mode=mode_to_json(partition.mode),
             records=partition.tally.records,
         )
 
-    async def PushModel(self, chunks: AsyncIterator[bytes], caller: Claims) -> bytes:
+    async def PushModel(self, chunks: AsyncIterator[bytes], caller: Claims) -> Frame:
         """Initialises the partition, or confirms the model after a restore."""
         _require_member(caller)
         frame = await _joined(chunks)
         return await self._threads.write(lambda: self._push_model(frame))
 
-    async def PushEmbeddingTableInfos(self, frame: bytes, caller: Claims) -> bytes:
+    async def PushEmbeddingTableInfos(self, frame: bytes, caller: Claims) -> Frame:
         """Declares embedding tables."""
         _require_member(caller)
-        request = ps_pb2.PushTableInfosRequest()
-        wire.read_frame(frame, request)
-        tables = [table_from_message(message) for message in request.tables]
+        tables = codec.read_tables(frame)
         await self._threads.write(lambda: self._partition.push_tables(tables))
-        return wire.header_frame(ps_pb2.Empty())
+        return codec.empty_frame()
 
-    async def Pull(self, frame: bytes, caller: Claims) -> bytes:
+    async def Pull(self, frame: bytes, caller: Claims) -> AnswerFrame:
         """Reads rows and changed dense parameters."""
         return await self._call(ps_pb2.STEP_PULL, frame, caller)
 
-    async def PullEmbeddingVectors(self, frame: bytes, caller: Claims) -> bytes:
+    async def PullEmbeddingVectors(self, frame: bytes, caller: Claims) -> AnswerFrame:
         """Reads rows."""
         _require_member(caller)
         return await self._training.pull_rows(frame)
 
-    async def PullDenseParameters(self, frame: bytes, caller: Claims) -> AsyncIterator[bytes]:
+    async def PullDenseParameters(self, frame: bytes, caller: Claims) -> AsyncIterator[Frame]:
         """Reads changed dense parameters, in frames of bounded size."""
         _require_member(caller)
-        request = ps_pb2.PullRequest()
-        wire.read_frame(frame, request)
-        if not await self._training.is_due(request, caller):
-            yield self._training.pending()
+        pull = codec.read_pull(frame)
+        if not await self._training.prepare_pull(pull, caller):
+            yield codec.pull_frame(self._training.answer_pending())
             return
-        for piece in await self._threads.read(lambda: wire.dense_frames(self._partition, request)):
-            yield await self._threads.read(piece)
+        for piece in await self._threads.read(lambda: dense_pieces(self._partition, pull)):
+            yield codec.pull_frame(await self._threads.read(piece))
 
-    async def PushGradients(self, frame: bytes, caller: Claims) -> bytes:
+    async def PushGradients(self, frame: bytes, caller: Claims) -> AnswerFrame:
         """Applies a gradient (asynchronous mode), or keeps it for a round or counts it (synchronous mode)."""
         return await self._call(ps_pb2.STEP_PUSH, frame, caller)
 
-    async def PushGradientsInPieces(self, chunks: AsyncIterator[bytes], caller: Claims) -> bytes:
+    async def PushGradientsInPieces(self, chunks: AsyncIterator[bytes], caller: Claims) -> AnswerFrame:
         """``PushGradients`` of a frame that is too large for one message; nothing is applied before all is there."""
         _require_member(caller)
         return await self._call(ps_pb2.STEP_PUSH, await _joined(chunks), caller)
 
-    async def PushPull(self, frame: bytes, caller: Claims) -> bytes:
+    async def PushPull(self, frame: bytes, caller: Claims) -> AnswerFrame:
         """A push and a pull, in one message and one thread."""
         return await self._call(ps_pb2.STEP_PUSH_PULL, frame, caller)
 
-    def Steps(self, step: int, frame: bytes, caller: Claims) -> bytes | Awaitable[bytes]:
+    def Steps(self, step: int, frame: bytes, caller: Claims) -> AnswerFrame | Awaitable[AnswerFrame]:
         """One of the three calls of a training step."""
         _require_member(caller)
         call = self._calls.get(step)
@@ -152,35 +149,37 @@ class ParameterServer:
     async def ApplyRound(self, request: ps_pb2.ApplyRoundRequest, caller: Claims) -> ps_pb2.ApplyRoundResponse:
         """Applies a round that the first PS has closed."""
         _require_member(caller)
-        return ps_pb2.ApplyRoundResponse(version=await self._training.apply(wire.round_from_message(request.round)))
+        return ps_pb2.ApplyRoundResponse(
+            version=await self._training.apply_round(codec.round_from_message(request.round))
+        )
 
     async def ClosedRounds(self, request: ps_pb2.ClosedRoundsRequest, caller: Claims) -> ps_pb2.ClosedRoundsResponse:
         """The rounds closed since a version."""
         _require_member(caller)
         self._training.require_first()
         rounds = await self._threads.write(lambda: self._training.updates.rounds.closed_since(request.since))
-        return ps_pb2.ClosedRoundsResponse(rounds=[wire.round_to_message(round_) for round_ in rounds])
+        return ps_pb2.ClosedRoundsResponse(rounds=[codec.round_to_message(round_) for round_ in rounds])
 
     async def FlushRound(self, request: ps_pb2.FlushRoundRequest, caller: Claims) -> ps_pb2.FlushRoundResponse:
         """Closes the present round with what it has."""
         caller.require(Role.MASTER)
         self._training.require_first()
         answer = await self._threads.write(self._training.updates.flush)
-        self._training.look()
-        closed = None if answer.closed is None else wire.round_to_message(answer.closed)
+        self._training.wake_waiters()
+        closed = None if answer.closed is None else codec.round_to_message(answer.closed)
         return ps_pb2.FlushRoundResponse(version=answer.version, closed=closed)
 
     async def HoldRounds(self, request: ps_pb2.HoldRoundsRequest, caller: Claims) -> ps_pb2.HoldRoundsResponse:
         """Lets no round end for a while."""
         caller.require(Role.MASTER)
-        return ps_pb2.HoldRoundsResponse(version=await self._training.hold(request.seconds))
+        return ps_pb2.HoldRoundsResponse(version=await self._training.hold_rounds(request.seconds))
 
     async def ReleaseRounds(
         self, request: ps_pb2.ReleaseRoundsRequest, caller: Claims
     ) -> ps_pb2.ReleaseRoundsResponse:
         """Lets rounds end again."""
         caller.require(Role.MASTER)
-        self._training.release()
+        self._training.release_rounds()
         return ps_pb2.ReleaseRoundsResponse()
 
     async def Cut(self, request: ps_pb2.CutRequest, caller: Claims) -> ps_pb2.CutResponse:
@@ -239,33 +238,24 @@ class ParameterServer:
         loaded.mode = replace(loaded.mode, stop_at=request.stop_at)
         await self._threads.write(lambda: self._become(loaded))
         failpoint("ps.after_restore")
-        self._training.look()
+        self._training.wake_waiters()
         _log.info("restored", directory=request.directory, rows=self._partition.rows, version=self._partition.version)
         return ps_pb2.RestoreResponse(version=self._partition.version, rows=self._partition.rows)
 
-    def _push_model(self, frame: bytes) -> bytes:
-        request = ps_pb2.PushModelRequest()
-        buffers = wire.read_frame(frame, request)
-        tables: list[TableSpec] = [table_from_message(message) for message in request.tables]
-        mode = self._partition.mode
-        initialised = self._partition.push_model(
-            wire.read_dense_inits(request.dense, buffers),
-            tables,
-            optimizer_from_json(request.optimizer),
-            mode_from_json(request.mode),
-        )
+    def _push_model(self, frame: bytes) -> Frame:
+        model, mode = codec.read_model(frame), self._partition.mode
+        initialised = self._partition.push_model(model.dense, model.tables, model.optimizer, model.mode)
         if initialised:
             warm_up_updates(self._partition)
-            _log.info("initialised", dense=len(request.dense), tables=len(tables))
+            _log.info("initialised", dense=len(model.dense), tables=len(model.tables))
             failpoint("ps.after_model_pushed")
         if initialised or self._partition.mode != mode:
             self._training.updates.rounds.reset()
-        self._training.forget_forms()
-        return wire.header_frame(ps_pb2.PushModelResponse(initialized=initialised, version=self._partition.version))
+        return codec.model_frame(initialised=initialised, version=self._partition.version)
 
-    async def _call(self, step: int, frame: bytes, caller: Claims) -> bytes:
+    async def _call(self, step: int, frame: bytes, caller: Claims) -> AnswerFrame:
         answer = self.Steps(step, frame, caller)
-        return answer if isinstance(answer, bytes) else await answer
+        return answer if isinstance(answer, Frame | bytes) else await answer
 
     def _take_cut(self, version: int) -> None:
         if self._cut is not None:

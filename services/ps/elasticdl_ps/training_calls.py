@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable
+from dataclasses import replace
 
 from elasticdl_core.errors import ConflictError, InvalidInputError
 from elasticdl_core.ports.launcher import Role
-from elasticdl_proto.v1 import ps_pb2
-from elasticdl_ps import wire
-from elasticdl_ps.forms import Forms, PullMessage, PushMessage
+from elasticdl_ps import codec
+from elasticdl_ps.pulls import NO_DENSE, PullAnswer, PullRequest, describe_state, read_parameters
+from elasticdl_ps.pushes import PushRequest
 from elasticdl_ps.round_waiter import RoundHold, RoundWaiter
 from elasticdl_ps.rounds import PushOutcome, Round
 from elasticdl_ps.store.partition import Partition
 from elasticdl_ps.threads import Threads
 from elasticdl_ps.updates import Updates
+from elasticdl_runtime.rpc.framing import Frame
 from elasticdl_runtime.tokens import Claims
 
 _SHORT = 4 << 20
 """The cost up to which the event loop does pushes and pulls itself: about a millisecond."""
 _LONGEST_HOLD_S = 60.0
-Response = ps_pb2.PullResponse | ps_pb2.PushPullResponse
+AnswerFrame = Frame | bytes
+"""The frame that answers a call; a large one is encoded by the thread that made it."""
 
 
 class TrainingCalls:
@@ -36,30 +39,24 @@ class TrainingCalls:
         self._partition = partition
         self._index = index
         self._threads = threads
-        self._forms = Forms(partition)
-        self.updates = Updates(partition, self._forms, first=index == 0)
+        self.updates = Updates(partition, first=index == 0)
         self._waiter = RoundWaiter(self.updates.rounds)
         self._hold = RoundHold()
 
     def reset(self) -> None:
         """Begins anew: the partition has another model, another mode, or other values."""
         self.updates.reset()
-        self._forms.forget()
 
-    def forget_forms(self) -> None:
-        """Lets go of what names stood for."""
-        self._forms.forget()
-
-    def look(self) -> None:
+    def wake_waiters(self) -> None:
         """Has workers that wait for the end of a round look whether it has come."""
-        self._waiter.look()
+        self._waiter.wake()
 
     def stop(self) -> None:
         """Lets nobody wait for others any more."""
         self._hold.end()
         self._waiter.stop()
 
-    async def hold(self, seconds: float) -> int:
+    async def hold_rounds(self, seconds: float) -> int:
         """Lets no round end for some seconds; returns the version that stays meanwhile.
 
         Raises:
@@ -75,69 +72,63 @@ class TrainingCalls:
         # What has come before this is done first.
         return await self._threads.write(lambda: self._partition.version)
 
-    def release(self) -> None:
+    def release_rounds(self) -> None:
         """Lets rounds end again."""
         self._hold.end()
 
-    def pull(self, frame: bytes, caller: Claims) -> bytes | Awaitable[bytes]:
+    def pull(self, frame: bytes, caller: Claims) -> AnswerFrame | Awaitable[AnswerFrame]:
         """Reads rows and changed dense parameters."""
-        if not self._partition.mode.use_async:
-            return self._pull_in_round(frame, caller)
-        return self._pull_soon(frame)
+        pull = codec.read_pull(frame)
+        return self._pull_soon(pull) if self._partition.mode.use_async else self._pull_in_round(pull, caller)
 
-    def push(self, frame: bytes, caller: Claims) -> bytes | Awaitable[bytes]:
-        """Applies a gradient (asynchronous mode), or keeps it for a round or counts it (synchronous mode)."""
-        if self._is_free(frame) and not self._hold.active:
-            push = self._forms.read_push(frame)
-            if self.updates.cost(push) <= _SHORT:
-                return self._answered(self.updates.take(push, caller), caller)
-        return self._push_later(frame, caller)
-
-    def push_pull(self, frame: bytes, caller: Claims) -> bytes | Awaitable[bytes]:
-        """A push and a pull, in one message and one thread."""
-        if not self._partition.mode.use_async:
-            return self._push_pull_in_round(frame, caller)
-        if self._is_free(frame):
-            push, pull = self._forms.read_push_pull(frame)
-            if push.cost() + pull.cost(self._partition) <= _SHORT:
-                return self._push_pull(push, pull, caller)
-        return self._threads.write(lambda: self._push_pull(*self._forms.read_push_pull(frame), caller))
-
-    def pull_rows(self, frame: bytes) -> Awaitable[bytes]:
+    def pull_rows(self, frame: bytes) -> Awaitable[AnswerFrame]:
         """Reads rows only."""
+        pull = replace(codec.read_pull(frame), dense_version=NO_DENSE)
+        return self._threads.read(lambda: _encoded_if_large(codec.pull_frame(self._read(pull))))
 
-        def work() -> bytes:
-            pull = self._forms.read_pull(frame)
-            pull.request.dense_version = wire.NO_DENSE
-            return self._pull(pull, ps_pb2.PullResponse())
+    def push(self, frame: bytes, caller: Claims) -> AnswerFrame | Awaitable[AnswerFrame]:
+        """Applies a gradient (asynchronous mode), or keeps it for a round or counts it (synchronous mode)."""
+        push = codec.read_push(frame)
+        if not self._hold.active and self._is_free(self.updates.estimate_cost(push)):
+            return self._answer_push(self.updates.take(push, caller), caller)
+        return self._push_later(push, caller)
 
-        return self._threads.read(work)
+    def push_pull(self, frame: bytes, caller: Claims) -> AnswerFrame | Awaitable[AnswerFrame]:
+        """A push and a pull, in one message and one thread."""
+        push, pull = codec.read_push_pull(frame)
+        if pull.pin:
+            raise InvalidInputError(
+                "a pull that goes along with a push has no pin", fix="send PushGradients, then Pull"
+            )
+        if not self._partition.mode.use_async:
+            return self._push_pull_in_round(push, pull, caller)
+        if self._is_free(push.estimate_cost() + pull.estimate_cost(self._partition)):
+            return self._push_and_read(push, pull, caller)
+        return self._threads.write(lambda: _encoded_if_large(self._push_and_read(push, pull, caller)))
 
-    async def is_due(self, request: ps_pb2.PullRequest, caller: Claims) -> bool:
+    async def prepare_pull(self, pull: PullRequest, caller: Claims) -> bool:
         """Brings this PS to the version that a pull in synchronous mode is for; False if it is to be asked again."""
-        if self._partition.mode.use_async or request.pin:
+        if self._partition.mode.use_async or pull.pin:
             return True
-        if request.HasField("apply"):
-            round_ = wire.round_from_message(request.apply)
-            if round_.number == self._partition.version:
-                # A PS that lost a gradient of the round was replaced: the master restores it.
-                with contextlib.suppress(ConflictError):
-                    await self.apply(round_)
+        # A PS that lost a gradient of the round was replaced: the master restores it.
+        if pull.apply is not None and pull.apply.number == self._partition.version:
+            with contextlib.suppress(ConflictError):
+                await self.apply_round(pull.apply)
         if self._index == 0 and caller.role is Role.WORKER:
-            if await self._waiter.wait(caller.owner, request.wait_for):
+            if await self._waiter.wait(caller.owner, pull.wait_for):
                 return False
-            self._waiter.pulled(caller.owner)
+            self._waiter.note_pull(caller.owner)
         return True
 
-    async def apply(self, round_: Round) -> int:
+    async def apply_round(self, round_: Round) -> int:
         """Applies a round that the first PS has closed; returns the version. Raises what ``Updates.apply`` does."""
-        if self._threads.idle and self.updates.round_cost(round_) <= _SHORT:
+        if self._threads.idle and self.updates.estimate_round_cost(round_) <= _SHORT:
             return self.updates.apply(round_)
         return await self._threads.write(lambda: self.updates.apply(round_))
 
-    def pending(self) -> bytes:
+    def answer_pending(self) -> PullAnswer:
         """The answer to a pull that is to be asked again."""
-        return wire.header_frame(self._pending(ps_pb2.PullResponse()))
+        return describe_state(self._partition, pending=True)
 
     def require_first(self) -> None:
         """Refuses what only the first PS decides.
@@ -150,93 +141,64 @@ class TrainingCalls:
                 f"PS {self._index} does not decide on rounds", fix="send this to the first parameter server"
             )
 
-    async def _pull_in_round(self, frame: bytes, caller: Claims) -> bytes:
-        if not await self.is_due(self._forms.read_pull(frame).request, caller):
-            return self.pending()
-        answer = self._pull_soon(frame)
-        return answer if isinstance(answer, bytes) else await answer
+    async def _pull_in_round(self, pull: PullRequest, caller: Claims) -> AnswerFrame:
+        if not await self.prepare_pull(pull, caller):
+            return codec.pull_frame(self.answer_pending())
+        answer = self._pull_soon(pull)
+        return answer if isinstance(answer, Frame | bytes) else await answer
 
-    def _pull_soon(self, frame: bytes) -> bytes | Awaitable[bytes]:
-        if self._is_free(frame):
-            pull = self._forms.read_pull(frame)
-            if pull.cost(self._partition) <= _SHORT:
-                return self._pull(pull, ps_pb2.PullResponse())
-        return self._threads.read(lambda: self._pull(self._forms.read_pull(frame), ps_pb2.PullResponse()))
+    def _pull_soon(self, pull: PullRequest) -> AnswerFrame | Awaitable[AnswerFrame]:
+        if self._is_free(pull.estimate_cost(self._partition)):
+            return codec.pull_frame(self._read(pull))
+        return self._threads.read(lambda: _encoded_if_large(codec.pull_frame(self._read(pull))))
 
-    async def _push_later(self, frame: bytes, caller: Claims) -> bytes:
+    async def _push_later(self, push: PushRequest, caller: Claims) -> AnswerFrame:
         await self._hold.wait()
-        answer = await self._threads.write(lambda: self.updates.take(self._forms.read_push(frame), caller))
-        return self._answered(answer, caller)
+        outcome = await self._threads.write(lambda: self.updates.take(push, caller))
+        return self._answer_push(outcome, caller)
 
-    def _push_pull(self, push: PushMessage, pull: PullMessage, caller: Claims) -> bytes:
-        _refuse_pin(pull)
-        answer = self.updates.take(push, caller)
-        return self._answer(pull, ps_pb2.PushPullResponse(push=wire.answer_message(answer)))
+    def _push_and_read(self, push: PushRequest, pull: PullRequest, caller: Claims) -> Frame:
+        outcome = self.updates.take(push, caller)
+        return codec.push_pull_frame(outcome, self._read(pull))
 
-    async def _push_pull_in_round(self, frame: bytes, caller: Claims) -> bytes:
+    async def _push_pull_in_round(self, push: PushRequest, pull: PullRequest, caller: Claims) -> AnswerFrame:
         """In synchronous mode a pull comes after the end of the round that the push counts for."""
         self.require_first()
         await self._hold.wait()
-        push, pull = self._forms.read_push_pull(frame)
-        _refuse_pin(pull)
-        if self._is_free(frame) and self.updates.cost(push) <= _SHORT:
-            answer = self.updates.take(push, caller)
+        if self._is_free(self.updates.estimate_cost(push)):
+            outcome = self.updates.take(push, caller)
         else:
-            answer = await self._threads.write(
-                lambda: self.updates.take(self._forms.read_push_pull(frame)[0], caller)
-            )
-        response = ps_pb2.PushPullResponse(push=wire.answer_message(answer))
-        self._waiter.pushed(caller.owner)
-        if not answer.accepted:
-            return wire.header_frame(response)
-        if not await self.is_due(pull.request, caller):
-            self._pending(response.pull)
-            return wire.header_frame(response)
-        # What names stand for may have changed while this waited.
-        if self._is_free(frame):
-            _, pull = self._forms.read_push_pull(frame)
-            if pull.cost(self._partition) <= _SHORT:
-                return self._pull(pull, response)
-        return await self._threads.read(lambda: self._pull(self._forms.read_push_pull(frame)[1], response))
+            outcome = await self._threads.write(lambda: self.updates.take(push, caller))
+        self._waiter.note_push(caller.owner)
+        if not outcome.accepted:
+            return codec.push_pull_frame(outcome, None)
+        if not await self.prepare_pull(pull, caller):
+            return codec.push_pull_frame(outcome, self.answer_pending())
+        if self._is_free(pull.estimate_cost(self._partition)):
+            return codec.push_pull_frame(outcome, self._read(pull))
+        return await self._threads.read(lambda: _encoded_if_large(codec.push_pull_frame(outcome, self._read(pull))))
 
-    def _answered(self, answer: PushOutcome, caller: Claims) -> bytes:
-        """The frame of an answer to a push; in synchronous mode others may be waiting for what it did."""
+    def _answer_push(self, outcome: PushOutcome, caller: Claims) -> Frame:
+        """The answer to a push; in synchronous mode others may be waiting for what it did."""
         if not self._partition.mode.use_async and self._index == 0:
-            self._waiter.pushed(caller.owner)
-        return wire.header_frame(wire.answer_message(answer))
+            self._waiter.note_push(caller.owner)
+        return codec.push_frame(outcome)
 
-    def _pending(self, response: ps_pb2.PullResponse) -> ps_pb2.PullResponse:
-        partition = self._partition
-        response.version, response.generation = partition.version, partition.generation
-        response.initialized, response.pending = partition.initialised, True
-        return response
-
-    def _pull(self, pull: PullMessage, answer: Response) -> bytes:
-        if self._partition.mode.use_async or pull.request.pin:
-            return self._answer(pull, answer)
+    def _read(self, pull: PullRequest) -> PullAnswer:
+        if self._partition.mode.use_async or pull.pin:
+            return read_parameters(self._partition, pull)
         # In synchronous mode a pull sees one version, not the half of an update.
         with self._partition.lock():
-            if self.updates.rounds.last is not None:
-                response = answer if isinstance(answer, ps_pb2.PullResponse) else answer.pull
-                response.round.CopyFrom(wire.round_to_message(self.updates.rounds.last))
-            return self._answer(pull, answer)
+            return replace(read_parameters(self._partition, pull), round=self.updates.rounds.last)
 
-    def _answer(self, pull: PullMessage, answer: Response) -> bytes:
-        response = answer if isinstance(answer, ps_pb2.PullResponse) else answer.pull
-        wire.begin_answer(self._partition, pull.request, response)
-        if not self._partition.initialised:
-            return wire.header_frame(answer)
-        form = pull.form or self._forms.learn_pull(pull.request, pull.header)
-        return wire.pull_frame(self._partition, pull.request, form, pull.buffers, answer)
-
-    def _is_free(self, frame: bytes) -> bool:
-        """Whether the event loop may do a push or a pull itself, if that is short: sooner than a thread would get it.
+    def _is_free(self, cost: float) -> bool:
+        """Whether the event loop may do something of this cost itself: sooner than a thread would get it.
 
         Row policies may have more to do than a message says, and so they are left to threads.
         """
-        return self._threads.idle and len(frame) <= _SHORT and not self._partition.mode.rows.active
+        return cost <= _SHORT and self._threads.idle and not self._partition.mode.rows.active
 
 
-def _refuse_pin(pull: PullMessage) -> None:
-    if pull.request.pin:
-        raise InvalidInputError("a pull that goes along with a push has no pin", fix="send PushGradients, then Pull")
+def _encoded_if_large(frame: Frame) -> AnswerFrame:
+    """Joins a large frame in the calling thread: the event loop has others to serve."""
+    return frame.encode() if frame.nbytes > _SHORT else frame

@@ -241,7 +241,7 @@ async def test_noise_is_the_callers_fault(door: Any, method: str, noise: bytes, 
 
 
 async def test_large_dense_parameters_come_in_pieces(door: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elasticdl_ps.wire.CHUNK_BYTES", 8)
+    monkeypatch.setattr("elasticdl_ps.pulls.CHUNK_BYTES", 8)
     frames = await door.call(
         "PullDenseParameters", encode_frame(ps_pb2.PullRequest(dense_version=-1).SerializeToString())
     )

@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elasticdl_core.ports.launcher import Role
+from elasticdl_master.parameter_servers import ServerControl
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.servicer import ParameterServer
 from elasticdl_ps.store.partition import Partition
+from elasticdl_runtime.checkpoint_files import CheckpointFile
 from elasticdl_runtime.rpc.client import RpcClient
 from elasticdl_runtime.rpc.service import listen, make_server
 from elasticdl_runtime.tokens import Claims, issue, verify
@@ -20,6 +22,22 @@ from elasticdl_worker.parameters import ParameterClient
 
 SECRET = "s" * 64
 JOB = "digits-x7k2p9"
+
+
+class Master:
+    """What the master tells parameter servers, with checkpoints as lists of files."""
+
+    def __init__(self, control: ServerControl) -> None:
+        self.pin, self.unpin, self.close = control.pin, control.unpin, control.close
+        self._control = control
+
+    async def save(self, directory: str) -> list[CheckpointFile]:
+        parts = await self._control.save(directory)
+        return [CheckpointFile(file["name"], file["size"], file["sha256"]) for file in parts.files]
+
+    async def restore(self, directory: str, files: Sequence[CheckpointFile]) -> int:
+        named = [{"name": file.name, "size": file.size, "sha256": file.sha256} for file in files]
+        return await self._control.restore({"directory": directory, "files": named})
 
 
 class Servers:
@@ -56,11 +74,17 @@ class Servers:
         """Lets nobody wait at a server any more."""
         self._running[index][1].stop()
 
-    def client(
-        self, worker: int = 0, *, role: Role = Role.WORKER, incarnation: int = 0, **options: Any
-    ) -> ParameterClient:
-        token = issue(SECRET, JOB, role, worker, incarnation)
-        client = ParameterClient(self.addresses, lambda: token, f"{role}-{worker}.{incarnation}", **options)
+    def master(self, *only: int, role: Role = Role.MASTER) -> Master:
+        """Commands all servers, or only some; in another role, it may not."""
+        token = issue(SECRET, JOB, role, 0, 0)
+        addresses = [self.addresses[index] for index in only or range(len(self.addresses))]
+        master = Master(ServerControl(addresses, lambda: token))
+        self._clients.append(master)
+        return master
+
+    def client(self, worker: int = 0, *, incarnation: int = 0, **options: Any) -> ParameterClient:
+        token = issue(SECRET, JOB, Role.WORKER, worker, incarnation)
+        client = ParameterClient(self.addresses, lambda: token, f"worker-{worker}.{incarnation}", **options)
         self._clients.append(client)
         return client
 

@@ -10,7 +10,6 @@ import pytest
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import NO_ID, InitializerSpec, OptimizerSpec, RowPolicy, TableSpec, UpdateMode
-from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.checkpoint_files import read_checkpoint
 from elasticdl_worker.parameters import Gradients
 
@@ -41,15 +40,15 @@ async def test_any_int64_has_a_row(start_servers: Any, tmp_path: Path, hot: int)
     for _ in range(4):
         await push(client, IDS)
     plain = servers.client(1)
-    plain._place((), [TABLE])
+    plain._group.place((), [TABLE])
     np.testing.assert_array_equal(await rows(plain, IDS), first - 1 - 1 - 1 - 1)
-    files = await servers.client(role=Role.MASTER).save(str(tmp_path))
+    files = await servers.master().save(str(tmp_path))
     saved = dict(zip(*read_checkpoint(tmp_path, files).tables["t"], strict=True))
     np.testing.assert_array_equal([saved[i] for i in IDS], await rows(plain, IDS))
     other = await start_servers(3)
-    restored = other.client(role=Role.MASTER)
-    await restored.restore(str(tmp_path), files)
-    restored._place((), [TABLE])
+    await other.master().restore(str(tmp_path), files)
+    restored = other.client()
+    restored._group.place((), [TABLE])
     np.testing.assert_array_equal(await rows(restored, IDS), await rows(plain, IDS))
 
 

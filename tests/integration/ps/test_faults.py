@@ -11,8 +11,9 @@ import pytest
 
 from elasticdl_core.errors import FencedError, InvalidInputError, UnavailableError
 from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
-from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
+from elasticdl_runtime.convert.parameters import table_to_message
+from elasticdl_runtime.rpc.framing import encode_frame
 from elasticdl_worker.parameters import Gradients
 from elasticdl_worker.parameters import connection as connection_module
 
@@ -36,7 +37,7 @@ def step() -> Gradients:
 
 async def test_a_replaced_ps_is_waited_for_and_pulled_anew(start_servers: Any, tmp_path: Path) -> None:
     servers = await start_servers(2)
-    worker, master = servers.client(), servers.client(role=Role.MASTER)
+    worker, master = servers.client(), servers.master()
     await ensure(worker)
     await worker.pull({})
     await worker.push(step(), version=0)
@@ -50,9 +51,7 @@ async def test_a_replaced_ps_is_waited_for_and_pulled_anew(start_servers: Any, t
     # The update of the restarted partition is refused, the other's is taken.
     assert (await worker.push(step(), version=2)).accepted
     waiting = asyncio.create_task(worker.pull({"t": IDS}))
-    restore = servers.client(1, role=Role.MASTER)
-    restore._servers = restore._servers[1:]
-    assert await restore.restore(str(tmp_path), files) == 1
+    assert await servers.master(1).restore(str(tmp_path), files) == 1
     pulled = await waiting
     assert pulled.version == 3
     assert set(pulled.dense) == {"w", "large", "b"}
@@ -67,7 +66,7 @@ async def test_a_replaced_ps_is_waited_for_and_pulled_anew(start_servers: Any, t
 async def test_a_worker_that_joins_after_a_restore_disturbs_no_round(start_servers: Any, tmp_path: Path) -> None:
     servers = await start_servers(2)
     worker, joining = servers.client(0), servers.client(1)
-    master = servers.client(role=Role.MASTER)
+    master = servers.master()
     mode = UpdateMode(use_async=False, grads_to_wait=2)
     zeros = {spec.name: np.zeros(spec.shape) for spec in SPECS}
     await worker.ensure_model(zeros, SPECS, TABLES, SGD, mode)
@@ -86,8 +85,8 @@ async def test_new_addresses_and_another_number_of_ps(start_servers: Any, tmp_pa
     await ensure(worker)
     await worker.pull({})
     await worker.push(step(), version=0)
-    files = await old.client(role=Role.MASTER).save(str(tmp_path))
-    await new.client(role=Role.MASTER).restore(str(tmp_path), files)
+    files = await old.master().save(str(tmp_path))
+    await new.master().restore(str(tmp_path), files)
     await worker.update_servers(new.addresses, "second")
     pulled = await worker.pull({"t": IDS})
     assert set(pulled.dense) == {"w", "large", "b"}
@@ -116,7 +115,7 @@ async def test_a_push_whose_answer_is_lost_counts_once(start_servers: Any) -> No
     worker = servers.client()
     await ensure(worker)
     await worker.pull({})
-    client = worker._servers[0]._client
+    client = worker._group.servers[0]._client
     begin, lost = client.begin_in_stream, []
 
     def lossy(method: str, what: int, frame: bytes, *, deadline_s: float) -> Any:
@@ -151,7 +150,7 @@ async def test_a_push_with_a_pull_whose_answers_are_lost_counts_once(start_serve
 
         client.begin_in_stream = lossy
 
-    for server in worker._servers:
+    for server in worker._group.servers:
         lose_one(server._client)
     for done in (1, 2):
         result, pulled = await worker.push_pull(step(), {"t": IDS}, version=pulled.version)
@@ -186,7 +185,7 @@ async def test_a_refusal_by_one_server_ends_the_calls_of_all(start_servers: Any)
     servers = await start_servers(2)
     worker = await replaced_worker(servers)
     endless = Endless()
-    worker._servers[1]._client.begin_in_stream = lambda method, what, frame, *, deadline_s: endless
+    worker._group.servers[1]._client.begin_in_stream = lambda method, what, frame, *, deadline_s: endless
     with pytest.raises(FencedError):
         await worker.push_pull(step(), {"t": IDS}, version=0)
     assert endless.ended.cancelled()
@@ -200,7 +199,8 @@ async def test_a_server_that_is_away_is_tried_again_while_the_others_have_answer
     await servers.stop(1)
     with pytest.raises(UnavailableError, match="PS 1"):
         await worker.push_pull(step(), {"t": IDS}, version=pulled.version)
-    status = [await worker._servers[index].call("Status", ps_pb2.StatusRequest()) for index in (0, 2)]
+    clients = servers.raw()
+    status = [await clients[index].call("Status", ps_pb2.StatusRequest(), deadline_s=5) for index in (0, 2)]
     assert [one.updates for one in status] == [1, 1]
 
 
@@ -228,7 +228,7 @@ async def test_a_replaced_worker_stops(start_servers: Any) -> None:
 
 async def test_evaluation_at_a_pin_while_training_goes_on(servers: Any) -> None:
     worker, evaluator = servers.client(0), servers.client(1)
-    master = servers.client(role=Role.MASTER)
+    master = servers.master()
     await ensure(worker)
     await ensure(evaluator)
     await worker.push(step(), version=0)
@@ -250,7 +250,7 @@ async def test_evaluation_at_a_pin_while_training_goes_on(servers: Any) -> None:
 
 
 async def test_large_dense_models_are_streamed_both_ways(servers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("elasticdl_ps.wire", connection_module.__name__):
+    for module in ("elasticdl_ps.pulls", connection_module.__name__):
         monkeypatch.setattr(f"{module}.CHUNK_BYTES", 1 << 20)
     worker, other = servers.client(0), servers.client(1)
     random = np.random.default_rng(0)
@@ -266,12 +266,17 @@ async def test_large_dense_models_are_streamed_both_ways(servers: Any, monkeypat
 
 
 async def test_tables_declared_later_can_be_used(servers: Any) -> None:
-    worker = servers.client()
-    await ensure(worker)
-    await worker.push_embedding_table_infos([TableSpec("late", 3, InitializerSpec("ones"))])
-    rows = await worker.pull_embedding_vectors("late", IDS)
-    np.testing.assert_array_equal(rows, np.ones((30, 3)))
-    assert set(await worker.pull_dense_parameters()) == {"w", "large", "b"}
+    await ensure(servers.client())
+    late = TableSpec("late", 3, InitializerSpec("ones"))
+    request = ps_pb2.PushTableInfosRequest(tables=[table_to_message(late)])
+    for client in servers.raw():
+        await client.call("PushEmbeddingTableInfos", encode_frame(request.SerializeToString()), deadline_s=5)
+    worker = servers.client(1)
+    zeros = {spec.name: np.zeros(spec.shape) for spec in SPECS}
+    assert not await worker.ensure_model(zeros, SPECS, [*TABLES, late], SGD, UpdateMode())
+    pulled = await worker.pull({"late": IDS})
+    np.testing.assert_array_equal(pulled.rows["late"], np.ones((30, 3)))
+    assert set(pulled.dense) == {"w", "large", "b"}
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
-from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.partition import ps_of_ids
 from elasticdl_worker.parameters import Gradients
+from elasticdl_worker.parameters.codec import push_frame
 from elasticdl_worker.parameters.hot_rows import HotRows
 
 pytestmark = pytest.mark.integration
@@ -73,7 +73,7 @@ async def test_rows_are_as_without_a_cache_while_nothing_changes(servers: Any) -
 
 
 async def test_pins_are_read_from_the_servers(servers: Any) -> None:
-    client, master = servers.client(hot_rows_staleness=9), servers.client(role=Role.MASTER)
+    client, master = servers.client(hot_rows_staleness=9), servers.master()
     await ensure(client)
     ids = np.arange(9)
     await client.push(one(ids), version=0)
@@ -124,13 +124,13 @@ async def test_the_busiest_server_sends_fewer_rows_of_skewed_ids(start_servers: 
         client = servers.client(hot_rows_staleness=bound)
         await ensure(client)
         sent = np.zeros(3, int)
-        pull = client._pull
+        pull = client._group.pull_all
 
-        async def counted(ids: Any, dense: bool, pin: int, pull: Any = pull, sent: Any = sent) -> Any:
+        async def counted(ids: Any, pull: Any = pull, sent: Any = sent, **options: Any) -> Any:
             sent += np.bincount(ps_of_ids(ids["t"], 3), minlength=3)
-            return await pull(ids, dense, pin)
+            return await pull(ids, **options)
 
-        client._pull = counted
+        client._group.pull_all = counted
         random = np.random.default_rng(0)
         for _ in range(30):
             ids = np.unique(random.zipf(1.3, 400) % 10_000)
@@ -184,7 +184,8 @@ async def test_a_push_in_pieces_counts_once(start_servers: Any) -> None:
     servers = await start_servers(1)
     client = servers.client()
     await ensure(client)
-    (frame,) = client._frames.make(one(np.arange(100)), client._stamp(0, None))
+    (request,) = client._group.build_pushes(one(np.arange(100)), 0, None)
+    frame = push_frame(request).encode()
 
     async def pieces(data: bytes) -> Any:
         for at in range(0, len(data), 300):
@@ -194,13 +195,13 @@ async def test_a_push_in_pieces_counts_once(start_servers: Any) -> None:
     with pytest.raises(InvalidInputError):
         await raw.call("PushGradientsInPieces", pieces(frame[:-64]), deadline_s=5)
     replays = []
-    for method, request in (
+    for method, message in (
         ("PushGradientsInPieces", pieces(frame)),
         ("PushGradientsInPieces", pieces(frame)),
         ("PushGradients", frame),
     ):
         answer = ps_pb2.PushGradientsResponse()
-        data = await raw.call(method, request, deadline_s=5)
+        data = await raw.call(method, message, deadline_s=5)
         answer.ParseFromString(data[16 : 16 + int.from_bytes(data[4:8], "little")])
         replays.append((answer.accepted, answer.version, answer.replay))
     assert replays == [(True, 1, False), (True, 1, True), (True, 1, True)]

@@ -114,7 +114,7 @@ async def test_who_waits_for_long_asks_again(servers: Any, patience: None, monke
     first, second = await trained_once(servers, 2, 2)
     monkeypatch.setattr("elasticdl_ps.round_waiter._LONGEST_S", 0.0)
     asked = 0
-    once = first._pulls._once
+    once = first._group._puller._pull_once
 
     async def counting(*args: Any) -> Any:
         nonlocal asked
@@ -123,7 +123,7 @@ async def test_who_waits_for_long_asks_again(servers: Any, patience: None, monke
             assert (await second.push(step(1), version=1)).version == 2
         return await once(*args)
 
-    monkeypatch.setattr(first._pulls, "_once", counting)
+    monkeypatch.setattr(first._group._puller, "_pull_once", counting)
     result, pulled = await first.push_pull(step(1), {"t": IDS}, version=1)
     assert (result.version, pulled.version) == (1, 2)
     assert asked >= 3

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from elasticdl_core.model import InitializerSpec, OptimizerSpec, RowPolicy, TableSpec, UpdateMode
-from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.checkpoint_files import read_checkpoint
 from elasticdl_worker.parameters import Gradients
+from elasticdl_worker.parameters.codec import push_frame
 
 pytestmark = pytest.mark.integration
 
@@ -62,9 +62,9 @@ async def test_a_repeated_push_is_one_sighting(start_servers: Any) -> None:
     client = servers.client()
     await ensure(client, RowPolicy(admission=2))
     gradients = Gradients(rows={"t": (np.array([1]), np.ones((1, 4), np.float32))})
-    frames = client._frames.make(gradients, client._stamp(0, None))
+    (request,) = client._group.build_pushes(gradients, 0, None)
     for _ in range(3):
-        await servers.raw()[0].call("PushGradients", frames[0], deadline_s=5)
+        await servers.raw()[0].call("PushGradients", push_frame(request), deadline_s=5)
     assert (await tables(servers))[0].refused == 1
 
 
@@ -72,7 +72,7 @@ async def test_the_limit_is_on_all_servers_together(servers: Any) -> None:
     client = servers.client()
     await ensure(client, RowPolicy(max_rows=600))
     first = await rows(client, np.arange(3000))
-    master = servers.client(role=Role.MASTER)
+    master = servers.master()
     await push(client, np.arange(500))
     await master.pin(1)
     for start in range(0, 3000, 200):
@@ -95,11 +95,11 @@ async def test_two_to_three_servers_with_a_policy(start_servers: Any, tmp_path: 
     for _ in range(9):
         await push(client, np.arange(50))
     await push(client, np.arange(1000, 1010))
-    files = await servers.client(role=Role.MASTER).save(str(tmp_path))
+    files = await servers.master().save(str(tmp_path))
     assert read_checkpoint(tmp_path, files).tables["t"][0].tolist() == list(range(50))
     expected = await rows(client, np.arange(1100))
     target = await start_servers(3)
-    await target.client(role=Role.MASTER).restore(str(tmp_path), files)
+    await target.master().restore(str(tmp_path), files)
     worker = target.client(1)
     assert not await ensure(worker, policy)
     np.testing.assert_array_equal(await rows(worker, np.arange(1100)), expected)

@@ -46,7 +46,7 @@ def step() -> Gradients:
 
 
 def streams(client: Any, index: int = 0) -> list[Any]:
-    return list(client._servers[index]._client._opened)
+    return list(client._group.servers[index]._client._opened)
 
 
 def push(sequence: int, worker: str = "worker-0.0", **fields: Any) -> tuple[Any, list[Any]]:
@@ -169,7 +169,7 @@ async def test_an_expired_token_ends_the_stream_and_a_fresh_one_goes_on(
     servers = await start_servers(1)
     client = servers.client()
     await ensure(client)
-    client._servers[0]._client._token = lambda: tokens[-1]
+    client._group.servers[0]._client._token = lambda: tokens[-1]
     now = time.time()
     monkeypatch.setattr("elasticdl_runtime.tokens.time.time", lambda: now)
     tokens = [issue("s" * 64, "digits-x7k2p9", Role.WORKER, 0, 0, lifetime_s=100)]
@@ -242,7 +242,7 @@ def process(tmp_path: Path) -> Iterator[Process]:
 
 def at_first_failure(client: ParameterClient, act: Callable[[], None]) -> list[str]:
     """Acts once, when a call to the server has failed and is about to be made again."""
-    server, acted = client._servers[0], []
+    server, acted = client._group.servers[0], []
     pause = server.pause
 
     async def noticed(seconds: float) -> None:

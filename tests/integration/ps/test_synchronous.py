@@ -10,7 +10,7 @@ import pytest
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
-from elasticdl_worker.parameters.pulls import Moment
+from elasticdl_worker.parameters.pulls import PullMoment
 from elasticdl_worker.parameters.rounds import follow
 from tests.integration.ps.synchronous_model import IDS, ensure, step
 
@@ -165,7 +165,7 @@ async def test_flushing_ends_an_epoch_with_what_there_is(start_servers: Any) -> 
 
 async def after_the_death_of_a_ps(servers: Any, tmp_path: Path) -> tuple[Any, Any, Any]:
     """A worker at version 4 and the PS with a checkpoint of version 2, one of them dead and begun anew, empty."""
-    client, master = servers.client(), servers.client(role=Role.MASTER)
+    client, master = servers.client(), servers.master()
     await ensure(client, 1)
     files = []
     for version in range(4):
@@ -184,23 +184,22 @@ async def test_a_pull_begun_before_the_death_of_a_ps_ends_at_the_checkpoint(
     """What the first PS answered before all went back is newer than anything that will be for a while."""
     servers = await start_servers(2)
     client, master, files = await after_the_death_of_a_ps(servers, tmp_path)
-    pull = client._puller([{}, {}], True)
-    first = await pull(0, Moment(one_version=True))
+    pull = client._group.puller_of(client._group.cut({}), dense=True)
+    first = await pull(0, PullMoment(one_version=True))
     assert first.version == 4
     assert await master.restore(str(tmp_path), files) == 2
-    parts = await follow(client._servers, first, pull, patience_s=5)
+    parts = await follow(client._group.servers, first, pull, patience_s=5)
     assert [part.version for part in parts] == [2, 2]
 
 
 async def test_a_pull_waits_while_only_one_ps_is_back_at_the_checkpoint(start_servers: Any, tmp_path: Path) -> None:
     servers = await start_servers(2)
     client, master, files = await after_the_death_of_a_ps(servers, tmp_path)
-    others, master._servers = master._servers[:1], master._servers[1:]
-    await master.restore(str(tmp_path), files)
-    pull = client._puller([{}, {}], True)
+    await servers.master(1).restore(str(tmp_path), files)
+    pull = client._group.puller_of(client._group.cut({}), dense=True)
     pulls, seen = 0, asyncio.Event()
 
-    async def counted(index: int, moment: Moment) -> Any:
+    async def counted(index: int, moment: PullMoment) -> Any:
         nonlocal pulls
         pulls += index == 0
         if pulls > 2:
@@ -208,11 +207,10 @@ async def test_a_pull_waits_while_only_one_ps_is_back_at_the_checkpoint(start_se
         return await pull(index, moment)
 
     waiting = asyncio.create_task(
-        follow(client._servers, await counted(0, Moment(one_version=True)), counted, patience_s=30)
+        follow(client._group.servers, await counted(0, PullMoment(one_version=True)), counted, patience_s=30)
     )
     await asyncio.wait_for(seen.wait(), 30)
     assert not waiting.done()
-    master._servers = others
     await master.restore(str(tmp_path), files)
     parts = await asyncio.wait_for(waiting, 30)
     assert [part.version for part in parts] == [2, 2]

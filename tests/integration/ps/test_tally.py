@@ -61,7 +61,7 @@ async def test_a_restore_takes_the_tally_back_and_another_job_begins_anew(server
     await ensure(client)
     await client.pull({})
     await client.push(gradient(8, (0, 3)), version=0)
-    master = servers.client(role=Role.MASTER)
+    master = servers.master()
     files = await master.save(str(tmp_path))
     await client.push(gradient(8, (0, 4)), version=1)
     request = ps_pb2.RestoreRequest(

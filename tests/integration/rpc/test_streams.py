@@ -165,8 +165,7 @@ async def test_what_nobody_expects_is_an_internal_error_of_one_call(calls: Calls
 
 
 async def test_what_is_no_frame_is_answered_as_an_error(calls: Calls) -> None:
-    good = encode_frame(b"good")
-    mark_frame(good, AT_ONCE, 77)
+    good = mark_frame(encode_frame(b"good"), AT_ONCE, 77)
     async with grpc.aio.insecure_channel(calls.address) as channel:
         stream = channel.stream_stream(f"/{PS.full_name}/Steps")(
             metadata=(("authorization", "Bearer good"),), timeout=60

@@ -133,11 +133,11 @@ async def on_cluster(
     finally:
         await master.stop()
     reader = servers.client(1)
-    reader._place(parameters._layout.specs, parameters._layout.tables)
+    reader._group.place(parameters._group.placement.specs, parameters._group.placement.tables)
     pulled = await reader.pull({})
 
     async def rows(table: str, ids: Any) -> Any:
-        return await reader.pull_embedding_vectors(table, np.asarray(ids, np.int64))
+        return (await reader.pull({table: np.asarray(ids, np.int64)}, dense=False)).rows[table]
 
     return Trained(dict(pulled.dense), rows, master, pulled.version, directory)
 

@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 from elasticdl_core.model import InitializerSpec, TableSpec
-from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.initializers import INITIALIZER_NAMES, first_rows
 from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.tensorflow.export.checkpoint import ExportRequest, export_checkpoint
@@ -61,7 +60,7 @@ async def test_an_export_predicts_what_the_servers_do(
     spec = make_job(tmp_path, MODEL.replace("LAYER", layer), records(low, 40), features="tf.int64", **how)
     servers = await start_servers(2)
     found = await on_cluster(spec, servers, tmp_path / "job")
-    files = await servers.client(role=Role.MASTER).save(str(tmp_path / "checkpoint"))
+    files = await servers.master().save(str(tmp_path / "checkpoint"))
     request = ExportRequest(str(tmp_path / "checkpoint"), tuple(files), tmp_path / "out", ("saved_model", "keras"))
     module = load_model_module(spec, Path(spec.model_zoo))
     export_checkpoint(module, tf.TensorSpec([None, 2], tf.int64), request, spec.seed)

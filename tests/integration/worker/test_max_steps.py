@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from elasticdl.data import create_data_reader
-from elasticdl_core.ports.launcher import Role
 from elasticdl_core.task import TaskType
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_worker.loop import ExitReason
@@ -89,10 +88,10 @@ async def test_the_limit_counts_from_where_the_job_began(start_servers: StartSer
     servers = await start_servers(2)
     first = make_job(tmp_path, LINEAR, RECORDS, max_steps=4)
     await on_cluster(first, servers, tmp_path / "first")
-    saved = servers.client(9, role=Role.MASTER)
+    saved = servers.master()
     files = await saved.save(str(tmp_path / "checkpoint"))
     others = await start_servers(2)
-    restored = others.client(9, role=Role.MASTER)
+    restored = others.master()
     assert await restored.restore(str(tmp_path / "checkpoint"), files) == 4
     again = make_job(tmp_path, LINEAR, RECORDS, max_steps=6)
     trained = await on_cluster(again, others, tmp_path / "second", start_version=4)

@@ -356,3 +356,15 @@ class PolicyMachine(RuleBasedStateMachine):
 
 TestPolicyMachine = PolicyMachine.TestCase
 TestPolicyMachine.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.parametrize(("max_rows", "num_ps", "share"), [(1, 2, 1), (5, 2, 3), (10, 3, 4), (4, 4, 1), (9, 3, 3)])
+def test_the_share_of_a_limit_is_rounded_up(max_rows: int, num_ps: int, share: int) -> None:
+    """Rounded down, the servers would hold fewer rows than were allowed, or, with a share of 0, any number."""
+    partition = make(RowPolicy(max_rows=max_rows), num_ps=num_ps)
+    step(partition, [*range(share)])
+    assert partition.rows == share
+    for _ in range(3):
+        step(partition, ALL)
+        assert 0 < partition.rows <= share
+    assert lives(partition).policy.max_rows == share

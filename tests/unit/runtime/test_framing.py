@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.rpc.framing import (
-    Room,
-    allocate_frame,
-    compose_frame,
+    Frame,
+    as_message,
     decode_frame,
     encode_frame,
     frame_mark,
@@ -42,41 +41,11 @@ def test_arrays_of_any_kind_come_back_aligned_and_equal(dtype: str) -> None:
     assert np.frombuffer(first, dtype).flags.aligned
 
 
-def test_results_are_computed_in_the_message() -> None:
-    frame, (first, second) = allocate_frame(b"head", [12, 5])
-    first.view(np.float32)[:] = [1, 2, 3]
-    second[:] = 7
-    header, buffers = decode_frame(frame)
-    assert header == b"head"
-    assert np.frombuffer(buffers[0], np.float32).tolist() == [1, 2, 3]
-    assert bytes(buffers[1]) == b"\7" * 5
-
-
-@given(
-    header=st.binary(max_size=200),
-    sizes=st.lists(st.tuples(st.sampled_from([0, 1, 7, 64, 1000, 1024, 1025, 3000]), st.booleans()), max_size=8),
-)
-def test_what_is_there_and_what_is_computed_later_make_the_same_message(
-    header: bytes, sizes: list[tuple[int, bool]]
-) -> None:
-    arrays = [np.arange(size, dtype=np.float32) + number for number, (size, _) in enumerate(sizes)]
-    later = [array for array, (_, room) in zip(arrays, sizes, strict=True) if room]
-    buffers = [
-        Room(array.shape, array.dtype) if room else array for array, (_, room) in zip(arrays, sizes, strict=True)
-    ]
-    frame, places = compose_frame(header, buffers)
-    for place, array in zip(places, later, strict=True):
-        place[...] = array
-    assert frame == encode_frame(header, arrays)
-
-
-def test_padding_holds_no_old_memory() -> None:
-    for _ in range(20):
-        junk = [bytes([255]) * 200 for _ in range(50)]
-        del junk
-        frame, (place,) = allocate_frame(b"", [1])
-        place[:] = 1
-        assert frame[64:] == b"\1" + bytes(63)
+def test_padding_is_zero_and_the_length_is_about_right() -> None:
+    frame = Frame(b"", [np.ones(1, np.uint8)])
+    message = frame.encode()
+    assert message[64:] == b"\1" + bytes(63)
+    assert frame.nbytes <= len(message) <= frame.nbytes + 3 * 64
 
 
 def lie(**changes: Any) -> bytes:
@@ -119,21 +88,21 @@ def test_noise_never_crashes(noise: bytes) -> None:
 
 @given(what=st.integers(0, 255), number=st.integers(0, (1 << 24) - 1), body=st.binary(max_size=100))
 def test_a_mark_changes_nothing_else_of_a_frame(what: int, number: int, body: bytes) -> None:
-    buffers = [np.frombuffer(body, np.uint8)]
-    frame, untouched = encode_frame(b"head", buffers), encode_frame(b"head", buffers)
-    assert frame_mark(frame) == (0, 0)
-    for mark in ((255, (1 << 24) - 1), (what, number)):
-        mark_frame(frame, *mark)
-        assert frame_mark(frame) == mark
-        assert decode_frame(frame) == decode_frame(untouched)
-    assert frame[:12] + frame[16:] == untouched[:12] + untouched[16:]
+    frame = Frame(b"head", [np.frombuffer(body, np.uint8)])
+    unmarked, marked = frame.encode(), frame.encode(what, number)
+    assert frame_mark(unmarked) == (0, 0)
+    assert frame_mark(marked) == (what, number)
+    assert decode_frame(marked) == decode_frame(unmarked)
+    assert marked[:12] + marked[16:] == unmarked[:12] + unmarked[16:]
+    other = frame.encode(255, (1 << 24) - 1)
+    assert mark_frame(other, what, number) == mark_frame(unmarked, what, number) == marked
+    assert as_message(frame, what, number) == marked
+    assert as_message(unmarked) is unmarked
 
 
 @pytest.mark.parametrize("message", [b"", b"EDF1" + bytes(11), b"EDF2" + bytes(60)])
 def test_only_frames_are_marked(message: bytes) -> None:
-    before = bytes(bytearray(message))
     with pytest.raises(InvalidInputError, match="not a frame"):
         mark_frame(message, 1, 2)
     with pytest.raises(InvalidInputError, match="not a frame"):
         frame_mark(message)
-    assert message == before

@@ -1,4 +1,4 @@
-"""What a push says to each parameter server, and how much of it is made anew at each step."""
+"""What a push says to each parameter server."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.convert.parameters import from_bfloat16, to_bfloat16
 from elasticdl_runtime.partition import ps_of_ids
 from elasticdl_runtime.rpc.framing import decode_frame
-from elasticdl_worker.parameters import Gradients
+from elasticdl_worker.parameters import Gradients, Origin
+from elasticdl_worker.parameters.codec import OutgoingPush, push_frame, push_pull_frame
+from elasticdl_worker.parameters.group import ServerGroup
 from elasticdl_worker.parameters.placement import ModelPlacement
-from elasticdl_worker.parameters.pushes import Following, PushFrames, Stamp
+from elasticdl_worker.parameters.pulls import PullMoment
+from elasticdl_worker.parameters.pushes import PushBuilder, PushStamp
 from elasticdl_worker.parameters.splits import Splits
 
 pytestmark = pytest.mark.unit
@@ -33,24 +36,19 @@ def gradients(t: Any, u: Any) -> Gradients:
     return Gradients(dense, rows)
 
 
-def stamp(count: int, sequence: int) -> Stamp:
-    return Stamp(sequence, [10 * sequence + i for i in range(count)], [f"g{i}" for i in range(count)], 0.5)
+def stamp(count: int, sequence: int) -> PushStamp:
+    return PushStamp(sequence, [10 * sequence + i for i in range(count)], [f"g{i}" for i in range(count)], 0.5)
 
 
-def check_push(
-    placement: ModelPlacement, pushed: Gradients, frames: list[bytes], sent: Stamp, wire: str, pull: Any = None
+def check_pushes(
+    placement: ModelPlacement, pushed: Gradients, pushes: list[OutgoingPush], sent: PushStamp, wire: str
 ) -> None:
     """Puts what all PS were sent together again."""
     dense = {spec.name: np.full(spec.size, np.nan, np.float32) for spec in SPECS}
     seen: dict[str, list[int]] = {name: [] for name in pushed.rows}
-    for index, frame in enumerate(frames):
-        header, buffers = decode_frame(frame)
-        message = ps_pb2.PushPullRequest()
-        if pull is None:
-            message.push.ParseFromString(header)
-        else:
-            message.ParseFromString(header)
-        push = message.push
+    for index, one in enumerate(pushes):
+        header, buffers = decode_frame(push_frame(one).encode())
+        push = ps_pb2.PushGradientsRequest.FromString(header)
         assert (push.worker, push.sequence, push.version) == ("worker-0.0", sent.sequence, sent.versions[index])
         assert (push.generation, push.learning_rate) == (sent.generations[index], 0.5)
         for part in push.dense:
@@ -68,13 +66,6 @@ def check_push(
             else:
                 got = np.frombuffer(buffers[entry.values], np.float32)
             np.testing.assert_array_equal(got.reshape(expected.shape), expected)
-        if pull is not None:
-            assert message.pull.dense_version == pull.dense_versions[index]
-            assert message.pull.generation == pull.generations[index]
-            for entry in message.pull.rows:
-                mine = np.frombuffer(buffers[message.pull_from + entry.ids], np.int64)
-                assert mine.tolist() == pull.splits[entry.table].parts[index].tolist()
-            assert [entry.table for entry in message.pull.rows] == list(pull.splits)
     for name, values in dense.items():
         np.testing.assert_array_equal(values, pushed.dense[name].reshape(-1))
     assert {name: sorted(found) for name, found in seen.items()} == {
@@ -86,35 +77,42 @@ def check_push(
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_every_number_arrives_once_and_where_it_belongs(count: int, wire: str) -> None:
     placement = ModelPlacement(SPECS, TABLES, count)
-    frames = PushFrames(placement, "worker-0.0", wire)
+    builder = PushBuilder(placement, "worker-0.0", wire)
     same = np.unique(RANDOM.integers(0, 500, 90))
     for sequence, (t, u) in enumerate(
         [(same, same), (same[:40], same[5:60]), (same, same), (same[:0], same[:1]), (same[:0], same[:0])], 1
     ):
         pushed, sent = gradients(t, u), stamp(count, sequence)
-        check_push(placement, pushed, frames.make(pushed, sent), sent, wire)
-        wanted = {"t": u, "u": t} if sequence % 2 else {"u": same, "t": same}
-        pull = Following(placement.split(wanted), [sequence] * count, [f"h{sequence}"] * count)
-        check_push(placement, pushed, frames.make(pushed, sent, pull), sent, wire, pull)
+        check_pushes(placement, pushed, builder.build(pushed, sent), sent, wire)
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_tables_with_the_same_ids_send_them_once(count: int) -> None:
-    placement = ModelPlacement([], TABLES, count)
-    frames = PushFrames(placement, "worker-0.0", "float32")
+async def test_a_pull_goes_along_with_its_own_buffers(count: int) -> None:
+    group = ServerGroup(
+        [f"unix:/nowhere-{i}" for i in range(count)], lambda: "", "worker-0.0", "float32", 1.0, 1 << 20
+    )
+    group.place([], TABLES)
     ids, others = np.arange(40), np.arange(7, 47)
-
-    def size(pushed: Gradients, wanted: dict[str, Any]) -> list[int]:
-        pull = Following(placement.split(wanted), [-1] * count, [""] * count)
-        return [len(decode_frame(frame)[1]) for frame in frames.make(pushed, stamp(count, 1), pull)]
-
-    rows = gradients(ids, ids).rows
-    assert size(Gradients(rows=rows), {"t": others, "u": others}) == [1 + 2 + 1] * count
-    assert size(Gradients(rows=gradients(ids, others).rows), {"t": others, "u": ids}) == [2 + 2 + 2] * count
+    for pushed, wanted, buffers in (
+        (gradients(ids, ids).rows, {"t": others, "u": others}, 1 + 2 + 1),
+        (gradients(ids, others).rows, {"t": others, "u": ids}, 2 + 2 + 2),
+    ):
+        pushes, cut = group.build_pushes(Gradients(rows=pushed), 3, None), group.cut(wanted)
+        for index, push in enumerate(pushes):
+            pull = group.pull_along(cut, index, PullMoment(wait_for=5), dense=False)
+            header, sent = decode_frame(push_pull_frame(push, pull).encode())
+            message = ps_pb2.PushPullRequest.FromString(header)
+            assert len(sent) == buffers, "tables with the same ids send them once"
+            assert (message.pull.dense_version, message.pull.wait_for) == (-2, 5)
+            for entry in message.pull.rows:
+                mine = np.frombuffer(sent[message.pull_from + entry.ids], np.int64)
+                assert mine.tolist() == cut.parts[index][entry.table].tolist()
+            assert [entry.table for entry in message.pull.rows] == list(wanted)
+    await group.close()
 
 
 def test_gradients_in_any_memory_order_and_precision_travel_as_float32() -> None:
-    placement = ModelPlacement([DenseSpec("kernel", (4, 2))], TABLES[:1], 2)
+    builder = PushBuilder(ModelPlacement([DenseSpec("kernel", (4, 2))], TABLES[:1], 2), "worker-0.0", "float32")
     ids = np.arange(10)
     wide = RANDOM.normal(size=(4, 20)).T[::2]
     odd = Gradients({"kernel": RANDOM.normal(size=(2, 4)).T}, {"t": (ids, wide)})
@@ -122,15 +120,31 @@ def test_gradients_in_any_memory_order_and_precision_travel_as_float32() -> None
         {"kernel": np.ascontiguousarray(odd.dense["kernel"], np.float32)},
         {"t": (ids, np.ascontiguousarray(wide, np.float32))},
     )
-    frames = PushFrames(placement, "worker-0.0", "float32")
-    assert frames.make(odd, stamp(2, 1)) == frames.make(plain, stamp(2, 1))
+    for one, other in zip(builder.build(odd, stamp(2, 1)), builder.build(plain, stamp(2, 1)), strict=True):
+        assert push_frame(one).encode() == push_frame(other).encode()
 
 
-def test_a_name_or_a_shape_that_is_wrong_is_told_at_every_step() -> None:
-    placement = ModelPlacement(SPECS, TABLES, 2)
-    frames = PushFrames(placement, "worker-0.0", "float32")
+def test_what_gradients_were_computed_on_goes_along() -> None:
+    builder = PushBuilder(ModelPlacement(SPECS[1:], TABLES, 2), "worker-0.0", "float32")
+    ids = np.arange(10)
+    pushed = gradients(ids, ids)
+    dense = {name: value for name, value in pushed.dense.items() if name != "large"}
+    origin = Origin(
+        {name: value + 1 for name, value in dense.items()}, {t: v + 1 for t, (_, v) in pushed.rows.items()}
+    )
+    sent = Gradients(dense, pushed.rows, {}, origin=origin)
+    parts = 0
+    for push in builder.build(sent, stamp(2, 1)):
+        for entry in (*push.dense, *push.rows):
+            assert entry.pulled is not None
+            np.testing.assert_array_equal(push.buffers[entry.pulled], push.buffers[entry.values] + 1)
+            parts += 1
+    assert parts >= 4
+
+
+def test_a_name_or_a_shape_that_is_wrong_is_told() -> None:
+    builder = PushBuilder(ModelPlacement(SPECS, TABLES, 2), "worker-0.0", "float32")
     good = gradients(np.arange(5), np.arange(5))
-    frames.make(good, stamp(2, 1))
     for dense, rows, word in (
         ({"nobody": np.ones(3)}, {}, "nobody"),
         ({"bias": np.ones(4)}, {}, "bias"),
@@ -138,7 +152,7 @@ def test_a_name_or_a_shape_that_is_wrong_is_told_at_every_step() -> None:
         ({}, {"none": (np.arange(5), np.ones((5, 3), np.float32))}, "none"),
     ):
         with pytest.raises(InvalidInputError, match=word):
-            frames.make(Gradients(dict(good.dense) | dense, dict(good.rows) | rows), stamp(2, 2))
+            builder.build(Gradients(dict(good.dense) | dense, dict(good.rows) | rows), stamp(2, 2))
 
 
 def test_ids_are_cut_once_even_if_their_array_is_filled_anew() -> None:

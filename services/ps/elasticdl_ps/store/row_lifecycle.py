@@ -23,7 +23,7 @@ _COUNTERS = 1 << 21
 class RowLifecycle:
     """The book on one table's rows. Not safe for threads: the table has a lock.
 
-    Sightings of ids without rows are counted in a count-min sketch (see ``kernels.compiled_policy``). When it has
+    Sightings of ids without rows are counted in a count-min sketch (see ``kernels.compiled.policy``). When it has
     counted half as many as a line has counters, all counts are halved (Einziger et al. 2017, "TinyLFU"): what was
     seen long ago fades, and counts that are too high by collision stay below 3 in 100.
 

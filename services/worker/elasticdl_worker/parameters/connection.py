@@ -6,22 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from typing import Any, TypeVar
 
-from google.protobuf.message import Message
-
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import UnavailableError
-from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.retry import Attempts
 from elasticdl_runtime.rpc.call_stream import StreamedCall
 from elasticdl_runtime.rpc.client import PendingCall, RpcClient
-from elasticdl_runtime.rpc.framing import decode_frame
+from elasticdl_runtime.rpc.framing import Frame
 from elasticdl_runtime.rpc.service import CHUNK_BYTES
+from elasticdl_worker.parameters import codec
+from elasticdl_worker.parameters.codec import ClosedRound
 from elasticdl_worker.parameters.waiting import together
 
 T = TypeVar("T")
-_DESCRIPTOR = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
-_STEPS = {"Pull": ps_pb2.STEP_PULL, "PushGradients": ps_pb2.STEP_PUSH, "PushPull": ps_pb2.STEP_PUSH_PULL}
-"""The calls that go over one stream while they are short: that takes a third off their cost there, a tenth here."""
 _DEADLINE_S = 5.0
 _LARGE_DEADLINE_S = 30.0
 _LARGE_BYTES = 4 << 20
@@ -51,7 +47,7 @@ class ServerConnection:
         self.dense_bytes = 0
         self._token = token
         self._patience_s = patience_s
-        self._client = RpcClient(address, _DESCRIPTOR, token)
+        self._client = RpcClient(address, codec.SERVICE, token)
 
     @property
     def streams_dense(self) -> bool:
@@ -65,7 +61,7 @@ class ServerConnection:
 
     async def move(self, address: str) -> None:
         """Goes on at another address, or at the same one anew; what was received from the old PS is forgotten."""
-        old, self._client = self._client, RpcClient(address, _DESCRIPTOR, self._token)
+        old, self._client = self._client, RpcClient(address, codec.SERVICE, self._token)
         self.generation, self.dense_version = "", -1
         await old.close()
 
@@ -73,12 +69,12 @@ class ServerConnection:
         """Closes the channel."""
         await self._client.close()
 
-    async def call(self, method: str, request: Any, *, answer_bytes: int = 0) -> Any:
-        """Makes a call with one request and one response.
+    async def call(self, method: str, frame: Frame, *, answer_bytes: int = 0) -> bytes:
+        """Makes a call that takes a frame and answers with one.
 
         Args:
             method: the RPC.
-            request: a message or a frame.
+            frame: the request.
             answer_bytes: expected size of the response, which with the request's decides on the deadline.
 
         Raises:
@@ -86,21 +82,43 @@ class ServerConnection:
             ElasticDLError: what the PS answered.
         """
 
-        async def once() -> Any:
-            return await self._once(method, request, answer_bytes)
+        async def once() -> bytes:
+            answer: bytes = await self._begin(method, frame, answer_bytes)
+            return answer
 
-        return await self._patiently(once)
+        return await self._retry(once)
 
-    def begin(self, method: str, request: Any, *, answer_bytes: int = 0) -> Attempt:
+    def begin(self, method: str, frame: Frame, *, answer_bytes: int = 0) -> Attempt:
         """Begins what ``call`` does, so that calls of several PS are under way without a task for each."""
-        return Attempt(self, method, request, answer_bytes, self._once(method, request, answer_bytes))
+        return Attempt(self, method, frame, answer_bytes, self._begin(method, frame, answer_bytes))
 
-    def _once(self, method: str, request: Any, answer_bytes: int) -> PendingCall | StreamedCall:
-        large = _is_large(request, answer_bytes)
-        step = _STEPS.get(method)
+    def _begin(self, method: str, frame: Frame, answer_bytes: int) -> PendingCall | StreamedCall:
+        large = frame.nbytes + answer_bytes >= _LARGE_BYTES
+        step = codec.STEPS.get(method)
         if large or step is None:
-            return self._client.begin(method, request, deadline_s=_LARGE_DEADLINE_S if large else _DEADLINE_S)
-        return self._client.begin_in_stream("Steps", step, request, deadline_s=_DEADLINE_S)
+            return self._client.begin(method, frame, deadline_s=_LARGE_DEADLINE_S if large else _DEADLINE_S)
+        # Short calls go over one stream: that takes a third off their cost there, a tenth here.
+        return self._client.begin_in_stream("Steps", step, frame, deadline_s=_DEADLINE_S)
+
+    async def is_initialised(self) -> bool:
+        """Whether the PS has a model."""
+        return codec.read_initialised(await self._exchange("Status", codec.status_request()))
+
+    async def closed_rounds(self, since: int) -> list[ClosedRound]:
+        """The rounds that the first PS has closed since a version.
+
+        Raises:
+            ConflictError: they are no longer known.
+        """
+        return codec.read_closed_rounds(await self._exchange("ClosedRounds", codec.closed_rounds_request(since)))
+
+    async def apply_round(self, closed: ClosedRound) -> None:
+        """Has the PS apply a round that the first PS has closed.
+
+        Raises:
+            ConflictError: an earlier round is missing, or a member's gradient is.
+        """
+        await self._exchange("ApplyRound", codec.apply_round_request(closed))
 
     async def push_pieces(self, method: str, frame: bytes) -> bytes:
         """Sends a frame of any size, in pieces, to a method that takes a stream of them; returns its answer."""
@@ -114,24 +132,30 @@ class ServerConnection:
             answer: bytes = await self._client.call(method, pieces(), deadline_s=deadline_s)
             return answer
 
-        return await self._patiently(once)
+        return await self._retry(once)
 
-    async def push_model(self, frame: bytes) -> ps_pb2.PushModelResponse:
-        """Sends a model."""
-        response = ps_pb2.PushModelResponse()
-        read_header(await self.push_pieces("PushModel", frame), response)
-        return response
+    async def push_model(self, frame: Frame) -> bool:
+        """Sends a model; returns whether that initialised the PS."""
+        return codec.read_model_reply(await self.push_pieces("PushModel", frame.encode()))
 
-    async def pull_dense(self, frame: bytes) -> list[bytes]:
+    async def pull_dense(self, frame: Frame) -> list[bytes]:
         """Receives dense parameters as a stream of frames."""
 
         async def once() -> list[bytes]:
             stream = self._client.stream("PullDenseParameters", frame, deadline_s=_LARGE_DEADLINE_S)
             return [piece async for piece in stream]
 
-        return await self._patiently(once)
+        return await self._retry(once)
 
-    async def _patiently(self, once: Callable[[], Awaitable[T]]) -> T:
+    async def _exchange(self, method: str, request: object) -> Any:
+        """Sends a message and returns the one that answers it."""
+
+        async def once() -> Any:
+            return await self._client.call(method, request, deadline_s=_DEADLINE_S)
+
+        return await self._retry(once)
+
+    async def _retry(self, once: Callable[[], Awaitable[T]]) -> T:
         async for _ in Attempts(_BACKOFF, self._patience_s):
             try:
                 return await once()
@@ -151,31 +175,32 @@ class ServerConnection:
 class Attempt:
     """A call to a PS that is under way, and can be made again."""
 
-    __slots__ = ("_answer_bytes", "_first", "_method", "_request", "_server")
+    __slots__ = ("_answer_bytes", "_first", "_frame", "_method", "_server")
 
     def __init__(
         self,
         server: ServerConnection,
         method: str,
-        request: Any,
+        frame: Frame,
         answer_bytes: int,
         first: PendingCall | StreamedCall,
     ) -> None:
         self._server = server
         self._method = method
-        self._request = request
+        self._frame = frame
         self._answer_bytes = answer_bytes
         self._first = first
 
-    async def answer(self) -> Any:
+    async def answer(self) -> bytes:
         """The response, after as many further calls as it takes; see ``ServerConnection.call``."""
         try:
-            return await self._first
+            first: bytes = await self._first
+            return first
         except UnavailableError:
             await self._server.pause(_BACKOFF.first_s)
-        return await self._server.call(self._method, self._request, answer_bytes=self._answer_bytes)
+        return await self._server.call(self._method, self._frame, answer_bytes=self._answer_bytes)
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[Any, None, bytes]:
         """The response to the first call."""
         return self._first.__await__()
 
@@ -184,7 +209,7 @@ class Attempt:
         self._first.cancel()
 
 
-async def answers_of(attempts: Sequence[Attempt]) -> list[Any]:
+async def answers_of(attempts: Sequence[Attempt]) -> list[bytes]:
     """The responses of all; none runs on when one fails for good.
 
     While all PS can be reached this makes no tasks: each costs turns of the event loop.
@@ -197,16 +222,3 @@ async def answers_of(attempts: Sequence[Attempt]) -> list[Any]:
         for attempt in attempts:
             attempt.cancel()
         raise
-
-
-def _is_large(request: Any, answer_bytes: int) -> bool:
-    """Whether a call takes longer than others by its size alone."""
-    size = len(request) if isinstance(request, bytes) else 0
-    return size + answer_bytes >= _LARGE_BYTES
-
-
-def read_header(frame: bytes, message: Message) -> list[memoryview]:
-    """Decodes a frame into a message and buffers."""
-    header, buffers = decode_frame(frame)
-    message.ParseFromString(header)
-    return buffers

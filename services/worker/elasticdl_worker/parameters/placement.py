@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import DenseKind, DenseSpec, TableSpec
-from elasticdl_proto.v1 import ps_pb2
-from elasticdl_runtime.convert.parameters import dense_to_message
 from elasticdl_runtime.partition import DenseSlice, place_dense
-from elasticdl_worker.parameters.answers import PartialPull
+from elasticdl_worker.parameters.codec import ModelSlice
+from elasticdl_worker.parameters.partial_pull import PartialPull
 from elasticdl_worker.parameters.splits import Split, Splits
 
 
@@ -79,24 +78,18 @@ class ModelPlacement:
             if place.ps == index
         )
 
-    def model(
-        self, index: int, values: Mapping[str, NDArray[Any]] | None
-    ) -> tuple[list[ps_pb2.Dense], list[NDArray[Any]]]:
+    def model_slices(self, index: int, values: Mapping[str, NDArray[Any]] | None) -> list[ModelSlice]:
         """One PS's slices of a model with their values, or declared only.
 
         Raises:
             InvalidInputError: a value is missing or of another size.
         """
-        messages: list[ps_pb2.Dense] = []
-        buffers: list[NDArray[Any]] = []
+        slices = []
         for name, dense in self._dense.items():
-            for place in (place for place in dense.slices if place.ps == index):
-                buffer = -1
-                if values is not None:
-                    buffer = len(buffers)
-                    buffers.append(self.flat(name, values)[place.start : place.stop])
-                messages.append(dense_to_message(dense.spec, place.start, place.stop, buffer))
-        return messages, buffers
+            for run in self.slices_on(name, index):
+                part = None if values is None else self.flatten(name, values.get(name))[run.start : run.stop]
+                slices.append(ModelSlice(dense.spec, run.start, run.stop, part))
+        return slices
 
     def split(self, ids: Mapping[str, NDArray[np.int64]]) -> dict[str, Split]:
         """Cuts the ids of tables over the PS.
@@ -108,7 +101,7 @@ class ModelPlacement:
             self.dim(table)
         return self._splits.cut_all(ids)
 
-    def groups(self, asked: Mapping[str, NDArray[np.int64]], limit: int) -> list[dict[str, NDArray[np.int64]]]:
+    def group(self, asked: Mapping[str, NDArray[np.int64]], limit: int) -> list[dict[str, NDArray[np.int64]]]:
         """Cuts what one PS is asked for into requests of at most ``limit`` bytes (or one row) with their answers."""
         if sum(len(ids) * (8 + 4 * self.dim(table)) for table, ids in asked.items()) <= limit:
             return [dict(asked)]
@@ -172,47 +165,41 @@ class ModelPlacement:
             whole[name] = flat.reshape(spec.shape)
         return whole
 
-    def placed(self, name: str) -> PlacedDense:
-        """A dense parameter and where it lies.
+    def slices_on(self, name: str, index: int) -> list[DenseSlice]:
+        """The slices of a dense parameter on one PS.
 
         Raises:
             InvalidInputError: the model does not have it.
         """
-        if name not in self._dense:
-            raise InvalidInputError(
-                f"the dense parameter {name!r} is not in the model",
-                fix="name parameters as the model's specification does",
-            )
-        return self._dense[name]
+        return [run for run in self._placed(name).slices if run.ps == index]
 
-    def flat(self, name: str, values: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    def flatten(self, name: str, value: NDArray[Any] | None) -> NDArray[Any]:
         """A value or gradient of a dense parameter as it travels: C-contiguous, one-dimensional.
 
         Raises:
             InvalidInputError: the model does not have the parameter, or the value is missing or of another size.
         """
-        value = values.get(name)
         if value is None:
             raise InvalidInputError(
                 f"the dense parameter {name!r} is without a value",
                 fix="name parameters as the model's specification does",
             )
-        return self.flat_value(name, value)
-
-    def flat_value(self, name: str, value: Any) -> NDArray[Any]:
-        """What ``flat`` says, of one value.
-
-        Raises:
-            InvalidInputError: the model does not have the parameter, or the value is of another size.
-        """
-        dense = self.placed(name)
-        flat = np.ascontiguousarray(value, dense.dtype).reshape(-1)
+        dense = self._placed(name)
+        flat: NDArray[Any] = np.ascontiguousarray(value, dense.dtype).reshape(-1)
         if len(flat) != dense.size:
             raise InvalidInputError(
                 f"the dense parameter {name!r} has {len(flat)} numbers, not {dense.size}",
                 fix="give it the shape that the model's specification says",
             )
         return flat
+
+    def _placed(self, name: str) -> PlacedDense:
+        if name not in self._dense:
+            raise InvalidInputError(
+                f"the dense parameter {name!r} is not in the model",
+                fix="name parameters as the model's specification does",
+            )
+        return self._dense[name]
 
 
 def _wire_dtype(spec: DenseSpec) -> np.dtype[Any]:

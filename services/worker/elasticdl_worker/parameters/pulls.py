@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl_core.errors import UnavailableError
-from elasticdl_proto.v1 import ps_pb2
-from elasticdl_runtime.rpc.framing import encode_frame
-from elasticdl_worker.parameters.answers import PartialPull
+from elasticdl_worker.parameters.codec import (
+    ALL_DENSE,
+    NO_DENSE,
+    ClosedRound,
+    OutgoingPull,
+    pull_frame,
+    read_pull_reply,
+)
 from elasticdl_worker.parameters.connection import ServerConnection
+from elasticdl_worker.parameters.partial_pull import PartialPull
 from elasticdl_worker.parameters.placement import ModelPlacement
 
-ALL_DENSE, NO_DENSE = -1, -2
-"""Dense parameters that are asked for, where it is not those that are newer than a version."""
 _POLL_S = 0.1
 _Asked = Mapping[str, NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class PullMoment:
     """The state of a PS that a pull is to see.
 
     Attributes:
@@ -37,11 +40,11 @@ class Moment:
     pin: int = 0
     one_version: bool = False
     wait_for: int = 0
-    apply: ps_pb2.RoundMembers | None = None
+    apply: ClosedRound | None = None
 
 
-class Pulls:
-    """Pulls of one client.
+class Puller:
+    """Pulls for one client.
 
     Args:
         wire_dtype: of rows.
@@ -53,10 +56,40 @@ class Pulls:
         self._wire_dtype = wire_dtype
         self._patience_s = patience_s
         self._message_bytes = message_bytes
-        self._row_headers: dict[tuple[str, ...], bytes] = {}
+
+    def prepare(
+        self,
+        server: ServerConnection,
+        moment: PullMoment,
+        ids: Sequence[NDArray[np.int64]],
+        tables: Sequence[tuple[str, int]],
+        *,
+        dense: bool,
+    ) -> OutgoingPull:
+        """The pull from one PS.
+
+        Args:
+            server: the PS.
+            moment: what of the PS to see.
+            ids: each once.
+            tables: names of tables, and which ids are wanted of each.
+            dense: whether to read dense parameters.
+        """
+        pinned = bool(moment.pin)
+        version = ALL_DENSE if pinned else server.dense_version
+        return OutgoingPull(
+            version if dense else NO_DENSE,
+            moment.pin,
+            self._wire_dtype,
+            "" if pinned else server.generation,
+            moment.wait_for,
+            moment.apply,
+            tables,
+            ids,
+        )
 
     async def pull(
-        self, server: ServerConnection, placement: ModelPlacement, asked: _Asked, *, dense: bool, moment: Moment
+        self, server: ServerConnection, placement: ModelPlacement, asked: _Asked, *, dense: bool, moment: PullMoment
     ) -> PartialPull:
         """Pulls from one PS, waiting while it has no model (it is being restored), or for the end of a round.
 
@@ -72,7 +105,7 @@ class Pulls:
         """
         give_up = time.monotonic() + self._patience_s
         while True:
-            part = await self._once(server, placement, asked, dense, moment)
+            part = await self._pull_once(server, placement, asked, dense, moment)
             if part.pending:
                 # The PS says that it is worth it, and stops saying so when it is not.
                 give_up = time.monotonic() + self._patience_s
@@ -89,49 +122,28 @@ class Pulls:
                 )
             await server.pause(_POLL_S)
 
-    async def _once(
-        self, server: ServerConnection, placement: ModelPlacement, asked: _Asked, dense: bool, moment: Moment
+    async def _pull_once(
+        self, server: ServerConnection, placement: ModelPlacement, asked: _Asked, dense: bool, moment: PullMoment
     ) -> PartialPull:
-        request = self._request(server, dense, moment)
         part = PartialPull()
         if dense and server.streams_dense:
-            for frame in await server.pull_dense(encode_frame(request.SerializeToString())):
-                part.take(frame, asked)
+            wanted = self.prepare(server, moment, (), (), dense=True)
+            for frame in await server.pull_dense(pull_frame(wanted)):
+                part.add(read_pull_reply(frame), asked)
             if part.pending:
                 return part
-            request.dense_version = NO_DENSE
-        groups = placement.groups(asked, self._message_bytes)
+            dense = False
+        groups = placement.group(asked, self._message_bytes)
         for group in groups:
-            # Encoded messages may be joined: the fields of both count.
-            header = request.SerializeToString() + self._rows_header(group)
-            expected = placement.rows_bytes(group)
-            if request.dense_version != NO_DENSE:
-                expected += server.dense_bytes
-            answer = await server.call("Pull", encode_frame(header, list(group.values())), answer_bytes=expected)
-            version = part.take(answer, group)
-            part.torn |= moment.one_version and version != part.version
+            tables = [(table, index) for index, table in enumerate(group)]
+            pull = self.prepare(server, moment, list(group.values()), tables, dense=dense)
+            expected = placement.rows_bytes(group) + (server.dense_bytes if dense else 0)
+            reply = read_pull_reply(await server.call("Pull", pull_frame(pull), answer_bytes=expected))
+            part.add(reply, group)
+            part.torn |= moment.one_version and reply.version != part.version
             if part.pending or not part.initialised:
                 break
-            request.dense_version = NO_DENSE
+            dense = False
         if len(groups) > 1:
             part.join()
         return part
-
-    def _request(self, server: ServerConnection, dense: bool, moment: Moment) -> ps_pb2.PullRequest:
-        pin = moment.pin
-        return ps_pb2.PullRequest(
-            dense_version=(ALL_DENSE if pin else server.dense_version) if dense else NO_DENSE,
-            pin=pin,
-            dtype=self._wire_dtype,
-            generation="" if pin else server.generation,
-            wait_for=moment.wait_for,
-            apply=moment.apply,
-        )
-
-    def _rows_header(self, tables: Mapping[str, Any]) -> bytes:
-        """The encoded ``rows`` of a pull, the same for the same tables."""
-        names = tuple(tables)
-        if names not in self._row_headers:
-            rows = [ps_pb2.Rows(table=table, ids=index) for index, table in enumerate(names)]
-            self._row_headers[names] = ps_pb2.PullRequest(rows=rows).SerializeToString()
-        return self._row_headers[names]

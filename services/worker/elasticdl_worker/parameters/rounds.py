@@ -7,15 +7,15 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from elasticdl_core.errors import ConflictError, UnavailableError
-from elasticdl_proto.v1 import ps_pb2
-from elasticdl_worker.parameters.answers import PartialPull
+from elasticdl_worker.parameters.codec import ClosedRound, OutgoingPush, PushReply
 from elasticdl_worker.parameters.connection import ServerConnection
-from elasticdl_worker.parameters.pulls import Moment
+from elasticdl_worker.parameters.partial_pull import PartialPull
+from elasticdl_worker.parameters.pulls import PullMoment
 from elasticdl_worker.parameters.waiting import together
 
 _POLL_S = 0.1
-PullOne = Callable[[int, Moment], Awaitable[PartialPull]]
-PushOne = Callable[[ServerConnection, bytes], Awaitable[ps_pb2.PushGradientsResponse]]
+PullOne = Callable[[int, PullMoment], Awaitable[PartialPull]]
+PushOne = Callable[[ServerConnection, OutgoingPush], Awaitable[PushReply]]
 
 
 async def align(
@@ -50,8 +50,8 @@ async def align(
         if attempt and not any(helped):
             # Nobody can help: they are on their way back to a checkpoint.
             await servers[0].pause(_POLL_S)
-        first = await pull(0, Moment(one_version=True))
-        moment = Moment(one_version=True, apply=first.round)
+        first = await pull(0, PullMoment(one_version=True))
+        moment = PullMoment(one_version=True, apply=first.round)
         parts = [first, *await together([pull(server.index, moment) for server in servers[1:]])]
     return parts
 
@@ -70,47 +70,46 @@ async def pull_of_round(
     Raises:
         UnavailableError: they differ for longer.
     """
-    return await follow(servers, await pull(0, Moment(one_version=True, wait_for=wait_for)), pull, patience_s)
+    return await follow(servers, await pull(0, PullMoment(one_version=True, wait_for=wait_for)), pull, patience_s)
 
 
 async def follow(
     servers: Sequence[ServerConnection], first: PartialPull, pull: PullOne, patience_s: float
 ) -> list[PartialPull]:
     """Pulls from the other PS what the first has answered for its part; see ``pull_of_round``."""
-    moment = Moment(one_version=True, apply=first.round)
+    moment = PullMoment(one_version=True, apply=first.round)
     parts = [first, *await together([pull(server.index, moment) for server in servers[1:]])]
     return await align(servers, parts, pull, patience_s)
 
 
 async def prepare(
-    servers: Sequence[ServerConnection], frames: Sequence[bytes], push: PushOne
-) -> ps_pb2.PushGradientsResponse | None:
+    servers: Sequence[ServerConnection], pushes: Sequence[OutgoingPush], push_one: PushOne
+) -> PushReply | None:
     """Leaves a gradient's parts with all PS but the first, which comes after them; the refusal if one refuses."""
-    answers = await together([push(server, frame) for server, frame in zip(servers[1:], frames[1:], strict=True)])
-    return next((answer for answer in answers if not answer.accepted), None)
+    calls = [push_one(server, push) for server, push in zip(servers[1:], pushes[1:], strict=True)]
+    return next((reply for reply in await together(calls) if not reply.accepted), None)
 
 
-async def pass_on(servers: Sequence[ServerConnection], closed: ps_pb2.RoundMembers) -> None:
+async def pass_on(servers: Sequence[ServerConnection], closed: ClosedRound) -> None:
     """Tells the other PS of a round that the first has closed."""
-    request = ps_pb2.ApplyRoundRequest(round=closed)
-    await together([_apply_round(server, request) for server in servers[1:]])
+    await together([_apply_round(server, closed) for server in servers[1:]])
 
 
 async def _catch_up(servers: Sequence[ServerConnection], index: int, version: int) -> bool:
     """Passes the rounds that the first PS has closed on to one that has not applied them; whether there are any."""
     try:
-        response = await servers[0].call("ClosedRounds", ps_pb2.ClosedRoundsRequest(since=version))
-        for round_ in response.rounds:
-            await servers[index].call("ApplyRound", ps_pb2.ApplyRoundRequest(round=round_))
+        rounds = await servers[0].closed_rounds(version)
+        for closed in rounds:
+            await servers[index].apply_round(closed)
     except ConflictError:
         # One of the two was replaced, and knows nothing of these rounds: the master restores both.
         return False
-    return bool(response.rounds)
+    return bool(rounds)
 
 
-async def _apply_round(server: ServerConnection, request: ps_pb2.ApplyRoundRequest) -> None:
+async def _apply_round(server: ServerConnection, closed: ClosedRound) -> None:
     try:
-        await server.call("ApplyRound", request)
+        await server.apply_round(closed)
     except ConflictError:
         # It is several rounds behind (the next pull brings it along), or was replaced (the master restores it).
         return

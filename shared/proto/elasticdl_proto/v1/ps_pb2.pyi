@@ -248,16 +248,6 @@ class PushPullRequest(_message.Message):
     pull_from: int
     def __init__(self, push: _Optional[_Union[PushGradientsRequest, _Mapping]] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ..., pull_from: _Optional[int] = ...) -> None: ...
 
-class PushPullParts(_message.Message):
-    __slots__ = ("push", "pull", "pull_from")
-    PUSH_FIELD_NUMBER: _ClassVar[int]
-    PULL_FIELD_NUMBER: _ClassVar[int]
-    PULL_FROM_FIELD_NUMBER: _ClassVar[int]
-    push: bytes
-    pull: bytes
-    pull_from: int
-    def __init__(self, push: _Optional[bytes] = ..., pull: _Optional[bytes] = ..., pull_from: _Optional[int] = ...) -> None: ...
-
 class PushPullResponse(_message.Message):
     __slots__ = ("push", "pull")
     PUSH_FIELD_NUMBER: _ClassVar[int]

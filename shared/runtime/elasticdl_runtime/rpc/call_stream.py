@@ -15,7 +15,7 @@ import grpc
 
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_runtime.rpc.errors import from_code, from_status
-from elasticdl_runtime.rpc.framing import NUMBERS, decode_frame, frame_mark, mark_frame
+from elasticdl_runtime.rpc.framing import NUMBERS, Frame, as_message, decode_frame, frame_mark
 from elasticdl_runtime.rpc.served_stream import ACCEPTED
 
 _STATUS = {status.value[0]: status for status in grpc.StatusCode}
@@ -85,22 +85,22 @@ class CallStream:
         """Whether nothing of it is left."""
         return self._reader.done()
 
-    def begin(self, what: int, frame: bytes, deadline_s: float) -> StreamedCall:
+    def begin(self, what: int, frame: Frame | bytes, deadline_s: float) -> StreamedCall:
         """Begins a call.
 
         Args:
             what: tells the server which one it is.
-            frame: the request; it is marked in place, so nobody else may use it at the time.
+            frame: the request.
             deadline_s: seconds until this call, and with it the stream, fails with UnavailableError.
 
         Raises:
             InvalidInputError: the request is no frame.
         """
         self._number = self._number % (NUMBERS - 1) + 1
-        mark_frame(frame, what, self._number)
+        message = as_message(frame, what, self._number)
         call = StreamedCall(self._loop.time() + deadline_s, self._loop.create_future())
         self._calls[self._number] = call
-        self._unsent.append(frame)
+        self._unsent.append(message)
         self._ensure_writer()
         if self._timer is None or self._timer.when() > call.deadline:
             self._watch(call.deadline)

@@ -13,6 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.rpc.call_stream import CallStream, StreamedCall
 from elasticdl_runtime.rpc.errors import from_status
+from elasticdl_runtime.rpc.framing import Frame, as_message
 from elasticdl_runtime.rpc.service import MAX_MESSAGE_BYTES, is_frame
 
 _OPTIONS = (
@@ -92,7 +93,7 @@ class RpcClient:
             kind = "_".join("stream" if streams else "unary" for streams in sides)
             self._calls[method.name] = getattr(self._channel, kind)(
                 f"/{service.full_name}/{method.name}",
-                request_serializer=None if is_frame(method.input_type) else _serialize,
+                request_serializer=as_message if is_frame(method.input_type) else _serialize,
                 response_deserializer=None
                 if is_frame(method.output_type)
                 else GetMessageClass(method.output_type).FromString,
@@ -103,7 +104,8 @@ class RpcClient:
 
         Args:
             method: the RPC's name.
-            request: a message, a frame's bytes, or an async iterable of them for client-streaming methods.
+            request: a message, a frame (also encoded), or an async iterable of encoded pieces for client-streaming
+                methods.
             deadline_s: seconds until the call fails with UnavailableError.
 
         Raises:
@@ -125,7 +127,7 @@ class RpcClient:
         call = self._calls[method](request, timeout=deadline_s, metadata=self._metadata())
         return PendingCall(self, call, method)
 
-    def begin_in_stream(self, method: str, what: int, frame: bytes, *, deadline_s: float) -> StreamedCall:
+    def begin_in_stream(self, method: str, what: int, frame: Frame | bytes, *, deadline_s: float) -> StreamedCall:
         """Begins a call over a stream that stays open for others; see ``Steps`` in ``ps.proto``.
 
         It is opened by the first call, and opened anew after a failure, or where the token is another.
@@ -133,7 +135,7 @@ class RpcClient:
         Args:
             method: the RPC that is the stream.
             what: tells the server which call it is.
-            frame: the request; it is marked in place, so nobody else may use it at the time.
+            frame: the request.
             deadline_s: seconds until the call, and with it all that are under way on the stream, fails with
                 UnavailableError.
 

@@ -1,9 +1,8 @@
 """The server's side of streams that carry calls: many of one caller, without what a call costs by itself.
 
 ``Steps`` in ``ps.proto`` describes the messages. The servicer's method is called for each with what the message is,
-its frame, and the caller. It returns the answer's frame, which nobody else may use, as it is marked; or, where that
-takes longer, something to await it from. Those answers are sent when they are ready: no short call waits for a long
-one.
+its frame, and the caller. It returns the answer's frame or, where that takes longer, something to await it from.
+Those answers are sent when they are ready: no short call waits for a long one.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ import grpc
 
 from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.rpc.errors import answer_to
-from elasticdl_runtime.rpc.framing import encode_frame, frame_mark, mark_frame
+from elasticdl_runtime.rpc.framing import Frame, as_message, frame_mark
 
 ACCEPTED = "stream-accepted"
 """What the server's initial metadata has if it serves the stream."""
-Behaviour = Callable[[int, bytes, Any], bytes | Awaitable[bytes]]
+OutgoingFrame = Frame | bytes
+Behaviour = Callable[[int, bytes, Any], OutgoingFrame | Awaitable[OutgoingFrame]]
 
 
 class ServedStreams:
@@ -115,7 +115,7 @@ class _ServedStream:
         try:
             what, number = frame_mark(message)
             answer = self._behaviour(what, message, caller)
-            if not isinstance(answer, bytes):
+            if not isinstance(answer, Frame | bytes):
                 task = asyncio.ensure_future(self._answer_later(number, answer))
                 self._later.add(task)
                 task.add_done_callback(self._later.discard)
@@ -125,7 +125,7 @@ class _ServedStream:
         else:
             await self._answer(0, number, answer)
 
-    async def _answer_later(self, number: int, awaited: Awaitable[bytes]) -> None:
+    async def _answer_later(self, number: int, awaited: Awaitable[OutgoingFrame]) -> None:
         try:
             answer = await awaited
         except Exception as error:
@@ -135,13 +135,13 @@ class _ServedStream:
 
     async def _refuse(self, number: int, error: Exception) -> None:
         status, details = answer_to(error, self._method)
-        await self._answer(status.value[0], number, encode_frame(details.encode()))
+        await self._answer(status.value[0], number, Frame(details.encode()))
 
-    async def _answer(self, status: int, number: int, frame: bytes) -> None:
-        mark_frame(frame, status, number)
+    async def _answer(self, status: int, number: int, frame: OutgoingFrame) -> None:
+        message = as_message(frame, status, number)
         try:
             # gRPC takes one message at a time.
             async with self._writing:
-                await self._context.write(frame)
+                await self._context.write(message)
         except grpc.aio.BaseError:
             return  # the caller is gone; reading tells so as well

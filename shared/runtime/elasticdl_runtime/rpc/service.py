@@ -2,9 +2,10 @@
 
 A servicer has a method for each RPC of its service, named as in the ``.proto`` file. Unary methods are
 ``async def Method(self, request, caller) -> response``; server-streaming ones are async generators of the same
-arguments; client-streaming ones take an async iterator. Where the type is ``Chunk``, the value is the frame's
-``bytes``. ``caller`` is what the authenticator returned. Methods that stream both ways carry calls, and are
-``def Method(self, what, frame, caller) -> answer``, made for each message; see ``served_stream``.
+arguments; client-streaming ones take an async iterator. Where the type is ``Chunk``, a method is given the frame's
+``bytes`` and returns a ``Frame``, or its bytes. ``caller`` is what the authenticator returned. Methods that stream
+both ways carry calls, and are ``def Method(self, what, frame, caller) -> answer``, made for each message; see
+``served_stream``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from elasticdl_core.errors import InvalidInputError, UnauthenticatedError
 from elasticdl_runtime.rpc.errors import answer_to
+from elasticdl_runtime.rpc.framing import as_message
 from elasticdl_runtime.rpc.served_stream import ServedStreams
 
 MAX_MESSAGE_BYTES = 1 << 30
@@ -125,7 +127,7 @@ def _handler(
     if method.client_streaming and method.server_streaming:
         return grpc.stream_stream_rpc_method_handler(_of_calls(behaviour, method.name, authenticate, streams))
     deserialize = _deserializer(method.input_type)
-    serialize = None if is_frame(method.output_type) else lambda message: message.SerializeToString()
+    serialize = as_message if is_frame(method.output_type) else lambda message: message.SerializeToString()
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(
             _streaming(behaviour, method.name, authenticate), deserialize, serialize

@@ -1,0 +1,67 @@
+"""Declaring a model to all parameter servers: one worker of several that come at once initialises all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from elasticdl_core.model import OptimizerSpec, UpdateMode
+from elasticdl_runtime.rpc.framing import Frame
+from elasticdl_worker.parameters.codec import model_frame
+from elasticdl_worker.parameters.connection import ServerConnection
+from elasticdl_worker.parameters.group import ServerGroup
+from elasticdl_worker.parameters.waiting import together
+
+_OTHERS_TURN_S = 5.0
+"""How long the worker that initialised the first PS may take to initialise another one."""
+_POLL_S = 0.1
+
+
+async def declare_model(
+    group: ServerGroup, values: Mapping[str, NDArray[Any]], optimizer: OptimizerSpec, mode: UpdateMode
+) -> bool:
+    """Declares the model that was placed on the PS, and initialises it unless that was done before.
+
+    The first PS decides: who initialises it initialises the others.
+
+    Args:
+        group: the parameter servers.
+        values: first values of the dense parameters by name.
+        optimizer: the optimizer and its hyper-parameters.
+        mode: how updates are made.
+
+    Returns:
+        Whether this call initialised the model.
+
+    Raises:
+        InvalidInputError: the PS cannot hold the model, or know the optimizer.
+        ConflictError: the PS hold a checkpoint of another model.
+    """
+
+    def frame(index: int, with_values: bool) -> Frame:
+        slices = group.placement.model_slices(index, values if with_values else None)
+        return model_frame(slices, group.placement.tables, optimizer, mode)
+
+    first, *others = group.servers
+    present = await first.is_initialised()
+    initialised = await first.push_model(frame(0, not present))
+
+    async def follow(server: ServerConnection) -> None:
+        there = not initialised and await _wait_until_initialised(server)
+        await server.push_model(frame(server.index, not there))
+
+    await together([follow(server) for server in others])
+    return initialised
+
+
+async def _wait_until_initialised(server: ServerConnection) -> bool:
+    """Gives the worker that won the first PS its time; False if it did not use it."""
+    give_up = time.monotonic() + _OTHERS_TURN_S
+    while not await server.is_initialised():
+        if time.monotonic() > give_up:
+            return False
+        await server.pause(_POLL_S)
+    return True
