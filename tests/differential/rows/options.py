@@ -27,7 +27,7 @@ def row(name: str, *parts: str, **spec: object) -> Row:
 ROWS = [
     row("synchronous", use_async=False),
     row("synchronous_adam", ADAM, use_async=False),
-    row("synchronous_tolerant", use_async=False, sync_version_tolerance=2),
+    row("synchronous_tolerant", use_async=False, sync_version_tolerance=2, _two="close", _data=validated),
     row("asynchronous", ADAM, _one="equal", _two="close", _data=validated),
     row("staleness_modulation", lr_staleness_modulation=True, _two="close", _data=validated),
     row("groups_of_sgd", get_model_steps=3, _two="close", _data=validated),

@@ -19,6 +19,9 @@ def parse(record):
     return given
 """
 READER = """
+from elasticdl.data import Shard
+
+
 class Lines:
     metadata = None
 
@@ -86,10 +89,12 @@ ROWS = [
     row("tfrecord", EXAMPLE, data=tfrecord_files),
     row("recordio", EXAMPLE, data=recordio_files),
     row("custom_reader_dict", reader('{"first": (0, half), "second": (half, len(self.lines) - half)}'), two=""),
-    row("custom_reader_list", reader('[("all", 0, half), ("all", half, len(self.lines))]')),
+    row("custom_reader_list", reader('[Shard("all", 0, half), Shard("all", half, len(self.lines))]')),
     row(
         "custom_reader_named",
-        reader('[("all", 0, half), ("all", half, len(self.lines))]').replace("custom_data_reader(", "my_reader("),
+        reader('[Shard("all", 0, half), Shard("all", half, len(self.lines))]').replace(
+            "custom_data_reader(", "my_reader("
+        ),
         spec={"custom_data_reader": "my_reader"},
     ),
     row("missing_data", data=lambda place, alike: {"training_data": str(place / "none.csv")}, refused="none.csv"),
