@@ -34,7 +34,7 @@ GOAL = 1000.0
 TOGETHER = 8
 DEADLINE_S = 20.0
 ABOUT = """\
-One master in a process of its own (state machine, desk, queue in a real `redis-server` with an append-only file
+One master in a process of its own (state machine, dispatcher, queue in a real `redis-server` with an append-only file
 synced every second, gRPC door on a unix socket) and {clients} asynchronous clients in another, each with its own
 channel and token. A cycle leases one task and reports it. "One call": the `Report` of a task asks for the next one,
 as workers do while their tasks are short (under a tenth of a second each). "Two calls": a `Lease` and a `Report`, as

@@ -18,7 +18,7 @@ from elasticdl_core.ports.launcher import Role
 from elasticdl_master.queue.redis import RedisQueue
 from elasticdl_master.runner import JobRunner
 from elasticdl_master.settings import MasterSettings
-from elasticdl_master.state.settings import Limits
+from elasticdl_master.state.limits import Limits
 from tests.fakes.internal_api import InternalApi
 from tests.fakes.job_processes import JobProcesses
 from tests.fakes.redis_server import RedisServer
@@ -78,7 +78,7 @@ async def main(folder: Path, tasks: int, workers: int) -> None:
 
             def ready() -> bool:
                 # Listing the data is work of the job's beginning, too.
-                listed = runner.machine is not None and runner.machine.work.listed
+                listed = runner.machine is not None and runner.machine.plans.listed
                 return listed and sum(bool(worker.held) for worker in processes.workers.values()) >= workers
 
             await processes.pulse.until(lambda: master.done() or ready(), 60.0)

@@ -32,7 +32,7 @@ from elasticdl_core.job import JobSpec
 from elasticdl_master.queue.redis import RedisQueue
 from elasticdl_master.runner import JobRunner
 from elasticdl_master.settings import MasterSettings
-from elasticdl_master.state.settings import Limits
+from elasticdl_master.state.limits import Limits
 from elasticdl_worker.local import run_local
 from tests.differential.processes import RealProcesses, forget
 from tests.fakes.internal_api import InternalApi

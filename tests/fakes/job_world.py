@@ -1,4 +1,4 @@
-"""A whole job in one thread: simulated workers, PS, launcher, api and store around a real master's desk and machine.
+"""A whole job in one thread: simulated workers, PS, launcher, api and store around a real dispatcher and machine.
 
 Time is a number. Everything random comes from one seed, so that a failing seed fails again. A simulated PS keeps
 which records were applied to it, so that the oracle can ask whether the model that came out saw every record.
@@ -18,16 +18,16 @@ from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
 from elasticdl_core.task import Shard, TaskId, TaskType
-from elasticdl_master.desk import Desk, Handed
+from elasticdl_master.dispatcher import LeasedTask, TaskDispatcher
 from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
-from elasticdl_master.state.auditing import Tallied
-from elasticdl_master.state.ending import Directive
+from elasticdl_master.state.lifecycle import Directive
+from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.machine import JobMachine
-from elasticdl_master.state.settings import Limits
 from elasticdl_master.state.setup import Setup
+from elasticdl_master.state.tally import Tallied
 
 T = TypeVar("T")
 JOB = "sim-1"
@@ -71,7 +71,7 @@ class SimWorker:
     id: ProcessId
     ready_at: float
     registered: bool = False
-    work: list[Handed] = field(default_factory=list)
+    work: list[LeasedTask] = field(default_factory=list)
     position: int = 0
     records: int = 0
     steps: int = 0
@@ -79,8 +79,8 @@ class SimWorker:
     frozen_until: float = 0.0
     generation: int = -1
     draining: bool = False
-    last: tuple[Handed, bytes] | None = None
-    unsent: tuple[Handed, int] | None = None
+    last: tuple[LeasedTask, bytes] | None = None
+    unsent: LeasedTask | None = None
 
     @property
     def owner(self) -> str:
@@ -137,7 +137,7 @@ class World:
         self.faults = 0
         self.refused_replays = 0
         self.machine: JobMachine | None = None
-        self.desk: Desk | None = None
+        self.dispatcher: TaskDispatcher | None = None
         self.deferred: list[tuple[float, do.Instruction, int]] = []
         self.master_back_at = 0.0
         self.next_tick = self.next_poll = self.next_reap = 0.0
@@ -171,19 +171,19 @@ class World:
             output="/artifacts",
         )
         self.machine = JobMachine(setup, self.limits)
-        self.desk = Desk(self.machine, queue, self.carry_out, lambda: self.now)
+        self.dispatcher = TaskDispatcher(self.machine, queue, self.carry_out, lambda: self.now)
         self.deferred = []
         self.tell(ev.Started())
         self.next_reap = self.now + self.limits.lease_s
 
     def kill_master(self, away_s: float) -> None:
-        self.machine = self.desk = None
+        self.machine = self.dispatcher = None
         self.deferred = []
         self.master_back_at = self.now + away_s
 
     def tell(self, event: ev.Event) -> None:
-        if self.desk is not None:
-            finish(self.desk.tell(event))
+        if self.dispatcher is not None:
+            finish(self.dispatcher.tell(event))
 
     def carry_out(self, instruction: do.Instruction) -> None:
         match instruction:
@@ -219,17 +219,17 @@ class World:
                     self.manifests = [m for m in self.manifests if m["version"] != manifest["version"]]
                 self.checkpoints.pop(manifest["directory"], None)
             case do.Depart():
-                self.machine = self.desk = None
+                self.machine = self.dispatcher = None
                 self.master_back_at = self.now + 5.0
                 # Whoever ends the master ends the rest after it.
                 for process in list(self.statuses):
                     self.exit(process, -9, "launcher_lost")
             case do.Finish():
                 self.store.wipe()
-                self.machine = self.desk = None
+                self.machine = self.dispatcher = None
                 self.master_back_at = float("inf")
             case _:
-                generation = self.desk.machine.servers.generation
+                generation = self.dispatcher.machine.servers.generation
                 self.deferred.append((self.now + self.rng.choice([0.0, 0.1, 0.7]), instruction, generation))
 
     def run_deferred(self) -> None:
@@ -267,7 +267,7 @@ class World:
                         json.dumps({"done": done, "epoch": training_epoch, "records": records_done})
                     )
                     manifest.update(version=version, directory=directory, kind=kind)
-                    manifest["start_version"] = self.machine.start_version
+                    manifest["start_version"] = self.machine.version.start
                     self.manifests = [m for m in self.manifests if m["version"] != version] + [manifest]
                     self.tell(ev.Saved(kind, copy.deepcopy(manifest)))
                 case do.Pin(number):
@@ -291,7 +291,7 @@ class World:
                     raise AssertionError(f"nobody carries out {instruction}")
 
     def list_shards(self) -> None:
-        for type_, shards in ((self.machine.work.main_type, self.shards), (TaskType.EVALUATION, self.validation)):
+        for type_, shards in ((self.machine.plans.main_type, self.shards), (TaskType.EVALUATION, self.validation)):
             if type_ is TaskType.EVALUATION and self.now < self.validation_listed_at:
                 self.deferred.append((self.validation_listed_at, do.ListShards(), 0))
             elif shards:
@@ -363,10 +363,10 @@ class World:
     # -- workers ---------------------------------------------------------------------------------------------------
 
     def step_worker(self, worker: SimWorker) -> None:
-        if self.now < max(worker.ready_at, worker.frozen_until) or self.desk is None:
+        if self.now < max(worker.ready_at, worker.frozen_until) or self.dispatcher is None:
             return
         if not worker.registered:
-            if self.machine.restoring:
+            if self.machine.recovery.restoring:
                 return
             self.tell(ev.WorkerRegistered(worker.id.index, worker.id.incarnation))
             worker.registered = True
@@ -381,7 +381,7 @@ class World:
         elif worker.work:
             self.process(worker)
         else:
-            handed, directive = finish(self.desk.lease(worker.owner, self.rng.choice([1, 1, 2])))
+            handed, directive = finish(self.dispatcher.lease(worker.owner, self.rng.choice([1, 1, 2])))
             if directive in (Directive.DRAIN, Directive.FINISHED):
                 self.exit(worker.id, 0)
                 return
@@ -397,7 +397,7 @@ class World:
         positions = {str(one.lease.token): one.task.id.start for one in worker.work}
         if worker.work:
             positions[str(worker.work[0].lease.token)] = worker.position
-        beat = ev.Heartbeat(
+        beat = ev.WorkerHeartbeat(
             worker.id.index,
             worker.id.incarnation,
             positions,
@@ -409,14 +409,14 @@ class World:
             "training" if worker.work and worker.position > worker.work[0].task.id.start else "waiting",
             0.1,
         )
-        directive, lost = finish(self.desk.heartbeat(beat, worker.owner))
+        directive, lost = finish(self.dispatcher.heartbeat(beat, worker.owner))
         if worker.generation != self.machine.servers.generation:
             worker.generation = self.machine.servers.generation
         first = worker.work[0] if worker.work else None
         worker.work = [one for one in worker.work if str(one.lease.token) not in lost]
         if worker.work and worker.work[0] is not first:
             worker.position = worker.work[0].task.id.start
-        if worker.unsent is not None and worker.unsent[0] not in worker.work:
+        if worker.unsent is not None and worker.unsent not in worker.work:
             worker.unsent = None
         if directive in (Directive.DRAIN, Directive.FINISHED):
             self.leave(worker)
@@ -426,12 +426,12 @@ class World:
 
     def leave(self, worker: SimWorker) -> None:
         """Returns what it has, as far as the master can hear it."""
-        if self.desk is None:
+        if self.dispatcher is None:
             return
         for i, one in enumerate(worker.work):
             position = worker.position if i == 0 else one.task.id.start
             try:
-                finish(self.desk.give_back(one.task.id, one.lease.token, worker.owner, position))
+                finish(self.dispatcher.give_back(one.task.id, one.lease.token, worker.owner, position))
             except UnavailableError:
                 return
         worker.work = []
@@ -467,7 +467,7 @@ class World:
         else:
             worker.position = task.id.end
         if worker.position >= task.id.end:
-            worker.unsent = (one, task.id.records)
+            worker.unsent = one
             self.deliver(worker)
 
     @property
@@ -478,7 +478,9 @@ class World:
 
     def give_back_at_limit(self, worker: SimWorker) -> None:
         one, version = worker.work[0], self.servers[0].version
-        call = self.desk.give_back(one.task.id, one.lease.token, worker.owner, worker.position, model_version=version)
+        call = self.dispatcher.give_back(
+            one.task.id, one.lease.token, worker.owner, worker.position, model_version=version
+        )
         try:
             finish(call)
         except UnavailableError:
@@ -486,7 +488,7 @@ class World:
         worker.work = worker.work[1:]
         worker.position = worker.work[0].task.id.start if worker.work else 0
 
-    def go_wrong(self, worker: SimWorker, one: Handed, wrong: str) -> None:
+    def go_wrong(self, worker: SimWorker, one: LeasedTask, wrong: str) -> None:
         if wrong == "crash":
             self.exit(worker.id, -11)
             return
@@ -498,7 +500,9 @@ class World:
         if wrong == "silence":
             worker.frozen_until = float("inf")
             return
-        call = self.desk.fail(worker.owner, wrong, "boom", "mend it", "Traceback", one.task.id, str(one.lease.token))
+        call = self.dispatcher.fail(
+            worker.owner, wrong, "boom", "mend it", "Traceback", one.task.id, str(one.lease.token)
+        )
         try:
             finish(call)
         except UnavailableError:
@@ -506,7 +510,7 @@ class World:
         worker.work = worker.work[1:]
         worker.position = worker.work[0].task.id.start if worker.work else 0
 
-    def result_of(self, one: Handed) -> bytes:
+    def result_of(self, one: LeasedTask) -> bytes:
         task = one.task
         if task.id.type is TaskType.EVALUATION:
             return json.dumps({"n": {"sum": [task.id.records], "kind": "mean"}}).encode()
@@ -518,15 +522,14 @@ class World:
 
     def deliver(self, worker: SimWorker) -> None:
         assert worker.unsent is not None
-        one, records = worker.unsent
+        one = worker.unsent
         result = self.result_of(one)
         try:
             answer = finish(
-                self.desk.report(
+                self.dispatcher.report(
                     one.task.id,
                     one.lease.token,
                     worker.owner,
-                    records=records,
                     result=result,
                     model_version=self.servers[0].version if 0 in self.servers else 0,
                     limit=self.rng.choice([0, 1]),
@@ -537,10 +540,10 @@ class World:
         worker.unsent = None
         if answer.outcome is not Outcome.LOST:
             worker.last = (one, result)
-        for more in answer.handed:
+        for more in answer.leased:
             self.leased.append((more.task.id, worker.owner))
             self.check_lease(more.task.id)
-        worker.work = [*(other for other in worker.work if other is not one), *answer.handed]
+        worker.work = [*(other for other in worker.work if other is not one), *answer.leased]
         worker.position = worker.work[0].task.id.start if worker.work else 0
 
     def replay(self, worker: SimWorker) -> None:
@@ -548,7 +551,7 @@ class World:
         one, result = worker.last
         before = (copy.deepcopy(self.store.done), tuple(self.store.todo))
         try:
-            call = self.desk.report(one.task.id, one.lease.token, worker.owner, records=0, result=result)
+            call = self.dispatcher.report(one.task.id, one.lease.token, worker.owner, result=result)
             outcome = finish(call).outcome
         except UnavailableError:
             return
@@ -561,11 +564,11 @@ class World:
 
     def step(self, seconds: float = 0.25) -> None:
         self.now += seconds
-        if self.desk is None and self.now >= self.master_back_at:
+        if self.dispatcher is None and self.now >= self.master_back_at:
             if self.state in (JobState.SUSPENDED, JobState.QUEUED) or self.state.terminal:
                 return
             self.start_master()
-        if self.desk is None:
+        if self.dispatcher is None:
             self.news.clear()  # the next master lists all
             for worker in list(self.workers.values()):
                 if worker.work and worker.unsent is None and self.rng.random() < 0.5:
@@ -575,7 +578,7 @@ class World:
         for status in news:
             self.tell(ev.ProcessChanged(status))
         self.run_deferred()
-        if self.desk is not None and self.now >= self.next_poll:
+        if self.dispatcher is not None and self.now >= self.next_poll:
             self.next_poll = self.now + 1.0
             for index, server in list(self.servers.items()):
                 incarnation = server.id.incarnation
@@ -592,26 +595,26 @@ class World:
                     self.tell(seen)
                 else:
                     self.tell(ev.ServerSilent(index, incarnation))
-        if self.desk is not None and self.now >= self.next_tick:
+        if self.dispatcher is not None and self.now >= self.next_tick:
             self.next_tick = self.now + 0.5
             self.tell(ev.Directed(self.desired, self.target))
             self.tell(ev.Tick())
-        if self.desk is not None and self.desk.broken:
+        if self.dispatcher is not None and self.dispatcher.broken:
             if self.trouble_since is None:
                 self.trouble_since = self.now
             elif self.now - self.trouble_since > 1.0:
-                finish(self.desk.repair())
+                finish(self.dispatcher.repair())
                 self.trouble_since = None
-        if self.desk is not None and self.now >= self.next_reap:
+        if self.dispatcher is not None and self.now >= self.next_reap:
             self.next_reap = self.now + 1.0
-            finish(self.desk.reap())
+            finish(self.dispatcher.reap())
         workers = list(self.workers.values())
         self.rng.shuffle(workers)
         for worker in workers:
             if worker.draining:
                 self.leave(worker)
                 self.exit(worker.id, 0)
-            elif self.desk is not None and self.rng.random() < 0.8:
+            elif self.dispatcher is not None and self.rng.random() < 0.8:
                 self.step_worker(worker)
         self.audit()
 
@@ -628,7 +631,7 @@ class World:
         worker.records += end - worker.position
         worker.position = end
         if end >= one.task.id.end:
-            worker.unsent = (one, one.task.id.records)
+            worker.unsent = one
 
     # -- the oracle ------------------------------------------------------------------------------------------------
 
@@ -636,28 +639,28 @@ class World:
         """D6: no task of an epoch before the one before it is complete."""
         if task.type is not TaskType.TRAINING:
             return
-        if self.machine.early_stopping is not None:
-            assert not self.machine.work.evaluations, f"{task} is leased while an evaluation may end training"
+        if self.machine.gate.early_stopping is not None:
+            assert not self.machine.evaluations.running, f"{task} is leased while an evaluation may end training"
         for server in self.servers.values():
-            for index, part in enumerate(self.machine.work.main.parts):
+            for index, part in enumerate(self.machine.plans.main.parts):
                 for at in range(part.start, part.end):
                     if task.round > 0:
                         assert server.applied[task.round - 1, index, at], f"{task} before {task.round - 1} is done"
 
     def audit(self) -> None:
         """D1: what is to do, in hand, done and quarantined is exactly the plan of the round."""
-        if self.desk is None or self.desk.broken or not self.store.ready:
+        if self.dispatcher is None or self.dispatcher.broken or not self.store.ready:
             return
-        machine, work = self.machine, self.machine.work
-        if not work.listed or work.stopped or not machine.servers.ready or machine.ending is not None:
+        machine, epochs, main = self.machine, self.machine.epochs, self.machine.plans.main
+        if not machine.plans.listed or epochs.stopped or not machine.servers.ready or machine.lifecycle.ending:
             return
         store = self.store
         places = [*store.todo, *store.doing, *store.done, *store.quarantined]
-        mine = [t for t in places if t.type is TaskType.TRAINING and t.round == work.round.number]
+        mine = [t for t in places if t.type is TaskType.TRAINING and t.round == epochs.number]
         records = Counter((t.index, at) for t in mine for at in range(t.start, t.end))
         assert all(count == 1 for count in records.values()), "a record is in two places"
-        plan = {(i, at) for i, part in enumerate(work.main.parts) for at in range(part.start, part.end)}
-        kept_back = {(t.index, at) for t in work.todo() if work.held for at in range(t.start, t.end)}
+        plan = {(i, at) for i, part in enumerate(main.parts) for at in range(part.start, part.end)}
+        kept_back = {(t.index, at) for t in epochs.remaining() if epochs.held for at in range(t.start, t.end)}
         assert set(records) | kept_back == plan, f"{len(plan - set(records))} records are nowhere"
         mirrored = machine.contents()
         assert set(mirrored.todo) == set(store.todo), set(mirrored.todo) ^ set(store.todo)

@@ -24,7 +24,7 @@ _DEADLINE_S = 5.0
 _BUNDLE_DEADLINE_S = 300.0
 
 
-class HeldError(ConflictError):
+class JobHeldError(ConflictError):
     """Another master of the same incarnation has the job."""
 
     code = "held"
@@ -53,7 +53,7 @@ class ApiClient:
         """Becomes the job's master; returns all that is durable of the job.
 
         Raises:
-            HeldError: another one is; try again later.
+            JobHeldError: another one is; try again later.
             FencedError: a newer one is, or the job needs none.
         """
         answer = await self._send("POST", "/lease", {"holder": holder})
@@ -151,7 +151,7 @@ def _raise(response: httpx.Response) -> None:
     if code == "fenced":
         raise FencedError(message, fix=fix)
     if code == "held":
-        raise HeldError(message, fix=fix)
+        raise JobHeldError(message, fix=fix)
     if status in (408, 425, 429) or status >= 500:
         raise UnavailableError(message, fix=fix or "it is tried again")
     kinds: dict[int, type[ElasticDLError]] = {

@@ -161,7 +161,9 @@ class ServerOperations:
             case do.RestoreServers(manifest):
                 failpoint("master.before_restore")
                 mine = manifest.get("job_id") == self._provenance.get("job_id")
-                version = await self._control.restore(manifest, other_job=not mine, stop_at=self._machine.step_limit)
+                version = await self._control.restore(
+                    manifest, other_job=not mine, stop_at=self._machine.gate.step_limit
+                )
                 failpoint("master.after_restore")
                 await self._tell(ev.ServersRestored(manifest["directory"], version))
             case do.Pin(number):
@@ -177,7 +179,7 @@ class ServerOperations:
                 raise TypeError(f"{instruction} is not about the PS")
 
     async def _save(self, save: do.Save, generation: int) -> dict[str, Any]:
-        directory = await asyncio.to_thread(self._directory.prepare, self._machine.version)
+        directory = await asyncio.to_thread(self._directory.prepare, self._machine.version.present)
         try:
             manifest = await self._write(save, directory)
             await self._commit(manifest, generation)
@@ -203,7 +205,7 @@ class ServerOperations:
             "training_epoch": save.training_epoch,
             "records_done": save.records_done,
             "done": save.done,
-            "start_version": self._machine.start_version,
+            "start_version": self._machine.version.start,
         }
         failpoint("master.after_parts_saved")
         await asyncio.to_thread(self._directory.commit, manifest)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
-from elasticdl_master.state.auditing import Tallied
+from elasticdl_master.state.tally import Tallied
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.rpc.client import RpcClient
 

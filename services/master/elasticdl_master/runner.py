@@ -15,14 +15,14 @@ import structlog
 from elasticdl.model_check import check_model_module
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError, UserCodeError
-from elasticdl_core.job import JobSpec, JobState, JobType
+from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.ports.launcher import Launcher, ProcessStatus, Role
-from elasticdl_core.task import TaskId, TaskType
-from elasticdl_master.api import ApiClient, HeldError
+from elasticdl_core.task import TaskId
+from elasticdl_master.api import ApiClient, JobHeldError
 from elasticdl_master.artifacts import locate
 from elasticdl_master.checkpoint_directory import CheckpointDirectory, find_checkpoint
 from elasticdl_master.checkpointing import ServerOperations
-from elasticdl_master.desk import Desk
+from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.listing import has_own_reader, list_shards
 from elasticdl_master.outbox import Outbox
 from elasticdl_master.parameter_servers import ServerControl
@@ -32,8 +32,8 @@ from elasticdl_master.servicer import MasterServicer
 from elasticdl_master.settings import MasterSettings, OwnToken
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
+from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.machine import JobMachine
-from elasticdl_master.state.settings import Limits
 from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.status import status_of
 from elasticdl_proto.v1 import master_pb2
@@ -94,7 +94,7 @@ class JobRunner:
         self._waiting_for = ""
         self._directed = ev.Directed("run", 1)
         self.machine: JobMachine | None = None
-        self._desk: Desk
+        self._dispatcher: TaskDispatcher
         self._processes: Processes
         self._servers: ServerOperations
         self._group: asyncio.TaskGroup
@@ -155,7 +155,7 @@ class JobRunner:
             try:
                 leased: dict[str, Any] = await self._patiently("the api", lambda: self._api.lease(holder))
                 return leased
-            except HeldError as error:
+            except JobHeldError as error:
                 _log.info("waiting for the job", reason=error.message)
                 await asyncio.sleep(_HEARTBEAT_S)
 
@@ -219,7 +219,7 @@ class JobRunner:
         checkpoints = CheckpointDirectory(root, settings.job_id)
         if not spec.checkpoint_dir:
             await asyncio.to_thread(checkpoints.sweep, {str(m["directory"]) for m in setup.manifests})
-        self._desk = Desk(machine, queue, self._pass_on, time.monotonic, self._fence)
+        self._dispatcher = TaskDispatcher(machine, queue, self._pass_on, time.monotonic, self._fence)
         self._servers = ServerOperations(
             machine,
             control,
@@ -229,13 +229,13 @@ class JobRunner:
             self._provenance(spec),
         )
         servicer = MasterServicer(
-            self._desk, settings.job_id, settings.job_secret, str(zoo), str(settings.job_dir), addresses
+            self._dispatcher, settings.job_id, settings.job_secret, str(zoo), str(settings.job_dir), addresses
         )
         server = make_server(master_pb2.DESCRIPTOR.services_by_name["Master"], servicer, servicer.authenticate)
-        await self._desk.tell(ev.Started())
+        await self._dispatcher.tell(ev.Started())
         if problem is not None:
             trace = problem.traceback if isinstance(problem, UserCodeError) else ""
-            await self._desk.tell(ev.JobFailed(problem.message, problem.fix, trace, problem.code))
+            await self._dispatcher.tell(ev.JobFailed(problem.message, problem.fix, trace, problem.code))
         self.machine = machine
         address = listen(server, settings.listen)
         stack.push_async_callback(server.stop, _SERVER_GRACE_S)
@@ -284,7 +284,7 @@ class JobRunner:
                 self._api_trouble = ""
                 self._directed = ev.Directed(str(answer["desired"]), int(answer["target_workers"]))
                 if machine is not None:
-                    await self._desk.tell(self._directed)
+                    await self._dispatcher.tell(self._directed)
             await asyncio.sleep(_HEARTBEAT_S)
 
     def _trouble(self) -> str:
@@ -294,49 +294,46 @@ class JobRunner:
 
     async def _clock(self) -> None:
         while True:
-            await self._desk.tell(ev.Tick())
+            await self._dispatcher.tell(ev.Tick())
             await asyncio.sleep(_TICK_S)
 
     async def _reaper(self) -> None:
         while True:
             await asyncio.sleep(_REAP_S)
-            await self._desk.reap()
+            await self._dispatcher.reap()
 
     async def _repairs(self) -> None:
         while True:
-            await self._desk.trouble.wait()
+            await self._dispatcher.trouble.wait()
             try:
-                await self._desk.repair()
+                await self._dispatcher.repair()
             except UnavailableError:
                 await asyncio.sleep(_REAP_S)
 
     async def _list_shards(self) -> None:
-        machine = self._desk.machine
-        spec, work = machine.spec, machine.work
-        purposes = [work.main_type]
-        if spec.type is JobType.TRAINING and spec.validation_data:
-            purposes.append(TaskType.EVALUATION)
+        machine = self._dispatcher.machine
+        spec, plans = machine.spec, machine.plans
         try:
-            for purpose in purposes:
-                plan = work.plan_of(purpose)
+            for purpose in plans.to_list():
+                plan = plans.of(purpose)
                 if plan is None or plan.listed:
                     continue
-                pieces = list_shards(machine.data_of(purpose), spec.records_per_task, spec.data_reader_params)
+                pieces = list_shards(plans.data_of(purpose), spec.records_per_task, spec.data_reader_params)
                 async for piece in pieces:
                     failpoint("master.after_listing")
-                    await self._desk.tell(ev.ShardsListed(purpose, piece.shards, piece.last, piece.damaged))
+                    await self._dispatcher.tell(ev.ShardsListed(purpose, piece.shards, piece.last, piece.damaged))
         except FencedError:
             raise
         except ElasticDLError as error:
-            await self._desk.tell(ev.JobFailed(error.message, error.fix, kind=error.code))
+            await self._dispatcher.tell(ev.JobFailed(error.message, error.fix, kind=error.code))
         except Exception as error:
             _log.exception("listing the shards failed")
-            await self._desk.tell(ev.JobFailed(f"cannot list the data: {error}", "check the data", kind="data"))
+            await self._dispatcher.tell(ev.JobFailed(f"cannot list the data: {error}", "check the data", kind="data"))
 
     # -- instructions ----------------------------------------------------------------------------------------------
 
     async def _tell(self, event: ev.Event) -> None:
-        await self._desk.tell(event)
+        await self._dispatcher.tell(event)
 
     def _pass_on(self, instruction: do.Instruction) -> None:
         api, outbox = self._api, self._outbox
@@ -360,7 +357,7 @@ class JobRunner:
             case do.PostEvaluation(number, version, epoch, metrics):
                 outbox.post("evaluation", lambda: api.evaluation(number, version, epoch, metrics))
             case do.PostArtifact(name, path, size, sha256):
-                where = locate(name, path, self._settings.job_dir / "artifacts", self._desk.machine.spec.output)
+                where = locate(name, path, self._settings.job_dir / "artifacts", self._dispatcher.machine.spec.output)
                 outbox.post("artifact", lambda: api.artifact(*where, size, sha256))
             case do.SetState():
                 outbox.post("state", lambda: self._set_state(instruction))
@@ -382,7 +379,9 @@ class JobRunner:
         _log.info("state", to=str(instruction.to), reason=instruction.reason)
         if instruction.to is not JobState.RUNNING:
             # The last word on progress comes before the state after which nobody listens.
-            await self._api.heartbeat(status_of(self._desk.machine, self._trouble()), self._outbox.take_losses())
+            await self._api.heartbeat(
+                status_of(self._dispatcher.machine, self._trouble()), self._outbox.take_losses()
+            )
         failpoint("master.before_state")
         await self._api.state(str(instruction.to), instruction.reason, detail)
         failpoint("master.after_state")
@@ -391,7 +390,7 @@ class JobRunner:
         await self._outbox.flushed()
         failpoint("master.before_queue_discard")
         with contextlib.suppress(UnavailableError):
-            await self._desk.queue.discard()
+            await self._dispatcher.queue.discard()
         self._end(0)
 
     # -- the end ---------------------------------------------------------------------------------------------------
@@ -417,7 +416,7 @@ class JobRunner:
             return False
 
     async def _depart(self) -> None:
-        await self._desk.tell(ev.GoingDown())
+        await self._dispatcher.tell(ev.GoingDown())
         await self._departed.wait()
 
     def _fence(self, error: FencedError) -> None:

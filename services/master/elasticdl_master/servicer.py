@@ -1,4 +1,4 @@
-"""The master's door for workers: checks who speaks, translates, asks the desk, translates back."""
+"""The master's door for workers: checks who speaks, translates, asks the dispatcher, translates back."""
 
 # The methods are named as in master.proto.
 # ruff: noqa: N802
@@ -14,11 +14,11 @@ from elasticdl_core.ports.launcher import Role
 from elasticdl_core.shuffling import Reading
 from elasticdl_core.skips import SkipReason, Skips
 from elasticdl_core.task import LeaseToken, Shard, TaskId
-from elasticdl_master.desk import Desk, Handed
+from elasticdl_master.dispatcher import LeasedTask, TaskDispatcher
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
-from elasticdl_master.state.accounts import Account
-from elasticdl_master.state.ending import Directive
+from elasticdl_master.state.accounts import TaskAccount
+from elasticdl_master.state.lifecycle import Directive
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime import tokens
 from elasticdl_runtime.tokens import Claims
@@ -41,7 +41,7 @@ class MasterServicer:
     """Implements the ``Master`` service.
 
     Args:
-        desk: does the work.
+        dispatcher: serves requests.
         job_id: the job.
         secret: signs the job's tokens.
         model_zoo: directory of the model code.
@@ -50,10 +50,16 @@ class MasterServicer:
     """
 
     def __init__(
-        self, desk: Desk, job_id: str, secret: str, model_zoo: str, job_dir: str, servers: Sequence[str]
+        self,
+        dispatcher: TaskDispatcher,
+        job_id: str,
+        secret: str,
+        model_zoo: str,
+        job_dir: str,
+        servers: Sequence[str],
     ) -> None:
-        self._desk = desk
-        self._machine = desk.machine
+        self._dispatcher = dispatcher
+        self._machine = dispatcher.machine
         self._job_id = job_id
         self._secret = secret
         self._model_zoo = model_zoo
@@ -76,12 +82,12 @@ class MasterServicer:
         if (request.index, request.incarnation) != (caller.index, caller.incarnation):
             raise InvalidInputError("a worker can only register itself", fix="use the token's index and incarnation")
         waited = 0.0
-        while self._machine.restoring and self._machine.ending is None:
+        while self._machine.recovery.restoring and not self._machine.lifecycle.ending:
             if waited >= _REGISTER_WAIT_S:
                 raise UnavailableError("the parameter servers are being restored", fix="it is tried again")
             await asyncio.sleep(_REGISTER_STEP_S)
             waited += _REGISTER_STEP_S
-        await self._desk.tell(ev.WorkerRegistered(caller.index, caller.incarnation))
+        await self._dispatcher.tell(ev.WorkerRegistered(caller.index, caller.incarnation))
         return pb.RegisterResponse(
             spec=json.dumps(self._machine.spec.to_mapping()),
             model_zoo=self._model_zoo,
@@ -89,7 +95,7 @@ class MasterServicer:
             parameter_servers=self._parameter_servers(),
             heartbeat_s=self._machine.limits.heartbeat_s,
             master_epoch=self._machine.setup.epoch,
-            start_version=self._machine.start_version,
+            start_version=self._machine.version.start,
         )
 
     async def DescribeModel(self, request: pb.DescribeModelRequest, caller: Claims) -> pb.DescribeModelResponse:
@@ -100,13 +106,13 @@ class MasterServicer:
             description = None
         if not isinstance(description, dict):
             raise InvalidInputError("the description is not a JSON object", fix="use this version's worker")
-        await self._desk.tell(ev.ModelDescribed(caller.owner, description))
+        await self._dispatcher.tell(ev.ModelDescribed(caller.owner, description))
         return pb.DescribeModelResponse()
 
     async def Lease(self, request: pb.LeaseRequest, caller: Claims) -> pb.LeaseResponse:
         """Hands out tasks."""
         limit = max(1, min(request.max_tasks, _MAX_TASKS))
-        handed, directive = await self._desk.lease(caller.owner, limit)
+        handed, directive = await self._dispatcher.lease(caller.owner, limit)
         return pb.LeaseResponse(
             tasks=[self._task(one) for one in handed],
             directive=_DIRECTIVES[directive],
@@ -115,7 +121,7 @@ class MasterServicer:
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, caller: Claims) -> pb.HeartbeatResponse:
         """A worker lives."""
-        beat = ev.Heartbeat(
+        beat = ev.WorkerHeartbeat(
             caller.index,
             caller.incarnation,
             {str(LeaseToken.parse(task.token)): task.position for task in request.tasks},
@@ -131,7 +137,7 @@ class MasterServicer:
             request.learning_rate if request.HasField("learning_rate") else None,
             dict(request.training_metrics),
         )
-        directive, lost = await self._desk.heartbeat(beat, caller.owner)
+        directive, lost = await self._dispatcher.heartbeat(beat, caller.owner)
         return pb.HeartbeatResponse(
             directive=_DIRECTIVES[directive],
             lost=lost,
@@ -141,13 +147,12 @@ class MasterServicer:
 
     async def Report(self, request: pb.ReportRequest, caller: Claims) -> pb.ReportResponse:
         """A task is done; others may be asked for."""
-        if request.trace_trouble and not self._machine.trace_trouble:
-            await self._desk.tell(ev.TracesFailed(caller.owner, request.trace_trouble[:_MAX_TEXT]))
-        answer = await self._desk.report(
+        if request.trace_trouble and not self._machine.troubles.traces:
+            await self._dispatcher.tell(ev.TracesFailed(caller.owner, request.trace_trouble[:_MAX_TEXT]))
+        answer = await self._dispatcher.report(
             TaskId.parse(request.task_id),
             LeaseToken.parse(request.token),
             caller.owner,
-            records=request.records,
             result=_account(request, request.records).within(request.result),
             model_version=request.model_version,
             limit=max(0, min(request.max_tasks, _MAX_TASKS)),
@@ -155,14 +160,14 @@ class MasterServicer:
         return pb.ReportResponse(
             accepted=answer.outcome is not Outcome.LOST,
             replay=answer.outcome is Outcome.REPLAY,
-            tasks=[self._task(one) for one in answer.handed],
+            tasks=[self._task(one) for one in answer.leased],
         )
 
     async def Return(self, request: pb.ReturnRequest, caller: Claims) -> pb.ReturnResponse:
         """A task, or the rest of it, comes back."""
         task = TaskId.parse(request.task_id)
         given = _account(request, max(0, request.position - task.start)).within(b"")
-        outcome = await self._desk.give_back(
+        outcome = await self._dispatcher.give_back(
             task,
             LeaseToken.parse(request.token),
             caller.owner,
@@ -178,7 +183,7 @@ class MasterServicer:
             raise InvalidInputError(
                 f"{request.kind!r} is no kind of failure", fix="give user_code, nan, data or infrastructure"
             )
-        await self._desk.fail(
+        await self._dispatcher.fail(
             caller.owner,
             request.kind,
             request.message[:_MAX_TEXT],
@@ -192,12 +197,12 @@ class MasterServicer:
     async def ReportShards(self, request: pb.ReportShardsRequest, caller: Claims) -> pb.ReportShardsResponse:
         """A piece of the list of shards of the user's own reader."""
         shards = [Shard(shard.name, shard.start, shard.end) for shard in request.shards]
-        accepted = await self._desk.list_shards(
+        accepted = await self._dispatcher.list_shards(
             TaskId.parse(request.task_id), LeaseToken.parse(request.token), caller.owner, shards, last=request.last
         )
         return pb.ReportShardsResponse(accepted=accepted)
 
-    def _task(self, handed: Handed) -> pb.Task:
+    def _task(self, handed: LeasedTask) -> pb.Task:
         task = handed.task
         return pb.Task(
             id=str(task.id),
@@ -229,14 +234,14 @@ def _reading(reading: Reading) -> pb.Reading:
     )
 
 
-def _account(request: pb.ReportRequest | pb.ReturnRequest, records: int) -> Account:
+def _account(request: pb.ReportRequest | pb.ReturnRequest, records: int) -> TaskAccount:
     """What a worker says became of its records, so far as it is not as expected.
 
     Raises:
         InvalidInputError: it passed records over for a reason that nobody knows.
     """
     if not request.HasField("account"):
-        return Account()
+        return TaskAccount()
     told = request.account
     try:
         entries = [{"reason": one.reason, "records": one.records, "example": one.example} for one in told.skipped]
@@ -244,4 +249,4 @@ def _account(request: pb.ReportRequest | pb.ReturnRequest, records: int) -> Acco
     except ValueError as error:
         raise InvalidInputError(str(error), fix="use this version's worker") from None
     readable = records - skips.count(SkipReason.CORRUPT)
-    return Account(skips, None if told.fed == readable else told.fed)
+    return TaskAccount(skips, None if told.fed == readable else told.fed)

@@ -178,10 +178,10 @@ class Lease:
         task: what is worked on.
         owner: the worker's incarnation, e.g. ``worker-3.1``.
         token: proves the right.
-        deadline: seconds since the epoch on the store's clock when the right ends unless extended.
+
+    When the right ends is the business of the queue's store, which alone has the clock for it.
     """
 
     task: TaskId
     owner: str
     token: LeaseToken
-    deadline: float

@@ -35,7 +35,7 @@ def test_a_store_that_lost_its_tail_is_noticed_and_hands_out_nothing(server: Red
     async def scenario() -> None:
         queue = RedisQueue(server.url, "job", 1)
         try:
-            await queue.rebuild(Contents(tuple(TASKS), (), {}, frozenset(), {}, ""))
+            await queue.rebuild(Contents(tuple(TASKS), (), {}, frozenset(), {}, ""), 1000.0)
             (first,) = await queue.lease("worker-0.0", 1, 60.0)
             kept = log.stat().st_size
             (second,) = await queue.lease("worker-1.0", 1, 60.0)
@@ -52,7 +52,7 @@ def test_a_store_that_lost_its_tail_is_noticed_and_hands_out_nothing(server: Red
                 await queue.lease("worker-2.0", 1, 60.0)
             with pytest.raises(StoreLostError):
                 await queue.report(second.task, second.token)
-            await queue.rebuild(Contents(tuple(TASKS[2:]), (), {TASKS[0]: ""}, frozenset(), {}, ""))
+            await queue.rebuild(Contents(tuple(TASKS[2:]), (), {TASKS[0]: ""}, frozenset(), {}, ""), 1000.0)
             (third,) = await queue.lease("worker-2.0", 1, 60.0)
             assert third.task == TASKS[2]
             assert str(third.token) not in (str(first.token), str(second.token))

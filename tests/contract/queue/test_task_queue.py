@@ -7,7 +7,7 @@ import pytest
 
 from elasticdl_core.errors import FencedError
 from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
-from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, TaskQueue, Turn
+from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, TaskQueue, TaskRequest
 from tests.contract.queue.conftest import MakeQueue
 
 pytestmark = pytest.mark.contract
@@ -23,7 +23,7 @@ def task(index: int, start: int = 0, end: int = 10) -> TaskId:
 @pytest.fixture
 async def queue(make_queue: MakeQueue) -> AsyncIterator[TaskQueue]:
     queue = make_queue(1)
-    await queue.rebuild(Contents())
+    await queue.rebuild(Contents(), LONG)
     yield queue
     await queue.close()
 
@@ -84,11 +84,11 @@ async def test_a_report_is_accepted_once_and_its_replay_changes_nothing(queue: T
 async def test_turns_report_first_and_are_taken_in_order(queue: TaskQueue) -> None:
     await queue.add([task(index) for index in range(5)])
     (mine,) = await queue.lease("worker-0.0", 1, LONG)
-    first, second, third = await queue.turns(
+    first, second, third = await queue.exchange(
         [
-            Turn("worker-0.0", 1, mine.task, mine.token, b"{}"),
-            Turn("worker-1.0", 2),
-            Turn("worker-2.0", 7),
+            TaskRequest("worker-0.0", 1, mine.task, mine.token, b"{}"),
+            TaskRequest("worker-1.0", 2),
+            TaskRequest("worker-2.0", 7),
         ],
         LONG,
     )
@@ -111,8 +111,8 @@ async def test_only_an_accepted_report_takes_tasks_along(queue: TaskQueue) -> No
     done, lost = await queue.lease("worker-0.0", 2, OVER)
     await queue.report(done.task, done.token)
     await queue.reap()
-    turns = [Turn("worker-0.0", 2, done.task, done.token), Turn("worker-0.0", 2, lost.task, lost.token)]
-    replayed, refused = await queue.turns(turns, LONG)
+    turns = [TaskRequest("worker-0.0", 2, done.task, done.token), TaskRequest("worker-0.0", 2, lost.task, lost.token)]
+    replayed, refused = await queue.exchange(turns, LONG)
     assert (replayed.outcome, refused.outcome) == (Outcome.REPLAY, Outcome.LOST)
     assert not replayed.leases
     assert not refused.leases
@@ -122,14 +122,14 @@ async def test_only_an_accepted_report_takes_tasks_along(queue: TaskQueue) -> No
 async def test_one_of_two_turns_that_report_the_same_lease_is_a_replay(queue: TaskQueue) -> None:
     await queue.add([task(0), task(1), task(2)])
     (lease,) = await queue.lease("worker-0.0", 1, LONG)
-    first, second = await queue.turns([Turn("worker-0.0", 1, lease.task, lease.token)] * 2, LONG)
+    first, second = await queue.exchange([TaskRequest("worker-0.0", 1, lease.task, lease.token)] * 2, LONG)
     assert (first.outcome, len(first.leases)) == (Outcome.ACCEPTED, 1)
     assert (second.outcome, len(second.leases)) == (Outcome.REPLAY, 0)
 
 
 async def test_a_replay_gets_the_same_answer_from_the_next_master(make_queue: MakeQueue) -> None:
     old = make_queue(1)
-    await old.rebuild(Contents(todo=(task(0),)))
+    await old.rebuild(Contents(todo=(task(0),)), LONG)
     (lease,) = await old.lease("worker-0.0", 1, LONG)
     await old.report(lease.task, lease.token)
     new = make_queue(2)
@@ -140,7 +140,7 @@ async def test_a_replay_gets_the_same_answer_from_the_next_master(make_queue: Ma
 
 async def test_leases_stay_good_under_the_next_master(make_queue: MakeQueue) -> None:
     old = make_queue(1)
-    await old.rebuild(Contents(todo=(task(0),)))
+    await old.rebuild(Contents(todo=(task(0),)), LONG)
     (lease,) = await old.lease("worker-0.0", 1, LONG)
     new = make_queue(2)
     assert (await contents(new)).doing[0].token == lease.token
@@ -251,7 +251,7 @@ async def test_forgetting_drops_done_tasks_only(queue: TaskQueue) -> None:
 
 async def test_notes_are_kept_for_the_next_master(make_queue: MakeQueue) -> None:
     old = make_queue(1)
-    await old.rebuild(Contents(notes="first"))
+    await old.rebuild(Contents(notes="first"), LONG)
     await old.note("second")
     new = make_queue(2)
     assert (await contents(new)).notes == "second"
@@ -261,18 +261,18 @@ async def test_notes_are_kept_for_the_next_master(make_queue: MakeQueue) -> None
 
 async def test_a_newer_master_shuts_the_old_one_out_of_every_move(make_queue: MakeQueue) -> None:
     old = make_queue(1)
-    await old.rebuild(Contents(todo=(task(0), task(1))))
+    await old.rebuild(Contents(todo=(task(0), task(1))), LONG)
     (lease,) = await old.lease("worker-0.0", 1, LONG)
     new = make_queue(2)
     before = await contents(new)
     for move in (
         lambda: old.load(),
-        lambda: old.rebuild(Contents()),
+        lambda: old.rebuild(Contents(), LONG),
         lambda: old.add([task(9)]),
         lambda: old.lease("worker-0.0", 1, LONG),
         lambda: old.extend("worker-0.0", [lease.token], LONG),
         lambda: old.report(lease.task, lease.token),
-        lambda: old.turns([Turn("worker-0.0", 1, lease.task, lease.token)], LONG),
+        lambda: old.exchange([TaskRequest("worker-0.0", 1, lease.task, lease.token)], LONG),
         lambda: old.return_(lease.task, lease.token, 3),
         lambda: old.reap(),
         lambda: old.release_owner("worker-0.0"),
@@ -307,14 +307,14 @@ async def test_rebuilding_restores_everything_and_leases_live_on(queue: TaskQueu
     token = LeaseToken(1, 7, "0123456789abcdef")
     wanted = Contents(
         todo=(task(3), task(2)),
-        doing=(Lease(task(1), "worker-2.0", token, LONG),),
+        doing=(Lease(task(1), "worker-2.0", token),),
         done={task(0, 0, 4): "1.3.fedcba9876543210", task(5): ""},
         quarantined=frozenset({task(9)}),
         results={task(5): b"{}"},
         notes="notes",
     )
     await queue.add([task(77)])
-    await queue.rebuild(wanted)
+    await queue.rebuild(wanted, LONG)
     loaded = await contents(queue)
     assert dataclasses.replace(loaded, doing=()) == dataclasses.replace(wanted, doing=())
     assert [(lease.task, lease.owner, lease.token) for lease in loaded.doing] == [(task(1), "worker-2.0", token)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from elasticdl_core.task import Lease, TaskId, TaskType
-from elasticdl_master.queue.port import Contents, Outcome, TaskQueue, Turn
+from elasticdl_master.queue.port import Contents, Outcome, TaskQueue, TaskRequest
 from tests.contract.queue.conftest import makers, url_for
 
 pytestmark = pytest.mark.contract
@@ -35,7 +35,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.make = makers(self.adapter, self.redis_url)
         self.epoch = 1
         self.queue: TaskQueue = self.make(1)
-        self.do(self.queue.rebuild(Contents()))
+        self.do(self.queue.rebuild(Contents(), 1000.0))
         self.indexes = itertools.count()
         self.planned: set[tuple[int, int]] = set()
         self.leases: list[Lease] = []
@@ -85,8 +85,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data(), limit=st.integers(0, 2))
     def turns(self, data: st.DataObject, limit: int) -> None:
         reported = data.draw(st.lists(st.sampled_from(self.leases), max_size=3))
-        turns = [Turn(lease.owner, limit, lease.task, lease.token) for lease in reported]
-        for lease, taken in zip(reported, self.do(self.queue.turns(turns, 1000.0)), strict=True):
+        turns = [TaskRequest(lease.owner, limit, lease.task, lease.token) for lease in reported]
+        for lease, taken in zip(reported, self.do(self.queue.exchange(turns, 1000.0)), strict=True):
             assert (taken.outcome is Outcome.ACCEPTED) == (self.live.get(lease.task) == lease)
             if taken.outcome is Outcome.ACCEPTED:
                 del self.live[lease.task]
@@ -148,8 +148,8 @@ class QueueMachine(RuleBasedStateMachine):
     def lose_and_rebuild(self) -> None:
         contents = self.do(self.queue.load())
         assert contents is not None
-        kept = tuple(Lease(lease.task, lease.owner, lease.token, 1000.0) for lease in contents.doing)
-        self.do(self.queue.rebuild(Contents(contents.todo, kept, contents.done, contents.quarantined)))
+        kept = tuple(Lease(lease.task, lease.owner, lease.token) for lease in contents.doing)
+        self.do(self.queue.rebuild(Contents(contents.todo, kept, contents.done, contents.quarantined), 1000.0))
 
     @invariant()
     def every_record_is_in_one_place(self) -> None:

@@ -72,8 +72,8 @@ async def test_a_master_that_redoes_nothing_after_a_restore_is_found_out(
     for server in job.processes.servers.values():
         server.refuse_saves = "the disk is full"
     saved = max(manifest["records_done"] for manifest in job.api.checkpoints.values())
-    work = job.runners[-1].machine.work
-    await job.api.pulse.until(lambda: work.records_done >= saved + 30)
+    epochs = job.runners[-1].machine.epochs
+    await job.api.pulse.until(lambda: epochs.records_done >= saved + 30)
     job.processes.kill(job.processes.living(Role.PS)[0])
     for server in job.processes.servers.values():
         server.refuse_saves = ""

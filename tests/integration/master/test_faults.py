@@ -12,7 +12,7 @@ from elasticdl_core.errors import InvalidInputError, PermissionDeniedError, Unau
 from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import Role
 from elasticdl_core.task import TaskId
-from elasticdl_master.state.settings import Limits
+from elasticdl_master.state.limits import Limits
 from elasticdl_proto.v1 import master_pb2
 from elasticdl_runtime import tokens
 from elasticdl_runtime.lifecycle import EXIT_FENCED
@@ -136,7 +136,7 @@ async def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_used(m
     job.start_master()
     await job.api.pulse.until(lambda: len(job.api.checkpoints) >= 2)
     job.processes.gate.clear()
-    await job.api.pulse.until(lambda: not job.runners[-1].machine.checkpoints.saving)
+    await job.api.pulse.until(lambda: not job.runners[-1].machine.checkpoints.book.saving)
     newest = Path(job.api.checkpoints[max(job.api.checkpoints)]["directory"])
     (newest / "ps-0.bin").write_bytes(b"flipped")
     job.processes.kill(job.processes.living(Role.PS)[0])

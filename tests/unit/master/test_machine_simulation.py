@@ -13,7 +13,7 @@ from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.ports.launcher import ProcessState, Role
 from elasticdl_core.task import Shard, TaskId, TaskType
 from elasticdl_master.state import events as ev
-from elasticdl_master.state.settings import Limits
+from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.status import status_of
 from tests.fakes.job_world import World
 
@@ -157,7 +157,7 @@ def test_a_ps_that_hangs_is_killed_and_restored_as_if_it_had_died() -> None:
     for seed in range(10):
         world = make_world(seed, num_epochs=6)
         world.start_master()
-        run(world, lambda world: world.machine.work.records_done > 20)
+        run(world, lambda world: world.machine.epochs.records_done > 20)
         world.servers[seed % 2].frozen_until = float("inf")
         run(world, ended)
         assert world.state is JobState.SUCCEEDED, world.detail
@@ -172,7 +172,7 @@ def test_a_ps_that_hangs_is_killed_and_restored_as_if_it_had_died() -> None:
 def test_a_ps_that_answers_again_in_time_is_left_alone() -> None:
     world = make_world(1, num_epochs=6)
     world.start_master()
-    run(world, lambda world: world.machine.work.records_done > 20)
+    run(world, lambda world: world.machine.epochs.records_done > 20)
     world.servers[0].frozen_until = world.now + 0.8 * world.limits.server_silent_s
     run(world, lambda world: world.machine.servers.silent)
     assert status_of(world.machine)["degraded"] == "a parameter server does not answer"
@@ -199,7 +199,7 @@ def test_a_ps_may_be_slow_to_start_but_not_for_ever() -> None:
 def test_a_new_master_finds_a_ps_that_hangs() -> None:
     world = make_world(1, num_epochs=6)
     world.start_master()
-    run(world, lambda world: world.machine.work.records_done > 20)
+    run(world, lambda world: world.machine.epochs.records_done > 20)
     world.servers[0].frozen_until = float("inf")
     world.kill_master(2.0)
     run(world, ended)
@@ -256,7 +256,7 @@ def test_a_suspension_without_faults_repeats_nothing() -> None:
     for seed in range(10):
         world = make_world(seed)
         world.start_master()
-        run(world, lambda world: world.machine.work.records_done > 20)
+        run(world, lambda world: world.machine.epochs.records_done > 20)
         world.desired = "suspend"
         run(world, lambda world: world.state is JobState.SUSPENDED)
         assert not living(world, Role.PS)
@@ -276,8 +276,8 @@ def test_a_cluster_that_goes_down_saves_first_and_nothing_is_done_twice(store_ke
         world = make_world(seed, num_epochs=3, validation_data=["", "/v"][seed % 2])
         world.start_master()
         for records in (20, 50, 80):
-            run(world, lambda world, records=records: world.machine.work.records_done > records)
-            trained = world.machine.work.records_done
+            run(world, lambda world, records=records: world.machine.epochs.records_done > records)
+            trained = world.machine.epochs.records_done
             world.tell(ev.GoingDown())
             run(world, lambda world: world.machine is None, seconds=20.0)
             assert not living(world, Role.PS)
@@ -303,15 +303,18 @@ def test_a_takeover_that_restores_says_so_and_how_much_is_done_again() -> None:
     for seed in range(10):
         world = make_world(seed, num_epochs=4, checkpoint_steps=6)
         world.start_master()
-        run(world, lambda world: world.machine.work.records_done > 60 and len(world.manifests) > 0)
-        known = world.machine.work.records_done
+        run(world, lambda world: world.machine.epochs.records_done > 60 and len(world.manifests) > 0)
+        known = world.machine.epochs.records_done
         world.kill_master(1.0)
         world.exit(world.servers[0].id, -9)
         world.events.clear()
         run(world, lambda world: world.machine is not None and world.machine.servers.ready)
-        saved = world.machine.work.records_done
+        saved = world.machine.epochs.records_done
         restored = next(event for event in world.events if event.kind == "restored")
-        assert restored.message == f"the parameter servers hold the checkpoint of version {world.machine.version}"
+        assert (
+            restored.message
+            == f"the parameter servers hold the checkpoint of version {world.machine.version.present}"
+        )
         again = [event.message for event in world.events if event.kind == "rolled_back"]
         assert bool(again) == (saved < known)
         if again:
@@ -326,7 +329,7 @@ def test_the_loss_of_ps_is_forgiven_by_progress_but_not_by_the_same_work_again()
     progressing = make_world(4, num_epochs=12)
     progressing.start_master()
     for records in range(30, 270, 20):
-        run(progressing, lambda world, records=records: world.machine.work.records_done > records)
+        run(progressing, lambda world, records=records: world.machine.epochs.records_done > records)
         progressing.exit(progressing.servers[0].id, -9)
         run(progressing, lambda world: not world.machine.servers.ready or ended(world))
         run(progressing, lambda world: world.machine is None or world.machine.servers.ready)
@@ -340,7 +343,7 @@ def test_the_loss_of_ps_is_forgiven_by_progress_but_not_by_the_same_work_again()
 
     def until(world: World) -> bool:
         # As soon as it is a little under way, and always at the same place.
-        if world.machine is not None and world.machine.servers.ready and world.machine.work.records_done > 20:
+        if world.machine is not None and world.machine.servers.ready and world.machine.epochs.records_done > 20:
             world.exit(world.servers[0].id, -9)
         return ended(world)
 
@@ -473,7 +476,7 @@ def test_slow_minibatches_are_no_hang() -> None:
     worker = next(w for w in pool.living if w.leases)
 
     def why(phase: str, step_p95_s: float, seconds: float) -> str:
-        beat = ev.Heartbeat(worker.index, worker.incarnation, phase=phase, step_p95_s=step_p95_s)
+        beat = ev.WorkerHeartbeat(worker.index, worker.incarnation, phase=phase, step_p95_s=step_p95_s)
         world.machine.handle(beat, since)
         worker.last_heartbeat = since + seconds
         return next((reason for one, reason in pool.overdue(since + seconds, watch=True) if one is worker), "")
@@ -607,7 +610,7 @@ def test_with_early_stopping_each_evaluation_that_falls_due_is_waited_for(worker
 def test_workers_that_wait_for_a_verdict_are_not_taken_for_hung() -> None:
     world = stopping_early(1, patience=9, num_epochs=2)
     world.start_master()
-    run(world, lambda world: bool(world.machine.work.evaluations))
+    run(world, lambda world: bool(world.machine.evaluations.running))
     waiting = [worker for worker in world.machine.workers.running if not worker.leases]
     late = world.now + 10 * world.limits.stuck_s
     for worker in waiting:
@@ -622,7 +625,7 @@ def test_without_early_stopping_training_goes_on_during_an_evaluation() -> None:
     beside = []
 
     def until(world: World) -> bool:
-        if world.machine is not None and world.machine.work.evaluations:
+        if world.machine is not None and world.machine.evaluations.running:
             doing = world.store.doing
             beside.append(any(task.type is TaskType.TRAINING for task in doing))
         return ended(world)

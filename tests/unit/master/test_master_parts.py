@@ -18,21 +18,21 @@ from elasticdl_master.artifacts import locate
 from elasticdl_master.checkpoint_directory import CheckpointDirectory, find_checkpoint
 from elasticdl_master.listing import has_own_reader, list_shards
 from elasticdl_master.state.checkpoints import PERIODIC, RECOVERY, CheckpointBook
-from elasticdl_master.state.evaluations import merge, metrics_of, states_of
-from elasticdl_master.state.events import Heartbeat
+from elasticdl_master.state.events import WorkerHeartbeat
 from elasticdl_master.state.failures import FailureBook
 from elasticdl_master.state.instructions import LaunchWorker, TerminateWorker
-from elasticdl_master.state.ledger import Round
-from elasticdl_master.state.plan import Plan
-from elasticdl_master.state.settings import Limits
+from elasticdl_master.state.ledger import EpochLedger
+from elasticdl_master.state.limits import Limits
+from elasticdl_master.state.metric_states import merge, metrics_of, states_of
+from elasticdl_master.state.plan import TaskPlan
 from elasticdl_master.state.throughput import Throughput
 from elasticdl_master.state.workers import Death, WorkerPool, WorkerState
 
 pytestmark = pytest.mark.unit
 
 
-def make_plan(*ends: int, size: int = 10, shuffle: bool = True) -> Plan:
-    plan = Plan(TaskType.TRAINING, size, rounds=2, seed=7, shuffle=shuffle)
+def make_plan(*ends: int, size: int = 10, shuffle: bool = True) -> TaskPlan:
+    plan = TaskPlan(TaskType.TRAINING, size, epochs=2, seed=7, shuffle=shuffle)
     plan.extend([Shard(f"s{i}", 0, end) for i, end in enumerate(ends)], last=True)
     return plan
 
@@ -42,7 +42,7 @@ class TestPlan:
         parts = cut([Shard("a", 3, 25), Shard("b", 0, 0), Shard("c", 0, 10)], 10)
         assert parts == [Shard("a", 3, 13), Shard("a", 13, 23), Shard("a", 23, 25), Shard("c", 0, 10)]
 
-    def test_what_a_task_reads_depends_on_seed_and_round_only(self) -> None:
+    def test_what_a_task_reads_depends_on_seed_and_ledgeronly(self) -> None:
         plan, same = make_plan(1000), make_plan(1000)
         assert plan.reading(plan.task(0, 3)) == same.reading(same.task(0, 3))
         assert plan.reading(plan.task(0, 3)) != plan.reading(plan.task(1, 3))
@@ -52,16 +52,16 @@ class TestPlan:
         assert plan.reading(plan.task(0, 3)) is None
 
     def test_while_listing_goes_on_only_parts_whose_records_are_known_are_ready(self) -> None:
-        plan = Plan(TaskType.TRAINING, 1, shuffle=True)
+        plan = TaskPlan(TaskType.TRAINING, 1, shuffle=True)
         assert plan.extend([Shard("a", 0, SPAN_PARTS - 1)]) == range(0)
         assert plan.extend([Shard("b", 0, 2)]) == range(SPAN_PARTS)
         assert plan.extend([Shard("c", 0, 5)], last=True) == range(SPAN_PARTS, SPAN_PARTS + 6)
-        plain = Plan(TaskType.TRAINING, 1)
+        plain = TaskPlan(TaskType.TRAINING, 1)
         assert plain.extend([Shard("a", 0, 3)]) == range(3)
 
     def test_a_plan_adopted_from_the_ledger_is_the_same(self) -> None:
         plan = make_plan(95, 0, 7)
-        other = Plan(TaskType.TRAINING, 1)
+        other = TaskPlan(TaskType.TRAINING, 1)
         other.adopt(json.loads(json.dumps(plan.to_mapping())))
         assert (other.parts, other.records, other.ready) == (plan.parts, 102, 11)
         assert other.reading(plan.task(1, 4)) == plan.reading(plan.task(1, 4))
@@ -70,48 +70,48 @@ class TestPlan:
         """What is done of it is named by them."""
         mapping = make_plan(95).to_mapping()
         del mapping["block"]
-        other = Plan(TaskType.TRAINING, 1)
+        other = TaskPlan(TaskType.TRAINING, 1)
         other.adopt(mapping)
         assert other.reading(other.task(0, 3)) is None
 
 
-class TestRound:
+class TestEpochLedger:
     @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10), st.integers(0, 10)), max_size=30))
     def test_what_is_done_and_what_remains_make_the_plan(self, marks: list[tuple[int, int, int]]) -> None:
         plan = make_plan(35)
-        round_ = Round(plan, 1)
+        ledger = EpochLedger(plan, 1)
         done: set[tuple[int, int]] = set()
         for index, one, two in marks:
             whole = plan.task(1, index)
             start, end = sorted((min(whole.start + one, whole.end), min(whole.start + two, whole.end)))
             if start == end:
                 continue
-            new = round_.mark(TaskId(TaskType.TRAINING, 1, index, start, end))
+            new = ledger.mark(TaskId(TaskType.TRAINING, 1, index, start, end))
             records = {(index, at) for at in range(start, end)}
             assert new == len(records - done)
             done |= records
-        remaining = [(t.index, at) for t in round_.remaining(range(4)) for at in range(t.start, t.end)]
+        remaining = [(t.index, at) for t in ledger.remaining(range(4)) for at in range(t.start, t.end)]
         everything = {(i, at) for i, part in enumerate(plan.parts) for at in range(part.start, part.end)}
         assert len(remaining) == len(set(remaining))
         assert set(remaining) == everything - done
-        assert round_.records == len(done)
-        assert round_.complete == (done == everything)
-        again = Round.from_mapping(plan, json.loads(json.dumps(round_.to_mapping())))
-        assert again.to_mapping() == round_.to_mapping()
+        assert ledger.records == len(done)
+        assert ledger.complete == (done == everything)
+        again = EpochLedger.from_mapping(plan, json.loads(json.dumps(ledger.to_mapping())))
+        assert again.to_mapping() == ledger.to_mapping()
         assert {(t.index, at) for t in again.done() for at in range(t.start, t.end)} == done
 
     def test_marking_twice_counts_once(self) -> None:
-        round_ = Round(make_plan(20), 0)
-        task = round_.plan.task(0, 1)
-        assert (round_.mark(task), round_.mark(task), round_.records) == (10, 0, 10)
+        ledger = EpochLedger(make_plan(20), 0)
+        task = ledger.plan.task(0, 1)
+        assert (ledger.mark(task), ledger.mark(task), ledger.records) == (10, 0, 10)
 
     def test_what_is_done_is_named_as_it_was_marked(self) -> None:
-        round_ = Round(make_plan(20), 0)
-        whole = round_.plan.task(0, 0)
-        round_.mark(whole.front_until(4))
-        round_.mark(whole.rest_from(4))
-        round_.mark(round_.plan.task(0, 1))
-        assert set(round_.done()) == {whole.front_until(4), whole.rest_from(4), round_.plan.task(0, 1)}
+        ledger = EpochLedger(make_plan(20), 0)
+        whole = ledger.plan.task(0, 0)
+        ledger.mark(whole.front_until(4))
+        ledger.mark(whole.rest_from(4))
+        ledger.mark(ledger.plan.task(0, 1))
+        assert set(ledger.done()) == {whole.front_until(4), whole.rest_from(4), ledger.plan.task(0, 1)}
 
 
 def manifest(version: int, kind: str = PERIODIC) -> dict[str, Any]:
@@ -334,10 +334,12 @@ class TestWorkers:
     def test_a_worker_without_progress_is_found(self) -> None:
         pool = running_pool(1)
         token = LeaseToken(1, 1, "0" * 16)
-        pool.leased([Lease(TaskId(TaskType.TRAINING, 0, 0, 0, 10), "worker-0.0", token, 0.0)])
+        pool.leased(Lease(TaskId(TaskType.TRAINING, 0, 0, 0, 10), "worker-0.0", token), 0.0)
 
         def beat(now: float, position: int, p95: float = 1.0) -> None:
-            pool.heartbeat(Heartbeat(0, 0, {str(token): position}, steps=5, phase="training", step_p95_s=p95), now)
+            pool.heartbeat(
+                WorkerHeartbeat(0, 0, {str(token): position}, steps=5, phase="training", step_p95_s=p95), now
+            )
 
         for second in range(100):
             beat(float(second), second)
@@ -353,13 +355,13 @@ class TestWorkers:
     def test_a_worker_that_waits_is_not_stuck(self) -> None:
         pool = running_pool(1)
         for second in range(0, 1000, 2):
-            pool.heartbeat(Heartbeat(0, 0, phase="waiting"), float(second))
+            pool.heartbeat(WorkerHeartbeat(0, 0, phase="waiting"), float(second))
         assert pool.overdue(1000.0, watch=True) == []
 
     def test_speed_is_measured_by_number_of_workers(self) -> None:
         pool, throughput = running_pool(2), Throughput()
         for second, index in itertools.product(range(30), range(2)):
-            beat = Heartbeat(index, 0, records=100 * second, steps=second + 1, phase="training")
+            beat = WorkerHeartbeat(index, 0, records=100 * second, steps=second + 1, phase="training")
             worker = pool.heartbeat(beat, float(second))
             assert worker is not None
             throughput.heartbeat(worker)
@@ -367,7 +369,7 @@ class TestWorkers:
         assert throughput.by_workers[2] == pytest.approx(200.0, rel=0.1)
         throughput.target_changed(2, 3, 30.0)
         pool.reconcile(3, 30.0)
-        worker = pool.heartbeat(Heartbeat(2, 0, records=1, steps=1, phase="training"), 36.0)
+        worker = pool.heartbeat(WorkerHeartbeat(2, 0, records=1, steps=1, phase="training"), 36.0)
         throughput.tick(pool, 36.0)
         assert throughput.rescale_cost_s == pytest.approx(6.0)
         assert throughput.worker_seconds == pytest.approx(29 * 2 + 7 * 3)

@@ -50,12 +50,12 @@ def test_a_lease_that_nobody_holds_comes_back_when_its_time_is_over() -> None:
     world = make_world()
     run(world, both_train)
     owner = world.machine.workers.running[0].owner
-    (lost,), _ = finish(world.desk.lease(owner, 1))  # the worker never gets this answer
+    (lost,), _ = finish(world.dispatcher.lease(owner, 1))  # the worker never gets this answer
     world.now += world.limits.lease_s - 1.0
-    finish(world.desk.reap())
+    finish(world.dispatcher.reap())
     assert lost.task.id in world.store.doing
     world.now += 2.0
-    finish(world.desk.reap())
+    finish(world.dispatcher.reap())
     assert lost.task.id in world.store.todo
     run(world, ended)
     assert world.state is JobState.SUCCEEDED
@@ -67,15 +67,15 @@ def test_leases_live_on_for_a_full_term_when_the_queue_is_made_anew() -> None:
     world = make_world()
     run(world, both_train)
     owner = world.machine.workers.running[0].owner
-    (held,), _ = finish(world.desk.lease(owner, 1))
+    (held,), _ = finish(world.dispatcher.lease(owner, 1))
     world.store.wipe()
-    finish(world.desk.lease(owner, 1))  # finds out
-    assert world.desk.broken
-    finish(world.desk.repair())
+    finish(world.dispatcher.lease(owner, 1))  # finds out
+    assert world.dispatcher.broken
+    finish(world.dispatcher.repair())
     world.now += world.limits.lease_s - 1.0
-    finish(world.desk.reap())
+    finish(world.dispatcher.reap())
     assert world.store.doing[held.task.id].token == held.lease.token
-    answer = finish(world.desk.report(held.task.id, held.lease.token, owner, records=6))
+    answer = finish(world.dispatcher.report(held.task.id, held.lease.token, owner))
     assert answer.outcome is Outcome.ACCEPTED
 
 
@@ -83,11 +83,11 @@ def test_a_failure_under_a_lease_that_is_over_counts_for_nothing() -> None:
     world = make_world()
     run(world, both_train)
     owner = world.machine.workers.running[0].owner
-    (held,), _ = finish(world.desk.lease(owner, 1))
+    (held,), _ = finish(world.dispatcher.lease(owner, 1))
     world.now += world.limits.lease_s + 1.0
-    finish(world.desk.reap())
+    finish(world.dispatcher.reap())
     for _ in range(3 * world.limits.user_failures):
-        call = world.desk.fail(
+        call = world.dispatcher.fail(
             owner, "user_code", "boom", "mend it", "Traceback", held.task.id, str(held.lease.token)
         )
         finish(call)

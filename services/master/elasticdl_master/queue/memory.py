@@ -5,11 +5,10 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 from elasticdl_core.errors import FencedError
 from elasticdl_core.task import Lease, LeaseToken, TaskId
-from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, Taken, Turn, split
+from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, TaskReply, TaskRequest, split
 
 
 class MemoryStore:
@@ -30,6 +29,7 @@ class MemoryStore:
         self.ready = False
         self.todo: OrderedDict[TaskId, None] = OrderedDict()
         self.doing: dict[TaskId, Lease] = {}
+        self.deadlines: dict[TaskId, float] = {}
         self.done: dict[TaskId, str] = {}
         self.results: dict[TaskId, bytes] = {}
         self.quarantined: set[TaskId] = set()
@@ -63,13 +63,13 @@ class MemoryQueue:
             store.notes,
         )
 
-    async def rebuild(self, contents: Contents) -> None:
+    async def rebuild(self, contents: Contents, lease_s: float) -> None:
         """See the port."""
         store = self._enter(ready=False)
         store.wipe()
-        now = store.clock()
         store.todo.update(dict.fromkeys(contents.todo))
-        store.doing = {lease.task: replace(lease, deadline=now + lease.deadline) for lease in contents.doing}
+        store.doing = {lease.task: lease for lease in contents.doing}
+        store.deadlines = dict.fromkeys(store.doing, store.clock() + lease_s)
         store.done, store.results = dict(contents.done), dict(contents.results)
         store.quarantined, store.notes, store.ready = set(contents.quarantined), contents.notes, True
 
@@ -88,18 +88,18 @@ class MemoryQueue:
         self._enter()
         return self._lease(owner, limit, lease_s)
 
-    async def turns(self, turns: Sequence[Turn], lease_s: float) -> list[Taken]:
+    async def exchange(self, requests: Sequence[TaskRequest], lease_s: float) -> list[TaskReply]:
         """See the port."""
         self._enter()
-        taken = []
-        for turn in turns:
+        replies = []
+        for request in requests:
             outcome = None
-            if turn.task is not None:
-                assert turn.token is not None
-                outcome = self._report(turn.task, turn.token, turn.result)
-            leases = self._lease(turn.owner, turn.limit, lease_s) if outcome in (None, Outcome.ACCEPTED) else []
-            taken.append(Taken(outcome, leases))
-        return taken
+            if request.task is not None:
+                assert request.token is not None
+                outcome = self._report(request.task, request.token, request.result)
+            leases = self._lease(request.owner, request.limit, lease_s) if outcome in (None, Outcome.ACCEPTED) else []
+            replies.append(TaskReply(outcome, leases))
+        return replies
 
     async def extend(self, owner: str, tokens: Sequence[LeaseToken], lease_s: float) -> list[LeaseToken]:
         """See the port."""
@@ -108,7 +108,7 @@ class MemoryQueue:
         for token in tokens:
             if token in held:
                 task = held[token]
-                store.doing[task] = replace(store.doing[task], deadline=store.clock() + lease_s)
+                store.deadlines[task] = store.clock() + lease_s
         return [token for token in tokens if token not in held]
 
     async def report(self, task: TaskId, token: LeaseToken, result: bytes = b"") -> Outcome:
@@ -123,7 +123,7 @@ class MemoryQueue:
         lease = store.doing.get(task)
         if lease is None or lease.token != token:
             return Outcome.REPLAY if front is not None and store.done.get(front) == str(token) else Outcome.LOST
-        del store.doing[task]
+        del store.doing[task], store.deadlines[task]
         if front is not None:
             store.done[front] = str(token)
             if result:
@@ -134,8 +134,9 @@ class MemoryQueue:
 
     async def reap(self) -> list[Lease]:
         """See the port."""
-        now = self._enter().clock()
-        return self._take_back([lease for lease in self._store.doing.values() if lease.deadline <= now])
+        store = self._enter()
+        now = store.clock()
+        return self._take_back([lease for task, lease in store.doing.items() if store.deadlines[task] <= now])
 
     async def release_owner(self, owner: str) -> list[Lease]:
         """See the port."""
@@ -148,6 +149,7 @@ class MemoryQueue:
         found = task in store.todo or task in store.doing
         store.todo.pop(task, None)
         store.doing.pop(task, None)
+        store.deadlines.pop(task, None)
         if found:
             store.quarantined.add(task)
         return found
@@ -191,8 +193,9 @@ class MemoryQueue:
             task, _ = store.todo.popitem(last=False)
             store.counter += 1
             token = LeaseToken(self._epoch, store.counter, secrets.token_hex(8))
-            leases.append(Lease(task, owner, token, store.clock() + lease_s))
+            leases.append(Lease(task, owner, token))
             store.doing[task] = leases[-1]
+            store.deadlines[task] = store.clock() + lease_s
         return leases
 
     def _report(self, task: TaskId, token: LeaseToken, result: bytes) -> Outcome:
@@ -200,7 +203,7 @@ class MemoryQueue:
         lease = store.doing.get(task)
         if lease is None or lease.token != token:
             return Outcome.REPLAY if store.done.get(task) in {str(token), ""} else Outcome.LOST
-        del store.doing[task]
+        del store.doing[task], store.deadlines[task]
         store.done[task] = str(token)
         if result:
             store.results[task] = result
@@ -216,6 +219,6 @@ class MemoryQueue:
 
     def _take_back(self, leases: list[Lease]) -> list[Lease]:
         for lease in sorted(leases, key=lambda lease: str(lease.task), reverse=True):
-            del self._store.doing[lease.task]
+            del self._store.doing[lease.task], self._store.deadlines[lease.task]
             self._to_head(lease.task)
         return sorted(leases, key=lambda lease: str(lease.task))

@@ -1,5 +1,7 @@
 """The task queue of one job: what is to do, in whose hands, done, or quarantined.
 
+When a lease ends is known to the store alone, on its own clock: neither workers nor masters compare times.
+
 The queue stores the texts of task ids and nothing else of a task. Every task that was added is in exactly one of
 the four places, except that a partial return splits it: the front is done, the rest goes to the head of what is to
 do. Each method is atomic.
@@ -54,7 +56,7 @@ class Contents:
         todo: in the order in which they will be leased.
         doing: the live leases.
         done: finished tasks and fronts; the value is the token text of the lease that did it, or empty if unknown.
-        quarantined: tasks taken out of the game.
+        quarantined: tasks that are never leased again.
         results: what was reported with some of the done tasks.
         notes: what the master wrote with ``note``.
     """
@@ -68,13 +70,13 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What one owner asks of the queue at once: to report a task, to be handed others, or both, in this order.
+class TaskRequest:
+    """What one owner asks of the queue at once: to report a task, to lease others, or both, in this order.
 
     Attributes:
         owner: who asks.
         limit: number of tasks to lease, at most.
-        task: what to report, if anything; a turn with a report that is not accepted leases nothing.
+        task: what to report, if anything; a request with a report that is not accepted leases nothing.
         token: the reported task's.
         result: what to keep with the reported task, if anything.
     """
@@ -87,12 +89,12 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What came of a turn.
+class TaskReply:
+    """What came of a request.
 
     Attributes:
         outcome: of the report; None if there was none.
-        leases: what was handed out.
+        leases: what was leased.
     """
 
     outcome: Outcome | None
@@ -115,11 +117,8 @@ class TaskQueue(Protocol):
         """Everything in the queue, or None if no master has completed a ``rebuild`` in this store."""
         ...
 
-    async def rebuild(self, contents: Contents) -> None:
-        """Replaces everything; leases keep owner and token and last for another ``lease_s`` of their deadline field.
-
-        The deadline of a given lease is read as seconds from now.
-        """
+    async def rebuild(self, contents: Contents, lease_s: float) -> None:
+        """Replaces everything; leases keep owner and token, and each lasts ``lease_s`` seconds from now."""
         ...
 
     async def add(self, tasks: Sequence[TaskId], *, front: bool = False) -> int:
@@ -127,11 +126,11 @@ class TaskQueue(Protocol):
         ...
 
     async def lease(self, owner: str, limit: int, lease_s: float) -> list[Lease]:
-        """Hands out up to ``limit`` tasks from the head, each under a fresh token."""
+        """Leases up to ``limit`` tasks from the head, each under a fresh token."""
         ...
 
-    async def turns(self, turns: Sequence[Turn], lease_s: float) -> list[Taken]:
-        """Takes the turns of any owners, one after the other in one move; each lease lasts ``lease_s`` seconds."""
+    async def exchange(self, requests: Sequence[TaskRequest], lease_s: float) -> list[TaskReply]:
+        """Takes requests of any owners, one after the other in one move; each lease lasts ``lease_s`` seconds."""
         ...
 
     async def extend(self, owner: str, tokens: Sequence[LeaseToken], lease_s: float) -> list[LeaseToken]:

@@ -29,7 +29,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.task import Lease, LeaseToken, TaskId
-from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, Taken, Turn, split
+from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, TaskReply, TaskRequest, split
 from elasticdl_runtime.failpoints import failpoint
 
 _CHUNK = 2_000
@@ -65,15 +65,14 @@ class RedisQueue:
 
     async def load(self) -> Contents | None:
         """See the port."""
-        seq, ready, todo, doing, deadlines, done, results, quarantined, notes = await self._run("load")
+        seq, ready, todo, doing, done, results, quarantined, notes = await self._run("load")
         self._seen = max(self._seen, seq)
         if not ready:
             return None
-        ends = {_task(name): float(at) for name, at in _pairs(deadlines)}
         leases = []
         for name, entry in _pairs(doing):
             token, _, owner = entry.decode().partition(" ")
-            leases.append(Lease(_task(name), owner, LeaseToken.parse(token), ends[_task(name)]))
+            leases.append(Lease(_task(name), owner, LeaseToken.parse(token)))
         return Contents(
             tuple(_task(name) for name in todo),
             tuple(leases),
@@ -83,7 +82,7 @@ class RedisQueue:
             notes.decode(),
         )
 
-    async def rebuild(self, contents: Contents) -> None:
+    async def rebuild(self, contents: Contents, lease_s: float) -> None:
         """See the port."""
         await self._run("clear")
         failpoint("master.queue_cleared")
@@ -93,7 +92,7 @@ class RedisQueue:
             (
                 value
                 for lease in contents.doing
-                for value in (str(lease.task), str(lease.token), lease.owner, repr(lease.deadline))
+                for value in (str(lease.task), str(lease.token), lease.owner, repr(lease_s))
             ),
         )
         await self._fill("done", (value for task, token in contents.done.items() for value in (str(task), token)))
@@ -115,25 +114,26 @@ class RedisQueue:
 
     async def lease(self, owner: str, limit: int, lease_s: float) -> list[Lease]:
         """See the port."""
-        (taken,) = await self.turns([Turn(owner, limit)], lease_s)
-        return list(taken.leases)
+        (reply,) = await self.exchange([TaskRequest(owner, limit)], lease_s)
+        return list(reply.leases)
 
-    async def turns(self, turns: Sequence[Turn], lease_s: float) -> list[Taken]:
+    async def exchange(self, requests: Sequence[TaskRequest], lease_s: float) -> list[TaskReply]:
         """See the port."""
         arguments: list[str | bytes] = [repr(lease_s)]
-        for turn in turns:
-            arguments += (turn.owner, str(turn.task or ""), str(turn.token or ""), turn.result, str(turn.limit))
-            arguments += (secrets.token_hex(8) for _ in range(turn.limit))
-        answer = iter((await self._run("turns", *arguments))[1:])
-        taken = []
-        for turn in turns:
+        for request in requests:
+            reported = (str(request.task or ""), str(request.token or ""), request.result)
+            nonces = (secrets.token_hex(8) for _ in range(request.limit))
+            arguments += (request.owner, *reported, str(request.limit), *nonces)
+        answer = iter((await self._run("exchange", *arguments))[1:])
+        replies = []
+        for request in requests:
             outcome, count = next(answer), next(answer)
             leases = [
-                Lease(_task(next(answer)), turn.owner, LeaseToken.parse(next(answer).decode()), float(next(answer)))
+                Lease(_task(next(answer)), request.owner, LeaseToken.parse(next(answer).decode()))
                 for _ in range(count)
             ]
-            taken.append(Taken(Outcome(outcome.decode()) if outcome else None, leases))
-        return taken
+            replies.append(TaskReply(Outcome(outcome.decode()) if outcome else None, leases))
+        return replies
 
     async def extend(self, owner: str, tokens: Sequence[LeaseToken], lease_s: float) -> list[LeaseToken]:
         """See the port."""
@@ -142,9 +142,9 @@ class RedisQueue:
 
     async def report(self, task: TaskId, token: LeaseToken, result: bytes = b"") -> Outcome:
         """See the port."""
-        (taken,) = await self.turns([Turn("", 0, task, token, result)], 0.0)
-        assert taken.outcome is not None
-        return taken.outcome
+        (reply,) = await self.exchange([TaskRequest("", 0, task, token, result)], 0.0)
+        assert reply.outcome is not None
+        return reply.outcome
 
     async def return_(self, task: TaskId, token: LeaseToken, position: int, result: bytes = b"") -> Outcome:
         """See the port."""
@@ -233,10 +233,8 @@ def _translated() -> Iterator[None]:
 def _leases(answer: list[Any]) -> list[Lease]:
     """Leases that a script took back, sorted by the text of the task."""
     leases = [
-        Lease(
-            _task(answer[i]), answer[i + 2].decode(), LeaseToken.parse(answer[i + 1].decode()), float(answer[i + 3])
-        )
-        for i in range(1, len(answer), 4)
+        Lease(_task(answer[i]), answer[i + 2].decode(), LeaseToken.parse(answer[i + 1].decode()))
+        for i in range(1, len(answer), 3)
     ]
     return leases[::-1]
 

@@ -16,7 +16,7 @@ from elasticdl_core.task import TaskId
 
 
 @dataclass(frozen=True)
-class Account:
+class TaskAccount:
     """What a worker said of a task, or a part of one, beside that it is done.
 
     Attributes:
@@ -41,13 +41,13 @@ class Account:
         return data if self.fed is None else data | {"fed": self.fed}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Account:
+    def from_json(cls, data: Mapping[str, Any]) -> TaskAccount:
         """Reads what ``to_json`` wrote."""
         fed = data.get("fed")
         return cls(Skips.from_json(data.get("skipped") or ()), None if fed is None else int(fed))
 
     @classmethod
-    def of_result(cls, result: bytes) -> Account:
+    def of_result(cls, result: bytes) -> TaskAccount:
         """The account that a report's result has; an empty one if it has none."""
         try:
             return cls.from_json(json.loads(result)) if result else cls()
@@ -65,11 +65,11 @@ class Account:
         return json.dumps(data | self.to_json()).encode() if isinstance(data, dict) else result
 
 
-Changes = dict[TaskId, Account]
+Changes = dict[TaskId, TaskAccount]
 
 
 class AccountBook:
-    """The accounts of all rounds. A task that is done again counts with its last report."""
+    """The accounts of all epochs. A task that is done again counts with its last report."""
 
     def __init__(self) -> None:
         self._accounts: Changes = {}
@@ -81,14 +81,14 @@ class AccountBook:
         """What was passed over in all."""
         return self._skips
 
-    def record(self, task: TaskId, account: Account) -> Changes:
+    def record(self, task: TaskId, account: TaskAccount) -> Changes:
         """Takes in the account of work that is done; returns the entries that changed, empty ones for those gone."""
         changed: Changes = {}
         known = self._of.get((task.round, task.index), set())
         for other in [one for one in known if one.start < task.end and task.start < one.end]:
             known.discard(other)
             del self._accounts[other]
-            changed[other] = Account()
+            changed[other] = TaskAccount()
         if account:
             changed[task] = account
             self._put(task, account)
@@ -96,7 +96,7 @@ class AccountBook:
             self._sum()
         return changed
 
-    def items(self) -> list[tuple[TaskId, Account]]:
+    def items(self) -> list[tuple[TaskId, TaskAccount]]:
         """The tasks, or parts of them, that have an entry, in order."""
         return sorted(self._accounts.items())
 
@@ -106,7 +106,7 @@ class AccountBook:
         return task.records + sum(self._accounts[part].rows(part.records) - part.records for part in parts)
 
     def rows_of(self, records: int) -> int:
-        """How many rows so many done records of all rounds must be in the model as."""
+        """How many rows so many done records of all epochs must be in the model as."""
         return records + sum(account.rows(task.records) - task.records for task, account in self._accounts.items())
 
     def skipped(self, task: TaskId) -> int:
@@ -118,16 +118,16 @@ class AccountBook:
         before = self._accounts
         self._accounts, self._of = {}, {}
         for text, data in mapping.items():
-            self._put(TaskId.parse(text), Account.from_json(data))
+            self._put(TaskId.parse(text), TaskAccount.from_json(data))
         self._sum()
-        gone = {task: Account() for task in before if task not in self._accounts}
+        gone = {task: TaskAccount() for task in before if task not in self._accounts}
         return gone | {task: one for task, one in self._accounts.items() if before.get(task) != one}
 
     def to_mapping(self) -> dict[str, Any]:
         """The book as JSON data."""
         return {str(task): account.to_json() for task, account in sorted(self._accounts.items())}
 
-    def _put(self, task: TaskId, account: Account) -> None:
+    def _put(self, task: TaskId, account: TaskAccount) -> None:
         self._accounts[task] = account
         self._of.setdefault((task.round, task.index), set()).add(task)
 

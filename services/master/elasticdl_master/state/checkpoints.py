@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from elasticdl_core.job import JobType
+from elasticdl_master.state import events as ev
+from elasticdl_master.state import instructions as do
+from elasticdl_master.state.context import JobContext
+from elasticdl_master.state.epochs import Epochs
+from elasticdl_master.state.version import ModelVersion
+
 PERIODIC = "periodic"
 RECOVERY = "recovery"
 FINAL = "final"
 SUSPEND = "suspend"
 
 Manifest = Mapping[str, Any]
+_RETRY_S = 5.0
 
 
 class CheckpointBook:
@@ -109,3 +117,74 @@ class CheckpointBook:
         self._refused.add(directory)
         if self.initial is not None and self.initial["directory"] == directory:
             self.initial = None
+
+
+class Checkpoints:
+    """Takes checkpoints when they are due, and when others ask for one.
+
+    Args:
+        job: what all parts share.
+        epochs: what is done of the main work.
+        version: the model version.
+
+    Attributes:
+        book: the checkpoints that exist.
+        trouble: why the last one could not be written; empty if it could.
+    """
+
+    def __init__(self, job: JobContext, epochs: Epochs, version: ModelVersion) -> None:
+        self._job = job
+        self._epochs = epochs
+        self._version = version
+        setup = job.setup
+        trains = setup.spec.type is JobType.TRAINING
+        self.book = CheckpointBook(
+            setup.spec.checkpoint_steps,
+            setup.spec.keep_checkpoint_max,
+            job.limits.recovery_s if trains else 0.0,
+            setup.manifests if trains else (),
+            setup.initial,
+        )
+        self.trouble = ""
+        self._not_before = 0.0
+
+    def handle(self, event: ev.Event, now: float) -> list[do.Instruction]:
+        """Takes in how a save ended."""
+        match event:
+            case ev.Saved(manifest=manifest):
+                self.trouble = ""
+                extra = self.book.committed(manifest, now)
+                return [do.Prune(old, replaced=old["version"] == manifest["version"]) for old in extra]
+            case ev.SaveFailed(message=message):
+                self.book.failed(now)
+                self.trouble = message
+                self._not_before = now + _RETRY_S
+                return [do.tell("checkpoint_failed", f"no checkpoint: {message}")]
+        return []
+
+    def save_due(self, now: float) -> list[do.Instruction]:
+        """Takes a checkpoint if one is due."""
+        ready = self._job.servers.initialized and self._job.plans.main.listed and not self.must_wait(now)
+        if self._job.spec.type is not JobType.TRAINING or not ready or self._epochs.trained:
+            return []
+        kind = self.book.due(self._version.present, now)
+        return self.save(kind, now) if kind else []
+
+    def save(self, kind: str, now: float) -> list[do.Instruction]:
+        """Takes a checkpoint that contains at least what is done now."""
+        self.book.begin(kind, self._version.present, now)
+        epochs = self._epochs
+        return [do.Save(kind, epochs.snapshot(), epochs.epochs_done, epochs.records_done)]
+
+    def must_wait(self, now: float) -> bool:
+        """Whether it is too early for a checkpoint."""
+        return now < self._not_before
+
+    def wait_until(self, time: float) -> None:
+        """Takes no checkpoint before a time."""
+        self._not_before = time
+
+    def is_own(self, manifest: Manifest) -> bool:
+        """Whether a checkpoint is this job's: only then does it say what this job has done."""
+        own = any(one["directory"] == manifest["directory"] for one in self.book.manifests)
+        return own and self._job.spec.type is JobType.TRAINING

@@ -3,150 +3,149 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from elasticdl_core.job import JobState, JobType
-from elasticdl_master.state.checkpoints import SUSPEND
-from elasticdl_master.state.instructions import Depart, Finish, SetState
+from elasticdl_master.state import events as ev
+from elasticdl_master.state.checkpoints import SUSPEND, Checkpoints
+from elasticdl_master.state.context import JobContext
+from elasticdl_master.state.epochs import Epochs
+from elasticdl_master.state.instructions import Depart, Finish, Instruction, tell
+from elasticdl_master.state.lifecycle import EndDecision
+from elasticdl_master.state.workers import WorkerState
 
-if TYPE_CHECKING:
-    from elasticdl_master.state.core import MachineCore
-
-
-class Directive(enum.StrEnum):
-    """What a worker is told."""
-
-    CONTINUE = "continue"
-    WAIT = "wait"
-    DRAIN = "drain"
-    FINISHED = "finished"
+_WISHES = {"cancel": JobState.CANCELLED, "suspend": JobState.SUSPENDED, "evict": JobState.QUEUED}
 
 
-class Step(enum.StrEnum):
+class EndingStep(enum.StrEnum):
     """How far the end has come."""
 
     BEGIN = "begin"
     DRAINING = "draining"
     SAVING = "saving"
     LEAVING = "leaving"
+    OVER = "over"
 
 
-_PAUSES = (JobState.SUSPENDED, JobState.QUEUED, None)
-
-
-class Ending:
-    """The way from a decision to end to nothing being left.
+class JobEnding:
+    """Carries out the decision to end: from there to nothing being left.
 
     Args:
-        to: the state that the job will be in; None if it stays in its state, for the next master to go on.
-        reason: why, for the user.
-        detail: more for the user: traceback, fix.
-        crashed: a worker whose last output belongs into the detail.
+        job: what all parts share.
+        epochs: what is done of the main work.
+        checkpoints: take the checkpoints.
     """
 
-    def __init__(self, to: JobState | None, reason: str, detail: Mapping[str, Any], crashed: str = "") -> None:
-        self.to = to
-        self.reason = reason
-        self.step = Step.BEGIN
-        self._detail = detail
-        self._crashed = crashed
-        self._posted = False
+    def __init__(self, job: JobContext, epochs: Epochs, checkpoints: Checkpoints) -> None:
+        self._job = job
+        self._epochs = epochs
+        self._checkpoints = checkpoints
+        self._step = EndingStep.BEGIN
+        self._carried_out: EndDecision | None = None
         self._save_asked = False
         self._deadline = 0.0
 
     @property
-    def directive(self) -> Directive:
-        """What workers are told meanwhile."""
-        return Directive.DRAIN if self.to in _PAUSES else Directive.FINISHED
+    def over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self._step is EndingStep.OVER
 
-    def yields_to(self, wanted: JobState) -> bool:
-        """Whether another wish takes precedence."""
-        return wanted is JobState.CANCELLED and not self._posted and (self.to in _PAUSES or self.to.succeeded)
+    def handle(self, event: ev.Event, now: float) -> list[Instruction]:
+        """Takes in wishes, and failures that have nothing to do with any work."""
+        match event:
+            case ev.Directed(desired=desired) if desired in _WISHES:
+                self._job.lifecycle.end(_WISHES[desired], f"{desired} was asked for")
+            case ev.GoingDown() if not self._job.lifecycle.ending:
+                self._job.lifecycle.end(None, "the cluster goes down")
+                return [tell("going_down", "the cluster goes down: workers leave, and the job is saved")]
+            case ev.JobFailed(message, fix, traceback, kind):
+                self._job.lifecycle.fail(message, fix=fix, traceback=traceback, kind=kind)
+        return []
 
-    def advance(self, machine: MachineCore, now: float) -> bool:
-        """Goes on as far as possible; returns whether all is over."""
+    def advance(self, decision: EndDecision, now: float) -> list[Instruction]:
+        """Goes on as far as possible with what was decided; a new decision begins anew."""
+        if decision is not self._carried_out:
+            self._carried_out, self._step, self._save_asked = decision, EndingStep.BEGIN, False
+        out: list[Instruction] = []
         before = None
-        while before is not self.step:
-            before = self.step
-            if self.step is Step.BEGIN:
-                self._begin(machine, now)
-            elif self.step is Step.DRAINING:
-                self._drain(machine, now)
-            elif self.step is Step.SAVING:
-                self._save(machine, now)
-            elif self._left(machine, now):
-                return True
-        return False
+        while before is not self._step:
+            before = self._step
+            out += self._go_on(decision, now)
+        return out
 
-    def _begin(self, machine: MachineCore, now: float) -> None:
-        limits = machine.limits
-        if self.to is JobState.FAILED:
-            self._post(machine)
-        if self.to in (JobState.FAILED, JobState.CANCELLED):
-            self._leave(machine, now)
-            return
-        self.step = Step.DRAINING
-        pausing = self.to in _PAUSES
-        for_leaving = limits.depart_s if self.to is None else limits.drain_s
-        self._deadline = now + (for_leaving if pausing else limits.finish_s)
-        for worker in machine.workers.living:
-            if not pausing:
+    def _go_on(self, decision: EndDecision, now: float) -> list[Instruction]:
+        match self._step:
+            case EndingStep.BEGIN:
+                return self._begin(decision, now)
+            case EndingStep.DRAINING:
+                return self._drain(now)
+            case EndingStep.SAVING:
+                return self._save(decision, now)
+            case EndingStep.LEAVING:
+                return self._leave(decision, now)
+        return []
+
+    def _begin(self, decision: EndDecision, now: float) -> list[Instruction]:
+        if decision.to is JobState.FAILED:
+            return [*self._job.lifecycle.announce_end(), *self._stop_all(decision, now)]
+        if decision.to is JobState.CANCELLED:
+            return self._stop_all(decision, now)
+        self._step = EndingStep.DRAINING
+        for_leaving = self._job.limits.depart_s if decision.to is None else self._job.limits.drain_s
+        self._deadline = now + (for_leaving if decision.pauses else self._job.limits.finish_s)
+        out: list[Instruction] = []
+        for worker in self._job.workers.living:
+            if not decision.pauses:
                 worker.finished = True
-            if pausing or not worker.last_heartbeat:
-                machine.emit(*machine.workers.drain(worker, now))
+            if decision.pauses or not worker.last_heartbeat:
+                out += self._job.workers.drain(worker, now)
+        return out
 
-    def _drain(self, machine: MachineCore, now: float) -> None:
-        living = machine.workers.living
+    def _drain(self, now: float) -> list[Instruction]:
+        living = self._job.workers.living
+        out: list[Instruction] = []
         if now >= self._deadline:
             for worker in living:
-                if worker.state != "leaving":
-                    machine.emit(*machine.workers.stop(worker, machine.limits.leave_s))
-        if not living or now >= self._deadline + 2 * machine.limits.leave_s:
-            self.step = Step.SAVING
+                if worker.state is not WorkerState.LEAVING:
+                    out += self._job.workers.stop(worker, self._job.limits.leave_s)
+        if not living or now >= self._deadline + 2 * self._job.limits.leave_s:
+            self._step = EndingStep.SAVING
+        return out
 
-    def _save(self, machine: MachineCore, now: float) -> None:
-        if machine.checkpoints.saving and machine.servers.ready:
-            return
-        latest = machine.checkpoints.latest
-        current = (machine.servers.version, machine.work.snapshot())
-        wanted = (
-            self.to in _PAUSES
-            and machine.spec.type is JobType.TRAINING
-            and machine.servers.ready
-            and machine.work.main.listed
-            # Who has trained has a model; that the PS say so may be a second old.
-            and machine.work.records_done > 0
-        )
-        stale = latest is None or (latest["version"], latest["done"]) != current
-        if wanted and stale and not self._save_asked:
+    def _save(self, decision: EndDecision, now: float) -> list[Instruction]:
+        book = self._checkpoints.book
+        if book.saving and self._job.servers.ready:
+            return []
+        if self._has_unsaved(decision) and not self._save_asked:
             self._save_asked = True
-            machine.begin_save(SUSPEND, now)
-            return
-        self._leave(machine, now)
+            return self._checkpoints.save(SUSPEND, now)
+        return self._stop_all(decision, now)
 
-    def _leave(self, machine: MachineCore, now: float) -> None:
-        self.step = Step.LEAVING
-        if self.to is None:
-            return  # whoever goes down ends the processes that are left
-        self._deadline = now + 2 * machine.limits.leave_s
-        machine.emit(*machine.servers.stop(machine.limits.leave_s))
-        for worker in machine.workers.living:
-            machine.emit(*machine.workers.stop(worker, machine.limits.leave_s))
-
-    def _left(self, machine: MachineCore, now: float) -> bool:
-        if self.to is None:
-            machine.emit(Depart())
-            return True
-        gone = not machine.workers.living and machine.servers.all_gone
-        if not gone and now < self._deadline:
+    def _has_unsaved(self, decision: EndDecision) -> bool:
+        """Whether the job will go on, and more is done than its last checkpoint has."""
+        trains = self._job.spec.type is JobType.TRAINING and self._job.servers.ready and self._job.plans.main.listed
+        # Who has trained has a model; that the PS say so may be a second old.
+        if not decision.pauses or not trains or self._epochs.records_done == 0:
             return False
-        self._post(machine)
-        machine.emit(Finish())
-        return True
+        latest = self._checkpoints.book.latest
+        current = (self._job.servers.version, self._epochs.snapshot())
+        return latest is None or (latest["version"], latest["done"]) != current
 
-    def _post(self, machine: MachineCore) -> None:
-        if not self._posted and self.to is not None:
-            self._posted = True
-            machine.state = self.to
-            machine.emit(SetState(self.to, self.reason, self._detail, self._crashed))
+    def _stop_all(self, decision: EndDecision, now: float) -> list[Instruction]:
+        self._step = EndingStep.LEAVING
+        if decision.to is None:
+            return []  # whoever goes down ends the processes that are left
+        self._deadline = now + 2 * self._job.limits.leave_s
+        out = self._job.servers.stop(self._job.limits.leave_s)
+        for worker in self._job.workers.living:
+            out += self._job.workers.stop(worker, self._job.limits.leave_s)
+        return out
+
+    def _leave(self, decision: EndDecision, now: float) -> list[Instruction]:
+        if decision.to is None:
+            self._step = EndingStep.OVER
+            return [Depart()]
+        gone = not self._job.workers.living and self._job.servers.all_gone
+        if not gone and now < self._deadline:
+            return []
+        self._step = EndingStep.OVER
+        return [*self._job.lifecycle.announce_end(), Finish()]

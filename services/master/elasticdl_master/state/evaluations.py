@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import enum
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from elasticdl_core.errors import UserCodeError
-from elasticdl_core.json_numbers import from_json
-from elasticdl_core.skips import Skips
+from elasticdl_core.skips import Skips, doublings
 from elasticdl_core.task import TaskId, TaskType
-from elasticdl_master.state.accounts import Account
-from elasticdl_master.state.ledger import Round
+from elasticdl_master.state import events as ev
+from elasticdl_master.state import instructions as do
+from elasticdl_master.state.accounts import TaskAccount
+from elasticdl_master.state.context import JobContext
+from elasticdl_master.state.epochs import Epochs
+from elasticdl_master.state.ledger import EpochLedger
+from elasticdl_master.state.metric_states import merge, metrics_of, records_of, states_of
+from elasticdl_master.state.record import EvaluationRecord
+from elasticdl_master.state.version import ModelVersion
+
+_LOST = -1
+"""In place of the version of the last evaluation: it had begun, and the PS lost its pin."""
 
 
 class Stage(enum.StrEnum):
@@ -25,21 +33,23 @@ class Stage(enum.StrEnum):
 
 
 @dataclass
-class Evaluation:
+class EvaluationRun:
     """One evaluation in flight.
 
     Attributes:
-        number: its number; also the number of its pin and the round of its tasks. 1, 2, 3, ...
+        number: its number; also the number of its pin, and in its tasks' ids. 1, 2, 3, ...
         training_epoch: how many epochs were complete when it began.
         boundary: whether it stands at the end of an epoch; one that does is repeated if the PS lose its pin.
         progress: which of its tasks are done.
+        stage: where it stands.
+        model_version: the version that it evaluates; -1 before it is pinned.
         results: what was reported with each task.
     """
 
     number: int
     training_epoch: int
     boundary: bool
-    progress: Round
+    progress: EpochLedger
     stage: Stage = Stage.PINNING
     model_version: int = -1
     results: dict[TaskId, bytes] = field(default_factory=dict)
@@ -69,71 +79,230 @@ class Evaluation:
     @property
     def skips(self) -> Skips:
         """Records that were passed over."""
-        return sum((Account.of_result(self.results[task]).skips for task in sorted(self.results)), Skips())
+        return sum((TaskAccount.of_result(self.results[task]).skips for task in sorted(self.results)), Skips())
 
-    def to_mapping(self) -> dict[str, Any]:
-        """What the next master must know."""
+    def pending(self) -> list[TaskId]:
+        """What is to do of it; its summary is one of the single tasks."""
+        return self.progress.remaining(range(self.progress.plan.ready)) if self.stage is Stage.RUNNING else []
+
+    def payload(self, task: TaskId) -> dict[str, Any]:
+        """What a worker must know of one of its tasks."""
+        if task.type is TaskType.EVALUATION:
+            return {"pin": self.number}
         return {
+            "states": self.merged(),
             "number": self.number,
-            "training_epoch": self.training_epoch,
-            "boundary": self.boundary,
-            "stage": str(self.stage),
             "model_version": self.model_version,
+            "training_epoch": self.training_epoch,
         }
 
+    def to_record(self) -> EvaluationRecord:
+        """What the next master must know."""
+        return EvaluationRecord(self.number, self.training_epoch, self.boundary, str(self.stage), self.model_version)
 
-def states_of(result: bytes) -> dict[str, Any]:
-    """Reads the metric states that a worker reported: ``{name: {"sum": [...], "kind": ...}}``.
 
-    Raises:
-        UserCodeError: that is not what was reported.
+class Evaluations:
+    """Evaluates: pins, adds tasks, merges states, publishes.
+
+    Args:
+        job: what all parts share.
+        epochs: what is done of the main work.
+        version: the model version.
+
+    Attributes:
+        running: the evaluations in flight, by number.
+        latest_number: the number of the evaluation that began last.
+        metrics: of the last one that was published.
+        published: whether there was one at all.
+        empty: whether it had no records.
+        skips: what it passed over.
     """
-    try:
-        data = json.loads(result or b"{}")
-        states = data.get("states", data)
-        return {str(name): from_json(dict(state)) for name, state in states.items()}
-    except (ValueError, TypeError, AttributeError):
-        raise UserCodeError("a worker reported an evaluation without metric states") from None
 
+    def __init__(self, job: JobContext, epochs: Epochs, version: ModelVersion) -> None:
+        self._job = job
+        self._epochs = epochs
+        self._version = version
+        self.running: dict[int, EvaluationRun] = {}
+        self.latest_number = job.setup.evaluations
+        self.metrics: dict[str, float] = {}
+        self.published = False
+        self.empty = False
+        self.skips = Skips()
+        self.epochs_evaluated = set(job.setup.evaluated_epochs)
+        self.latest_version = _LOST
+        self._unjudged: dict[str, float] = {}
+        self._forgettable: list[TaskId] = []
 
-def records_of(result: bytes) -> int | None:
-    """How many records a worker says that it evaluated; None if it does not say."""
-    try:
-        records = json.loads(result or b"{}").get("records")
-    except (ValueError, AttributeError):
+    def handle(self, event: ev.Event, now: float) -> list[do.Instruction]:
+        """Takes in pins, results of tasks, and summaries."""
+        match event:
+            case ev.Pinned(number, version):
+                return self._pinned(number, version)
+            case ev.TaskReported(task=TaskId(type=TaskType.EVALUATION) as task, result=result):
+                run = self.of(task)
+                if run is not None and run.progress.plan.holds(task):
+                    run.progress.mark(task)
+                    run.results[task] = result
+            case ev.TaskReported(task=TaskId(type=TaskType.EVALUATION_SUMMARY) as task, result=result):
+                if self._job.single_tasks.finish(task):
+                    return self._publish(task, result)
+        return []
+
+    # -- questions -------------------------------------------------------------------------------------------------
+
+    def of(self, task: TaskId) -> EvaluationRun | None:
+        """The evaluation that a task is of."""
+        if task.type in (TaskType.EVALUATION, TaskType.EVALUATION_SUMMARY):
+            return self.running.get(task.round)
         return None
-    return records if isinstance(records, int) else None
 
+    def is_due(self, version: int) -> bool:
+        """Whether an update after the last evaluation was one in so many, at a model version."""
+        every, epochs = self._job.spec.evaluation_steps, self._epochs
+        due = bool(every) and version // every > max(0, self.latest_version) // every
+        # At the end of an epoch there is one evaluation, not two of the same version.
+        return due and self._job.plans.validation is not None and not epochs.trained and not epochs.complete
 
-def metrics_of(result: bytes) -> dict[str, float]:
-    """Reads the metrics that a worker made of merged states.
+    @property
+    def at_present_version(self) -> bool:
+        """Whether the model was evaluated as it is now."""
+        return self.latest_version == self._version.present
 
-    Raises:
-        UserCodeError: that is not what was reported.
-    """
-    try:
-        data = json.loads(result or b"{}")
-        metrics = data["metrics"] if isinstance(data.get("metrics"), Mapping) else data
-        return {str(name): float(from_json(value)) for name, value in metrics.items()}
-    except (ValueError, TypeError, AttributeError):
-        raise UserCodeError("a worker reported a summary without metrics") from None
+    def pending(self) -> list[TaskId]:
+        """What is to do of those in flight."""
+        return [task for run in self.running.values() for task in run.pending()]
 
+    def done(self) -> list[TaskId]:
+        """What is done of those in flight."""
+        return [task for run in self.running.values() for task in run.progress.done()]
 
-def merge(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds two states of one metric.
+    def results(self) -> dict[TaskId, bytes]:
+        """What was reported with the done tasks of those in flight."""
+        return {task: data for run in self.running.values() for task, data in run.results.items()}
 
-    Raises:
-        UserCodeError: they differ in kind or shape.
-    """
-    other = {key: value for key, value in first.items() if key != "sum"}
-    if other != {key: value for key, value in second.items() if key != "sum"}:
-        raise UserCodeError(f"the states of metric {name!r} differ in kind", fix="return the same metrics each time")
-    return {**other, "sum": _add(name, first.get("sum", 0), second.get("sum", 0))}
+    # -- what is done ----------------------------------------------------------------------------------------------
 
+    def begin(self, *, boundary: bool, training_epoch: int) -> list[do.Instruction]:
+        """Begins an evaluation of the present version."""
+        assert self._job.plans.validation is not None
+        self.latest_number += 1
+        ledger = EpochLedger(self._job.plans.validation, self.latest_number)
+        self.running[self.latest_number] = EvaluationRun(self.latest_number, training_epoch, boundary, ledger)
+        self.latest_version = self._version.present
+        return [do.Pin(self.latest_number)]
 
-def _add(name: str, first: Any, second: Any) -> Any:
-    if isinstance(first, Sequence) and isinstance(second, Sequence) and len(first) == len(second):
-        return [_add(name, one, two) for one, two in zip(first, second, strict=True)]
-    if isinstance(first, int | float) and isinstance(second, int | float):
-        return first + second
-    raise UserCodeError(f"the states of metric {name!r} differ in shape", fix="return the same metrics each time")
+    def begin_due(self, now: float) -> list[do.Instruction]:
+        """Begins an evaluation if so many updates were made since the last one."""
+        validation = self._job.plans.validation
+        if self.running or validation is None or not validation.listed or not self.is_due(self._version.present):
+            return []
+        return self.begin(boundary=False, training_epoch=self._epochs.epochs_done)
+
+    def merge_complete(self, now: float) -> list[do.Instruction]:
+        """Adds the summary of each evaluation whose tasks are done."""
+        out: list[do.Instruction] = []
+        for run in list(self.running.values()):
+            if run.stage is not Stage.RUNNING or not run.progress.complete:
+                continue
+            try:
+                run.merged()
+            except UserCodeError as error:
+                self._job.lifecycle.fail(error.message, fix=error.fix, kind="user_code")
+                return out
+            run.stage = Stage.SUMMARY
+            self._job.single_tasks.add(run.summary)
+            out.append(do.AddTasks([run.summary], front=True))
+        return out
+
+    def take_unjudged(self) -> dict[str, float]:
+        """The metrics of an evaluation that was published, the first time that they are asked for."""
+        metrics, self._unjudged = self._unjudged, {}
+        return metrics
+
+    def go_back(self, version: int) -> None:
+        """The PS went back to an earlier version."""
+        self.latest_version = min(self.latest_version, version)
+
+    def abandon(self) -> set[int]:
+        """Gives up those in flight, whose pins are lost. Returns the epochs at whose end some of them stood."""
+        lost = {run.training_epoch for run in self.running.values() if run.boundary}
+        for run in self.running.values():
+            self._job.single_tasks.drop(run.summary)
+        if self.running:
+            self.latest_version = _LOST
+        self.running.clear()
+        return lost
+
+    def restore(
+        self,
+        records: Collection[EvaluationRecord],
+        *,
+        latest_number: int,
+        latest_version: int,
+        published: bool,
+        epochs_evaluated: Collection[int],
+        results: Mapping[TaskId, bytes],
+    ) -> list[do.Instruction]:
+        """Goes on where an earlier master was; ``results`` are of the done tasks that the queue knows."""
+        self.latest_number = max(self.latest_number, latest_number)
+        self.latest_version = latest_version
+        self.published = published
+        self.epochs_evaluated |= set(epochs_evaluated)
+        return [one for record in records for one in self._revive(record, results)]
+
+    def _revive(self, record: EvaluationRecord, results: Mapping[TaskId, bytes]) -> list[do.Instruction]:
+        plan = self._job.plans.validation
+        if plan is None or not plan.listed:
+            return []
+        run = EvaluationRun(
+            record.number,
+            record.training_epoch,
+            record.boundary,
+            EpochLedger(plan, record.number),
+            Stage(record.stage),
+            record.model_version,
+        )
+        for task, result in results.items():
+            if task.type is TaskType.EVALUATION and task.round == run.number and plan.holds(task):
+                run.progress.mark(task)
+                run.results[task] = result
+        self.running[run.number] = run
+        return [do.Pin(run.number)] if run.stage is Stage.PINNING else []
+
+    def _pinned(self, number: int, version: int) -> list[do.Instruction]:
+        run = self.running.get(number)
+        if run is None or run.stage is not Stage.PINNING:
+            return [do.Unpin(number)]
+        run.stage, run.model_version = Stage.RUNNING, version
+        self.latest_version = max(self.latest_version, version)
+        return [do.AddTasks(run.pending(), front=True)]
+
+    def _publish(self, task: TaskId, result: bytes) -> list[do.Instruction]:
+        run = self.running.pop(task.round, None)
+        if run is None:
+            return []
+        out: list[do.Instruction] = [do.Unpin(run.number)]
+        # Replays of reports may still come for a while: forget the evaluation before this one.
+        if self._forgettable:
+            out.append(do.ForgetTasks(self._forgettable))
+        self._forgettable = run.progress.done()
+        self.empty = run.empty
+        before, self.skips = self.skips, run.skips
+        out += [do.tell("skipped", f"validation: {news}") for news in doublings(before, run.skips)]
+        if run.empty:
+            out.append(
+                do.tell(
+                    "evaluation_empty",
+                    f"evaluation {run.number} has no metrics: no record of the validation data came out of feed",
+                    fix="look at what feed filters in mode evaluation, and at on_corrupt",
+                )
+            )
+        try:
+            metrics = {} if run.empty else metrics_of(result)
+        except UserCodeError as error:
+            self._job.lifecycle.fail(error.message, fix=error.fix, kind="user_code")
+            return out
+        self.metrics, self.published, self._unjudged = metrics, True, metrics
+        if run.boundary:
+            self.epochs_evaluated.add(run.training_epoch)
+        return [*out, do.PostEvaluation(run.number, run.model_version, run.training_epoch, metrics)]

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from elasticdl_core.ports.launcher import ProcessStatus
 from elasticdl_core.task import Lease, Shard, TaskId, TaskType
-from elasticdl_master.state.auditing import Tallied
+from elasticdl_master.state.tally import Tallied
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ModelDescribed:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class WorkerHeartbeat:
     """A worker lives; numbers count since the start of that incarnation."""
 
     index: int
@@ -88,15 +88,6 @@ class TaskReported:
     token: str
     result: bytes = b""
     model_version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ReportRefused:
-    """A worker reported a task whose lease it had lost: its records were processed in excess."""
-
-    task: TaskId
-    owner: str
-    records: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +236,9 @@ Event: TypeAlias = (
     | JobFailed
     | WorkerRegistered
     | ModelDescribed
-    | Heartbeat
+    | WorkerHeartbeat
     | TasksLeased
     | TaskReported
-    | ReportRefused
     | TaskReturned
     | LeasesTaken
     | WorkerFailed

@@ -1,11 +1,11 @@
-"""The budgets of user code: a task that fails, or that takes its workers down, again and again is condemned."""
+"""The budgets of user code: a task that fails, or that takes its workers down, too often is quarantined."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from elasticdl_core.task import TaskId, TaskType
-from elasticdl_master.state.settings import Limits
+from elasticdl_master.state.limits import Limits
 
 Key = tuple[TaskType, int, int]
 
@@ -16,7 +16,7 @@ class FailureBook:
 
     Attributes:
         limits: the budgets.
-        quarantined: tasks that are out of the game.
+        quarantined: tasks that are never leased again.
         last_words: what workers said before they left: message and fix, by worker.
     """
 

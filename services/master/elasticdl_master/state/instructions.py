@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 
 from elasticdl_core.job import JobState
 from elasticdl_core.task import TaskId
-from elasticdl_master.queue.port import Contents
-from elasticdl_master.state.accounts import Account
+from elasticdl_master.state.accounts import TaskAccount
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +109,7 @@ class AddTasks:
 
 @dataclass(frozen=True, slots=True)
 class RebuildQueue:
-    """Replace the queue's contents."""
-
-    contents: Contents
+    """Make the queue anew from what the machine knows when this is carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +128,7 @@ class ReleaseOwner:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """Take a task out of the game."""
+    """Never lease a task again."""
 
     task: TaskId
 
@@ -141,12 +138,12 @@ class MarkDone:
     """Make done-marks durable; ``accounts`` are of tasks, marked now or before, of which there is more to tell."""
 
     tasks: Sequence[TaskId]
-    accounts: Mapping[TaskId, Account] = field(default_factory=dict)
+    accounts: Mapping[TaskId, TaskAccount] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Keep a text for the next master."""
+    """Keep a takeover record for the next master."""
 
     text: str
 
@@ -248,3 +245,8 @@ Instruction: TypeAlias = (
     | Finish
     | Depart
 )
+
+
+def tell(kind: str, message: str, **detail: Any) -> PostEvent:
+    """An event for the user; details that say nothing are left out."""
+    return PostEvent(kind, message, {key: value for key, value in detail.items() if value not in (None, "")})

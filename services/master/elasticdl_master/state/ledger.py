@@ -1,4 +1,4 @@
-"""The ledger of done work: which records of which round are processed, and snapshots of that."""
+"""The ledger of done work: which records of an epoch, or of an evaluation, are processed, and snapshots of that."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from elasticdl_core.task import TaskId
-from elasticdl_master.state.plan import Plan
+from elasticdl_master.state.plan import TaskPlan
 
 Ranges = list[tuple[int, int]]
 
 
-class Round:
-    """What is done of one round of a plan.
+class EpochLedger:
+    """What is done of one pass over a plan.
 
     Args:
         plan: the plan; may still grow.
-        number: the round.
+        number: of the epoch, or of the evaluation.
     """
 
-    def __init__(self, plan: Plan, number: int) -> None:
+    def __init__(self, plan: TaskPlan, number: int) -> None:
         self.plan = plan
         self.number = number
         self.records = 0
@@ -88,16 +88,16 @@ class Round:
         }
 
     @classmethod
-    def from_mapping(cls, plan: Plan, mapping: Mapping[str, Any]) -> Round:
+    def from_mapping(cls, plan: TaskPlan, mapping: Mapping[str, Any]) -> EpochLedger:
         """Reads a snapshot back; the plan must be listed."""
-        round_ = cls(plan, int(mapping["round"]))
+        ledger = cls(plan, int(mapping["round"]))
         for first, end in mapping["whole"]:
             for index in range(first, end):
-                round_.mark(plan.task(round_.number, index))
+                ledger.mark(plan.task(ledger.number, index))
         for index, ranges in mapping["pieces"].items():
             for start, end in ranges:
-                round_.mark(TaskId(plan.type, round_.number, int(index), start, end))
-        return round_
+                ledger.mark(TaskId(plan.type, ledger.number, int(index), start, end))
+        return ledger
 
 
 def _merged(ranges: Ranges) -> Ranges:

@@ -1,4 +1,4 @@
-"""The plan of a job's work: which records make which task, in which order, in which round."""
+"""The plans of a job's work: which records make which task, in which order, in which epoch."""
 
 from __future__ import annotations
 
@@ -6,23 +6,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from elasticdl_core.shuffling import SPAN_PARTS, Reading, RecordOrder, cut
+from elasticdl_core.job import JobSpec, JobType
+from elasticdl_core.shuffling import SPAN_PARTS, Reading, RecordOrder, cut, described
 from elasticdl_core.task import Shard, TaskId, TaskType
+
+_MAIN_TYPES = {
+    JobType.TRAINING: TaskType.TRAINING,
+    JobType.EVALUATION: TaskType.EVALUATION,
+    JobType.PREDICTION: TaskType.PREDICTION,
+}
 
 
 @dataclass
-class Plan:
-    """All rounds of one type of work; grows while shards are being listed, and is fixed once they are.
+class TaskPlan:
+    """All epochs of one type of work; grows while shards are being listed, and is fixed once they are.
 
-    A round's tasks, and the records that they stand for, are a pure function of the shards, the task size, the seed
-    and the round's number. Where records are shuffled, the range of a part is one of positions
+    An epoch's tasks, and the records that they stand for, are a pure function of the shards, the task size, the seed
+    and the epoch's number. Where records are shuffled, the range of a part is one of positions
     (``elasticdl_core.shuffling``).
 
     Attributes:
         type: training, evaluation or prediction.
         records_per_task: records in a full task.
-        rounds: epochs; 1 for anything but training. An evaluation's round is its number, of any size.
-        seed: seeds the order within a round.
+        epochs: how often the records are passed over; 1 for anything but training. Each evaluation passes over the
+            plan of the validation data once, under its number.
+        seed: seeds the order within an epoch.
         shuffle: whether the records come in random order.
         block: records that stay together when they are shuffled; 0 chooses.
         shards: what was listed so far.
@@ -32,7 +40,7 @@ class Plan:
 
     type: TaskType
     records_per_task: int
-    rounds: int = 1
+    epochs: int = 1
     seed: int = 0
     shuffle: bool = False
     block: int = 0
@@ -62,10 +70,10 @@ class Plan:
         count = len(self.parts)
         return count if self.listed or not self.shuffle else count // SPAN_PARTS * SPAN_PARTS
 
-    def task(self, round_: int, index: int) -> TaskId:
-        """The whole task of a part in a round."""
+    def task(self, number: int, index: int) -> TaskId:
+        """The whole task of a part in an epoch, or in an evaluation, of a number."""
         part = self.parts[index]
-        return TaskId(self.type, round_, index, part.start, part.end)
+        return TaskId(self.type, number, index, part.start, part.end)
 
     def reading(self, task: TaskId) -> Reading | None:
         """Where the records of a task, or of a part of one, lie; None where its range says it."""
@@ -92,7 +100,7 @@ class Plan:
             "seed": self.seed,
             "shuffle": self.shuffle,
             "block": self.block,
-            "rounds": self.rounds,
+            "rounds": self.epochs,
             **({"damaged": dict(self.damaged)} if self.damaged else {}),
         }
 
@@ -101,7 +109,107 @@ class Plan:
         self.records_per_task = int(mapping["records_per_task"])
         # A plan of the time before records were shuffled names them by their range; what is done of it, too.
         self.seed, self.shuffle = int(mapping["seed"]), bool(mapping["shuffle"]) and "block" in mapping
-        self.block, self.rounds = int(mapping.get("block", 0)), int(mapping["rounds"])
+        self.block, self.epochs = int(mapping.get("block", 0)), int(mapping["rounds"])
         self._order = RecordOrder(self.seed, self.block)
         self.extend([Shard(str(name), int(start), int(end)) for name, start, end in mapping["shards"]], last=True)
         self.damaged = dict(mapping.get("damaged") or {})
+
+
+class JobPlans:
+    """The plans of one job: of its main work, and of its validation data.
+
+    Args:
+        spec: the job.
+
+    Attributes:
+        main: what the job is for.
+        main_type: training, evaluation or prediction.
+        validation: what evaluations go over; None without validation data, the main plan for an evaluation job.
+    """
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+        self.main_type = _MAIN_TYPES[spec.type]
+        training = spec.type is JobType.TRAINING
+        self.main = TaskPlan(
+            self.main_type,
+            spec.records_per_task,
+            epochs=spec.num_epochs if training else 1,
+            seed=spec.seed,
+            shuffle=spec.shuffle and training,
+            block=spec.shuffle_block,
+        )
+        self.validation: TaskPlan | None = None
+        if training and spec.validation_data:
+            self.validation = TaskPlan(TaskType.EVALUATION, spec.records_per_task)
+        elif spec.type is JobType.EVALUATION:
+            self.validation = self.main
+
+    @property
+    def listed(self) -> bool:
+        """Whether all shards are known."""
+        return self.main.listed and (self.validation is None or self.validation.listed)
+
+    @property
+    def with_epochs(self) -> bool:
+        """Whether the main work is done in epochs; an evaluation job has one evaluation instead."""
+        return self.main_type is not TaskType.EVALUATION
+
+    def of(self, type_: TaskType) -> TaskPlan | None:
+        """The plan of a type of work, if the job has it."""
+        if type_ is self.main_type:
+            return self.main
+        return self.validation if type_ is TaskType.EVALUATION else None
+
+    def to_list(self) -> list[TaskType]:
+        """The types of work whose data must be listed."""
+        own = self.validation is not None and self.validation is not self.main
+        return [self.main_type, TaskType.EVALUATION] if own else [self.main_type]
+
+    def data_of(self, purpose: TaskType) -> str:
+        """The data of a type of work, as the user gave it."""
+        return {
+            TaskType.TRAINING: self._spec.training_data,
+            TaskType.EVALUATION: self._spec.validation_data,
+            TaskType.PREDICTION: self._spec.prediction_data,
+        }[purpose]
+
+    def shard_of(self, task: TaskId) -> Shard:
+        """The range that a task stands for; an empty one for tasks without."""
+        plan = self.of(task.type)
+        return plan.shard_of(task) if plan is not None and plan.holds(task) else Shard("", 0, 0)
+
+    def reading(self, task: TaskId) -> Reading | None:
+        """Where the records of a task lie, if they are shuffled."""
+        plan = self.of(task.type)
+        return plan.reading(task) if plan is not None and plan.holds(task) else None
+
+    def describe(self, task: TaskId) -> str:
+        """Where a task's records lie, in words."""
+        reading = self.reading(task)
+        return described([self.shard_of(task)] if reading is None else reading.ranges)
+
+    def describe_place(self, task: TaskId, position: int) -> str:
+        """A place in a task, for people."""
+        if not task.records:
+            return f"task {task}"
+        name = self.shard_of(task).name
+        return f"record {position} of task {task} (records {task.start} to {task.end} of {name})"
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Both plans as JSON data, for the durable ledger."""
+        mapping = self.main.to_mapping()
+        if self.validation is not None and self.validation is not self.main:
+            mapping["validation"] = self.validation.to_mapping()["shards"]
+            if self.validation.damaged:
+                mapping["validation_damaged"] = dict(self.validation.damaged)
+        return mapping
+
+    def adopt(self, mapping: Mapping[str, Any]) -> None:
+        """Takes over what an earlier master had listed and made durable."""
+        self.main.adopt(mapping)
+        listed = mapping.get("validation")
+        if self.validation is None or self.validation is self.main or listed is None:
+            return
+        damaged = mapping.get("validation_damaged")
+        self.validation.adopt({**mapping, "shards": listed, "rounds": 1, "shuffle": False, "damaged": damaged})

@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from elasticdl_core.ports.launcher import ProcessState, ProcessStatus
+from elasticdl_master.state.events import ServerSeen
 from elasticdl_master.state.instructions import Instruction, LaunchServer, TerminateServer
-from elasticdl_master.state.settings import Limits
+from elasticdl_master.state.limits import Limits
 
 
 class Phase(enum.StrEnum):
@@ -22,7 +22,7 @@ class Phase(enum.StrEnum):
 
 
 @dataclass
-class Server:
+class ParameterServer:
     """One PS."""
 
     index: int
@@ -65,7 +65,7 @@ class ServerPool:
         self._asked_memory_mib = memory_mib
         self.generation = generation
         self.phase = Phase.STARTING
-        self.servers = [Server(index, -1) for index in range(count)]
+        self.servers = [ParameterServer(index, -1) for index in range(count)]
         self.crashes = 0
         self._first_incarnation = first_incarnation
         self.ever_lost = False
@@ -95,18 +95,16 @@ class ServerPool:
         """Whether no PS process is left."""
         return not any(server.alive for server in self.servers)
 
-    def adopt(self, incarnations: Mapping[str, Any]) -> bool:
+    def adopt(self, incarnations: Mapping[int, int]) -> bool:
         """Whether exactly the PS that an earlier master had ready are alive; if so they are ready again."""
-        same = all(
-            server.alive and incarnations.get(str(server.index)) == server.incarnation for server in self.servers
-        )
+        same = all(server.alive and incarnations.get(server.index) == server.incarnation for server in self.servers)
         if same:
             self.phase = Phase.READY
             for server in self.servers:
                 server.reached = True
         return same
 
-    def process(self, status: ProcessStatus, now: float) -> Server | None:
+    def process(self, status: ProcessStatus, now: float) -> ParameterServer | None:
         """Takes in how a process stands; returns the PS if it just died."""
         server = self.servers[status.id.index] if status.id.index < len(self.servers) else None
         if server is None or status.id.incarnation < server.incarnation:
@@ -123,7 +121,7 @@ class ServerPool:
         server.answers = server.initialized = False
         return server if was_alive else None
 
-    def lost(self, server: Server, status: ProcessStatus, now: float) -> str:
+    def lost(self, server: ParameterServer, status: ProcessStatus, now: float) -> str:
         """Counts a death. Returns why the job must fail, or nothing."""
         self.crashes += 1
         self.ever_lost = True
@@ -168,19 +166,23 @@ class ServerPool:
         self.phase = Phase.STOPPED
         return [TerminateServer(server.index, server.incarnation, grace_s) for server in self.servers if server.alive]
 
-    def seen(
-        self, index: int, incarnation: int, *, initialized: bool, version: int, rows: int, size: int, records: int
-    ) -> bool:
+    def seen(self, answer: ServerSeen) -> bool:
         """Takes in an answer to a status call; returns whether the PS was silent before."""
-        server = self.servers[index]
-        if server.incarnation != incarnation or not server.alive:
+        server = self.servers[answer.index]
+        if server.incarnation != answer.incarnation or not server.alive:
             return False
         was_silent, server.silent_since = server.silent_since is not None and server.reached, None
-        server.answers, server.initialized, server.reached = True, initialized, True
-        server.version, server.rows, server.bytes, server.records = version, rows, size, records
+        server.answers, server.initialized, server.reached = True, answer.initialized, True
+        server.version, server.rows, server.bytes = answer.version, answer.rows, answer.bytes
+        server.records = answer.records
         return was_silent
 
-    def unanswered(self, index: int, incarnation: int, now: float) -> Server | None:
+    def hold(self, version: int) -> None:
+        """All hold a checkpoint of a version."""
+        for server in self.servers:
+            server.initialized, server.version = True, version
+
+    def unanswered(self, index: int, incarnation: int, now: float) -> ParameterServer | None:
         """A status call had no answer. Returns the PS if that is so for too long; ``stuck`` says for how long.
 
         Only calls that failed count as silence: a master that was itself stopped for a while has made none.
@@ -205,7 +207,7 @@ class ServerPool:
         return any(server.alive and server.reached and server.silent_since is not None for server in self.servers)
 
     @staticmethod
-    def _forget(server: Server) -> None:
+    def _forget(server: ParameterServer) -> None:
         """Another process takes the place of a PS: nothing is known of it yet."""
         server.alive = server.answers = server.initialized = server.reached = False
         server.running_since = server.silent_since = None

@@ -27,7 +27,7 @@ class Setup:
         accounts: what became of the records of some of them, by task.
         manifests: committed checkpoints, oldest first.
         initial: the checkpoint of another job to start from.
-        evaluations: how many evaluations were published: numbers go on from there.
+        evaluations: number of the last evaluation that was published: numbers go on from there.
         evaluated_epochs: number of complete epochs at each of them.
         contents: what the queue's store holds, if it holds the queue.
         processes: the job's processes that the launcher knows.

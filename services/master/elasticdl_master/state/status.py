@@ -6,6 +6,7 @@ from typing import Any
 
 from elasticdl_core.job import JobType
 from elasticdl_master.state.machine import JobMachine
+from elasticdl_master.state.servers import ParameterServer, Phase
 from elasticdl_master.state.workers import Worker
 
 _REASONS = {
@@ -21,50 +22,41 @@ def status_of(machine: JobMachine, trouble: str = "") -> dict[str, Any]:
         machine: the job.
         trouble: what the runner has trouble with, if anything.
     """
-    work = machine.work
+    plans, epochs, reports, evaluations = machine.plans, machine.epochs, machine.reports, machine.evaluations
     running = [worker for worker in machine.workers.living if worker.phase not in ("waiting", "starting")]
     speed = sum(worker.samples_per_second for worker in running)
-    done = min(_records_done(machine), work.records_total)
-    left = work.records_total - done
+    done = min(_records_done(machine), epochs.records_total)
+    left = epochs.records_total - done
     return {
         "progress": {
             "records_done": done,
-            "records_total": work.records_total,
-            "epoch": min(work.round.number + 1, work.main.rounds),
-            "num_epochs": work.main.rounds,
+            "records_total": epochs.records_total,
+            "epoch": min(epochs.number + 1, plans.main.epochs),
+            "num_epochs": plans.main.epochs,
             "tasks_done": _tasks_done(machine),
-            "tasks_total": len(work.main.parts) * work.main.rounds,
-            "listing": not work.listed,
+            "tasks_total": len(plans.main.parts) * plans.main.epochs,
+            "listing": not plans.listed,
         },
         "samples_per_second": round(speed, 3),
         "eta_seconds": round(left / speed, 1) if speed > 0 else None,
-        "loss": machine.loss,
-        "last_loss": machine.last_loss,
-        "learning_rate": machine.learning_rate,
-        "training_metrics": machine.training_metrics,
-        "model_version": machine.version,
+        "loss": reports.loss,
+        "last_loss": reports.last_loss,
+        "learning_rate": reports.learning_rate,
+        "training_metrics": reports.training_metrics,
+        "model_version": machine.version.present,
         "workers": [_worker(worker) for worker in machine.workers.living],
-        "ps": [
-            {
-                "index": server.index,
-                "state": "restoring" if machine.servers.phase == "restoring" and server.answers else server.state,
-                "rows": server.rows,
-                "bytes": server.bytes,
-                "version": server.version,
-            }
-            for server in machine.servers.servers
-        ],
-        "metrics": dict(machine.metrics),
-        "evaluation": "no records" if machine.evaluated_nothing else "",
+        "ps": [_server(machine, server) for server in machine.servers.servers],
+        "metrics": dict(evaluations.metrics),
+        "evaluation": "no records" if evaluations.empty else "",
         "strategy": {
             "chosen": "ParameterServerStrategy",
             "reason": _REASONS.get(machine.spec.distribution_strategy, "it was asked for"),
         },
         "degraded": _degraded(machine, trouble),
-        "skipped": machine.skipped,
-        "duplicates": machine.duplicates,
-        "redone": machine.redone,
-        "audit": machine.audit.to_mapping() if machine.audit is not None else None,
+        "skipped": machine.audit.skipped,
+        "duplicates": machine.audit.duplicates,
+        "redone": machine.recovery.redone,
+        "audit": machine.audit.outcome.to_mapping() if machine.audit.outcome is not None else None,
         **machine.throughput.to_mapping(),
     }
 
@@ -80,39 +72,53 @@ def _worker(worker: Worker) -> dict[str, Any]:
     }
 
 
+def _server(machine: JobMachine, server: ParameterServer) -> dict[str, Any]:
+    restoring = machine.servers.phase is Phase.RESTORING and server.answers
+    return {
+        "index": server.index,
+        "state": "restoring" if restoring else server.state,
+        "rows": server.rows,
+        "bytes": server.bytes,
+        "version": server.version,
+    }
+
+
 def _records_done(machine: JobMachine) -> int:
     """Records of done tasks, and those of tasks in hand that are processed already."""
-    if machine.spec.type is JobType.EVALUATION and machine.evaluated:
-        return machine.work.records_total
+    if machine.spec.type is JobType.EVALUATION and machine.evaluations.published:
+        return machine.epochs.records_total
     in_hand = 0
-    for worker in machine.workers.living:
-        for token, task in worker.leases.items():
-            if task.type is machine.work.main_type:
-                in_hand += max(0, min(worker.positions.get(token, task.start), task.end) - task.start)
-    return machine.work.records_done + in_hand
+    for worker, token, task in machine.workers.leases():
+        if task.type is machine.plans.main_type:
+            in_hand += max(0, min(worker.positions.get(token, task.start), task.end) - task.start)
+    if not machine.plans.with_epochs:
+        return in_hand + max((run.progress.records for run in machine.evaluations.running.values()), default=0)
+    return in_hand + machine.epochs.records_done
 
 
 def _tasks_done(machine: JobMachine) -> int:
-    work = machine.work
-    if not work.uses_rounds:
-        running = max((one.progress.tasks_done for one in work.evaluations.values()), default=0)
-        return len(work.main.parts) if machine.evaluated else running
-    return work.round.number * len(work.main.parts) + work.round.tasks_done
+    parts = len(machine.plans.main.parts)
+    if not machine.plans.with_epochs:
+        running = max((run.progress.tasks_done for run in machine.evaluations.running.values()), default=0)
+        return parts if machine.evaluations.published else running
+    return machine.epochs.number * parts + machine.epochs.ledger.tasks_done
 
 
 def _degraded(machine: JobMachine, trouble: str) -> str | None:
-    if machine.store_trouble:
-        return f"the task queue is away: {machine.store_trouble}"
+    if machine.troubles.queue:
+        return f"the task queue is away: {machine.troubles.queue}"
+    ending = machine.lifecycle.ending
     suspect = machine.failures.suspect
-    if suspect is not None and machine.ending is None:
+    if suspect is not None and not ending:
         count, task, position = suspect
-        return f"{count} worker{'s' * (count > 1)} made no progress at {machine.place_of(task, position)}"
-    if machine.save_trouble:
-        return f"no checkpoint can be written: {machine.save_trouble}"
-    if machine.servers.silent and machine.ending is None:
+        where = machine.plans.describe_place(task, position)
+        return f"{count} worker{'s' * (count > 1)} made no progress at {where}"
+    if machine.checkpoints.trouble:
+        return f"no checkpoint can be written: {machine.checkpoints.trouble}"
+    if machine.servers.silent and not ending:
         return "a parameter server does not answer"
-    if machine.trace_trouble:
-        return f"no traces are written: {machine.trace_trouble}"
-    if not machine.servers.ready and machine.ending is None:
+    if machine.troubles.traces:
+        return f"no traces are written: {machine.troubles.traces}"
+    if not machine.servers.ready and not ending:
         return "the parameter servers are coming back" if machine.servers.ever_lost else trouble or None
     return trouble or None

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from elasticdl_core.ports.launcher import ProcessState, ProcessStatus, Role
 from elasticdl_core.task import Lease, TaskId, TaskType
-from elasticdl_master.state.events import Heartbeat
+from elasticdl_master.state.events import WorkerHeartbeat
 from elasticdl_master.state.instructions import Instruction, LaunchWorker, TerminateWorker
-from elasticdl_master.state.settings import Limits
+from elasticdl_master.state.limits import Limits
 
 EXIT_UNREACHABLE = 70
 """Exit code of a worker whose master or PS stayed away: no fault of the user's code."""
@@ -119,6 +119,35 @@ class WorkerPool:
         """The worker of that name, if it is the present one of its index."""
         return self._by_owner.get(owner)
 
+    def knows(self, index: int, incarnation: int) -> bool:
+        """Whether that is the present worker of an index, and alive as far as is known."""
+        worker = self.workers.get(index)
+        return worker is not None and worker.incarnation == incarnation and worker.state is not WorkerState.GONE
+
+    def holds(self, owner: str, token: str) -> bool:
+        """Whether a worker has a lease."""
+        worker = self.by_owner(owner)
+        return worker is not None and token in worker.leases
+
+    def leases(self) -> list[tuple[Worker, str, TaskId]]:
+        """Everything that living workers hold: worker, token, task."""
+        return [(worker, token, task) for worker in self.living for token, task in worker.leases.items()]
+
+    def training_in_hand(self) -> list[TaskId]:
+        """The training tasks that living workers hold."""
+        return [task for _, _, task in self.leases() if task.type is TaskType.TRAINING]
+
+    def take_training_back(self) -> None:
+        """Takes all training tasks from their workers."""
+        for worker, token, task in self.leases():
+            if task.type is TaskType.TRAINING:
+                worker.leases.pop(token)
+
+    def take_all_back(self, *, but: TaskType) -> None:
+        """Takes all tasks but those of a type from their workers."""
+        for worker in self.living:
+            worker.leases = {token: task for token, task in worker.leases.items() if task.type is but}
+
     def _put(self, worker: Worker) -> None:
         before = self.workers.get(worker.index)
         if before is not None:
@@ -144,7 +173,7 @@ class WorkerPool:
         worker.last_heartbeat = now
         return worker
 
-    def heartbeat(self, beat: Heartbeat, now: float) -> Worker | None:
+    def heartbeat(self, beat: WorkerHeartbeat, now: float) -> Worker | None:
         """Takes a heartbeat in; None as for ``hello``."""
         worker = self.hello(beat.index, beat.incarnation, now)
         if worker is None:
@@ -161,12 +190,19 @@ class WorkerPool:
         worker.positions = dict(beat.positions)
         return worker
 
-    def leased(self, leases: list[Lease] | tuple[Lease, ...]) -> None:
-        """Notes who holds what."""
-        for lease in leases:
-            worker = self.by_owner(lease.owner)
-            if worker is not None:
-                worker.leases[str(lease.token)] = lease.task
+    def leased(self, lease: Lease, now: float) -> None:
+        """Notes who holds what. A worker that had nothing has its time for the first record from now on."""
+        worker = self.by_owner(lease.owner)
+        if worker is not None:
+            worker.leases[str(lease.token)] = lease.task
+            if len(worker.leases) == 1:
+                worker.last_progress = now
+
+    def held_before(self, lease: Lease) -> None:
+        """Notes a lease that an earlier master gave."""
+        worker = self.by_owner(lease.owner)
+        if worker is not None and worker.staying:
+            worker.leases[str(lease.token)] = lease.task
 
     def settled(self, owner: str, token: str, now: float) -> None:
         """A lease ended well: that is progress, and budgets of the whole job start anew."""
@@ -176,6 +212,12 @@ class WorkerPool:
             worker.reports += 1
             worker.last_progress = now
         self.crashes = self.kills = 0
+
+    def released(self, owner: str, token: str) -> None:
+        """A worker gave a lease back."""
+        worker = self.by_owner(owner)
+        if worker is not None:
+            worker.leases.pop(token, None)
 
     def dropped(self, owner: str, token: str, *, training: bool) -> None:
         """A lease ended badly."""
@@ -303,6 +345,10 @@ class WorkerPool:
         if worker.leases and now - worker.last_progress > allowed:
             return f"made no progress for {now - worker.last_progress:.0f} s while {worker.phase or 'working'}"
         return ""
+
+    def stop_staying(self) -> list[Instruction]:
+        """Stops every worker that was to stay."""
+        return [one for worker in self.living if worker.staying for one in self.stop(worker, self.limits.leave_s)]
 
     def spare(self, now: float) -> None:
         """Starts all clocks of progress anew, after the PS were away."""

@@ -53,20 +53,18 @@ local function let_go(task, token)
   redis.call('ZREM', DEADLINES, task)
 end
 
--- Takes leases back, the first of the sorted tasks to the very head; returns flat task, token, owner, deadline.
+-- Takes leases back, the first of the sorted tasks to the very head; returns flat task, token, owner.
 local function take_back(tasks)
   table.sort(tasks)
   local answer = {redis.call('INCR', SEQ)}
   for i = #tasks, 1, -1 do
     local task = tasks[i]
     local token, owner = holder(task)
-    local deadline = redis.call('ZSCORE', DEADLINES, task)
     let_go(task, token)
     redis.call('ZADD', TODO, number(head() - 1), task)
     answer[#answer + 1] = task
     answer[#answer + 1] = token
     answer[#answer + 1] = owner
-    answer[#answer + 1] = deadline
   end
   return answer
 end

@@ -1,4 +1,4 @@
--- Returns sequence, then task, token, owner, deadline of each lease whose time is over.
+-- Returns sequence, then task, token, owner of each lease whose time is over.
 local refused = refuse(true)
 if refused then
   return refused

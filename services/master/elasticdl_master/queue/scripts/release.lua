@@ -1,4 +1,4 @@
--- ARGV: 3 owner. Returns sequence, then task, token, owner, deadline of each lease of that owner.
+-- ARGV: 3 owner. Returns sequence, then task, token, owner of each lease of that owner.
 local refused = refuse(true)
 if refused then
   return refused

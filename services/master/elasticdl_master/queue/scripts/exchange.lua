@@ -1,6 +1,6 @@
--- ARGV: 3 seconds, then for each turn: owner, task to report or '', its token, its result, number of tasks to lease, a
--- nonce for each of them. Returns sequence, then for each turn: outcome or '', number of leases, and task, token,
--- deadline of each.
+-- ARGV: 3 seconds, then for each request: owner, task to report or '', its token, its result, number of tasks to lease, a
+-- nonce for each of them. Returns sequence, then for each request: outcome or '', number of leases, and task, token
+-- of each.
 local refused = refuse(true)
 if refused then
   return refused
@@ -37,7 +37,6 @@ local function lease(owner, limit, first)
     redis.call('ZADD', DEADLINES, deadline, task)
     answer[#answer + 1] = task
     answer[#answer + 1] = token
-    answer[#answer + 1] = deadline
   end
 end
 

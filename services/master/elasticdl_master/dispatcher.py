@@ -1,6 +1,6 @@
-"""The desk: where what workers ask, the queue and the state machine come together, one request at a time.
+"""The task dispatcher: brings together what workers ask, the queue and the state machine, one request at a time.
 
-Requests for tasks and reports of them that come while the desk is busy are taken together, in one move of the queue.
+Requests for tasks and reports that come while it is busy are passed to the queue together, in one exchange.
 
 The machine mirrors the queue. While this master lives the mirror is the truth: whenever the store fails to answer,
 or forgot something, the queue is made anew from the mirror (``repair``). For the next master the store is the truth.
@@ -17,56 +17,54 @@ import structlog
 
 from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.task import Lease, LeaseToken, Shard, Task, TaskId, TaskType
-from elasticdl_master.queue.port import Outcome, TaskQueue, Turn
+from elasticdl_master.queue.port import Outcome, TaskQueue, TaskRequest
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
-from elasticdl_master.state.ending import Directive
+from elasticdl_master.state.lifecycle import Directive
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_runtime.failpoints import failpoint
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _TOGETHER = 64
-"""Turns in one move of the queue: keeps it, and the wait of whoever comes next, under a few milliseconds."""
+"""Requests in one exchange with the queue: keeps it, and the wait of whoever comes next, under a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
-    """A task in the hands of a worker."""
+class LeasedTask:
+    """A task, and the lease under which a worker has it."""
 
     task: Task
     lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a worker gets for its turn.
+class WorkerReply:
+    """What a worker gets for its request.
 
     Attributes:
-        handed: tasks for it.
+        leased: tasks for it.
         directive: what it shall do if there are none.
         outcome: of its report; None if it made none.
     """
 
-    handed: Sequence[Handed] = ()
+    leased: Sequence[LeasedTask] = ()
     directive: Directive = Directive.WAIT
     outcome: Outcome | None = None
 
 
 @dataclass(eq=False, slots=True)
-class _Asked:
-    """A turn that waits for its answer."""
+class _PendingRequest:
+    """A request that waits for its reply."""
 
-    turn: Turn
-    records: int = 0
+    request: TaskRequest
     model_version: int = 0
-    result: bytes = b""
-    answer: Answer | None = None
+    reply: WorkerReply | None = None
     error: Exception | None = None
     future: asyncio.Future[None] | None = None
 
 
-class Desk:
+class TaskDispatcher:
     """Serves workers, and carries out what the machine wants of the queue.
 
     Args:
@@ -94,9 +92,9 @@ class Desk:
         self._fenced = fenced
         self._lock = asyncio.Lock()
         self._listed: dict[str, list[Shard]] = {}
-        self._waiting: list[_Asked] = []
+        self._waiting: list[_PendingRequest] = []
         self._collector: asyncio.Task[None] | None = None
-        self._handed: dict[str, tuple[LeaseToken, Sequence[Handed]]] = {}
+        self._last_leased: dict[str, tuple[LeaseToken, Sequence[LeasedTask]]] = {}
         self._rebuilt = 0
 
     async def tell(self, event: ev.Event) -> None:
@@ -104,12 +102,12 @@ class Desk:
         async with self._lock:
             await self._handle(event)
 
-    async def lease(self, owner: str, limit: int) -> tuple[Sequence[Handed], Directive]:
-        """Hands out up to ``limit`` tasks, or says why there are none."""
-        answer = await self._turn(_Asked(Turn(owner, limit)))
-        return answer.handed, answer.directive
+    async def lease(self, owner: str, limit: int) -> tuple[Sequence[LeasedTask], Directive]:
+        """Leases up to ``limit`` tasks to a worker, or says why there are none."""
+        reply = await self._serve(_PendingRequest(TaskRequest(owner, limit)))
+        return reply.leased, reply.directive
 
-    async def heartbeat(self, beat: ev.Heartbeat, owner: str) -> tuple[Directive, list[str]]:
+    async def heartbeat(self, beat: ev.WorkerHeartbeat, owner: str) -> tuple[Directive, list[str]]:
         """Extends the worker's leases; returns what it shall do and which of its tokens are void."""
         async with self._lock:
             await self._handle(beat)
@@ -131,21 +129,20 @@ class Desk:
         token: LeaseToken,
         owner: str,
         *,
-        records: int = 0,
         result: bytes = b"",
         model_version: int = 0,
         limit: int = 0,
-    ) -> Answer:
-        """A task is done, and up to ``limit`` others are asked for; they are handed out if the report is accepted.
+    ) -> WorkerReply:
+        """A task is done, and up to ``limit`` others are asked for; they are leased if the report is accepted.
 
-        A replay gets the tasks of the first answer again, which may have been lost on its way. (Those of an answer
+        A replay gets the tasks of the first reply again, which may have been lost on its way. (Those of a reply
         that an earlier master gave come back to the queue when their leases are over.)
 
         Raises:
             UnavailableError: the queue cannot be reached; the worker tries again.
         """
-        turn = Turn(owner, limit, task, token, result)
-        return await self._turn(_Asked(turn, records, model_version, result))
+        request = TaskRequest(owner, limit, task, token, result)
+        return await self._serve(_PendingRequest(request, model_version))
 
     async def give_back(
         self,
@@ -197,7 +194,7 @@ class Desk:
                 return False
             self._listed.setdefault(str(token), []).extend(shards)
             if last:
-                purpose = self.machine.work.main_type if task.index == 0 else TaskType.EVALUATION
+                purpose = self.machine.listing.purpose(task)
                 await self._handle(ev.ShardsListed(purpose, self._listed.pop(str(token)), last=True))
             return True
 
@@ -220,126 +217,128 @@ class Desk:
             UnavailableError: the store still does not answer.
         """
         async with self._lock:
-            await self._translated(self.queue.rebuild(self.machine.contents()))
+            await self._translated(self.queue.rebuild(self.machine.contents(), self.machine.limits.lease_s))
             self.broken = ""
             self.trouble.clear()
             _log.info("queue rebuilt")
             await self._handle(ev.StoreChanged(""))
 
-    # -- turns -----------------------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------------
 
-    async def _turn(self, asked: _Asked) -> Answer:
+    async def _serve(self, pending: _PendingRequest) -> WorkerReply:
         if self._lock.locked() or self._waiting:
-            await self._queue_up(asked)
+            await self._wait_for_others(pending)
         else:
             async with self._lock:
-                await self._take([asked])
-        if asked.error is not None:
-            raise asked.error
-        assert asked.answer is not None
-        return asked.answer
+                await self._take([pending])
+        if pending.error is not None:
+            raise pending.error
+        assert pending.reply is not None
+        return pending.reply
 
-    async def _queue_up(self, asked: _Asked) -> None:
-        """Waits until others have taken the turn along; they have a task of their own, for a caller may go away."""
+    async def _wait_for_others(self, pending: _PendingRequest) -> None:
+        """Waits until a request was taken with others; a task of its own takes them, for a caller may go away."""
         loop = asyncio.get_running_loop()
-        asked.future = loop.create_future()
-        self._waiting.append(asked)
+        pending.future = loop.create_future()
+        self._waiting.append(pending)
         if self._collector is None or self._collector.done():
-            self._collector = loop.create_task(self._collect(), name="turns")
-        await asked.future
+            self._collector = loop.create_task(self._collect(), name="task requests")
+        await pending.future
 
     async def _collect(self) -> None:
-        taken: list[_Asked] = []
+        taken: list[_PendingRequest] = []
         try:
             while self._waiting:
                 async with self._lock:
                     taken, self._waiting = self._waiting[:_TOGETHER], self._waiting[_TOGETHER:]
                     # Whoever is gone would not learn of its tasks.
-                    taken = [asked for asked in taken if asked.future is not None and not asked.future.done()]
+                    taken = [one for one in taken if one.future is not None and not one.future.done()]
                     await self._take(taken)
-                for asked in taken:
-                    if asked.future is not None and not asked.future.done():
-                        asked.future.set_result(None)
+                for one in taken:
+                    if one.future is not None and not one.future.done():
+                        one.future.set_result(None)
         except asyncio.CancelledError:
-            # The process ends: nobody is left to take these turns.
-            for asked in (*taken, *self._waiting):
-                if asked.future is not None:
-                    asked.future.cancel()
+            # The process ends: nobody is left to take these requests.
+            for one in (*taken, *self._waiting):
+                if one.future is not None:
+                    one.future.cancel()
             raise
 
-    async def _take(self, asked: Sequence[_Asked]) -> None:
-        """Takes turns; each gets its answer or its error."""
+    async def _take(self, pending: Sequence[_PendingRequest]) -> None:
+        """Takes requests; each gets its reply or its error."""
         try:
             # What is reported now may make an evaluation due for which training waits: it brings no task with it.
-            hold = self.machine.about_to_hold(max((one.model_version for one in asked), default=0))
-            await self._take_turns([one for one in asked if not self._turned_away(one, hold=hold)])
+            hold = self.machine.gate.will_hold(max((one.model_version for one in pending), default=0))
+            await self._exchange([one for one in pending if not self._reply_at_once(one, hold=hold)])
         except Exception as error:
-            for one in asked:
-                if one.answer is None and one.error is None:
+            for one in pending:
+                if one.reply is None and one.error is None:
                     one.error = error
 
-    def _turned_away(self, asked: _Asked, *, hold: bool) -> bool:
-        """Answers a turn that does not get to the queue; the others ask it for tasks only if they may have some."""
-        turn = asked.turn
-        directive = self.machine.directive(turn.owner)
-        if turn.task is not None:
-            asked.error = self._unavailable() if self.broken else None
+    def _reply_at_once(self, pending: _PendingRequest, *, hold: bool) -> bool:
+        """Replies to a request that the queue is not asked for; takes the wish for tasks from one that may have none.
+
+        Returns whether it has its reply.
+        """
+        request = pending.request
+        directive = self.machine.directive(request.owner)
+        if request.task is not None:
+            pending.error = self._unavailable() if self.broken else None
             if directive is not Directive.CONTINUE or hold:
-                asked.turn = replace(turn, limit=0)
+                pending.request = replace(request, limit=0)
         elif directive is not Directive.CONTINUE or self.broken or hold:
             if directive is Directive.FINISHED:
-                self.machine.finish_told(turn.owner)
-            asked.answer = Answer((), Directive.WAIT if directive is Directive.CONTINUE else directive)
-        return asked.answer is not None or asked.error is not None
+                self.machine.finish_told(request.owner)
+            pending.reply = WorkerReply((), Directive.WAIT if directive is Directive.CONTINUE else directive)
+        return pending.reply is not None or pending.error is not None
 
-    async def _take_turns(self, asked: Sequence[_Asked]) -> None:
-        if not asked:
+    async def _exchange(self, pending: Sequence[_PendingRequest]) -> None:
+        if not pending:
             return
+        requests = [one.request for one in pending]
         try:
-            taken = await self._queue(self.queue.turns([one.turn for one in asked], self.machine.limits.lease_s))
+            replies = await self._queue(self.queue.exchange(requests, self.machine.limits.lease_s))
         except UnavailableError as error:
-            for one in asked:
-                one.answer, one.error = (Answer(), None) if one.turn.task is None else (None, error)
+            for one in pending:
+                one.reply, one.error = (WorkerReply(), None) if one.request.task is None else (None, error)
             return
-        handed = [[Handed(self.machine.task(lease), lease) for lease in one.leases] for one in taken]
-        leases = [lease for one in taken for lease in one.leases]
+        leased = [[LeasedTask(self.machine.task(lease), lease) for lease in one.leases] for one in replies]
+        leases = [lease for one in replies for lease in one.leases]
         if leases:
             failpoint("master.after_lease")
-        # First what was handed out: should a report lead to a new queue, these tasks must be known to be in hands.
+        # First what was leased: should a report lead to a new queue, these tasks must be known to be in hands.
         before = self._rebuilt
         if leases:
             await self._handle(ev.TasksLeased(leases))
-        for one, came in zip(asked, taken, strict=True):
-            if one.turn.task is not None:
-                await self._reported(one, came.outcome)
-        if self._rebuilt != before and any(one.turn.task is not None for one in asked):
+        for one, reply in zip(pending, replies, strict=True):
+            if one.request.task is not None:
+                await self._reported(one, reply.outcome)
+        if self._rebuilt != before and any(one.request.task is not None for one in pending):
             # A queue made anew after one of these does not know of reports that came with it.
-            await self._carry_out(do.RebuildQueue(self.machine.contents()))
-        for one, came, tasks in zip(asked, taken, handed, strict=True):
-            one.answer = self._answer(one.turn, came.outcome, tasks)
+            await self._carry_out(do.RebuildQueue())
+        for one, reply, tasks in zip(pending, replies, leased, strict=True):
+            one.reply = self._reply(one.request, reply.outcome, tasks)
 
-    async def _reported(self, asked: _Asked, outcome: Outcome | None) -> None:
-        turn, task = asked.turn, asked.turn.task
+    async def _reported(self, pending: _PendingRequest, outcome: Outcome | None) -> None:
+        request, task = pending.request, pending.request.task
         assert task is not None
+        token = str(request.token)
         # A replay of what the mirror has not heard of: the first call was broken off between queue and machine.
-        missed = outcome is Outcome.REPLAY and self.machine.holds(turn.owner, str(turn.token))
+        missed = outcome is Outcome.REPLAY and self.machine.workers.holds(request.owner, token)
         if outcome is Outcome.ACCEPTED or missed:
             failpoint("master.after_report")
-            event = ev.TaskReported(task, turn.owner, str(turn.token), asked.result, asked.model_version)
-            await self._handle(event)
-        elif outcome is Outcome.LOST:
-            await self._handle(ev.ReportRefused(task, turn.owner, asked.records))
+            await self._handle(ev.TaskReported(task, request.owner, token, request.result, pending.model_version))
 
-    def _answer(self, turn: Turn, outcome: Outcome | None, handed: Sequence[Handed]) -> Answer:
-        if turn.token is not None and turn.limit:
-            last = self._handed.get(turn.owner)
+    def _reply(self, request: TaskRequest, outcome: Outcome | None, leased: Sequence[LeasedTask]) -> WorkerReply:
+        if request.token is not None and request.limit:
+            last = self._last_leased.get(request.owner)
             if outcome is Outcome.ACCEPTED:
-                self._handed[turn.owner] = (turn.token, handed)
-            elif outcome is Outcome.REPLAY and last is not None and last[0] == turn.token:
-                handed = last[1]
+                self._last_leased[request.owner] = (request.token, leased)
+            elif outcome is Outcome.REPLAY and last is not None and last[0] == request.token:
+                leased = last[1]
         # What the worker said may have ended its leases, such as those of training that has reached its last step.
-        kept = [one for one in handed if self.machine.holds(turn.owner, str(one.lease.token))]
-        return Answer(kept, Directive.CONTINUE if kept else Directive.WAIT, outcome)
+        kept = [one for one in leased if self.machine.workers.holds(request.owner, str(one.lease.token))]
+        return WorkerReply(kept, Directive.CONTINUE if kept else Directive.WAIT, outcome)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -384,7 +383,7 @@ class Desk:
 
     async def _rebuild(self, instruction: do.RebuildQueue) -> None:
         failpoint("master.before_rebuild")
-        await self._queue(self.queue.rebuild(instruction.contents))
+        await self._queue(self.queue.rebuild(self.machine.contents(), self.machine.limits.lease_s))
         self._rebuilt += 1
 
     async def _add(self, instruction: do.AddTasks) -> None:
@@ -406,11 +405,11 @@ class Desk:
         await self._queue(self.queue.note(instruction.text))
 
 
-_QUEUE_MOVES: Mapping[type, Callable[[Desk, Any], Awaitable[None]]] = {
-    do.RebuildQueue: Desk._rebuild,
-    do.AddTasks: Desk._add,
-    do.ForgetTasks: Desk._forget,
-    do.ReleaseOwner: Desk._release,
-    do.Quarantine: Desk._quarantine,
-    do.Note: Desk._note,
+_QUEUE_MOVES: Mapping[type, Callable[[TaskDispatcher, Any], Awaitable[None]]] = {
+    do.RebuildQueue: TaskDispatcher._rebuild,
+    do.AddTasks: TaskDispatcher._add,
+    do.ForgetTasks: TaskDispatcher._forget,
+    do.ReleaseOwner: TaskDispatcher._release,
+    do.Quarantine: TaskDispatcher._quarantine,
+    do.Note: TaskDispatcher._note,
 }

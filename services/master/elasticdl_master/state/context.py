@@ -1,0 +1,65 @@
+"""What all parts of the machine share: the job, what bounds it, and the mirrors of the world around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elasticdl_core.job import JobSpec
+from elasticdl_master.state.failures import FailureBook
+from elasticdl_master.state.lifecycle import Lifecycle
+from elasticdl_master.state.limits import Limits
+from elasticdl_master.state.plan import JobPlans
+from elasticdl_master.state.servers import ServerPool
+from elasticdl_master.state.setup import Setup
+from elasticdl_master.state.single_tasks import SingleTasks
+from elasticdl_master.state.workers import WorkerPool
+
+_EPOCH_STRIDE = 1_000
+"""First incarnations of a master that does not know what earlier ones launched; keeps names of workers unique."""
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """One job, as its parts see it. Pools and books change by their own verbs alone.
+
+    Attributes:
+        setup: what was found.
+        limits: times and budgets.
+        lifecycle: where the job stands; takes the decision to end it.
+        plans: what there is to do.
+        single_tasks: what there is to do besides.
+        workers: the workers, with what they hold.
+        servers: the parameter servers.
+        failures: what went wrong, by task.
+    """
+
+    setup: Setup
+    limits: Limits
+    lifecycle: Lifecycle
+    plans: JobPlans
+    single_tasks: SingleTasks
+    workers: WorkerPool
+    servers: ServerPool
+    failures: FailureBook
+
+    @classmethod
+    def of(cls, setup: Setup, limits: Limits) -> JobContext:
+        """The context at the beginning."""
+        spec = setup.spec
+        first = 0 if setup.epoch <= 1 or setup.contents is not None else setup.epoch * _EPOCH_STRIDE
+        generation = max(1, setup.epoch) * _EPOCH_STRIDE
+        return cls(
+            setup,
+            limits,
+            Lifecycle(setup.state),
+            JobPlans(spec),
+            SingleTasks(),
+            WorkerPool(limits, spec.worker_memory_mib, first),
+            ServerPool(spec.num_ps, limits, spec.ps_memory_mib, first, generation),
+            FailureBook(limits),
+        )
+
+    @property
+    def spec(self) -> JobSpec:
+        """What the user asked for."""
+        return self.setup.spec

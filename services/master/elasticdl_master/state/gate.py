@@ -1,0 +1,200 @@
+"""When training tasks may be leased: not while a result is awaited that may end training, and not once it is over.
+
+Training is over before all records are processed when a limit of steps is reached, or when early stopping says so.
+Whenever that changes what may be leased, the queue is made anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elasticdl_core.early_stopping import EarlyStopping
+from elasticdl_core.errors import UserCodeError
+from elasticdl_core.job import JobType
+from elasticdl_core.task import Lease, TaskId, TaskType
+from elasticdl_master.state import events as ev
+from elasticdl_master.state.checkpoints import Checkpoints
+from elasticdl_master.state.context import JobContext
+from elasticdl_master.state.epochs import Epochs
+from elasticdl_master.state.evaluations import Evaluations
+from elasticdl_master.state.instructions import Instruction, RebuildQueue, tell
+from elasticdl_master.state.version import ModelVersion
+
+
+class TrainingGate:
+    """Holds training tasks back, lets them go, or ends training.
+
+    Args:
+        job: what all parts share.
+        epochs: what is done of the main work.
+        evaluations: those in flight, and their results.
+        checkpoints: take the checkpoints.
+        version: the model version.
+
+    Attributes:
+        description: what the workers said of the model.
+        early_stopping: the model's rule, with what it has seen; None if it has none.
+    """
+
+    def __init__(
+        self,
+        job: JobContext,
+        epochs: Epochs,
+        evaluations: Evaluations,
+        checkpoints: Checkpoints,
+        version: ModelVersion,
+    ) -> None:
+        self._job = job
+        self._epochs = epochs
+        self._evaluations = evaluations
+        self._checkpoints = checkpoints
+        self._version = version
+        self.description: dict[str, Any] = {}
+        self.early_stopping: EarlyStopping | None = None
+        self._returns_until = 0.0
+
+    def handle(self, event: ev.Event, now: float) -> list[Instruction]:
+        """Takes in the model's rules, leases, tasks that come back, and results of evaluations."""
+        match event:
+            case ev.ModelDescribed(description=description):
+                first = not self.description
+                self.description = dict(description)
+                if first:
+                    self._read_rules()
+            case ev.TasksLeased(leases):
+                return self._leased(leases, now)
+            case ev.TaskReported(task=TaskId(type=TaskType.EVALUATION_SUMMARY)):
+                return self._judge(now)
+            case ev.TaskReturned(task=TaskId(type=TaskType.TRAINING)):
+                return self._keep_back()
+            case ev.WorkerFailed(task=TaskId(type=TaskType.TRAINING)):
+                return self._keep_back()
+            case ev.LeasesTaken(leases) if any(lease.task.type is TaskType.TRAINING for lease in leases):
+                return self._keep_back()
+        return []
+
+    # -- questions -------------------------------------------------------------------------------------------------
+
+    @property
+    def step_limit(self) -> int:
+        """The model version after which the job makes no more updates; 0 for none."""
+        limits = [self._job.spec.max_steps, int(self._callbacks().get("max_steps") or 0)]
+        own = min((one for one in limits if one), default=0)
+        return self._version.start + own if own and self._trains else 0
+
+    def awaits_verdict(self, version: int) -> bool:
+        """Whether at a model version an evaluation is due, or in flight, whose result may end training."""
+        if self.early_stopping is None or not self._trains or self._epochs.trained:
+            return False
+        return bool(self._evaluations.running) or self._evaluations.is_due(version)
+
+    def will_hold(self, version: int) -> bool:
+        """Whether training tasks are in the queue that must not be leased once a worker tells of a model version."""
+        unknown = version > self._version.present and not self._epochs.held and not self._epochs.complete
+        return unknown and self.awaits_verdict(version)
+
+    def awaits_returns(self, now: float) -> bool:
+        """Whether training is over, and workers have tasks of it in hand that they are about to return."""
+        return bool(self._epochs.stopped) and now < self._returns_until and bool(self._job.workers.training_in_hand())
+
+    # -- what comes next -------------------------------------------------------------------------------------------
+
+    def stop_at_limit(self, now: float) -> list[Instruction]:
+        """Ends training at the limit of steps.
+
+        The PS take no more updates: what workers have in hand comes back, with the front of it that is done.
+        """
+        limit = self.step_limit
+        if not limit or self._version.present < limit or self._epochs.trained:
+            return []
+        self._epochs.stopped = f"max_steps reached: {limit - self._version.start} updates"
+        self._returns_until = now + self._job.limits.drain_s
+        return [tell("training_stopped", self._epochs.stopped), RebuildQueue()]
+
+    def hold(self, now: float) -> list[Instruction]:
+        """Keeps training tasks out of the queue until a result that may end training is in."""
+        coming = self._updates_in_hand if self._epochs.held else 0
+        held = self.awaits_verdict(self._version.present + coming) and not self._epochs.complete
+        if held == self._epochs.held:
+            return []
+        self._epochs.held = held
+        return [RebuildQueue()] if self._epochs.remaining() else []
+
+    def take_back_late_tasks(self, now: float) -> list[Instruction]:
+        """Takes the training tasks that workers should have returned by now."""
+        late = self._epochs.stopped and now >= self._returns_until and self._job.workers.training_in_hand()
+        return self._take_training_back() if late else []
+
+    def restore(self, description: dict[str, Any], best: float | None, waited: int) -> None:
+        """Goes on where an earlier master was."""
+        self.description = dict(description)
+        self._read_rules()
+        if self.early_stopping is not None:
+            self.early_stopping.best, self.early_stopping.waited = best, waited
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _trains(self) -> bool:
+        return self._job.spec.type is JobType.TRAINING
+
+    @property
+    def _updates_in_hand(self) -> int:
+        """How many updates the training tasks that workers hold can make from now on, at most."""
+        spec, size = self._job.spec, self._job.spec.minibatch_size * max(1, self._job.spec.get_model_steps)
+        pushes = sum(-(-task.records // size) for task in self._job.workers.training_in_hand())
+        return pushes if spec.use_async else -(-pushes // max(1, spec.grads_to_wait))
+
+    def _callbacks(self) -> dict[str, Any]:
+        return self.description.get("callbacks") or {}
+
+    def _read_rules(self) -> None:
+        early = self._callbacks().get("early_stopping")
+        self.early_stopping = EarlyStopping.from_mapping(early) if early else None
+        if self.early_stopping is None or not self._trains:
+            return
+        try:
+            self.early_stopping.check(validates=bool(self._job.spec.validation_data))
+        except UserCodeError as error:
+            self._job.lifecycle.fail(error.message, fix=error.fix, kind="user_code")
+
+    def _leased(self, leases: Any, now: float) -> list[Instruction]:
+        """Admits leases; those that come too early go back to the queue."""
+        refused = False
+        for lease in leases:
+            if self._is_too_early(lease):
+                refused = self._epochs.held = True
+            else:
+                self._job.workers.leased(lease, now)
+        return self._keep_back() if refused else []
+
+    def _is_too_early(self, lease: Lease) -> bool:
+        """Whether a training task must wait: what workers hold already makes the next evaluation due."""
+        if lease.task.type is not TaskType.TRAINING or self.early_stopping is None:
+            return False
+        return self.awaits_verdict(self._version.present + self._updates_in_hand)
+
+    def _keep_back(self) -> list[Instruction]:
+        """Training tasks came back to the queue: they may be not to be done, or not now."""
+        return [RebuildQueue()] if self._epochs.stopped or self._epochs.held else []
+
+    def _judge(self, now: float) -> list[Instruction]:
+        """Lets early stopping see the metrics that were just published."""
+        metrics = self._evaluations.take_unjudged()
+        if not metrics or self.early_stopping is None or not self._trains:
+            return []
+        try:
+            why = self.early_stopping.observe(metrics)
+        except UserCodeError as error:
+            self._job.lifecycle.fail(error.message, fix=error.fix, kind="user_code")
+            return []
+        if not why or self._epochs.trained:
+            return []
+        self._epochs.stopped = why
+        # Workers hear with their next heartbeat that their leases are gone; until then they may still push.
+        self._checkpoints.wait_until(now + 2.0 * self._job.limits.heartbeat_s)
+        return [tell("training_stopped", why), *self._take_training_back()]
+
+    def _take_training_back(self) -> list[Instruction]:
+        self._job.workers.take_training_back()
+        return [RebuildQueue()]

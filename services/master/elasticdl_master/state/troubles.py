@@ -1,0 +1,35 @@
+"""What is in the way of the job without ending it, for the job's status."""
+
+from __future__ import annotations
+
+from elasticdl_master.state import events as ev
+from elasticdl_master.state.instructions import Instruction, tell
+
+
+class Troubles:
+    """Remembers what is in the way, and tells the user when it comes and goes.
+
+    Attributes:
+        queue: why the task queue is away; empty if it is not.
+        traces: why no traces are written; empty if they are.
+    """
+
+    def __init__(self) -> None:
+        self.queue = ""
+        self.traces = ""
+
+    def handle(self, event: ev.Event, now: float) -> list[Instruction]:
+        """Takes in a trouble, or that one is over."""
+        match event:
+            case ev.StoreChanged(reason):
+                return self._store_changed(reason)
+            case ev.TracesFailed(owner, reason):
+                self.traces = reason
+                return [tell("traces_failed", f"{owner} {reason}; training goes on without traces")]
+        return []
+
+    def _store_changed(self, reason: str) -> list[Instruction]:
+        before, self.queue = self.queue, reason
+        if reason and not before:
+            return [tell("queue_away", f"the task queue is away: {reason}")]
+        return [tell("queue_back", "the task queue was made anew")] if before and not reason else []

@@ -1,0 +1,178 @@
+"""Requests for tasks and reports that come at once, replayed, or broken off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from elasticdl_core.job import JobSpec
+from elasticdl_core.task import Shard
+from elasticdl_master.dispatcher import LeasedTask, TaskDispatcher
+from elasticdl_master.queue.memory import MemoryQueue
+from elasticdl_master.queue.port import Outcome, TaskReply, TaskRequest
+from elasticdl_master.state.lifecycle import Directive
+from tests.fakes.job_world import World, finish
+
+pytestmark = pytest.mark.unit
+
+
+class SlowQueue(MemoryQueue):
+    """Answers turns when told to, after it has moved."""
+
+    def open(self) -> None:
+        self.gate = asyncio.Event()
+        self.moves: list[int] = []
+
+    async def exchange(self, requests: Sequence[TaskRequest], lease_s: float) -> list[TaskReply]:
+        taken = await super().exchange(requests, lease_s)
+        self.moves.append(len(requests))
+        await self.gate.wait()
+        return taken
+
+
+def working_world(**changes: object) -> World:
+    spec = {
+        "model_def": "m.f",
+        "model_zoo": "/zoo",
+        "training_data": "/data",
+        "minibatch_size": 1,
+        "num_minibatches_per_task": 1,
+        "min_workers": 2,
+        "max_workers": 2,
+        **changes,
+    }
+    world = World(1, JobSpec.from_mapping(spec), [Shard("a", 0, 50)])
+    world.start_master()
+    while sum(worker.registered for worker in world.workers.values()) < 2 or not world.machine.plans.main.listed:
+        world.step()
+    return world
+
+
+@pytest.fixture
+def world() -> World:
+    return working_world()
+
+
+def owners(world: World) -> list[str]:
+    return [worker.owner for worker in world.machine.workers.running]
+
+
+def lease(dispatcher: TaskDispatcher, owner: str) -> LeasedTask:
+    (one,), directive = finish(dispatcher.lease(owner, 1))
+    assert directive is Directive.CONTINUE
+    return one
+
+
+def slow_dispatcher(world: World) -> tuple[TaskDispatcher, SlowQueue]:
+    queue = SlowQueue(world.store, world.epoch)
+    queue.open()
+    return TaskDispatcher(world.machine, queue, world.carry_out, lambda: world.now), queue
+
+
+async def arrive(dispatcher: TaskDispatcher) -> None:
+    """Lets what was begun come as far as it can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_a_report_brings_the_next_task(world: World) -> None:
+    dispatcher, owner = world.dispatcher, owners(world)[0]
+    assert dispatcher is not None
+    one = lease(dispatcher, owner)
+    answer = finish(dispatcher.report(one.task.id, one.lease.token, owner, limit=2))
+    assert (answer.outcome, len(answer.leased)) == (Outcome.ACCEPTED, 2)
+    assert all(world.machine.workers.holds(owner, str(more.lease.token)) for more in answer.leased)
+    assert not world.machine.workers.holds(owner, str(one.lease.token))
+    plain = answer.leased[0]
+    answer = finish(dispatcher.report(plain.task.id, plain.lease.token, owner))
+    assert (answer.outcome, list(answer.leased)) == (Outcome.ACCEPTED, [])
+
+
+def test_a_replay_brings_the_tasks_of_the_lost_answer_and_leases_nothing(world: World) -> None:
+    dispatcher, owner = world.dispatcher, owners(world)[0]
+    assert dispatcher is not None
+    one = lease(dispatcher, owner)
+    first = finish(dispatcher.report(one.task.id, one.lease.token, owner, limit=2))
+    left = len(world.store.todo)
+    again = finish(dispatcher.report(one.task.id, one.lease.token, owner, limit=2))
+    assert (again.outcome, again.leased) == (Outcome.REPLAY, first.leased)
+    assert len(world.store.todo) == left
+    done, kept = first.leased
+    finish(dispatcher.report(done.task.id, done.lease.token, owner))
+    again = finish(dispatcher.report(one.task.id, one.lease.token, owner, limit=2))
+    assert (again.outcome, again.leased) == (Outcome.REPLAY, [kept])
+
+
+async def test_what_comes_while_the_queue_is_busy_is_taken_in_one_move(world: World) -> None:
+    dispatcher, queue = slow_dispatcher(world)
+    first, second = owners(world)
+    calls = [asyncio.create_task(dispatcher.lease(first, 1))]
+    await arrive(dispatcher)
+    calls += [asyncio.create_task(dispatcher.lease(owner, 1)) for owner in (second, first, second)]
+    calls.append(asyncio.create_task(dispatcher.lease("worker-99.0", 1)))
+    await arrive(dispatcher)
+    queue.gate.set()
+    answers = await asyncio.gather(*calls)
+    assert queue.moves == [1, 3]
+    assert [directive for _, directive in answers] == [Directive.CONTINUE] * 4 + [Directive.DRAIN]
+    tasks = [handed[0].task.id for handed, _ in answers[:4]]
+    assert len(set(tasks)) == 4
+
+
+async def test_whoever_went_away_while_waiting_is_handed_nothing(world: World) -> None:
+    dispatcher, queue = slow_dispatcher(world)
+    owner = owners(world)[0]
+    calls = [asyncio.create_task(dispatcher.lease(owner, 1))]
+    await arrive(dispatcher)
+    calls += [asyncio.create_task(dispatcher.lease(owner, 1)) for _ in range(2)]
+    await arrive(dispatcher)
+    calls[1].cancel()
+    await arrive(dispatcher)
+    queue.gate.set()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert queue.moves == [1, 1]
+    assert calls[1].cancelled()
+    assert calls[2].result()[1] is Directive.CONTINUE
+
+
+async def test_a_report_broken_off_half_way_is_made_good_by_its_replay(world: World) -> None:
+    assert world.dispatcher is not None
+    owner = owners(world)[0]
+    one = lease(world.dispatcher, owner)
+    dispatcher, queue = slow_dispatcher(world)
+    before = world.machine.epochs.ledger.tasks_done
+    call = asyncio.create_task(dispatcher.report(one.task.id, one.lease.token, owner))
+    await arrive(dispatcher)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    assert one.task.id in world.store.done
+    assert world.machine.epochs.ledger.tasks_done == before
+    queue.gate.set()
+    answer = await dispatcher.report(one.task.id, one.lease.token, owner)
+    assert answer.outcome is Outcome.REPLAY
+    assert world.machine.epochs.ledger.tasks_done == before + 1
+    await dispatcher.report(one.task.id, one.lease.token, owner)
+    assert world.machine.epochs.ledger.tasks_done == before + 1
+
+
+async def test_a_queue_made_anew_after_one_report_keeps_those_that_came_with_it() -> None:
+    world = working_world(max_steps=2)
+    assert world.dispatcher is not None
+    first, second = owners(world)
+    held = [(owner, lease(world.dispatcher, owner)) for owner in (first, second)]
+    dispatcher, queue = slow_dispatcher(world)
+    calls = [asyncio.create_task(dispatcher.lease(first, 1))]
+    await arrive(dispatcher)
+    calls += [
+        asyncio.create_task(dispatcher.report(one.task.id, one.lease.token, owner, model_version=2))
+        for owner, one in held
+    ]
+    await arrive(dispatcher)
+    queue.gate.set()
+    await asyncio.gather(*calls)
+    assert queue.moves == [1, 2]
+    assert world.machine.epochs.stopped
+    assert {one.task.id for _, one in held} <= set(world.store.done)
+    assert not {one.task.id for _, one in held} & set(world.store.doing)
