@@ -30,7 +30,7 @@ from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.tally import Tallied
 
 T = TypeVar("T")
-JOB = "sim-1"
+JOB, OTHER_JOB = "sim-1", "sim-0"
 Record = tuple[int, int, int]
 """(epoch, task index, record)."""
 
@@ -55,6 +55,8 @@ class SimServer:
     version: int = 0
     applied: Counter[Record] = field(default_factory=Counter)
     pins: dict[int, int] = field(default_factory=dict)
+    rules_of: str = ""
+    """Whose optimizer and mode it has: those of the job whose worker pushed the model, or whose checkpoint it was."""
 
     def tally(self) -> Counter[tuple[int, int]]:
         """Records by round and index of the task."""
@@ -78,6 +80,7 @@ class SimWorker:
     next_beat: float = 0.0
     frozen_until: float = 0.0
     generation: int = -1
+    pushed: bool = False
     draining: bool = False
     last: tuple[LeasedTask, bytes] | None = None
     unsent: LeasedTask | None = None
@@ -254,7 +257,7 @@ class World:
                             self.in_order(), self.checkpoints[manifest["directory"]], strict=True
                         ):
                             server.applied, server.version = Counter(saved.applied), saved.version
-                            server.initialized, server.pins = True, {}
+                            server.initialized, server.pins, server.rules_of = True, {}, saved.rules_of
                         self.tell(ev.ServersRestored(manifest["directory"], manifest["version"]))
                 case do.Save(kind, done, training_epoch, records_done):
                     if not whole or self.rng.random() < self.save_fails:
@@ -303,7 +306,9 @@ class World:
         self.start_version = version
         self.initial = {"directory": "/other", "version": version}
         processes = [ProcessId(JOB, Role.PS, index, 0) for index in range(self.spec.num_ps)]
-        self.checkpoints["/other"] = [SimServer(process, 0.0, version=version) for process in processes]
+        self.checkpoints["/other"] = [
+            SimServer(process, 0.0, version=version, rules_of=OTHER_JOB) for process in processes
+        ]
 
     def answers(self, server: SimServer) -> bool:
         return self.now >= max(server.ready_at, server.frozen_until)
@@ -445,6 +450,10 @@ class World:
         if task.id.type is TaskType.TRAINING:
             for server in alive:
                 server.initialized = True
+                if not worker.pushed:
+                    server.rules_of = JOB
+                assert server.rules_of != OTHER_JOB, f"{server.id} trains by the rules of another job"
+            worker.pushed = True
             if self.at_limit:
                 self.give_back_at_limit(worker)
                 return

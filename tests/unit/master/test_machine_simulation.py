@@ -647,3 +647,35 @@ def test_early_stopping_loses_nothing_whatever_happens() -> None:
                 assert not world.expected() - set(applied), "records are missing in the model"
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def test_updates_are_counted_from_the_checkpoint_that_the_job_starts_from() -> None:
+    world = make_world(3, evaluation_steps=4, validation_data="/v")
+    world.start_from(101)
+    world.start_master()
+    run(world, ended)
+    assert world.state is JobState.SUCCEEDED
+    between = [one.model_version - 101 for one in world.evaluations if one.training_epoch == 0]
+    assert between
+    assert min(between) >= 4
+    assert len({made // 4 for made in between}) == len(between)
+
+
+def test_a_checkpoint_of_another_job_that_is_restored_again_brings_no_rules_of_that_job() -> None:
+    for seed in range(5):
+        world = make_world(seed, num_epochs=4)
+        world.start_from(100)
+        world.save_fails = 1.0
+        world.start_master()
+        run(world, lambda world: world.machine.epochs.records_done > 20)
+        world.exit(world.servers[0].id, -9)
+        run(world, lambda world: not world.machine.servers.ready)
+        run(world, lambda world: world.machine.epochs.records_done > 20 and world.machine.servers.ready)
+        world.kill_master(1.0)
+        world.store.wipe()
+        world.save_fails = 0.0
+        run(world, ended)
+        assert world.state is JobState.SUCCEEDED, world.detail
+        assert kinds(world).count("restored") >= 3
+        for applied in world.applied():
+            assert not world.expected() - set(applied), "records are missing in the model"

@@ -157,9 +157,9 @@ class Evaluations:
         return None
 
     def is_due(self, version: int) -> bool:
-        """Whether an update after the last evaluation was one in so many, at a model version."""
-        every, epochs = self._job.spec.evaluation_steps, self._epochs
-        due = bool(every) and version // every > max(0, self.latest_version) // every
+        """Whether an update of this job after the last evaluation was one in so many, at a model version."""
+        every, epochs, start = self._job.spec.evaluation_steps, self._epochs, self._version.start
+        due = bool(every) and (version - start) // every > max(0, self.latest_version - start) // every
         # At the end of an epoch there is one evaluation, not two of the same version.
         return due and self._job.plans.validation is not None and not epochs.trained and not epochs.complete
 

@@ -138,6 +138,10 @@ class ServerRecovery:
             self._job.servers.crashes = 0
 
     @property
+    def _trains(self) -> bool:
+        return self._job.spec.type is JobType.TRAINING
+
+    @property
     def _may_lose(self) -> bool:
         return not self._job.lifecycle.ending and self._job.servers.phase is not Phase.STOPPED
 
@@ -184,7 +188,11 @@ class ServerRecovery:
             self._job.servers.phase = Phase.STARTING
             return []
         self._go_back(version, now)
-        out = self._roll_back(manifest, now)
+        out: list[do.Instruction] = []
+        if not self._never_used and self._trains and not self._checkpoints.is_own(manifest):
+            # It has the other job's optimizer and mode: the workers that come push the model of this one again.
+            out += self._job.workers.stop_staying()
+        out += self._roll_back(manifest, now)
         self._job.servers.hold(version)
         return [do.tell("restored", f"the parameter servers hold the checkpoint of version {version}"), *out]
 
@@ -213,7 +221,7 @@ class ServerRecovery:
     def _roll_back(self, manifest: Any, now: float) -> list[do.Instruction]:
         """The PS hold exactly a checkpoint, or nothing: so does the ledger, and what came after is to do again."""
         out: list[do.Instruction] = []
-        if self._job.setup.spec.type is JobType.TRAINING:
+        if self._trains:
             own = manifest is not None and self._checkpoints.is_own(manifest)
             again, out = self._epochs.roll_back(manifest["done"] if own else None)
             again = max(again, self._known_done - self._epochs.records_done)
