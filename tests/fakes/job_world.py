@@ -10,84 +10,23 @@ import copy
 import json
 import random
 from collections import Counter
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
 from elasticdl_core.task import Shard, TaskId, TaskType
-from elasticdl_master.dispatcher import LeasedTask, TaskDispatcher
+from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
-from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
-from elasticdl_master.state.lifecycle import Directive
 from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.tally import Tallied
-
-T = TypeVar("T")
-JOB, OTHER_JOB = "sim-1", "sim-0"
-Record = tuple[int, int, int]
-"""(epoch, task index, record)."""
-
-
-def finish(call: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine that never waits."""
-    try:
-        call.send(None)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-    raise AssertionError("the simulation waited for something")
-
-
-@dataclass
-class SimServer:
-    """A PS: what was applied to it."""
-
-    id: ProcessId
-    ready_at: float
-    frozen_until: float = 0.0
-    initialized: bool = False
-    version: int = 0
-    applied: Counter[Record] = field(default_factory=Counter)
-    pins: dict[int, int] = field(default_factory=dict)
-    rules_of: str = ""
-    """Whose optimizer and mode it has: those of the job whose worker pushed the model, or whose checkpoint it was."""
-
-    def tally(self) -> Counter[tuple[int, int]]:
-        """Records by round and index of the task."""
-        counts: Counter[tuple[int, int]] = Counter()
-        for (round_, index, _), times in self.applied.items():
-            counts[round_, index] += times
-        return counts
-
-
-@dataclass
-class SimWorker:
-    """A worker: what it has in hand."""
-
-    id: ProcessId
-    ready_at: float
-    registered: bool = False
-    work: list[LeasedTask] = field(default_factory=list)
-    position: int = 0
-    records: int = 0
-    steps: int = 0
-    next_beat: float = 0.0
-    frozen_until: float = 0.0
-    generation: int = -1
-    pushed: bool = False
-    draining: bool = False
-    last: tuple[LeasedTask, bytes] | None = None
-    unsent: LeasedTask | None = None
-
-    @property
-    def owner(self) -> str:
-        return self.id.owner
+from tests.fakes.sim_oracle import Oracle
+from tests.fakes.sim_processes import JOB, OTHER_JOB, SimServer, SimWorker, finish
+from tests.fakes.sim_workers import WorkerBehaviour
 
 
 class World:
@@ -143,13 +82,15 @@ class World:
         self.dispatcher: TaskDispatcher | None = None
         self.deferred: list[tuple[float, do.Instruction, int]] = []
         self.master_back_at = 0.0
-        self.next_tick = self.next_poll = self.next_reap = 0.0
+        self.next_tick = self.next_poll = self.next_reap = self.next_flush = 0.0
+        self.flushed = self.store.saved()
         self.trouble_since: float | None = None
         self.save_fails = 0.0
         self.server_start_s = 0.0
         self.start_version = 0
         self.user_code = lambda task, position: ""
-        self.kinds: dict[str, str] = {}
+        self.behaviour = WorkerBehaviour(self)
+        self.oracle = Oracle(self)
 
     # -- the master ------------------------------------------------------------------------------------------------
 
@@ -183,6 +124,10 @@ class World:
         self.machine = self.dispatcher = None
         self.deferred = []
         self.master_back_at = self.now + away_s
+
+    def lose_tail(self) -> None:
+        """The store comes back without what it had not written to its disk."""
+        self.store.lose_tail(self.flushed)
 
     def tell(self, event: ev.Event) -> None:
         if self.dispatcher is not None:
@@ -365,214 +310,12 @@ class World:
     def news(self) -> list[ProcessStatus]:
         return self.__dict__.setdefault("_news", [])
 
-    # -- workers ---------------------------------------------------------------------------------------------------
-
-    def step_worker(self, worker: SimWorker) -> None:
-        if self.now < max(worker.ready_at, worker.frozen_until) or self.dispatcher is None:
-            return
-        if not worker.registered:
-            if self.machine.recovery.restoring:
-                return
-            self.tell(ev.WorkerRegistered(worker.id.index, worker.id.incarnation))
-            worker.registered = True
-            if self.description:
-                self.tell(ev.ModelDescribed(worker.owner, self.description))
-        if self.now >= worker.next_beat:
-            worker.next_beat = self.now + self.limits.heartbeat_s
-            if self.beat(worker) is not None:
-                return
-        if worker.unsent is not None:
-            self.deliver(worker)
-        elif worker.work:
-            self.process(worker)
-        else:
-            handed, directive = finish(self.dispatcher.lease(worker.owner, self.rng.choice([1, 1, 2])))
-            if directive in (Directive.DRAIN, Directive.FINISHED):
-                self.exit(worker.id, 0)
-                return
-            for one in handed:
-                self.leased.append((one.task.id, worker.owner))
-                self.check_lease(one.task.id)
-            worker.work = list(handed)
-            worker.position = handed[0].task.id.start if handed else 0
-            if worker.last is not None and self.rng.random() < 0.1:
-                self.replay(worker)
-
-    def beat(self, worker: SimWorker) -> Directive | None:
-        positions = {str(one.lease.token): one.task.id.start for one in worker.work}
-        if worker.work:
-            positions[str(worker.work[0].lease.token)] = worker.position
-        beat = ev.WorkerHeartbeat(
-            worker.id.index,
-            worker.id.incarnation,
-            positions,
-            worker.records,
-            worker.steps,
-            100.0,
-            self.servers[0].version if 0 in self.servers else 0,
-            ((worker.steps, 0.5),),
-            "training" if worker.work and worker.position > worker.work[0].task.id.start else "waiting",
-            0.1,
-        )
-        directive, lost = finish(self.dispatcher.heartbeat(beat, worker.owner))
-        if worker.generation != self.machine.servers.generation:
-            worker.generation = self.machine.servers.generation
-        first = worker.work[0] if worker.work else None
-        worker.work = [one for one in worker.work if str(one.lease.token) not in lost]
-        if worker.work and worker.work[0] is not first:
-            worker.position = worker.work[0].task.id.start
-        if worker.unsent is not None and worker.unsent not in worker.work:
-            worker.unsent = None
-        if directive in (Directive.DRAIN, Directive.FINISHED):
-            self.leave(worker)
-            self.exit(worker.id, 0)
-            return directive
-        return None
-
-    def leave(self, worker: SimWorker) -> None:
-        """Returns what it has, as far as the master can hear it."""
-        if self.dispatcher is None:
-            return
-        for i, one in enumerate(worker.work):
-            position = worker.position if i == 0 else one.task.id.start
-            try:
-                finish(self.dispatcher.give_back(one.task.id, one.lease.token, worker.owner, position))
-            except UnavailableError:
-                return
-        worker.work = []
-
-    def process(self, worker: SimWorker) -> None:
-        one = worker.work[0]
-        task = one.task
-        alive = [s for s in self.servers.values() if self.answers(s)]
-        if len(alive) < self.spec.num_ps:
-            return
-        if task.id.type is TaskType.TRAINING:
-            for server in alive:
-                server.initialized = True
-                if not worker.pushed:
-                    server.rules_of = JOB
-                assert server.rules_of != OTHER_JOB, f"{server.id} trains by the rules of another job"
-            worker.pushed = True
-            if self.at_limit:
-                self.give_back_at_limit(worker)
-                return
-            wrong = self.user_code(task.id, worker.position)
-            if wrong:
-                self.go_wrong(worker, one, wrong)
-                return
-            end = min(worker.position + self.spec.minibatch_size, task.id.end)
-            for server in alive:
-                server.applied.update((task.id.round, task.id.index, at) for at in range(worker.position, end))
-                server.version += 1
-            worker.records += end - worker.position
-            worker.steps += 1
-            worker.position = end
-        elif task.id.type is TaskType.EVALUATION:
-            pins = [server.pins.get(json.loads(task.payload)["pin"]) for server in alive]
-            if None in pins:
-                return
-            worker.position = task.id.end
-        else:
-            worker.position = task.id.end
-        if worker.position >= task.id.end:
-            worker.unsent = one
-            self.deliver(worker)
-
-    @property
-    def at_limit(self) -> bool:
-        """Whether the first PS takes no more updates."""
-        limit = self.spec.max_steps
-        return bool(limit) and 0 in self.servers and self.servers[0].version >= self.start_version + limit
-
-    def give_back_at_limit(self, worker: SimWorker) -> None:
-        one, version = worker.work[0], self.servers[0].version
-        call = self.dispatcher.give_back(
-            one.task.id, one.lease.token, worker.owner, worker.position, model_version=version
-        )
-        try:
-            finish(call)
-        except UnavailableError:
-            return
-        worker.work = worker.work[1:]
-        worker.position = worker.work[0].task.id.start if worker.work else 0
-
-    def go_wrong(self, worker: SimWorker, one: LeasedTask, wrong: str) -> None:
-        if wrong == "crash":
-            self.exit(worker.id, -11)
-            return
-        if wrong == "oom":
-            self.exit(worker.id, -9, "oom_killed")
-            return
-        if wrong == "hang":
-            return
-        if wrong == "silence":
-            worker.frozen_until = float("inf")
-            return
-        call = self.dispatcher.fail(
-            worker.owner, wrong, "boom", "mend it", "Traceback", one.task.id, str(one.lease.token)
-        )
-        try:
-            finish(call)
-        except UnavailableError:
-            return
-        worker.work = worker.work[1:]
-        worker.position = worker.work[0].task.id.start if worker.work else 0
-
-    def result_of(self, one: LeasedTask) -> bytes:
-        task = one.task
-        if task.id.type is TaskType.EVALUATION:
-            return json.dumps({"n": {"sum": [task.id.records], "kind": "mean"}}).encode()
-        if task.id.type is TaskType.EVALUATION_SUMMARY:
-            return json.dumps({"n": float(json.loads(task.payload)["states"]["n"]["sum"][0])}).encode()
-        if task.id.type is TaskType.EXPORT:
-            return json.dumps({"files": [{"name": "model.keras", "size": 1, "sha256": "x"}]}).encode()
-        return b""
-
-    def deliver(self, worker: SimWorker) -> None:
-        assert worker.unsent is not None
-        one = worker.unsent
-        result = self.result_of(one)
-        try:
-            answer = finish(
-                self.dispatcher.report(
-                    one.task.id,
-                    one.lease.token,
-                    worker.owner,
-                    result=result,
-                    model_version=self.servers[0].version if 0 in self.servers else 0,
-                    limit=self.rng.choice([0, 1]),
-                )
-            )
-        except UnavailableError:
-            return
-        worker.unsent = None
-        if answer.outcome is not Outcome.LOST:
-            worker.last = (one, result)
-        for more in answer.leased:
-            self.leased.append((more.task.id, worker.owner))
-            self.check_lease(more.task.id)
-        worker.work = [*(other for other in worker.work if other is not one), *answer.leased]
-        worker.position = worker.work[0].task.id.start if worker.work else 0
-
-    def replay(self, worker: SimWorker) -> None:
-        assert worker.last is not None
-        one, result = worker.last
-        before = (copy.deepcopy(self.store.done), tuple(self.store.todo))
-        try:
-            call = self.dispatcher.report(one.task.id, one.lease.token, worker.owner, result=result)
-            outcome = finish(call).outcome
-        except UnavailableError:
-            return
-        assert outcome is not Outcome.ACCEPTED or one.task.id in before[1], "a replay was taken for new"
-        if outcome is Outcome.LOST:
-            self.refused_replays += 1
-        assert (self.store.done, tuple(self.store.todo)) == before
-
     # -- time ------------------------------------------------------------------------------------------------------
 
     def step(self, seconds: float = 0.25) -> None:
         self.now += seconds
+        if self.now >= self.next_flush:
+            self.next_flush, self.flushed = self.now + 1.0, self.store.saved()
         if self.dispatcher is None and self.now >= self.master_back_at:
             if self.state in (JobState.SUSPENDED, JobState.QUEUED) or self.state.terminal:
                 return
@@ -581,7 +324,7 @@ class World:
             self.news.clear()  # the next master lists all
             for worker in list(self.workers.values()):
                 if worker.work and worker.unsent is None and self.rng.random() < 0.5:
-                    self.work_alone(worker)
+                    self.behaviour.work_alone(worker)
             return
         news, self.news[:] = list(self.news), []
         for status in news:
@@ -621,76 +364,21 @@ class World:
         self.rng.shuffle(workers)
         for worker in workers:
             if worker.draining:
-                self.leave(worker)
+                self.behaviour.leave(worker)
                 self.exit(worker.id, 0)
             elif self.dispatcher is not None and self.rng.random() < 0.8:
-                self.step_worker(worker)
-        self.audit()
+                self.behaviour.step(worker)
+        self.oracle.audit()
 
-    def work_alone(self, worker: SimWorker) -> None:
-        """Training goes on while there is no master."""
-        one = worker.work[0]
-        alive = [s for s in self.servers.values() if self.answers(s)]
-        if one.task.id.type is not TaskType.TRAINING or len(alive) < self.spec.num_ps or self.at_limit:
-            return
-        end = min(worker.position + self.spec.minibatch_size, one.task.id.end)
-        for server in alive:
-            server.applied.update((one.task.id.round, one.task.id.index, at) for at in range(worker.position, end))
-            server.version += 1
-        worker.records += end - worker.position
-        worker.position = end
-        if end >= one.task.id.end:
-            worker.unsent = one
 
-    # -- the oracle ------------------------------------------------------------------------------------------------
+def run(world: World, until: Callable[[World], bool], seconds: float = 4000.0) -> None:
+    """Lets time pass until something is so; fails if it does not come to be in so many simulated seconds."""
+    end = world.now + seconds
+    while not until(world):
+        assert world.now < end, f"stuck in {world.state}: {world.events[-5:]}"
+        world.step()
 
-    def check_lease(self, task: TaskId) -> None:
-        """D6: no task of an epoch before the one before it is complete."""
-        if task.type is not TaskType.TRAINING:
-            return
-        if self.machine.gate.early_stopping is not None:
-            assert not self.machine.evaluations.running, f"{task} is leased while an evaluation may end training"
-        for server in self.servers.values():
-            for index, part in enumerate(self.machine.plans.main.parts):
-                for at in range(part.start, part.end):
-                    if task.round > 0:
-                        assert server.applied[task.round - 1, index, at], f"{task} before {task.round - 1} is done"
 
-    def audit(self) -> None:
-        """D1: what is to do, in hand, done and quarantined is exactly the plan of the round."""
-        if self.dispatcher is None or self.dispatcher.broken or not self.store.ready:
-            return
-        machine, epochs, main = self.machine, self.machine.epochs, self.machine.plans.main
-        if not machine.plans.listed or epochs.stopped or not machine.servers.ready or machine.lifecycle.ending:
-            return
-        store = self.store
-        places = [*store.todo, *store.doing, *store.done, *store.quarantined]
-        mine = [t for t in places if t.type is TaskType.TRAINING and t.round == epochs.number]
-        records = Counter((t.index, at) for t in mine for at in range(t.start, t.end))
-        assert all(count == 1 for count in records.values()), "a record is in two places"
-        plan = {(i, at) for i, part in enumerate(main.parts) for at in range(part.start, part.end)}
-        kept_back = {(t.index, at) for t in epochs.remaining() if epochs.held for at in range(t.start, t.end)}
-        assert set(records) | kept_back == plan, f"{len(plan - set(records))} records are nowhere"
-        mirrored = machine.contents()
-        assert set(mirrored.todo) == set(store.todo), set(mirrored.todo) ^ set(store.todo)
-
-    def applied(self) -> list[Counter[Record]]:
-        """What the last checkpoint contains, by PS."""
-        newest = self.manifests[-1]
-        return [server.applied for server in self.checkpoints[newest["directory"]]]
-
-    def expected(self) -> set[Record]:
-        """Every record of every epoch."""
-        assert self.plan is not None
-        size = self.spec.records_per_task
-        parts = [
-            (start, min(start + size, shard.end))
-            for shard in self.shards
-            for start in range(shard.start, shard.end, size)
-        ]
-        return {
-            (epoch, index, at)
-            for epoch in range(self.spec.num_epochs)
-            for index, (start, end) in enumerate(parts)
-            for at in range(start, end)
-        }
+def ended(world: World) -> bool:
+    """Whether the job has ended."""
+    return world.state.terminal

@@ -123,7 +123,9 @@ def directories() -> Iterator[AgentDirectories]:
 async def exec_harness(directories: AgentDirectories) -> AsyncIterator[AgentHarness]:
     """Each process has an interpreter of its own."""
     async with (
-        Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.0) as agent,
+        Agent(
+            directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.0, master_grace_s=0.0
+        ) as agent,
         ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
     ):
         yield AgentHarness(launcher, directories, agent)
@@ -135,7 +137,14 @@ async def zygote_harness(directories: AgentDirectories) -> AsyncIterator[AgentHa
     if not wanted("auto"):
         pytest.skip("no zygotes on this system, or too little memory")
     agent = Agent(
-        directories, ENDPOINTS, NODE_TOKEN, SLOTS, FORKED_COMMANDS, stop_grace_s=0.0, preloads=FORKED_PRELOADS
+        directories,
+        ENDPOINTS,
+        NODE_TOKEN,
+        SLOTS,
+        FORKED_COMMANDS,
+        stop_grace_s=0.0,
+        master_grace_s=0.0,
+        preloads=FORKED_PRELOADS,
     )
     async with agent, ProcessLauncher(agent.address, NODE_TOKEN) as launcher:
         yield AgentHarness(launcher, directories, agent)

@@ -118,7 +118,9 @@ async def test_a_worker_that_stays_longer_than_the_grace_is_ended(agent_harness:
 async def test_reservations_outlive_the_agent(directories: AgentDirectories) -> None:
     for _ in range(2):
         async with (
-            Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.0) as agent,
+            Agent(
+                directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.0, master_grace_s=0.0
+            ) as agent,
             ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
         ):
             if not (await launcher.capacity()).reservations:
@@ -130,7 +132,9 @@ async def test_reservations_outlive_the_agent(directories: AgentDirectories) -> 
 
 async def test_headroom_is_free_of_workers_but_not_of_reservations(directories: AgentDirectories) -> None:
     async with (
-        Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.0, headroom=1) as agent,
+        Agent(
+            directories, ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.0, master_grace_s=0.0, headroom=1
+        ) as agent,
         ProcessLauncher(agent.address, NODE_TOKEN) as launcher,
     ):
         harness = AgentHarness(launcher, directories, agent)

@@ -49,7 +49,16 @@ WORKER = ProcessId(JOB, Role.WORKER, 0, 1)
 async def way(directories: AgentDirectories, preload: str) -> AsyncIterator[AgentHarness]:
     """The launcher with zygotes that import a module, or with none."""
     preloads = {Role.WORKER: preload} if preload else {}
-    agent = Agent(directories, ENDPOINTS, NODE_TOKEN, SLOTS, FORKED_COMMANDS, stop_grace_s=0.0, preloads=preloads)
+    agent = Agent(
+        directories,
+        ENDPOINTS,
+        NODE_TOKEN,
+        SLOTS,
+        FORKED_COMMANDS,
+        stop_grace_s=0.0,
+        master_grace_s=0.0,
+        preloads=preloads,
+    )
     async with agent, ProcessLauncher(agent.address, NODE_TOKEN) as launcher:
         yield AgentHarness(launcher, directories, agent)
 

@@ -13,7 +13,8 @@ from elasticdl_master.dispatcher import LeasedTask, TaskDispatcher
 from elasticdl_master.queue.memory import MemoryQueue
 from elasticdl_master.queue.port import Outcome, TaskReply, TaskRequest
 from elasticdl_master.state.lifecycle import Directive
-from tests.fakes.job_world import World, finish
+from tests.fakes.job_world import World
+from tests.fakes.sim_processes import finish
 
 pytestmark = pytest.mark.unit
 

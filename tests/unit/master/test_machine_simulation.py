@@ -15,7 +15,7 @@ from elasticdl_core.task import Shard, TaskId, TaskType
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.status import status_of
-from tests.fakes.job_world import World
+from tests.fakes.job_world import World, ended, run
 
 pytestmark = pytest.mark.unit
 SEEDS = int(os.environ.get("ELASTICDL_SIMULATION_SEEDS", "300"))
@@ -43,17 +43,6 @@ def make_world(seed: int, **changes: object) -> World:
     return World(seed, make_spec(**changes), shards, validation)
 
 
-def run(world: World, until: Callable[[World], bool], seconds: float = 3000.0) -> None:
-    end = world.now + seconds
-    while not until(world):
-        assert world.now < end, f"stuck in {world.state}: {world.events[-5:]}"
-        world.step()
-
-
-def ended(world: World) -> bool:
-    return world.state.terminal
-
-
 def living(world: World, role: Role) -> list[object]:
     return [p for p, s in world.statuses.items() if p.role is role and s.state is not ProcessState.EXITED]
 
@@ -65,8 +54,8 @@ def test_without_faults_each_record_is_applied_exactly_once() -> None:
         run(world, ended)
         assert world.state is JobState.SUCCEEDED, world.detail
         assert world.transitions == [JobState.RUNNING, JobState.SUCCEEDED]
-        for applied in world.applied():
-            assert set(applied) == world.expected()
+        for applied in world.oracle.applied():
+            assert set(applied) == world.oracle.expected()
             assert set(applied.values()) == {1}
         assert [e.metrics for e in world.evaluations] == [{"n": 9.0}, {"n": 9.0}]
         assert [e.training_epoch for e in world.evaluations] == [1, 2]
@@ -102,6 +91,10 @@ class Faults:
             world.kill_master(rng.uniform(0.0, 20.0))
         elif kind == "store":
             world.store.wipe()
+        elif kind == "store_tail":
+            world.lose_tail()
+            if rng.random() < 0.3:
+                world.kill_master(rng.uniform(0.0, 20.0))
         elif kind == "master+store":
             world.store.wipe()
             world.kill_master(rng.uniform(0.0, 20.0))
@@ -134,8 +127,8 @@ def test_no_record_is_lost_whatever_happens(part: int) -> None:
         try:
             run(world, until)
             assert world.state is JobState.SUCCEEDED, (world.state, world.detail)
-            for applied in world.applied():
-                assert not world.expected() - set(applied), "records are missing in the model"
+            for applied in world.oracle.applied():
+                assert not world.oracle.expected() - set(applied), "records are missing in the model"
             assert not living(world, Role.PS)
             assert not living(world, Role.WORKER)
             assert world.manifests[-1]["kind"] == "final"
@@ -161,8 +154,8 @@ def test_a_ps_that_hangs_is_killed_and_restored_as_if_it_had_died() -> None:
         world.servers[seed % 2].frozen_until = float("inf")
         run(world, ended)
         assert world.state is JobState.SUCCEEDED, world.detail
-        for applied in world.applied():
-            assert not world.expected() - set(applied), "records are missing in the model"
+        for applied in world.oracle.applied():
+            assert not world.oracle.expected() - set(applied), "records are missing in the model"
         stuck, lost = (next(e for e in world.events if e.kind == kind) for kind in ("ps_stuck", "ps_lost"))
         assert f"ps-{seed % 2}.0 did not answer for" in stuck.message
         assert "did not answer for" in lost.message
@@ -205,8 +198,8 @@ def test_a_new_master_finds_a_ps_that_hangs() -> None:
     run(world, ended)
     assert world.state is JobState.SUCCEEDED
     assert "ps_stuck" in kinds(world)
-    for applied in world.applied():
-        assert not world.expected() - set(applied), "records are missing in the model"
+    for applied in world.oracle.applied():
+        assert not world.oracle.expected() - set(applied), "records are missing in the model"
 
 
 def test_types_of_tasks_are_all_used() -> None:
@@ -246,8 +239,8 @@ def test_suspended_and_evicted_jobs_lose_nothing() -> None:
         try:
             run(world, restless(world))
             assert world.state is JobState.SUCCEEDED, (world.state, world.detail)
-            for applied in world.applied():
-                assert not world.expected() - set(applied), "records are missing in the model"
+            for applied in world.oracle.applied():
+                assert not world.oracle.expected() - set(applied), "records are missing in the model"
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
@@ -265,8 +258,8 @@ def test_a_suspension_without_faults_repeats_nothing() -> None:
         world.desired, world.state, world.master_back_at = "run", JobState.STARTING, world.now + 5.0
         run(world, ended)
         assert world.state is JobState.SUCCEEDED
-        for applied in world.applied():
-            assert set(applied) == world.expected()
+        for applied in world.oracle.applied():
+            assert set(applied) == world.oracle.expected()
             assert set(applied.values()) == {1}
 
 
@@ -291,8 +284,8 @@ def test_a_cluster_that_goes_down_saves_first_and_nothing_is_done_twice(store_ke
         run(world, ended)
         assert world.state is JobState.SUCCEEDED
         assert world.transitions == [JobState.RUNNING, JobState.SUCCEEDED]
-        for applied in world.applied():
-            assert set(applied) == world.expected()
+        for applied in world.oracle.applied():
+            assert set(applied) == world.oracle.expected()
             assert set(applied.values()) == {1}
         assert kinds(world).count("going_down") == 3
         assert kinds(world).count("restored") == 3
@@ -548,11 +541,11 @@ def test_max_steps_are_exact_and_say_what_was_left_out(faults: bool) -> None:
             assert world.evaluations[-1].model_version == 10
         assert any("max_steps reached: 10 updates" in event.message for event in world.events)
         assert world.artifacts
-        trained = [sum(applied.values()) for applied in world.applied()]
+        trained = [sum(applied.values()) for applied in world.oracle.applied()]
         left = re.search(r"; (\d+) of (\d+) records were left out on purpose", world.reason)
         assert left is not None
         if not faults:
-            assert int(left[2]) == len(world.expected())
+            assert int(left[2]) == len(world.oracle.expected())
             assert trained == [int(left[2]) - int(left[1])] * 2, (
                 "each record is either in the model or told as left out"
             )
@@ -578,7 +571,7 @@ def stopping_early(seed: int, patience: int, **changes: object) -> World:
 
 
 def trained_by(world: World) -> set[int]:
-    return {epoch for applied in world.applied() for epoch, _, _ in applied}
+    return {epoch for applied in world.oracle.applied() for epoch, _, _ in applied}
 
 
 def test_with_early_stopping_no_epoch_begins_before_the_verdict_on_the_one_before() -> None:
@@ -589,8 +582,8 @@ def test_with_early_stopping_no_epoch_begins_before_the_verdict_on_the_one_befor
         assert world.state is JobState.SUCCEEDED, world.detail
         assert [one.training_epoch for one in world.evaluations] == [1, 2, 3]
         assert trained_by(world) == {0, 1, 2}
-        for applied in world.applied():
-            assert applied == Counter(record for record in world.expected() if record[0] < 3)
+        for applied in world.oracle.applied():
+            assert applied == Counter(record for record in world.oracle.expected() if record[0] < 3)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -643,8 +636,8 @@ def test_early_stopping_loses_nothing_whatever_happens() -> None:
         try:
             run(world, restless(world))
             assert world.state is JobState.SUCCEEDED, (world.state, world.detail)
-            for applied in world.applied():
-                assert not world.expected() - set(applied), "records are missing in the model"
+            for applied in world.oracle.applied():
+                assert not world.oracle.expected() - set(applied), "records are missing in the model"
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
@@ -677,5 +670,23 @@ def test_a_checkpoint_of_another_job_that_is_restored_again_brings_no_rules_of_t
         run(world, ended)
         assert world.state is JobState.SUCCEEDED, world.detail
         assert kinds(world).count("restored") >= 3
-        for applied in world.applied():
-            assert not world.expected() - set(applied), "records are missing in the model"
+        for applied in world.oracle.applied():
+            assert not world.oracle.expected() - set(applied), "records are missing in the model"
+
+
+def test_a_store_that_lost_its_logs_tail_is_made_anew() -> None:
+    for seed in range(10):
+        world = make_world(seed)
+        world.start_master()
+        run(world, lambda world: world.machine.epochs.records_done > 20)
+        world.flushed = world.store.saved()
+        done = len(world.store.done)
+        run(world, lambda world, done=done: len(world.store.done) > done + 1)
+        marked = set(world.store.done)
+        world.lose_tail()
+        run(world, lambda world: "queue_back" in kinds(world))
+        assert marked <= set(world.store.done), "the living master knows what the store forgot"
+        run(world, ended)
+        for applied in world.oracle.applied():
+            assert set(applied) == world.oracle.expected()
+            assert set(applied.values()) == {1}

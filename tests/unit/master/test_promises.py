@@ -9,7 +9,8 @@ import pytest
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.task import Shard, TaskType
 from elasticdl_master.queue.port import Outcome
-from tests.fakes.job_world import World, finish
+from tests.fakes.job_world import World, ended, run
+from tests.fakes.sim_processes import finish
 
 pytestmark = pytest.mark.unit
 
@@ -31,17 +32,6 @@ def make_world(**changes: object) -> World:
     return world
 
 
-def run(world: World, until: Callable[[World], bool], seconds: float = 4000.0) -> None:
-    end = world.now + seconds
-    while not until(world):
-        assert world.now < end, f"stuck in {world.state}: {world.events[-5:]}"
-        world.step()
-
-
-def ended(world: World) -> bool:
-    return world.state.terminal
-
-
 def both_train(world: World) -> bool:
     return world.machine is not None and len(world.machine.workers.running) == 2 and world.machine.servers.ready
 
@@ -59,8 +49,8 @@ def test_a_lease_that_nobody_holds_comes_back_when_its_time_is_over() -> None:
     assert lost.task.id in world.store.todo
     run(world, ended)
     assert world.state is JobState.SUCCEEDED
-    for applied in world.applied():
-        assert set(applied) == world.expected()
+    for applied in world.oracle.applied():
+        assert set(applied) == world.oracle.expected()
 
 
 def test_leases_live_on_for_a_full_term_when_the_queue_is_made_anew() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from elasticdl_core.errors import FencedError
 from elasticdl_core.task import Lease, LeaseToken, TaskId
 from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, TaskReply, TaskRequest, split
+
+_COLLECTIONS = ("todo", "doing", "deadlines", "done", "results", "quarantined")
 
 
 class MemoryStore:
@@ -22,6 +25,7 @@ class MemoryStore:
         self.clock = clock
         self.epoch = 0
         self.counter = 0
+        self.sequence = 0
         self.wipe()
 
     def wipe(self) -> None:
@@ -35,6 +39,16 @@ class MemoryStore:
         self.quarantined: set[TaskId] = set()
         self.notes = ""
 
+    def saved(self) -> dict[str, Any]:
+        """What is there now, for ``lose_tail``."""
+        now = {name: getattr(self, name) for name in ("ready", "notes", "counter", "sequence")}
+        return now | {name: getattr(self, name).copy() for name in _COLLECTIONS}
+
+    def lose_tail(self, saved: Mapping[str, Any]) -> None:
+        """Comes back as it was when ``saved`` was made, as a store does that lost the end of its log."""
+        for name, value in saved.items():
+            setattr(self, name, value.copy() if name in _COLLECTIONS else value)
+
 
 class MemoryQueue:
     """One master's view of a ``MemoryStore``.
@@ -47,6 +61,7 @@ class MemoryQueue:
     def __init__(self, store: MemoryStore, epoch: int) -> None:
         self._store = store
         self._epoch = epoch
+        self._seen = 0
         store.epoch = max(store.epoch, epoch)
 
     async def load(self) -> Contents | None:
@@ -182,8 +197,10 @@ class MemoryQueue:
     def _enter(self, *, ready: bool = True) -> MemoryStore:
         if self._store.epoch > self._epoch:
             raise FencedError(f"epoch {self._store.epoch} took over from {self._epoch}")
-        if ready and not self._store.ready:
+        if ready and (not self._store.ready or self._store.sequence < self._seen):
             raise StoreLostError("the store does not hold the queue")
+        # A store that is behind what was seen has lost the end of its log.
+        self._seen = self._store.sequence = max(self._store.sequence, self._seen) + 1
         return self._store
 
     def _lease(self, owner: str, limit: int, lease_s: float) -> list[Lease]:
