@@ -18,6 +18,7 @@ from elasticdl_core.errors import (
     UnavailableError,
 )
 from elasticdl_core.json_numbers import to_json
+from elasticdl_master.job_lease import JobLease, Wishes
 from elasticdl_runtime.failpoints import failpoint
 
 _DEADLINE_S = 5.0
@@ -49,7 +50,7 @@ class ApiClient:
             base_url=f"{base_url.rstrip('/')}/internal/jobs/{job_id}", timeout=_DEADLINE_S, trust_env=False
         )
 
-    async def lease(self, holder: str) -> dict[str, Any]:
+    async def lease(self, holder: str) -> JobLease:
         """Becomes the job's master; returns all that is durable of the job.
 
         Raises:
@@ -57,12 +58,13 @@ class ApiClient:
             FencedError: a newer one is, or the job needs none.
         """
         answer = await self._send("POST", "/lease", {"holder": holder})
-        self.epoch = int(answer["epoch"])
-        return answer
+        lease = JobLease.from_answer(answer)
+        self.epoch = lease.epoch
+        return lease
 
-    async def heartbeat(self, status: Mapping[str, Any], losses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Extends the lease; answers what is wanted of the job."""
-        return await self._post("/heartbeat", status=status, losses=list(losses))
+    async def heartbeat(self, status: Mapping[str, Any], losses: Sequence[Mapping[str, Any]]) -> Wishes:
+        """Extends the lease; returns what is wanted of the job."""
+        return Wishes.from_answer(await self._post("/heartbeat", status=status, losses=list(losses)))
 
     async def state(self, to: str, reason: str, detail: Mapping[str, Any]) -> str:
         """Reports the job's state; returns the one that it is in now."""

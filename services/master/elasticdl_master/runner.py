@@ -12,24 +12,23 @@ from typing import Any
 
 import structlog
 
-from elasticdl.model_check import check_model_module
-from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec, JobState
-from elasticdl_core.ports.launcher import Launcher, ProcessStatus, Role
-from elasticdl_core.task import TaskId
-from elasticdl_master.api import ApiClient, JobHeldError
+from elasticdl_core.ports.launcher import Launcher, Role
+from elasticdl_master.api import ApiClient
 from elasticdl_master.artifacts import locate
-from elasticdl_master.checkpoint_directory import CheckpointDirectory, find_checkpoint
+from elasticdl_master.checkpoint_directory import CheckpointDirectory
 from elasticdl_master.checkpointing import ServerOperations
 from elasticdl_master.dispatcher import TaskDispatcher
-from elasticdl_master.listing import has_own_reader, list_shards
+from elasticdl_master.listing import list_shards
 from elasticdl_master.outbox import Outbox
 from elasticdl_master.parameter_servers import ServerControl
+from elasticdl_master.patience import Patience
 from elasticdl_master.processes import Processes
 from elasticdl_master.queue.port import TaskQueue
 from elasticdl_master.servicer import MasterServicer
 from elasticdl_master.settings import MasterSettings, OwnToken
+from elasticdl_master.startup import FoundCode, Startup
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.limits import Limits
@@ -37,13 +36,10 @@ from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.status import status_of
 from elasticdl_proto.v1 import master_pb2
-from elasticdl_runtime.bundles import unpack_zoo, unpacked_zoo
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import EXIT_FENCED
-from elasticdl_runtime.retry import Attempts
 from elasticdl_runtime.rpc.service import listen, make_server
 
-_BACKOFF = Backoff(0.2, 1.0)
 _HEARTBEAT_S = 1.0
 _TICK_S = 0.25
 _REAP_S = 1.0
@@ -91,8 +87,7 @@ class JobRunner:
         self._departed = asyncio.Event()
         self._code = 0
         self._api_trouble = ""
-        self._waiting_for = ""
-        self._directed = ev.Directed("run", 1)
+        self._patience = Patience(self._outbox)
         self.machine: JobMachine | None = None
         self._dispatcher: TaskDispatcher
         self._processes: Processes
@@ -120,94 +115,29 @@ class JobRunner:
     # -- the beginning ---------------------------------------------------------------------------------------------
 
     async def _live(self, stack: contextlib.AsyncExitStack) -> None:
-        leased = await self._lease()
+        startup = Startup(self._settings, self._api, self._patience)
+        lease = await startup.lease()
         failpoint("master.after_job_lease")
-        spec = JobSpec.from_mapping(leased["spec"])
-        if JobState(leased["state"]).terminal:
+        if lease.state.terminal:
             self._end(0)
             return
-        self._directed = ev.Directed(str(leased["desired"]), int(leased["target_workers"]))
         self._spawn("heartbeats to the api", self._heartbeats())
         self._spawn("outbox", self._outbox.run())
-        queue = self._make_queue(self._api.epoch)
+        queue = self._make_queue(lease.epoch)
         stack.push_async_callback(queue.close)
-        self._processes = Processes(self._settings, spec, self._launcher, self._tell)
-        problem: ElasticDLError | None = None
-        zoo, initial = Path(spec.model_zoo), None
-        try:
-            zoo = await self._code_of(spec)
-            await asyncio.to_thread(check_model_module, zoo, spec)
-            if spec.checkpoint_dir_for_init:
-                initial = await asyncio.to_thread(find_checkpoint, spec.checkpoint_dir_for_init)
-        except FencedError:
-            raise
-        except ElasticDLError as error:
-            problem = error
-        contents = await self._patiently("the task queue", queue.load, "queue")
+        self._processes = Processes(self._settings, lease.spec, self._launcher, self._tell)
+        code = await startup.find_code(lease.spec)
+        contents = await self._patience.until_works("the task queue", queue.load, "queue")
         failpoint("master.after_queue_load")
-        processes = await self._patiently("the launcher", self._processes.present, "launcher")
-        setup = self._setup(leased, spec, contents, processes, initial, zoo)
-        await self._serve(stack, setup, queue, zoo, problem)
-
-    async def _lease(self) -> dict[str, Any]:
-        holder = f"master-0.{self._settings.incarnation}@{os.uname().nodename}:{os.getpid()}"
-        while True:
-            try:
-                leased: dict[str, Any] = await self._patiently("the api", lambda: self._api.lease(holder))
-                return leased
-            except JobHeldError as error:
-                _log.info("waiting for the job", reason=error.message)
-                await asyncio.sleep(_HEARTBEAT_S)
-
-    async def _code_of(self, spec: JobSpec) -> Path:
-        if not spec.model_bundle:
-            return await asyncio.to_thread(Path(spec.model_zoo).absolute)
-        folder = self._settings.job_dir / "code"
-        zoo = await asyncio.to_thread(unpacked_zoo, folder)
-        if zoo is None:
-            archive = self._settings.job_dir / ".bundle.zip"
-            await self._patiently("the api", lambda: self._api.bundle(archive))
-            zoo = await asyncio.to_thread(unpack_zoo, archive, folder)
-            archive.unlink()
-        return zoo
-
-    def _setup(
-        self,
-        leased: dict[str, Any],
-        spec: JobSpec,
-        contents: Any,
-        processes: list[ProcessStatus],
-        initial: dict[str, Any] | None,
-        zoo: Path,
-    ) -> Setup:
-        ledger = leased.get("ledger") or {}
-        return Setup(
-            spec=spec,
-            epoch=self._api.epoch,
-            state=JobState(leased["state"]),
-            desired=self._directed.desired,
-            target_workers=self._directed.target_workers,
-            plan=ledger.get("plan"),
-            done=[TaskId.parse(text) for text in ledger.get("done") or ()],
-            accounts=ledger.get("accounts") or {},
-            manifests=sorted(leased.get("checkpoints") or (), key=lambda m: (m.get("created_at", 0.0), m["version"])),
-            initial=initial,
-            evaluations=max((int(e["number"]) for e in leased.get("evaluations") or ()), default=0),
-            evaluated_epochs=frozenset(int(e["training_epoch"]) for e in leased.get("evaluations") or ()),
-            contents=contents,
-            processes=processes,
-            lists_by_worker=has_own_reader(spec, zoo),
-            output=spec.output or str(self._settings.job_dir / "artifacts" / "model"),
-            measured=leased.get("measured") or {},
-        )
+        processes = await self._patience.until_works("the launcher", self._processes.present, "launcher")
+        await self._serve(stack, startup.setup(lease, code, contents, processes), queue, code)
 
     async def _serve(
         self,
         stack: contextlib.AsyncExitStack,
         setup: Setup,
         queue: TaskQueue,
-        zoo: Path,
-        problem: ElasticDLError | None,
+        code: FoundCode,
     ) -> None:
         settings, spec = self._settings, setup.spec
         limits = self._limits or Limits(recovery_s=settings.recovery_s, stuck_s=float(spec.progress_timeout_s))
@@ -229,10 +159,11 @@ class JobRunner:
             self._provenance(spec),
         )
         servicer = MasterServicer(
-            self._dispatcher, settings.job_id, settings.job_secret, str(zoo), str(settings.job_dir), addresses
+            self._dispatcher, settings.job_id, settings.job_secret, str(code.zoo), str(settings.job_dir), addresses
         )
         server = make_server(master_pb2.DESCRIPTOR.services_by_name["Master"], servicer, servicer.authenticate)
         await self._dispatcher.tell(ev.Started())
+        problem = code.problem
         if problem is not None:
             trace = problem.traceback if isinstance(problem, UserCodeError) else ""
             await self._dispatcher.tell(ev.JobFailed(problem.message, problem.fix, trace, problem.code))
@@ -270,7 +201,7 @@ class JobRunner:
             status = status_of(machine, self._trouble()) if machine is not None else begins
             losses = self._outbox.take_losses()
             try:
-                answer = await self._api.heartbeat(status, losses)
+                wishes = await self._api.heartbeat(status, losses)
             except UnavailableError as error:
                 if not self._api_trouble:
                     _log.warning("the api is away", error=error.message)
@@ -282,15 +213,14 @@ class JobRunner:
                 _log.error("the api refused a heartbeat", error=error.message)
             else:
                 self._api_trouble = ""
-                self._directed = ev.Directed(str(answer["desired"]), int(answer["target_workers"]))
                 if machine is not None:
-                    await self._dispatcher.tell(self._directed)
+                    await self._dispatcher.tell(ev.Directed(wishes.desired, wishes.target_workers))
             await asyncio.sleep(_HEARTBEAT_S)
 
     def _trouble(self) -> str:
         if self._api_trouble:
             return f"the api is away: {self._api_trouble}"
-        return self._waiting_for
+        return self._patience.waiting_for
 
     async def _clock(self) -> None:
         while True:
@@ -441,25 +371,3 @@ class JobRunner:
             await work
         except FencedError as error:
             self._fence(error)
-
-    async def _patiently(self, what: str, call: Callable[[], Awaitable[Any]], kind: str = "") -> Any:
-        """Tries until it works.
-
-        Args:
-            what: what the job waits for meanwhile, for people.
-            call: what is tried.
-            kind: under this name the job's owner is told, by events and by the status.
-        """
-        async for _ in Attempts(_BACKOFF):
-            try:
-                answer = await call()
-                break
-            except UnavailableError as error:
-                _log.warning(f"waiting for {what}", error=error.message)
-                if kind and not self._waiting_for:
-                    self._outbox.event(f"{kind}_away", f"waiting for {what}: {error.message}", {})
-                    self._waiting_for = f"waiting for {what}: {error.message}"
-        if kind and self._waiting_for:
-            self._outbox.event(f"{kind}_back", f"{what} answers", {})
-            self._waiting_for = ""
-        return answer

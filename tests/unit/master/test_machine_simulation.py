@@ -690,3 +690,19 @@ def test_a_store_that_lost_its_logs_tail_is_made_anew() -> None:
         for applied in world.oracle.applied():
             assert set(applied) == world.oracle.expected()
             assert set(applied.values()) == {1}
+
+
+def test_a_takeover_record_of_another_format_is_refused_and_the_job_goes_back_to_its_checkpoint() -> None:
+    for seed in range(5):
+        world = make_world(seed, num_epochs=4, checkpoint_steps=6)
+        world.start_master()
+        run(world, lambda world: world.machine.epochs.records_done > 60 and len(world.manifests) > 0)
+        world.kill_master(1.0)
+        world.store.notes = '{"generation": 1}'
+        run(world, ended)
+        assert world.state is JobState.SUCCEEDED
+        refused = next(event for event in world.events if event.kind == "takeover_record_refused")
+        assert "another format" in refused.message
+        assert "restored" in kinds(world)
+        for applied in world.oracle.applied():
+            assert not world.oracle.expected() - set(applied), "records are missing in the model"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticdl_core.errors import DataError, UserCodeError
+from elasticdl_core.errors import DataError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
 from elasticdl_core.shuffling import SPAN_PARTS, cut
@@ -25,6 +25,7 @@ from elasticdl_master.state.ledger import EpochLedger
 from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.metric_states import merge, metrics_of, states_of
 from elasticdl_master.state.plan import TaskPlan
+from elasticdl_master.state.record import EvaluationRecord, TakeoverRecord
 from elasticdl_master.state.throughput import Throughput
 from elasticdl_master.state.workers import Death, WorkerPool, WorkerState
 
@@ -405,6 +406,38 @@ class TestFailures:
         book = FailureBook(Limits())
         tasks = [TaskId(TaskType.TRAINING, 1, index, 0, 10) for index in range(5)]
         assert not any(book.user_failed(task, index, alone=True) for index, task in enumerate(tasks))
+
+
+class TestTakeoverRecord:
+    def test_it_is_read_as_it_was_written(self) -> None:
+        record = TakeoverRecord(
+            servers={0: 3, 1: 0},
+            generation=4,
+            epoch=2,
+            awaited_pin=7,
+            stopped="max_steps",
+            single_tasks=(TaskId(TaskType.EXPORT, 0, 0, 0, 0),),
+            evaluations=(EvaluationRecord(7, 2, True, "pinning", -1),),
+            evaluated_epochs=(1,),
+            description={"callbacks": {"max_steps": 3}},
+            best=0.5,
+            waited=1,
+        )
+        assert TakeoverRecord.from_text(record.to_text()) == record
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "[1]",
+            "{}",
+            '{"format": 1, "servers": 3}',
+            TakeoverRecord().to_text().replace('"format": 1', '"format": 0'),
+        ],
+    )
+    def test_what_is_no_record_of_this_format_is_refused(self, text: str) -> None:
+        with pytest.raises(InvalidInputError, match="cannot be read"):
+            TakeoverRecord.from_text(text)
 
 
 class TestListing:

@@ -1,0 +1,80 @@
+"""What the api gives a master with a job: all that is durable of it, typed and checked where it comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from elasticdl_core.job import JobSpec, JobState
+from elasticdl_core.task import TaskId
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What is wanted of a job.
+
+    Attributes:
+        desired: ``run``, ``suspend``, ``evict`` or ``cancel``.
+        target_workers: how many workers it shall have.
+    """
+
+    desired: str
+    target_workers: int
+
+    @classmethod
+    def from_answer(cls, answer: Mapping[str, Any]) -> Wishes:
+        """Reads the answer to a lease or a heartbeat."""
+        return cls(str(answer["desired"]), int(answer["target_workers"]))
+
+
+@dataclass(frozen=True)
+class JobLease:
+    """The right to be a job's master, and what is durable of the job.
+
+    Attributes:
+        epoch: the master's epoch.
+        spec: what the user asked for.
+        state: where the job stands.
+        wishes: what is wanted of it.
+        plan: the durable plan, if an earlier master completed it.
+        done: durable done-marks.
+        accounts: what became of the records of some of them, by task.
+        manifests: committed checkpoints, oldest first.
+        evaluations: number of the last evaluation that was published.
+        evaluated_epochs: numbers of complete epochs of which there is an evaluation.
+        measured: speeds, cost of a change and service received that earlier masters reported.
+    """
+
+    epoch: int
+    spec: JobSpec
+    state: JobState
+    wishes: Wishes
+    plan: Mapping[str, Any] | None = None
+    done: Sequence[TaskId] = ()
+    accounts: Mapping[str, Any] = field(default_factory=dict)
+    manifests: Sequence[Mapping[str, Any]] = ()
+    evaluations: int = 0
+    evaluated_epochs: frozenset[int] = frozenset()
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_answer(cls, answer: Mapping[str, Any]) -> JobLease:
+        """Reads the api's answer."""
+        ledger = answer.get("ledger") or {}
+        evaluations = answer.get("evaluations") or ()
+        return cls(
+            epoch=int(answer["epoch"]),
+            spec=JobSpec.from_mapping(answer["spec"]),
+            state=JobState(answer["state"]),
+            wishes=Wishes.from_answer(answer),
+            plan=ledger.get("plan"),
+            done=[TaskId.parse(text) for text in ledger.get("done") or ()],
+            accounts=ledger.get("accounts") or {},
+            manifests=sorted(
+                answer.get("checkpoints") or (), key=lambda one: (one.get("created_at", 0.0), one["version"])
+            ),
+            evaluations=max((int(one["number"]) for one in evaluations), default=0),
+            evaluated_epochs=frozenset(int(one["training_epoch"]) for one in evaluations),
+            measured=answer.get("measured") or {},
+        )

@@ -1,0 +1,127 @@
+"""How a master begins: it leases the job, fetches the code, and finds out what is there already."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from elasticdl.model_check import check_model_module
+from elasticdl_core.errors import ElasticDLError, FencedError
+from elasticdl_core.job import JobSpec
+from elasticdl_core.ports.launcher import ProcessStatus
+from elasticdl_master.api import ApiClient, JobHeldError
+from elasticdl_master.checkpoint_directory import find_checkpoint
+from elasticdl_master.job_lease import JobLease
+from elasticdl_master.listing import has_own_reader
+from elasticdl_master.patience import Patience
+from elasticdl_master.queue.port import Contents
+from elasticdl_master.settings import MasterSettings
+from elasticdl_master.state.setup import Setup
+from elasticdl_runtime.bundles import unpack_zoo, unpacked_zoo
+
+_PAUSE_S = 1.0
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class FoundCode:
+    """The job's code, and the checkpoint that it starts from.
+
+    Attributes:
+        zoo: directory of the model code.
+        initial: the manifest of another job's checkpoint to start from.
+        problem: why the job cannot go on, if that showed already.
+    """
+
+    zoo: Path
+    initial: Mapping[str, Any] | None = None
+    problem: ElasticDLError | None = None
+
+
+class Startup:
+    """The steps before a master serves.
+
+    Args:
+        settings: of this process.
+        api: the api.
+        patience: waits for what is away.
+    """
+
+    def __init__(self, settings: MasterSettings, api: ApiClient, patience: Patience) -> None:
+        self._settings = settings
+        self._api = api
+        self._patience = patience
+
+    async def lease(self) -> JobLease:
+        """Becomes the job's master; waits while another one of the same incarnation is.
+
+        Raises:
+            FencedError: a newer one is, or the job needs none.
+        """
+        holder = f"master-0.{self._settings.incarnation}@{os.uname().nodename}:{os.getpid()}"
+        while True:
+            try:
+                return await self._patience.until_works("the api", lambda: self._api.lease(holder))
+            except JobHeldError as error:
+                _log.info("waiting for the job", reason=error.message)
+                await asyncio.sleep(_PAUSE_S)
+
+    async def find_code(self, spec: JobSpec) -> FoundCode:
+        """Fetches the code, and looks at the model module without running it.
+
+        Raises:
+            FencedError: a newer master took over.
+        """
+        zoo, initial = Path(spec.model_zoo), None
+        try:
+            zoo = await self._code_of(spec)
+            await asyncio.to_thread(check_model_module, zoo, spec)
+            if spec.checkpoint_dir_for_init:
+                initial = await asyncio.to_thread(find_checkpoint, spec.checkpoint_dir_for_init)
+        except FencedError:
+            raise
+        except ElasticDLError as error:
+            return FoundCode(zoo, initial, error)
+        return FoundCode(zoo, initial)
+
+    def setup(
+        self, lease: JobLease, code: FoundCode, contents: Contents | None, processes: Sequence[ProcessStatus]
+    ) -> Setup:
+        """Everything that was found, for the state machine."""
+        return Setup(
+            spec=lease.spec,
+            epoch=lease.epoch,
+            state=lease.state,
+            desired=lease.wishes.desired,
+            target_workers=lease.wishes.target_workers,
+            plan=lease.plan,
+            done=lease.done,
+            accounts=lease.accounts,
+            manifests=lease.manifests,
+            initial=code.initial,
+            evaluations=lease.evaluations,
+            evaluated_epochs=lease.evaluated_epochs,
+            contents=contents,
+            processes=processes,
+            lists_by_worker=has_own_reader(lease.spec, code.zoo),
+            output=lease.spec.output or str(self._settings.job_dir / "artifacts" / "model"),
+            measured=lease.measured,
+        )
+
+    async def _code_of(self, spec: JobSpec) -> Path:
+        if not spec.model_bundle:
+            return await asyncio.to_thread(Path(spec.model_zoo).absolute)
+        folder = self._settings.job_dir / "code"
+        zoo = await asyncio.to_thread(unpacked_zoo, folder)
+        if zoo is None:
+            archive = self._settings.job_dir / ".bundle.zip"
+            await self._patience.until_works("the api", lambda: self._api.bundle(archive))
+            zoo = await asyncio.to_thread(unpack_zoo, archive, folder)
+            archive.unlink()
+        return zoo
