@@ -66,27 +66,27 @@ class ApiClient:
         """Extends the lease; returns what is wanted of the job."""
         return Wishes.from_answer(await self._post("/heartbeat", status=status, losses=list(losses)))
 
-    async def state(self, to: str, reason: str, detail: Mapping[str, Any]) -> str:
+    async def post_state(self, to: str, reason: str, detail: Mapping[str, Any]) -> str:
         """Reports the job's state; returns the one that it is in now."""
         return str((await self._post("/state", to=to, reason=reason, detail=detail))["state"])
 
-    async def events(self, events: Sequence[Mapping[str, Any]]) -> None:
+    async def post_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Reports what happened."""
         await self._post("/events", events=list(events))
 
-    async def plan(self, plan: Mapping[str, Any]) -> None:
+    async def put_plan(self, plan: Mapping[str, Any]) -> None:
         """Makes the plan durable; the same plan again is fine."""
         failpoint("master.before_plan")
         await self._send("PUT", "/plan", {"epoch": self.epoch, "plan": plan})
         failpoint("master.after_plan")
 
-    async def done(self, tasks: Sequence[str], accounts: Mapping[str, Mapping[str, Any]]) -> None:
+    async def mark_done(self, tasks: Sequence[str], accounts: Mapping[str, Mapping[str, Any]]) -> None:
         """Makes done-marks durable, with what became of the records of some of them."""
         failpoint("master.before_done_marks")
         await self._post("/done", tasks=list(tasks), accounts=accounts)
         failpoint("master.after_done_marks")
 
-    async def checkpoint(self, manifest: Mapping[str, Any]) -> None:
+    async def commit_checkpoint(self, manifest: Mapping[str, Any]) -> None:
         """Commits a checkpoint."""
         await self._post("/checkpoints", manifest=manifest)
 
@@ -94,7 +94,7 @@ class ApiClient:
         """Removes a checkpoint's entry."""
         await self._send("DELETE", f"/checkpoints/{version}?epoch={self.epoch}", None)
 
-    async def evaluation(
+    async def publish_evaluation(
         self, number: int, model_version: int, training_epoch: int, metrics: Mapping[str, float]
     ) -> None:
         """Publishes an evaluation."""
@@ -102,11 +102,11 @@ class ApiClient:
             "/evaluations", number=number, model_version=model_version, training_epoch=training_epoch, metrics=metrics
         )
 
-    async def artifact(self, name: str, path: str, size: int, sha256: str) -> None:
+    async def publish_artifact(self, name: str, path: str, size: int, sha256: str) -> None:
         """Publishes a file that the job made."""
         await self._post("/artifacts", name=name, path=path, size=size, sha256=sha256)
 
-    async def bundle(self, path: Path) -> None:
+    async def fetch_bundle(self, path: Path) -> None:
         """Fetches the job's model code into a file."""
         try:
             async with self._http.stream(

@@ -217,7 +217,7 @@ class ServerOperations:
             if generation != self._machine.servers.generation:
                 raise UnavailableError("a PS was lost while the checkpoint was being committed", fix="it is repeated")
             try:
-                await self._api.checkpoint(manifest)
+                await self._api.commit_checkpoint(manifest)
                 failpoint("master.after_checkpoint_committed")
                 return
             except UnavailableError as error:

@@ -98,7 +98,7 @@ class TaskDispatcher:
         self._rebuilt = 0
 
     async def tell(self, event: ev.Event) -> None:
-        """Lets the machine know of an event, and carries out what it decides."""
+        """Passes an event to the machine, and carries out what it decides."""
         async with self._lock:
             await self._handle(event)
 
@@ -108,7 +108,7 @@ class TaskDispatcher:
         return reply.leased, reply.directive
 
     async def heartbeat(self, beat: ev.WorkerHeartbeat, owner: str) -> tuple[Directive, list[str]]:
-        """Extends the worker's leases; returns what it shall do and which of its tokens are void."""
+        """Extends the worker's leases; returns its directive and the tokens that are void."""
         async with self._lock:
             await self._handle(beat)
             directive = self.machine.directive(owner)
@@ -172,7 +172,7 @@ class TaskDispatcher:
     async def fail(
         self, owner: str, kind: str, message: str, fix: str, traceback: str, task: TaskId | None, token: str
     ) -> None:
-        """A worker cannot go on with a task, or at all."""
+        """Takes a failure, with a task or in general; one with a task counts only under the task's lease."""
         async with self._lock:
             held = None
             if task is not None:
@@ -276,7 +276,7 @@ class TaskDispatcher:
                     one.error = error
 
     def _reply_at_once(self, pending: _PendingRequest, *, hold: bool) -> bool:
-        """Replies to a request that the queue is not asked for; takes the wish for tasks from one that may have none.
+        """Replies to a request that the queue is not asked for; one that may have no tasks only reports.
 
         Returns whether it has its reply.
         """

@@ -43,36 +43,36 @@ class Outbox:
         self._empty.set()
         self.trouble = ""
 
-    def done(self, tasks: list[str], accounts: Mapping[str, Mapping[str, Any]]) -> None:
-        """Done-marks to make durable, with what became of the records of some of them."""
+    def mark_done(self, tasks: list[str], accounts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Makes done-marks durable, with what became of the records of some of them."""
         self._done.update(dict.fromkeys(tasks))
         self._accounts.update(accounts)
         self._empty.clear()
         if len(self._done) >= _BATCH:
             self._wake.set()
 
-    def event(self, kind: str, message: str, detail: dict[str, Any]) -> None:
-        """An event to show; the oldest are dropped if the api is away for very long."""
+    def add_event(self, kind: str, message: str, detail: dict[str, Any]) -> None:
+        """Shows an event; the oldest are dropped if the api is away for very long."""
         self._events.append({"kind": kind, "message": message, "detail": detail})
         del self._events[:-_MAX_EVENTS]
         self._empty.clear()
 
-    def loss(self, model_version: int, loss: float) -> None:
-        """A loss to show; goes with the next heartbeat."""
+    def add_loss(self, model_version: int, loss: float) -> None:
+        """Shows a loss, with the next heartbeat."""
         self._losses.append({"model_version": model_version, "loss": loss, "at": time.time()})
 
     def take_losses(self) -> list[dict[str, Any]]:
-        """Losses for a heartbeat."""
+        """Takes the losses out, for a heartbeat."""
         taken = list(self._losses)
         self._losses.clear()
         return taken
 
     def give_back_losses(self, losses: list[dict[str, Any]]) -> None:
-        """The heartbeat did not get through."""
+        """Puts losses back: the heartbeat did not get through."""
         self._losses.extendleft(reversed(losses))
 
     def post(self, name: str, call: Callable[[], Awaitable[Any]]) -> None:
-        """Something to post after all that came before it."""
+        """Posts something after all that came before it."""
         self._seal()
         self._posts.append((name, call))
         self._empty.clear()
@@ -126,10 +126,10 @@ class Outbox:
         for i in range(0, len(tasks), _BATCH):
             piece = tasks[i : i + _BATCH]
             told = {task: self._accounts.pop(task) for task in piece if task in self._accounts}
-            self._posts.append(("done", lambda piece=piece, told=told: self._api.done(piece, told)))  # type: ignore[misc]
+            self._posts.append(("done", lambda piece=piece, told=told: self._api.mark_done(piece, told)))  # type: ignore[misc]
         accounts, self._accounts = self._accounts, {}
         if accounts:
-            self._posts.append(("accounts", lambda: self._api.done([], accounts)))
+            self._posts.append(("accounts", lambda: self._api.mark_done([], accounts)))
         events, self._events = self._events, []
         if events:
-            self._posts.append(("events", lambda: self._api.events(events)))
+            self._posts.append(("events", lambda: self._api.post_events(events)))

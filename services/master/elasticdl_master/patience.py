@@ -46,9 +46,9 @@ class Patience:
             except UnavailableError as error:
                 _log.warning(f"waiting for {what}", error=error.message)
                 if kind and not self.waiting_for:
-                    self._outbox.event(f"{kind}_away", f"waiting for {what}: {error.message}", {})
+                    self._outbox.add_event(f"{kind}_away", f"waiting for {what}: {error.message}", {})
                     self.waiting_for = f"waiting for {what}: {error.message}"
         if kind and self.waiting_for:
-            self._outbox.event(f"{kind}_back", f"{what} answers", {})
+            self._outbox.add_event(f"{kind}_back", f"{what} answers", {})
             self.waiting_for = ""
         return answer

@@ -275,20 +275,22 @@ class JobRunner:
             case do.Prune():
                 outbox.post("prune", lambda: self._servers.prune(instruction))
             case do.MarkDone(tasks, accounts):
-                outbox.done([str(task) for task in tasks], {str(t): one.to_json() for t, one in accounts.items()})
+                outbox.mark_done(
+                    [str(task) for task in tasks], {str(t): one.to_json() for t, one in accounts.items()}
+                )
             case do.PostLosses(losses):
                 for version, loss in losses:
-                    outbox.loss(version, loss)
+                    outbox.add_loss(version, loss)
             case do.PostEvent(kind, message, detail):
                 _log.info(message, event_kind=kind)
-                outbox.event(kind, message, dict(detail))
+                outbox.add_event(kind, message, dict(detail))
             case do.PutPlan(plan):
-                outbox.post("plan", lambda: api.plan(plan))
+                outbox.post("plan", lambda: api.put_plan(plan))
             case do.PostEvaluation(number, version, epoch, metrics):
-                outbox.post("evaluation", lambda: api.evaluation(number, version, epoch, metrics))
+                outbox.post("evaluation", lambda: api.publish_evaluation(number, version, epoch, metrics))
             case do.PostArtifact(name, path, size, sha256):
                 where = locate(name, path, self._settings.job_dir / "artifacts", self._dispatcher.machine.spec.output)
-                outbox.post("artifact", lambda: api.artifact(*where, size, sha256))
+                outbox.post("artifact", lambda: api.publish_artifact(*where, size, sha256))
             case do.SetState():
                 outbox.post("state", lambda: self._set_state(instruction))
             case do.ListShards():
@@ -313,7 +315,7 @@ class JobRunner:
                 status_of(self._dispatcher.machine, self._trouble()), self._outbox.take_losses()
             )
         failpoint("master.before_state")
-        await self._api.state(str(instruction.to), instruction.reason, detail)
+        await self._api.post_state(str(instruction.to), instruction.reason, detail)
         failpoint("master.after_state")
 
     async def _finish(self) -> None:

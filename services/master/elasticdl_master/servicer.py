@@ -1,4 +1,4 @@
-"""The master's door for workers: checks who speaks, translates, asks the dispatcher, translates back."""
+"""The gRPC service for workers: authenticates, translates requests, calls the task dispatcher, translates replies."""
 
 # The methods are named as in master.proto.
 # ruff: noqa: N802
@@ -78,7 +78,7 @@ class MasterServicer:
         return claims
 
     async def Register(self, request: pb.RegisterRequest, caller: Claims) -> pb.RegisterResponse:
-        """A worker says hello; it waits while the PS get their content, so that it cannot come before it."""
+        """Registers a worker; it waits while the PS are being restored, so that it cannot push a model before."""
         if (request.index, request.incarnation) != (caller.index, caller.incarnation):
             raise InvalidInputError("a worker can only register itself", fix="use the token's index and incarnation")
         waited = 0.0
@@ -99,7 +99,7 @@ class MasterServicer:
         )
 
     async def DescribeModel(self, request: pb.DescribeModelRequest, caller: Claims) -> pb.DescribeModelResponse:
-        """What the model has."""
+        """Takes the description of the model."""
         try:
             description = json.loads(request.description)
         except ValueError:
@@ -110,7 +110,7 @@ class MasterServicer:
         return pb.DescribeModelResponse()
 
     async def Lease(self, request: pb.LeaseRequest, caller: Claims) -> pb.LeaseResponse:
-        """Hands out tasks."""
+        """Leases tasks."""
         limit = max(1, min(request.max_tasks, _MAX_TASKS))
         handed, directive = await self._dispatcher.lease(caller.owner, limit)
         return pb.LeaseResponse(
@@ -120,7 +120,7 @@ class MasterServicer:
         )
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, caller: Claims) -> pb.HeartbeatResponse:
-        """A worker lives."""
+        """Takes a heartbeat, which extends the worker's leases."""
         beat = ev.WorkerHeartbeat(
             caller.index,
             caller.incarnation,
@@ -146,7 +146,7 @@ class MasterServicer:
         )
 
     async def Report(self, request: pb.ReportRequest, caller: Claims) -> pb.ReportResponse:
-        """A task is done; others may be asked for."""
+        """Takes the report of a done task, and leases others if they are asked for."""
         if request.trace_trouble and not self._machine.troubles.traces:
             await self._dispatcher.tell(ev.TracesFailed(caller.owner, request.trace_trouble[:_MAX_TEXT]))
         answer = await self._dispatcher.report(
@@ -164,7 +164,7 @@ class MasterServicer:
         )
 
     async def Return(self, request: pb.ReturnRequest, caller: Claims) -> pb.ReturnResponse:
-        """A task, or the rest of it, comes back."""
+        """Takes a task, or the rest of it, back."""
         task = TaskId.parse(request.task_id)
         given = _account(request, max(0, request.position - task.start)).within(b"")
         outcome = await self._dispatcher.give_back(
@@ -178,7 +178,7 @@ class MasterServicer:
         return pb.ReturnResponse(accepted=outcome is not Outcome.LOST)
 
     async def Fail(self, request: pb.FailRequest, caller: Claims) -> pb.FailResponse:
-        """A worker cannot go on with a task, or at all."""
+        """Takes a failure: the worker cannot go on with a task, or at all."""
         if request.kind not in ("user_code", "nan", "data", "infrastructure"):
             raise InvalidInputError(
                 f"{request.kind!r} is no kind of failure", fix="give user_code, nan, data or infrastructure"
@@ -195,7 +195,7 @@ class MasterServicer:
         return pb.FailResponse()
 
     async def ReportShards(self, request: pb.ReportShardsRequest, caller: Claims) -> pb.ReportShardsResponse:
-        """A piece of the list of shards of the user's own reader."""
+        """Takes a piece of the list of shards that the user's own reader made."""
         shards = [Shard(shard.name, shard.start, shard.end) for shard in request.shards]
         accepted = await self._dispatcher.list_shards(
             TaskId.parse(request.task_id), LeaseToken.parse(request.token), caller.owner, shards, last=request.last
@@ -235,7 +235,7 @@ def _reading(reading: Reading) -> pb.Reading:
 
 
 def _account(request: pb.ReportRequest | pb.ReturnRequest, records: int) -> TaskAccount:
-    """What a worker says became of its records, so far as it is not as expected.
+    """The account of a task's records that came with a request; empty if all is as expected.
 
     Raises:
         InvalidInputError: it passed records over for a reason that nobody knows.

@@ -121,7 +121,7 @@ class Startup:
         zoo = await asyncio.to_thread(unpacked_zoo, folder)
         if zoo is None:
             archive = self._settings.job_dir / ".bundle.zip"
-            await self._patience.until_works("the api", lambda: self._api.bundle(archive))
+            await self._patience.until_works("the api", lambda: self._api.fetch_bundle(archive))
             zoo = await asyncio.to_thread(unpack_zoo, archive, folder)
             archive.unlink()
         return zoo

@@ -246,7 +246,7 @@ def running_pool(count: int = 2, memory: int = 0) -> WorkerPool:
     pool.reconcile(count, 0.0)
     for index in range(count):
         pool.process(status(index, 0, ProcessState.RUNNING), 0.0)
-        pool.hello(index, 0, 1.0)
+        pool.register(index, 0, 1.0)
     return pool
 
 
@@ -297,7 +297,7 @@ class TestWorkers:
         pool = running_pool(1)
         assert pool.process(status(0, 0, ProcessState.EXITED, -9), 2.0) is not None
         assert pool.process(status(0, 0, ProcessState.EXITED, -9), 3.0) is None
-        assert pool.hello(0, 0, 4.0) is None
+        assert pool.register(0, 0, 4.0) is None
 
     def test_memory_grows_up_to_a_bound(self) -> None:
         pool = running_pool(1, memory=1000)

@@ -38,7 +38,7 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRegistered:
-    """A worker said hello."""
+    """A worker has registered."""
 
     index: int
     incarnation: int
@@ -46,7 +46,7 @@ class WorkerRegistered:
 
 @dataclass(frozen=True, slots=True)
 class ModelDescribed:
-    """A worker built the model and says what it has."""
+    """A worker built the model and describes it."""
 
     owner: str
     description: Mapping[str, Any]

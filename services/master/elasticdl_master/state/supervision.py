@@ -1,4 +1,4 @@
-"""The care for workers: how many there shall be, what their ends mean, and which of them are replaced."""
+"""Supervision of workers: how many there shall be, what their ends mean, and which of them are replaced."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class WorkerSupervisor:
                 found = self._job.workers.process(status, now)
                 return self._gone(*found, status, now) if found is not None else []
             case ev.WorkerRegistered(index, incarnation):
-                self._job.workers.hello(index, incarnation, now)
+                self._job.workers.register(index, incarnation, now)
             case ev.Directed(target_workers=target):
                 return self._directed(target, now)
         return []

@@ -112,7 +112,7 @@ class WorkerPool:
 
     @property
     def running(self) -> list[Worker]:
-        """Workers that said hello and are to stay."""
+        """Workers that have registered and are to stay."""
         return [worker for worker in self.living if worker.state is WorkerState.RUNNING]
 
     def by_owner(self, owner: str) -> Worker | None:
@@ -156,8 +156,8 @@ class WorkerPool:
 
     # -- what is heard ---------------------------------------------------------------------------------------------
 
-    def hello(self, index: int, incarnation: int, now: float) -> Worker | None:
-        """A worker speaks. Returns it, or None if a newer incarnation has taken its place or it was seen dead."""
+    def register(self, index: int, incarnation: int, now: float) -> Worker | None:
+        """Registers a worker. Returns it, or None if a newer incarnation has taken its place or it was seen dead."""
         worker = self.workers.get(index)
         if worker is not None:
             dead = worker.incarnation == incarnation and worker.state is WorkerState.GONE
@@ -174,8 +174,8 @@ class WorkerPool:
         return worker
 
     def heartbeat(self, beat: WorkerHeartbeat, now: float) -> Worker | None:
-        """Takes a heartbeat in; None as for ``hello``."""
-        worker = self.hello(beat.index, beat.incarnation, now)
+        """Takes in a heartbeat; returns the worker, or None as ``register`` does."""
+        worker = self.register(beat.index, beat.incarnation, now)
         if worker is None:
             return None
         worker.phase, worker.step_p95_s = beat.phase, beat.step_p95_s
@@ -304,7 +304,7 @@ class WorkerPool:
         return LaunchWorker(index, incarnation, self.memory_mib)
 
     def drain(self, worker: Worker, now: float) -> list[Instruction]:
-        """Tells a worker to return what it has and leave; one that has not said hello is stopped at once."""
+        """Tells a worker to return what it has and leave; one that has not registered is stopped at once."""
         if worker.state is WorkerState.RUNNING:
             worker.state, worker.leave_at = WorkerState.DRAINING, now + self.limits.drain_s
             return []
