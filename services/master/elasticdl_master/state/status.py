@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 from elasticdl_core.job import JobType
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.servers import ParameterServer, Phase
+from elasticdl_master.state.throughput import Measurements
 from elasticdl_master.state.workers import Worker
 
 _REASONS = {
@@ -15,7 +16,70 @@ _REASONS = {
 }
 
 
-def status_of(machine: JobMachine, trouble: str = "") -> dict[str, Any]:
+class ProgressStatus(TypedDict):
+    """How far the job is."""
+
+    records_done: int
+    records_total: int
+    epoch: int
+    num_epochs: int
+    tasks_done: int
+    tasks_total: int
+    listing: bool
+
+
+class WorkerStatus(TypedDict):
+    """One worker."""
+
+    index: int
+    incarnation: int
+    state: str
+    phase: str
+    records: int
+    samples_per_second: float
+
+
+class ParameterServerStatus(TypedDict):
+    """One parameter server."""
+
+    index: int
+    state: str
+    rows: int
+    bytes: int
+    version: int
+
+
+class StrategyStatus(TypedDict):
+    """How the job is distributed, and why so."""
+
+    chosen: str
+    reason: str
+
+
+class MasterStatus(Measurements):
+    """The status that a master reports with its heartbeats."""
+
+    progress: ProgressStatus
+    samples_per_second: float
+    eta_seconds: float | None
+    loss: float | None
+    last_loss: float | None
+    learning_rate: float | None
+    training_metrics: dict[str, float]
+    model_version: int
+    workers: list[WorkerStatus]
+    ps: list[ParameterServerStatus]
+    metrics: dict[str, float]
+    evaluation: str
+    strategy: StrategyStatus
+    degraded: str | None
+    skipped: list[dict[str, Any]]
+    duplicates: int
+    redone: int
+    audit: dict[str, Any] | None
+
+
+def status_of(machine: JobMachine, trouble: str = "") -> MasterStatus:
     """The status as JSON data.
 
     Args:
@@ -61,7 +125,7 @@ def status_of(machine: JobMachine, trouble: str = "") -> dict[str, Any]:
     }
 
 
-def _worker(worker: Worker) -> dict[str, Any]:
+def _worker(worker: Worker) -> WorkerStatus:
     return {
         "index": worker.index,
         "incarnation": worker.incarnation,
@@ -72,7 +136,7 @@ def _worker(worker: Worker) -> dict[str, Any]:
     }
 
 
-def _server(machine: JobMachine, server: ParameterServer) -> dict[str, Any]:
+def _server(machine: JobMachine, server: ParameterServer) -> ParameterServerStatus:
     restoring = machine.servers.phase is Phase.RESTORING and server.answers
     return {
         "index": server.index,

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from elasticdl_master.state.workers import Worker, WorkerPool
 
 _WINDOW_S = 5.0
 _WEIGHT = 0.5
+
+
+class Measurements(TypedDict):
+    """What was measured: records/s by number of workers, seconds that a change costs, worker-seconds received."""
+
+    throughput: dict[str, float]
+    rescale_cost_s: float
+    worker_seconds: float
 
 
 class Throughput:
@@ -66,7 +74,7 @@ class Throughput:
                 self.by_workers[count] = _blend(self.by_workers.get(count, 0.0), speed)
             self._window = (count, now, self._total)
 
-    def to_mapping(self) -> dict[str, Any]:
+    def to_mapping(self) -> Measurements:
         """What was measured, as JSON data: records/s by number of workers, seconds a change, worker-seconds."""
         return {
             "throughput": {str(count): round(rate, 3) for count, rate in sorted(self.by_workers.items())},
