@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from elasticdl_core.ports.launcher import ProcessId
-from elasticdl_master.dispatcher import LeasedTask
+from elasticdl_master.dispatcher import DispatchedTask
 
 JOB, OTHER_JOB = "sim-1", "sim-0"
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class SimWorker:
     id: ProcessId
     ready_at: float
     registered: bool = False
-    work: list[LeasedTask] = field(default_factory=list)
+    work: list[DispatchedTask] = field(default_factory=list)
     position: int = 0
     records: int = 0
     steps: int = 0
@@ -63,8 +63,8 @@ class SimWorker:
     generation: int = -1
     pushed: bool = False
     draining: bool = False
-    last: tuple[LeasedTask, bytes] | None = None
-    unsent: LeasedTask | None = None
+    last: tuple[DispatchedTask, bytes] | None = None
+    unsent: DispatchedTask | None = None
 
     @property
     def owner(self) -> str:

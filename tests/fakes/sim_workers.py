@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.task import TaskType
-from elasticdl_master.dispatcher import LeasedTask
+from elasticdl_master.dispatcher import DispatchedTask
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.lifecycle import Directive
@@ -162,7 +162,7 @@ class WorkerBehaviour:
         worker.work = worker.work[1:]
         worker.position = worker.work[0].task.id.start if worker.work else 0
 
-    def go_wrong(self, worker: SimWorker, one: LeasedTask, wrong: str) -> None:
+    def go_wrong(self, worker: SimWorker, one: DispatchedTask, wrong: str) -> None:
         if wrong == "crash":
             self.world.exit(worker.id, -11)
             return
@@ -184,7 +184,7 @@ class WorkerBehaviour:
         worker.work = worker.work[1:]
         worker.position = worker.work[0].task.id.start if worker.work else 0
 
-    def result_of(self, one: LeasedTask) -> bytes:
+    def result_of(self, one: DispatchedTask) -> bytes:
         task = one.task
         if task.id.type is TaskType.EVALUATION:
             return json.dumps({"n": {"sum": [task.id.records], "kind": "mean"}}).encode()

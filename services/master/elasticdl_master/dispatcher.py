@@ -31,7 +31,7 @@ _TOGETHER = 64
 
 
 @dataclass(frozen=True, slots=True)
-class LeasedTask:
+class DispatchedTask:
     """A task, and the lease under which a worker has it."""
 
     task: Task
@@ -48,7 +48,7 @@ class WorkerReply:
         outcome: of its report; None if it made none.
     """
 
-    leased: Sequence[LeasedTask] = ()
+    leased: Sequence[DispatchedTask] = ()
     directive: Directive = Directive.WAIT
     outcome: Outcome | None = None
 
@@ -94,7 +94,7 @@ class TaskDispatcher:
         self._listed: dict[str, list[Shard]] = {}
         self._waiting: list[_PendingRequest] = []
         self._collector: asyncio.Task[None] | None = None
-        self._last_leased: dict[str, tuple[LeaseToken, Sequence[LeasedTask]]] = {}
+        self._last_leased: dict[str, tuple[LeaseToken, Sequence[DispatchedTask]]] = {}
         self._rebuilt = 0
 
     async def tell(self, event: ev.Event) -> None:
@@ -102,7 +102,7 @@ class TaskDispatcher:
         async with self._lock:
             await self._handle(event)
 
-    async def lease(self, owner: str, limit: int) -> tuple[Sequence[LeasedTask], Directive]:
+    async def lease(self, owner: str, limit: int) -> tuple[Sequence[DispatchedTask], Directive]:
         """Leases up to ``limit`` tasks to a worker, or says why there are none."""
         reply = await self._serve(_PendingRequest(TaskRequest(owner, limit)))
         return reply.leased, reply.directive
@@ -302,7 +302,7 @@ class TaskDispatcher:
             for one in pending:
                 one.reply, one.error = (WorkerReply(), None) if one.request.task is None else (None, error)
             return
-        leased = [[LeasedTask(self.machine.task(lease), lease) for lease in one.leases] for one in replies]
+        leased = [[DispatchedTask(self.machine.task(lease), lease) for lease in one.leases] for one in replies]
         leases = [lease for one in replies for lease in one.leases]
         if leases:
             failpoint("master.after_lease")
@@ -329,7 +329,7 @@ class TaskDispatcher:
             failpoint("master.after_report")
             await self._handle(ev.TaskReported(task, request.owner, token, request.result, pending.model_version))
 
-    def _reply(self, request: TaskRequest, outcome: Outcome | None, leased: Sequence[LeasedTask]) -> WorkerReply:
+    def _reply(self, request: TaskRequest, outcome: Outcome | None, leased: Sequence[DispatchedTask]) -> WorkerReply:
         if request.token is not None and request.limit:
             last = self._last_leased.get(request.owner)
             if outcome is Outcome.ACCEPTED:

@@ -14,10 +14,10 @@ from elasticdl_core.ports.launcher import Role
 from elasticdl_core.shuffling import Reading
 from elasticdl_core.skips import SkipReason, Skips
 from elasticdl_core.task import LeaseToken, Shard, TaskId
-from elasticdl_master.dispatcher import LeasedTask, TaskDispatcher
+from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
-from elasticdl_master.state.accounts import TaskAccount
+from elasticdl_master.state.accounts import RecordAccount
 from elasticdl_master.state.lifecycle import Directive
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime import tokens
@@ -202,7 +202,7 @@ class MasterServicer:
         )
         return pb.ReportShardsResponse(accepted=accepted)
 
-    def _task(self, handed: LeasedTask) -> pb.Task:
+    def _task(self, handed: DispatchedTask) -> pb.Task:
         task = handed.task
         return pb.Task(
             id=str(task.id),
@@ -234,14 +234,14 @@ def _reading(reading: Reading) -> pb.Reading:
     )
 
 
-def _account(request: pb.ReportRequest | pb.ReturnRequest, records: int) -> TaskAccount:
+def _account(request: pb.ReportRequest | pb.ReturnRequest, records: int) -> RecordAccount:
     """The account of a task's records that came with a request; empty if all is as expected.
 
     Raises:
         InvalidInputError: it passed records over for a reason that nobody knows.
     """
     if not request.HasField("account"):
-        return TaskAccount()
+        return RecordAccount()
     told = request.account
     try:
         entries = [{"reason": one.reason, "records": one.records, "example": one.example} for one in told.skipped]
@@ -249,4 +249,4 @@ def _account(request: pb.ReportRequest | pb.ReturnRequest, records: int) -> Task
     except ValueError as error:
         raise InvalidInputError(str(error), fix="use this version's worker") from None
     readable = records - skips.count(SkipReason.CORRUPT)
-    return TaskAccount(skips, None if told.fed == readable else told.fed)
+    return RecordAccount(skips, None if told.fed == readable else told.fed)

@@ -9,7 +9,7 @@ import pytest
 
 from elasticdl_core.job import JobSpec
 from elasticdl_core.task import Shard
-from elasticdl_master.dispatcher import LeasedTask, TaskDispatcher
+from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
 from elasticdl_master.queue.memory import MemoryQueue
 from elasticdl_master.queue.port import Outcome, TaskReply, TaskRequest
 from elasticdl_master.state.lifecycle import Directive
@@ -60,7 +60,7 @@ def owners(world: World) -> list[str]:
     return [worker.owner for worker in world.machine.workers.running]
 
 
-def lease(dispatcher: TaskDispatcher, owner: str) -> LeasedTask:
+def lease(dispatcher: TaskDispatcher, owner: str) -> DispatchedTask:
     (one,), directive = finish(dispatcher.lease(owner, 1))
     assert directive is Directive.CONTINUE
     return one

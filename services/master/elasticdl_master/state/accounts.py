@@ -16,7 +16,7 @@ from elasticdl_core.task import TaskId
 
 
 @dataclass(frozen=True)
-class TaskAccount:
+class RecordAccount:
     """What a worker said of a task, or a part of one, beside that it is done.
 
     Attributes:
@@ -41,13 +41,13 @@ class TaskAccount:
         return data if self.fed is None else data | {"fed": self.fed}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TaskAccount:
+    def from_json(cls, data: Mapping[str, Any]) -> RecordAccount:
         """Reads what ``to_json`` wrote."""
         fed = data.get("fed")
         return cls(Skips.from_json(data.get("skipped") or ()), None if fed is None else int(fed))
 
     @classmethod
-    def of_result(cls, result: bytes) -> TaskAccount:
+    def of_result(cls, result: bytes) -> RecordAccount:
         """The account that a report's result has; an empty one if it has none."""
         try:
             return cls.from_json(json.loads(result)) if result else cls()
@@ -65,7 +65,7 @@ class TaskAccount:
         return json.dumps(data | self.to_json()).encode() if isinstance(data, dict) else result
 
 
-Changes = dict[TaskId, TaskAccount]
+Changes = dict[TaskId, RecordAccount]
 
 
 class AccountBook:
@@ -81,14 +81,14 @@ class AccountBook:
         """What was passed over in all."""
         return self._skips
 
-    def record(self, task: TaskId, account: TaskAccount) -> Changes:
+    def record(self, task: TaskId, account: RecordAccount) -> Changes:
         """Takes in the account of work that is done; returns the entries that changed, empty ones for those gone."""
         changed: Changes = {}
         known = self._of.get((task.round, task.index), set())
         for other in [one for one in known if one.start < task.end and task.start < one.end]:
             known.discard(other)
             del self._accounts[other]
-            changed[other] = TaskAccount()
+            changed[other] = RecordAccount()
         if account:
             changed[task] = account
             self._put(task, account)
@@ -96,7 +96,7 @@ class AccountBook:
             self._sum()
         return changed
 
-    def items(self) -> list[tuple[TaskId, TaskAccount]]:
+    def items(self) -> list[tuple[TaskId, RecordAccount]]:
         """The tasks, or parts of them, that have an entry, in order."""
         return sorted(self._accounts.items())
 
@@ -118,16 +118,16 @@ class AccountBook:
         before = self._accounts
         self._accounts, self._of = {}, {}
         for text, data in mapping.items():
-            self._put(TaskId.parse(text), TaskAccount.from_json(data))
+            self._put(TaskId.parse(text), RecordAccount.from_json(data))
         self._sum()
-        gone = {task: TaskAccount() for task in before if task not in self._accounts}
+        gone = {task: RecordAccount() for task in before if task not in self._accounts}
         return gone | {task: one for task, one in self._accounts.items() if before.get(task) != one}
 
     def to_mapping(self) -> dict[str, Any]:
         """The book as JSON data."""
         return {str(task): account.to_json() for task, account in sorted(self._accounts.items())}
 
-    def _put(self, task: TaskId, account: TaskAccount) -> None:
+    def _put(self, task: TaskId, account: RecordAccount) -> None:
         self._accounts[task] = account
         self._of.setdefault((task.round, task.index), set()).add(task)
 

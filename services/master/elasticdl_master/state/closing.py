@@ -15,7 +15,7 @@ from elasticdl_master.state.epochs import Epochs
 from elasticdl_master.state.evaluations import Evaluations
 from elasticdl_master.state.gate import TrainingGate
 from elasticdl_master.state.instructions import AddTasks, Instruction
-from elasticdl_master.state.schedule import EpochSchedule
+from elasticdl_master.state.schedule import EpochSequence
 
 EXPORT_TASK = TaskId(TaskType.EXPORT, 0, 0, 0, 0)
 
@@ -43,7 +43,7 @@ class Closing:
         job: JobContext,
         epochs: Epochs,
         evaluations: Evaluations,
-        schedule: EpochSchedule,
+        schedule: EpochSequence,
         gate: TrainingGate,
         checkpoints: Checkpoints,
         audit: RecordAudit,

@@ -1,6 +1,6 @@
 """The job's main work, epoch after epoch: what is done of it, what is to do, and the accounts of its records.
 
-Epochs do not overlap: the tasks of one are added when the one before is complete (``EpochSchedule``).
+Epochs do not overlap: the tasks of one are added when the one before is complete (``EpochSequence``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from elasticdl_core.skips import doublings
 from elasticdl_core.task import TaskId
 from elasticdl_master.state import events as ev
-from elasticdl_master.state.accounts import AccountBook, TaskAccount
+from elasticdl_master.state.accounts import AccountBook, RecordAccount
 from elasticdl_master.state.artifacts import artifacts_in
 from elasticdl_master.state.instructions import Instruction, MarkDone, tell
 from elasticdl_master.state.ledger import EpochLedger
@@ -168,7 +168,7 @@ class Epochs:
         out: list[Instruction] = []
         for task, result in results.items():
             if self._is_main(task):
-                changes = self.accounts.record(task, TaskAccount.of_result(result))
+                changes = self.accounts.record(task, RecordAccount.of_result(result))
                 if changes:
                     out.append(MarkDone([], changes))
         return out
@@ -181,7 +181,7 @@ class Epochs:
             return []
         self.ledger.mark(task)
         before = self.accounts.skips
-        changes = self.accounts.record(task, TaskAccount.of_result(result))
+        changes = self.accounts.record(task, RecordAccount.of_result(result))
         return [
             MarkDone([task], changes),
             *(tell("skipped", news) for news in doublings(before, self.accounts.skips)),

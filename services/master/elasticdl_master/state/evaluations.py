@@ -12,7 +12,7 @@ from elasticdl_core.skips import Skips, doublings
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
-from elasticdl_master.state.accounts import TaskAccount
+from elasticdl_master.state.accounts import RecordAccount
 from elasticdl_master.state.context import JobContext
 from elasticdl_master.state.epochs import Epochs
 from elasticdl_master.state.ledger import EpochLedger
@@ -79,7 +79,7 @@ class EvaluationRun:
     @property
     def skips(self) -> Skips:
         """Records that were passed over."""
-        return sum((TaskAccount.of_result(self.results[task]).skips for task in sorted(self.results)), Skips())
+        return sum((RecordAccount.of_result(self.results[task]).skips for task in sorted(self.results)), Skips())
 
     def pending(self) -> list[TaskId]:
         """What is to do of it; its summary is one of the single tasks."""

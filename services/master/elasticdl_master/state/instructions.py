@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from elasticdl_core.job import JobState
 from elasticdl_core.task import TaskId
-from elasticdl_master.state.accounts import TaskAccount
+from elasticdl_master.state.accounts import RecordAccount
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class MarkDone:
     """Make done-marks durable; ``accounts`` are of tasks, marked now or before, of which there is more to tell."""
 
     tasks: Sequence[TaskId]
-    accounts: Mapping[TaskId, TaskAccount] = field(default_factory=dict)
+    accounts: Mapping[TaskId, RecordAccount] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.listing import ShardListing
 from elasticdl_master.state.recovery import ServerRecovery
 from elasticdl_master.state.reports import TrainingReports
-from elasticdl_master.state.schedule import EpochSchedule
+from elasticdl_master.state.schedule import EpochSequence
 from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.supervision import WorkerSupervisor
 from elasticdl_master.state.takeover import Takeover
@@ -84,7 +84,7 @@ class JobMachine:
         self.evaluations = evaluations = Evaluations(job, epochs, version)
         self.checkpoints = checkpoints = Checkpoints(job, epochs, version)
         self.gate = gate = TrainingGate(job, epochs, evaluations, checkpoints, version)
-        self.schedule = schedule = EpochSchedule(job, epochs, evaluations, gate, version)
+        self.schedule = schedule = EpochSequence(job, epochs, evaluations, gate, version)
         self.audit = RecordAudit(job, epochs, evaluations)
         self.closing = closing = Closing(job, epochs, evaluations, schedule, gate, checkpoints, self.audit)
         self.recovery = ServerRecovery(job, epochs, evaluations, schedule, closing, checkpoints, version)

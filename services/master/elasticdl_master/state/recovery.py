@@ -14,7 +14,7 @@ from elasticdl_master.state.closing import Closing
 from elasticdl_master.state.context import JobContext
 from elasticdl_master.state.epochs import Epochs
 from elasticdl_master.state.evaluations import Evaluations
-from elasticdl_master.state.schedule import EpochSchedule
+from elasticdl_master.state.schedule import EpochSequence
 from elasticdl_master.state.servers import Phase
 from elasticdl_master.state.version import ModelVersion
 from elasticdl_master.state.workers import describe_exit
@@ -42,7 +42,7 @@ class ServerRecovery:
         job: JobContext,
         epochs: Epochs,
         evaluations: Evaluations,
-        schedule: EpochSchedule,
+        schedule: EpochSequence,
         closing: Closing,
         checkpoints: Checkpoints,
         version: ModelVersion,

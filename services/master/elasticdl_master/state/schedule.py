@@ -14,7 +14,7 @@ from elasticdl_master.state.version import ModelVersion
 _NONE = -1
 
 
-class EpochSchedule:
+class EpochSequence:
     """Sees to the end of each epoch, and begins the next one.
 
     Args:

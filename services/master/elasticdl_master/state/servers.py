@@ -22,7 +22,7 @@ class Phase(enum.StrEnum):
 
 
 @dataclass
-class ParameterServer:
+class ServerInstance:
     """One PS."""
 
     index: int
@@ -65,7 +65,7 @@ class ServerPool:
         self._asked_memory_mib = memory_mib
         self.generation = generation
         self.phase = Phase.STARTING
-        self.servers = [ParameterServer(index, -1) for index in range(count)]
+        self.servers = [ServerInstance(index, -1) for index in range(count)]
         self.crashes = 0
         self._first_incarnation = first_incarnation
         self.ever_lost = False
@@ -104,7 +104,7 @@ class ServerPool:
                 server.reached = True
         return same
 
-    def process(self, status: ProcessStatus, now: float) -> ParameterServer | None:
+    def process(self, status: ProcessStatus, now: float) -> ServerInstance | None:
         """Takes in how a process stands; returns the PS if it just died."""
         server = self.servers[status.id.index] if status.id.index < len(self.servers) else None
         if server is None or status.id.incarnation < server.incarnation:
@@ -121,7 +121,7 @@ class ServerPool:
         server.answers = server.initialized = False
         return server if was_alive else None
 
-    def lost(self, server: ParameterServer, status: ProcessStatus, now: float) -> str:
+    def lost(self, server: ServerInstance, status: ProcessStatus, now: float) -> str:
         """Counts a death. Returns why the job must fail, or nothing."""
         self.crashes += 1
         self.ever_lost = True
@@ -182,7 +182,7 @@ class ServerPool:
         for server in self.servers:
             server.initialized, server.version = True, version
 
-    def unanswered(self, index: int, incarnation: int, now: float) -> ParameterServer | None:
+    def unanswered(self, index: int, incarnation: int, now: float) -> ServerInstance | None:
         """A status call had no answer. Returns the PS if that is so for too long; ``stuck`` says for how long.
 
         Only calls that failed count as silence: a master that was itself stopped for a while has made none.
@@ -207,7 +207,7 @@ class ServerPool:
         return any(server.alive and server.reached and server.silent_since is not None for server in self.servers)
 
     @staticmethod
-    def _forget(server: ParameterServer) -> None:
+    def _forget(server: ServerInstance) -> None:
         """Another process takes the place of a PS: nothing is known of it yet."""
         server.alive = server.answers = server.initialized = server.reached = False
         server.running_since = server.silent_since = None

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 from elasticdl_core.job import JobType
 from elasticdl_master.state.machine import JobMachine
-from elasticdl_master.state.servers import ParameterServer, Phase
+from elasticdl_master.state.servers import Phase, ServerInstance
 from elasticdl_master.state.throughput import Measurements
 from elasticdl_master.state.workers import Worker
 
@@ -136,7 +136,7 @@ def _worker(worker: Worker) -> WorkerStatus:
     }
 
 
-def _server(machine: JobMachine, server: ParameterServer) -> ParameterServerStatus:
+def _server(machine: JobMachine, server: ServerInstance) -> ParameterServerStatus:
     restoring = machine.servers.phase is Phase.RESTORING and server.answers
     return {
         "index": server.index,

@@ -19,7 +19,7 @@ from elasticdl_master.state.listing import ShardListing
 from elasticdl_master.state.plan import JobPlans
 from elasticdl_master.state.record import TakeoverRecord
 from elasticdl_master.state.recovery import ServerRecovery
-from elasticdl_master.state.schedule import EpochSchedule
+from elasticdl_master.state.schedule import EpochSequence
 
 
 class Takeover:
@@ -45,7 +45,7 @@ class Takeover:
         epochs: Epochs,
         evaluations: Evaluations,
         gate: TrainingGate,
-        schedule: EpochSchedule,
+        schedule: EpochSequence,
         closing: Closing,
         recovery: ServerRecovery,
         listing: ShardListing,
