@@ -84,6 +84,7 @@ class World:
         self.master_back_at = 0.0
         self.next_tick = self.next_poll = self.next_reap = self.next_flush = 0.0
         self.flushed = self.store.saved()
+        self.tail_lost = False
         self.trouble_since: float | None = None
         self.save_fails = 0.0
         self.server_start_s = 0.0
@@ -96,6 +97,7 @@ class World:
 
     def start_master(self) -> None:
         self.epoch += 1
+        self.tail_lost = False  # this one knows nothing else
         queue = MemoryQueue(self.store, self.epoch)
         contents = finish(queue.load())
         setup = Setup(
@@ -127,6 +129,7 @@ class World:
 
     def lose_tail(self) -> None:
         """The store comes back without what it had not written to its disk."""
+        self.tail_lost = self.flushed["sequence"] < self.store.sequence
         self.store.lose_tail(self.flushed)
 
     def tell(self, event: ev.Event) -> None:
@@ -352,6 +355,7 @@ class World:
             self.tell(ev.Directed(self.desired, self.target))
             self.tell(ev.Tick())
         if self.dispatcher is not None and self.dispatcher.broken:
+            self.tail_lost = False  # it was found out
             if self.trouble_since is None:
                 self.trouble_since = self.now
             elif self.now - self.trouble_since > 1.0:

@@ -40,6 +40,8 @@ class Oracle:
         """D1: what is to do, in hand, done and quarantined is exactly the plan of the round."""
         if self.world.dispatcher is None or self.world.dispatcher.broken or not self.world.store.ready:
             return
+        if self.world.tail_lost:
+            return  # the master will find out when it next asks
         machine, epochs, main = self.world.machine, self.world.machine.epochs, self.world.machine.plans.main
         if not machine.plans.listed or epochs.stopped or not machine.servers.ready or machine.lifecycle.ending:
             return
