@@ -16,6 +16,7 @@ from elasticdl_master.state import events as ev
 from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.status import status_of
 from tests.fakes.job_world import World, ended, run
+from tests.fakes.sim_processes import finish
 
 pytestmark = pytest.mark.unit
 SEEDS = int(os.environ.get("ELASTICDL_SIMULATION_SEEDS", "300"))
@@ -91,10 +92,11 @@ class Faults:
             world.kill_master(rng.uniform(0.0, 20.0))
         elif kind == "store":
             world.store.wipe()
-        elif kind == "store_tail":
+        elif kind == "store_tail" and world.dispatcher is not None and not world.dispatcher.broken:
             world.lose_tail()
-            if rng.random() < 0.3:
-                world.kill_master(rng.uniform(0.0, 20.0))
+            finish(world.dispatcher.reap())  # finds out
+            if world.dispatcher.broken:
+                finish(world.dispatcher.repair())
         elif kind == "master+store":
             world.store.wipe()
             world.kill_master(rng.uniform(0.0, 20.0))
