@@ -64,7 +64,7 @@ async def test_a_master_that_redoes_nothing_after_a_restore_is_found_out(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger believes that all is done; the parameter servers know better."""
-    monkeypatch.setattr("elasticdl_master.state.work.Work.roll_back", lambda work, snapshot: 0)
+    monkeypatch.setattr("elasticdl_master.state.epochs.Epochs.roll_back", lambda epochs, snapshot: (0, []))
     job = await make_job(checkpoint_steps=4)
     job.processes.step_s = 0.02
     job.start_master()
