@@ -20,7 +20,7 @@ class RecordAccount:
     """What a worker said of a task, or a part of one, beside that it is done.
 
     Attributes:
-        skips: records that were passed over.
+        skips: what was passed over: records of the source, and rows out of ``feed`` in minibatches left out.
         fed: rows that came out of ``feed``; None if those are the records that could be read.
     """
 
@@ -34,6 +34,10 @@ class RecordAccount:
         """How many rows of so many records must be in the model."""
         fed = records - self.skips.count(SkipReason.CORRUPT) if self.fed is None else self.fed
         return fed - self.skips.count(SkipReason.NAN)
+
+    def skipped(self, records: int) -> Skips:
+        """What of so many records was passed over, in records: bad minibatches are noted in rows out of ``feed``."""
+        return self.skips.in_records(records, self.fed)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON data."""
@@ -111,7 +115,7 @@ class AccountBook:
 
     def skipped(self, task: TaskId) -> int:
         """How many records of a whole task, done in any parts, were passed over."""
-        return sum(self._accounts[part].skips.records for part in self._of.get((task.round, task.index), ()))
+        return sum(self._accounts[part].skipped(part.records).records for part in self._of.get((task.round, task.index), ()))
 
     def replace(self, mapping: Mapping[str, Any]) -> Changes:
         """Goes back to what a checkpoint had; returns the entries that changed."""
@@ -132,4 +136,4 @@ class AccountBook:
         self._of.setdefault((task.round, task.index), set()).add(task)
 
     def _sum(self) -> None:
-        self._skips = sum((self._accounts[task].skips for task in sorted(self._accounts)), Skips())
+        self._skips = sum((one.skipped(task.records) for task, one in self.items()), Skips())

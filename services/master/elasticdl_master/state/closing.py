@@ -6,6 +6,7 @@ from typing import Any
 
 from elasticdl_core.job import JobState, JobType
 from elasticdl_core.task import TaskId, TaskType
+from elasticdl_core.training_rules import success_reason
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.artifacts import artifacts_in
 from elasticdl_master.state.auditing import RecordAudit
@@ -107,7 +108,7 @@ class Closing:
 
     @property
     def _formats(self) -> list[str]:
-        return [part for part in self._job.spec.export_formats.split(",") if part]
+        return list(self._gate.rules.export_formats)
 
     def _close_evaluation(self) -> list[Instruction]:
         evaluations = self._evaluations
@@ -152,13 +153,9 @@ class Closing:
     def _succeed(self) -> list[Instruction]:
         out = self._job.lifecycle.start_running("all work is done already")
         epochs, skipped = self._epochs, self._audit.skipped
+        reason = success_reason(epochs.stopped, epochs.records_done, epochs.records_total, skipped)
         if skipped:
-            reason = f"{epochs.stopped or 'all records were processed'}, but for those that were passed over"
             self._job.lifecycle.end(JobState.SUCCEEDED_WITH_SKIPS, reason, {"skipped": skipped})
-        elif epochs.stopped:
-            left = epochs.records_total - epochs.records_done
-            reason = f"{epochs.stopped}; {left} of {epochs.records_total} records were left out on purpose"
-            self._job.lifecycle.end(JobState.SUCCEEDED, reason)
         else:
-            self._job.lifecycle.end(JobState.SUCCEEDED, "every record was processed")
+            self._job.lifecycle.end(JobState.SUCCEEDED, reason)
         return out

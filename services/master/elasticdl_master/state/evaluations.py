@@ -10,6 +10,7 @@ from typing import Any
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.skips import Skips, doublings
 from elasticdl_core.task import TaskId, TaskType
+from elasticdl_core.training_rules import DeclaredRules, TrainingRules
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.accounts import RecordAccount
@@ -122,6 +123,7 @@ class Evaluations:
         self._job = job
         self._epochs = epochs
         self._version = version
+        self._rules = TrainingRules.of(job.spec, DeclaredRules())  # callbacks change nothing of the cadence
         self.running: dict[int, EvaluationRun] = {}
         self.latest_number = job.setup.evaluations
         self.metrics: dict[str, float] = {}
@@ -158,8 +160,8 @@ class Evaluations:
 
     def is_due(self, version: int) -> bool:
         """Whether an update of this job after the last evaluation was one in so many, at a model version."""
-        every, epochs, start = self._job.spec.evaluation_steps, self._epochs, self._version.start
-        due = bool(every) and (version - start) // every > max(0, self.latest_version - start) // every
+        epochs, start = self._epochs, self._version.start
+        due = self._rules.evaluation_due(version - start, self.latest_version - start)
         # At the end of an epoch there is one evaluation, not two of the same version.
         return due and self._job.plans.validation is not None and not epochs.trained and not epochs.complete
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from elasticdl_core.early_stopping import EarlyStopping
 from elasticdl_core.errors import UserCodeError
-from elasticdl_core.job import JobType
 from elasticdl_core.task import Lease, TaskId, TaskType
+from elasticdl_core.training_rules import DeclaredRules, TrainingRules
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.checkpoints import Checkpoints
 from elasticdl_master.state.context import JobContext
@@ -33,7 +32,7 @@ class TrainingGate:
 
     Attributes:
         description: what the workers said of the model.
-        early_stopping: the model's rule, with what it has seen; None if it has none.
+        rules: when training ends and what is exported, by the job and, once it is described, the model.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class TrainingGate:
         self._checkpoints = checkpoints
         self._version = version
         self.description: dict[str, Any] = {}
-        self.early_stopping: EarlyStopping | None = None
+        self.rules = TrainingRules.of(job.spec, DeclaredRules())
         self._returns_until = 0.0
 
     def handle(self, event: ev.Event, now: float) -> list[Instruction]:
@@ -78,13 +77,12 @@ class TrainingGate:
     @property
     def step_limit(self) -> int:
         """The model version after which the job makes no more updates; 0 for none."""
-        limits = [self._job.spec.max_steps, int(self._callbacks().get("max_steps") or 0)]
-        own = min((one for one in limits if one), default=0)
-        return self._version.start + own if own and self._trains else 0
+        own = self.rules.max_steps
+        return self._version.start + own if own else 0
 
     def awaits_verdict(self, version: int) -> bool:
         """Whether at a model version an evaluation is due, or in flight, whose result may end training."""
-        if self.early_stopping is None or not self._trains or self._epochs.trained:
+        if self.rules.early_stopping is None or self._epochs.trained:
             return False
         return bool(self._evaluations.running) or self._evaluations.is_due(version)
 
@@ -104,10 +102,10 @@ class TrainingGate:
 
         The PS take no more updates: what workers have in hand comes back, with the front of it that is done.
         """
-        limit = self.step_limit
-        if not limit or self._version.present < limit or self._epochs.trained:
+        why = self.rules.why_over(self._version.present - self._version.start)
+        if not why or self._epochs.trained:
             return []
-        self._epochs.stopped = f"max_steps reached: {limit - self._version.start} updates"
+        self._epochs.stopped = why
         self._returns_until = now + self._job.limits.drain_s
         return [tell("training_stopped", self._epochs.stopped), RebuildQueue()]
 
@@ -129,14 +127,10 @@ class TrainingGate:
         """Goes on where an earlier master was."""
         self.description = dict(description)
         self._read_rules()
-        if self.early_stopping is not None:
-            self.early_stopping.best, self.early_stopping.waited = best, waited
+        if self.rules.early_stopping is not None:
+            self.rules.early_stopping.best, self.rules.early_stopping.waited = best, waited
 
     # -- inside ----------------------------------------------------------------------------------------------------
-
-    @property
-    def _trains(self) -> bool:
-        return self._job.spec.type is JobType.TRAINING
 
     @property
     def _updates_in_hand(self) -> int:
@@ -145,16 +139,11 @@ class TrainingGate:
         pushes = sum(-(-task.records // size) for task in self._job.workers.training_in_hand())
         return pushes if spec.use_async else -(-pushes // max(1, spec.grads_to_wait))
 
-    def _callbacks(self) -> dict[str, Any]:
-        return self.description.get("callbacks") or {}
-
     def _read_rules(self) -> None:
-        early = self._callbacks().get("early_stopping")
-        self.early_stopping = EarlyStopping.from_mapping(early) if early else None
-        if self.early_stopping is None or not self._trains:
-            return
+        declared = DeclaredRules.from_mapping(self.description.get("callbacks") or {})
+        self.rules = TrainingRules.of(self._job.spec, declared)
         try:
-            self.early_stopping.check(validates=bool(self._job.spec.validation_data))
+            self.rules.check()
         except UserCodeError as error:
             self._job.lifecycle.fail(error.message, fix=error.fix, kind="user_code")
 
@@ -170,7 +159,7 @@ class TrainingGate:
 
     def _is_too_early(self, lease: Lease) -> bool:
         """Whether a training task must wait: what workers hold already makes the next evaluation due."""
-        if lease.task.type is not TaskType.TRAINING or self.early_stopping is None:
+        if lease.task.type is not TaskType.TRAINING or self.rules.early_stopping is None:
             return False
         return self.awaits_verdict(self._version.present + self._updates_in_hand)
 
@@ -181,10 +170,10 @@ class TrainingGate:
     def _judge(self, now: float) -> list[Instruction]:
         """Lets early stopping see the metrics that were just published."""
         metrics = self._evaluations.take_unjudged()
-        if not metrics or self.early_stopping is None or not self._trains:
+        if not metrics:
             return []
         try:
-            why = self.early_stopping.observe(metrics)
+            why = self.rules.observe(metrics)
         except UserCodeError as error:
             self._job.lifecycle.fail(error.message, fix=error.fix, kind="user_code")
             return []

@@ -75,7 +75,7 @@ class Takeover:
         return [Note(text)]
 
     def _record(self) -> TakeoverRecord:
-        servers, early = self._job.servers, self._gate.early_stopping
+        servers, early = self._job.servers, self._gate.rules.early_stopping
         return TakeoverRecord(
             servers={one.index: one.incarnation for one in servers.servers} if servers.ready else {},
             generation=servers.generation,
