@@ -113,6 +113,7 @@ class Outcome:
         skipped: how many were passed over, by kind of data and reason.
         steps: how many updates there were.
         output: where the export is.
+        history: what happened: the model versions of evaluations, why training ended, the names of what was exported.
     """
 
     error: tuple[str, str] = ("", "")
@@ -122,6 +123,7 @@ class Outcome:
     skipped: Mapping[tuple[str, str], int] = field(default_factory=dict)
     steps: int = 0
     output: Path = Path()
+    history: tuple[tuple[str, Any], ...] = ()
 
 
 class Bench:
@@ -204,6 +206,11 @@ class Bench:
             skipped=skipped(done["skipped"]),
             steps=done["steps"],
             output=place / "out",
+            history=(
+                *(("evaluated", e["step"]) for e in events if e["event"] == "evaluation"),
+                ("ended", done["reason"]),
+                ("exported", exported(done["artifacts"])),
+            ),
         )
 
     def cluster(self, row: Row, *, workers: int, alike: bool = False, **fields: Any) -> Outcome:
@@ -280,6 +287,11 @@ def outcome_of(api: InternalApi, place: Path) -> Outcome:
         skipped=skipped(api.status.get("skipped", [])),
         steps=int(api.status.get("model_version", 0)),
         output=output,
+        history=(
+            *(("evaluated", e["model_version"]) for e in sorted(api.evaluations, key=lambda e: e["number"])),
+            ("ended", api.reason),
+            ("exported", exported(api.artifacts)),
+        ),
     )
 
 
@@ -292,6 +304,11 @@ def trained_records(status: Mapping[str, Any]) -> int:
     """Records that are in the model: of those that are done, all that were not passed over."""
     left_out = sum(records for (of, _), records in skipped(status.get("skipped", [])).items() if of == "main")
     return int(status["progress"]["records_done"]) - left_out
+
+
+def exported(artifacts: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The names of what was exported, without the folders that they lie in."""
+    return tuple(sorted(str(entry["name"]).removeprefix("model/") for entry in artifacts))
 
 
 def halve(spec: dict[str, Any]) -> None:

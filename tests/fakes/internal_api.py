@@ -36,6 +36,7 @@ class InternalApi:
         self.epoch = 0
         self.incarnation = -1
         self.state = JobState.STARTING
+        self.reason = ""
         self.desired, self.target = "run", 1
         self.plan: Any = None
         self.done: dict[str, None] = {}
@@ -135,7 +136,7 @@ class InternalApi:
             to = JobState.CANCELLED
         if to not in LEGAL_TRANSITIONS[self.state] and to is not self.state:
             return 409, {"title": f"{self.state} cannot become {to}", "code": "conflict"}
-        self.state, self.detail = to, body["detail"]
+        self.state, self.reason, self.detail = to, str(body["reason"]), body["detail"]
         self.transitions.append(str(to))
         return 200, {"state": str(to)}
 

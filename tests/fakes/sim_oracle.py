@@ -26,7 +26,7 @@ class Oracle:
         """D6: no task of an epoch before the one before it is complete."""
         if task.type is not TaskType.TRAINING:
             return
-        if self.world.machine.gate.early_stopping is not None:
+        if self.world.machine.gate.rules.early_stopping is not None:
             assert not self.world.machine.evaluations.running, (
                 f"{task} is leased while an evaluation may end training"
             )

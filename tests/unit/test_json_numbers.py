@@ -10,7 +10,7 @@ import pytest
 from elasticdl.cli.local import evaluation_words, progress_words
 from elasticdl.cli.output import print_json
 from elasticdl.client import Job
-from elasticdl_core.early_stopping import EarlyStopping
+from elasticdl_core.early_stopping import EarlyStoppingCounter
 from elasticdl_core.json_numbers import from_json, to_json
 from elasticdl_master.state.evaluations import metrics_of, states_of
 
@@ -60,7 +60,7 @@ def test_results_of_workers_are_read_back() -> None:
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_nan_is_no_improvement_and_no_best_value(mode: str) -> None:
-    stopping = EarlyStopping("loss", patience=2, mode=mode)
+    stopping = EarlyStoppingCounter("loss", patience=2, mode=mode)
     assert stopping.observe({"loss": math.nan}) == ""
     assert stopping.observe({"loss": 0.5}) == ""
     assert (stopping.best, stopping.waited) == (0.5, 0)
@@ -69,5 +69,5 @@ def test_nan_is_no_improvement_and_no_best_value(mode: str) -> None:
 
 
 def test_a_metric_that_is_never_a_number_ends_training_with_words() -> None:
-    stopping = EarlyStopping("auc", patience=1)
+    stopping = EarlyStoppingCounter("auc", patience=1)
     assert stopping.observe({"auc": math.nan}) == "auc was never a number in 1 evaluations"

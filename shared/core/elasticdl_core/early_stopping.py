@@ -14,7 +14,7 @@ _PREFIX = "val_"
 
 
 @dataclass
-class EarlyStopping:
+class EarlyStoppingCounter:
     """Counts evaluations without improvement.
 
     Attributes:
@@ -35,7 +35,7 @@ class EarlyStopping:
     waited: int = 0
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> EarlyStopping:
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> EarlyStoppingCounter:
         """From a worker's description of the model; ``to_mapping`` makes it."""
         return cls(
             str(mapping["monitor"]),

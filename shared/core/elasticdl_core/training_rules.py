@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elasticdl_core.early_stopping import EarlyStopping
+from elasticdl_core.early_stopping import EarlyStoppingCounter
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.model_description import CallbackSettings
 
@@ -28,7 +28,7 @@ class DeclaredRules:
     """
 
     max_steps: int = 0
-    early_stopping: EarlyStopping | None = None
+    early_stopping: EarlyStoppingCounter | None = None
     saved_model: bool = False
 
     def to_mapping(self) -> CallbackSettings:
@@ -42,7 +42,7 @@ class DeclaredRules:
         early = mapping.get("early_stopping")
         return cls(
             int(mapping.get("max_steps") or 0),
-            EarlyStopping.from_mapping(early) if early else None,
+            EarlyStoppingCounter.from_mapping(early) if early else None,
             bool(mapping.get(SAVED_MODEL)),
         )
 
@@ -62,7 +62,7 @@ class TrainingRules:
     max_steps: int = 0
     evaluation_steps: int = 0
     export_formats: tuple[str, ...] = ()
-    early_stopping: EarlyStopping | None = None
+    early_stopping: EarlyStoppingCounter | None = None
     validates: bool = False
 
     @classmethod

@@ -94,3 +94,39 @@ async def test_the_rest_of_a_damaged_file_is_told(make_job: MakeJob) -> None:
     assert (entry["of"], entry["reason"], entry["records"]) == ("main", "corrupt", None)
     assert str(job.folder / "data.csv") in entry["example"]
     assert "unknown number of records" in next(e["message"] for e in job.api.events if e["kind"] == "skipped")
+
+
+async def test_rows_that_were_left_out_are_counted_in_records(make_job: MakeJob) -> None:
+    """A ``feed`` that gives each record twice: ten rows of a task in bad minibatches are five records of it."""
+
+    def repeated(task: TaskId) -> master_pb2.Account:
+        left_out = 10 if task.index == 1 else 0
+        skipped = [master_pb2.Skip(reason="nan", records=left_out, example="nan of data.csv")] if left_out else []
+        fed = 2 * task.records
+        return master_pb2.Account(fed=fed, applied=fed - left_out, skipped=skipped)
+
+    job = await make_job()
+    job.processes.account_of = repeated
+    job.processes.tallied = lambda task, records: 2 * records - records * (task.index == 1)
+    job.start_master()
+    assert await job.finish() == 0
+    assert job.api.state is JobState.SUCCEEDED_WITH_SKIPS
+    assert [entry["records"] for entry in job.api.status["skipped"]] == [10]
+    audit = job.api.status["audit"]
+    assert (audit["state"], audit["skipped"], audit["duplicates"]) == ("passed", 10, 0)
+    assert audit["committed"] == audit["planned"] - 10
+
+
+async def test_the_reason_tells_of_an_early_end_and_of_skips(make_job: MakeJob) -> None:
+    job = await make_job(validation_data="yes", num_epochs=3)
+    stopping = {"monitor": "accuracy", "patience": 1, "mode": "max"}
+    job.processes.description = {"has": {}, "callbacks": {"early_stopping": stopping}}
+    job.processes.account_of = in_second_and_fourth
+    job.start_master()
+    assert await job.finish() == 0
+    assert job.api.state is JobState.SUCCEEDED_WITH_SKIPS
+    left = job.api.status["progress"]["records_total"] // 3
+    assert job.api.reason == (
+        f"accuracy did not improve on 0.5 in 1 evaluations; {left} of {3 * left} records were left out on purpose, "
+        "and 14 were passed over"
+    )

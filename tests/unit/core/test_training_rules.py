@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from elasticdl_core.early_stopping import EarlyStopping
+from elasticdl_core.early_stopping import EarlyStoppingCounter
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.training_rules import DeclaredRules, TrainingRules, export_formats, success_reason
@@ -38,7 +38,7 @@ def test_an_evaluation_is_due_after_each_multiple_of_its_steps_once() -> None:
 
 
 def test_early_stopping_without_validation_data_is_refused() -> None:
-    blind = TrainingRules.of(spec(validation_data=""), DeclaredRules(early_stopping=EarlyStopping("loss", 1)))
+    blind = TrainingRules.of(spec(validation_data=""), DeclaredRules(early_stopping=EarlyStoppingCounter("loss", 1)))
     with pytest.raises(UserCodeError, match="has no validation data"):
         blind.check()
 
@@ -53,13 +53,15 @@ def test_a_callback_adds_a_saved_model_to_whatever_is_asked_for() -> None:
 
 def test_a_job_that_does_not_train_has_no_rules_of_training() -> None:
     evaluation = spec(type="evaluation", training_data="", checkpoint_dir_for_init="somewhere")
-    rules = TrainingRules.of(evaluation, DeclaredRules(max_steps=3, early_stopping=EarlyStopping("no such", 1)))
+    rules = TrainingRules.of(
+        evaluation, DeclaredRules(max_steps=3, early_stopping=EarlyStoppingCounter("no such", 1))
+    )
     rules.check()
     assert rules.why_over(9) == rules.observe({"loss": 1.0}) == ""
 
 
 def test_what_a_worker_declares_its_master_reads() -> None:
-    for declared in (DeclaredRules(), DeclaredRules(5, EarlyStopping("a", 3, "max", 0.5), saved_model=True)):
+    for declared in (DeclaredRules(), DeclaredRules(5, EarlyStoppingCounter("a", 3, "max", 0.5), saved_model=True)):
         assert DeclaredRules.from_mapping(declared.to_mapping()) == declared
     assert DeclaredRules.from_mapping({}) == DeclaredRules()
 

@@ -115,7 +115,9 @@ class AccountBook:
 
     def skipped(self, task: TaskId) -> int:
         """How many records of a whole task, done in any parts, were passed over."""
-        return sum(self._accounts[part].skipped(part.records).records for part in self._of.get((task.round, task.index), ()))
+        return sum(
+            self._accounts[part].skipped(part.records).records for part in self._of.get((task.round, task.index), ())
+        )
 
     def replace(self, mapping: Mapping[str, Any]) -> Changes:
         """Goes back to what a checkpoint had; returns the entries that changed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elasticdl import callbacks as declared
-from elasticdl_core.early_stopping import EarlyStopping
+from elasticdl_core.early_stopping import EarlyStoppingCounter
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.training_rules import DeclaredRules
 
@@ -21,7 +21,7 @@ def declared_rules(callbacks: Sequence[declared.Callback]) -> DeclaredRules:
     return DeclaredRules(min(limits, default=0), _early_stopping(callbacks), saved_model)
 
 
-def _early_stopping(callbacks: Sequence[declared.Callback]) -> EarlyStopping | None:
+def _early_stopping(callbacks: Sequence[declared.Callback]) -> EarlyStoppingCounter | None:
     found = [callback for callback in callbacks if isinstance(callback, declared.EarlyStopping)]
     if len(found) > 1:
         raise UserCodeError(
@@ -31,4 +31,4 @@ def _early_stopping(callbacks: Sequence[declared.Callback]) -> EarlyStopping | N
     if not found:
         return None
     one = found[0]
-    return EarlyStopping(one.monitor, one.patience, one.mode, abs(one.min_delta))
+    return EarlyStoppingCounter(one.monitor, one.patience, one.mode, abs(one.min_delta))

@@ -1,0 +1,56 @@
+"""One set of training rules: the same module by ``--local`` and by a cluster of one worker, event by event.
+
+What happened is compared: at which model versions there were evaluations, why training ended, what was exported; or
+with which words it was refused. The master, its queue, the parameter servers and the worker are the real ones.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.differential.data import validated
+from tests.differential.driver import Bench, Row
+from tests.differential.zoo import module
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+OURS = "from elasticdl.callbacks import EarlyStopping, MaxStepsStopping, SavedModelExporter"
+METRIC = "def eval_metrics_fn():\n    return {'error': keras.metrics.MeanAbsoluteError()}"
+# Tasks have three minibatches, an epoch twelve: evaluations come after exactly these updates.
+STEPS = {"evaluation_steps": 6, "num_minibatches_per_task": 3, "num_epochs": 4}
+
+
+def rules(name: str, callbacks: str, **spec: object) -> Row:
+    """A row with callbacks and options that rules follow from."""
+    source = module(OURS, METRIC, f"def callbacks():\n    return [{callbacks}]")
+    return Row(f"rules_{name}", source, "callbacks", spec=spec, data=validated)
+
+
+TRAINED = [
+    (rules("limit_within_an_epoch", "MaxStepsStopping(17)", max_steps=20), (12, 17)),
+    (rules("limit_with_the_last_record", "MaxStepsStopping(24)"), (12, 24)),
+    (rules("steps", "EarlyStopping('error', patience=99)", **STEPS), (6, 12, 18, 24, 30, 36, 42, 48)),
+    (rules("no_improvement", "EarlyStopping('val_error', patience=2, min_delta=99.0)", **STEPS), (6, 12, 18)),
+    (rules("no_export_but_the_callback", "SavedModelExporter()", export_formats=""), (12, 24)),
+]
+REFUSED = [
+    rules("a_metric_that_never_appears", "EarlyStopping('val_acuracy', patience=3)"),
+    rules("two_rules", "EarlyStopping('error', patience=3), EarlyStopping('loss', patience=3)"),
+]
+
+
+@pytest.mark.parametrize(("row", "evaluated"), TRAINED, ids=str)
+def test_the_same_happens(bench: Bench, row: Row, evaluated: tuple[int, ...]) -> None:
+    local, cluster = bench.local(row), bench.cluster(row, workers=1)
+    assert local.error == cluster.error == ("", "")
+    assert local.history == cluster.history
+    assert tuple(version for what, version in local.history if what == "evaluated") == evaluated
+    if "no_export" in row.name:
+        assert any("saved_model" in name for name in dict(local.history)["exported"])
+    assert (local.steps, local.records) == (cluster.steps, cluster.records)
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=str)
+def test_the_same_is_refused(bench: Bench, row: Row) -> None:
+    local, cluster = bench.local(row), bench.cluster(row, workers=1)
+    assert local.error[0]
+    assert (local.error[0] in cluster.error[0], local.error[1]) == (True, cluster.error[1])
