@@ -31,7 +31,7 @@ from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.json_numbers import to_json
 from elasticdl_core.shuffling import RecordOrder, cut
 from elasticdl_core.skips import SkipReason, Skips, doublings, words
-from elasticdl_core.training_rules import TrainingRules, success_reason
+from elasticdl_core.training_rules import TrainingRules, check_trained, success_reason
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.reporting.loss_window import WINDOW, LossWindow
 from elasticdl_worker.trainers.declared_rules import declared_rules
@@ -167,9 +167,10 @@ class _LocalRun:
             if stopped:
                 break
         progress.show()
+        processed = progress.records + self._skips.count(SkipReason.CORRUPT)
+        check_trained(processed, trainer.steps)
         artifacts = self._export(trainer, output)
         said = self._said()
-        processed = progress.records + self._skips.count(SkipReason.CORRUPT)
         self._emit(
             {
                 "event": "done",

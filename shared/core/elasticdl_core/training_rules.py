@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticdl_core.early_stopping import EarlyStoppingCounter
+from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.model_description import CallbackSettings
 
@@ -108,6 +109,23 @@ class TrainingRules:
             UserCodeError: early stopping watches a metric that the evaluation does not give.
         """
         return "" if self.early_stopping is None else self.early_stopping.observe(metrics)
+
+
+def check_trained(records: int, updates: int) -> None:
+    """Refuses the success of a job that has trained on nothing.
+
+    Args:
+        records: that were processed.
+        updates: that the job made.
+
+    Raises:
+        UserCodeError: there were records, and none of them led to an update.
+    """
+    if records and not updates:
+        raise UserCodeError(
+            f"nothing was trained: none of the {records} records that were processed led to an update of the model",
+            fix="let feed() give the records of its minibatch, and look at what was passed over",
+        )
 
 
 def export_formats(asked: Sequence[str], declared: DeclaredRules) -> tuple[str, ...]:

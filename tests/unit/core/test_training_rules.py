@@ -9,7 +9,7 @@ import pytest
 from elasticdl_core.early_stopping import EarlyStoppingCounter
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.training_rules import DeclaredRules, TrainingRules, export_formats, success_reason
+from elasticdl_core.training_rules import DeclaredRules, TrainingRules, check_trained, export_formats, success_reason
 
 pytestmark = pytest.mark.unit
 
@@ -102,3 +102,10 @@ def test_the_reason_tells_of_the_end_and_of_what_was_passed_over(
     stopped: str, done: int, skipped: list[dict[str, Any]], reason: str
 ) -> None:
     assert success_reason(stopped, done, 80, skipped) == reason
+
+
+def test_a_job_that_made_no_update_is_no_success() -> None:
+    check_trained(0, 0)
+    check_trained(96, 1)
+    with pytest.raises(UserCodeError, match="none of the 96 records"):
+        check_trained(96, 0)

@@ -694,6 +694,22 @@ def test_a_store_that_lost_its_logs_tail_is_made_anew() -> None:
             assert set(applied.values()) == {1}
 
 
+def test_a_master_that_takes_over_a_store_without_its_logs_tail_believes_the_ledger() -> None:
+    for seed in range(20):
+        world = make_world(seed)
+        world.start_master()
+        run(world, lambda world: world.machine.epochs.records_done > 20)
+        world.flushed = world.store.saved()
+        done = len(world.store.done)
+        run(world, lambda world, done=done: len(world.store.done) > done + 1)
+        world.kill_master(0.5)  # before it can notice
+        world.lose_tail()
+        run(world, ended)
+        assert world.state is JobState.SUCCEEDED
+        for applied in world.oracle.applied():
+            assert not world.oracle.expected() - set(applied), "records are missing in the model"
+
+
 def test_a_takeover_record_of_another_format_is_refused_and_the_job_goes_back_to_its_checkpoint() -> None:
     for seed in range(5):
         world = make_world(seed, num_epochs=4, checkpoint_steps=6)

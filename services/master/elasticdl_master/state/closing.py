@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobState, JobType
 from elasticdl_core.task import TaskId, TaskType
-from elasticdl_core.training_rules import success_reason
+from elasticdl_core.training_rules import check_trained, success_reason
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.artifacts import artifacts_in
 from elasticdl_master.state.auditing import RecordAudit
@@ -17,6 +19,7 @@ from elasticdl_master.state.evaluations import Evaluations
 from elasticdl_master.state.gate import TrainingGate
 from elasticdl_master.state.instructions import AddTasks, Instruction
 from elasticdl_master.state.schedule import EpochSequence
+from elasticdl_master.state.version import ModelVersion
 
 EXPORT_TASK = TaskId(TaskType.EXPORT, 0, 0, 0, 0)
 
@@ -32,6 +35,7 @@ class Closing:
         gate: says when training tasks may be leased, and when training is over.
         checkpoints: take the checkpoints.
         audit: compares what is in the model with the plan.
+        version: the model version that the job began at.
 
     Attributes:
         final: the manifest of the last checkpoint, once it exists.
@@ -48,6 +52,7 @@ class Closing:
         gate: TrainingGate,
         checkpoints: Checkpoints,
         audit: RecordAudit,
+        version: ModelVersion,
     ) -> None:
         self._job = job
         self._epochs = epochs
@@ -56,6 +61,7 @@ class Closing:
         self._gate = gate
         self._checkpoints = checkpoints
         self._audit = audit
+        self._version = version
         self.final: dict[str, Any] | None = None
         self.exported = False
         self.last_evaluation_begun = False
@@ -65,7 +71,7 @@ class Closing:
         match event:
             case ev.Saved(kind, manifest) if kind == FINAL and self._epochs.trained:
                 self.final = dict(manifest)
-                return self._export()
+                return self._export() if self._is_trained(self.final) else []
             case ev.TaskReported(task=TaskId(type=TaskType.EXPORT) as task, result=result):
                 if self._job.single_tasks.finish(task):
                     self.exported = True
@@ -130,10 +136,21 @@ class Closing:
         saving = bool(self._checkpoints.book.saving)
         if self.final is None:
             return out if saving else [*out, *self._checkpoints.save(FINAL, now)]
+        if not self._is_trained(self.final):
+            return out
         out += self._export()
         if (self.exported or not self._formats) and not self._evaluations.running and not saving:
             out += self._succeed() if self._audit.outcome is not None else self._audit.request()
         return out
+
+    def _is_trained(self, final: Mapping[str, Any]) -> bool:
+        """Whether the job has made an update; one that has made none fails."""
+        try:
+            check_trained(self._epochs.records_done, int(final["version"]) - self._version.start)
+        except UserCodeError as error:
+            self._job.lifecycle.fail(error.message, fix=error.fix, kind="user_code")
+            return False
+        return True
 
     def _evaluate_last(self) -> list[Instruction]:
         """Training that was stopped is evaluated once more, unless it just was."""

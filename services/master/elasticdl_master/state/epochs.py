@@ -91,6 +91,12 @@ class Epochs:
         done = set(self.done())
         return {task: account.within(b"") for task, account in self.accounts.items() if task in done}
 
+    def has_begun(self, task: TaskId) -> bool:
+        """Whether any record of a task of the main work is done; of earlier epochs all are."""
+        if not self._is_main(task):
+            return False
+        return task.round < self.ledger.number or (task.round == self.ledger.number and self.ledger.has_begun(task))
+
     # -- what is to do ---------------------------------------------------------------------------------------------
 
     def remaining(self) -> list[TaskId]:

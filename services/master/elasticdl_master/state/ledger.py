@@ -59,6 +59,11 @@ class EpochLedger:
         """Whether a task is wholly done."""
         return index in self._whole
 
+    def has_begun(self, task: TaskId) -> bool:
+        """Whether any record of the task is done."""
+        ranges = self._pieces.get(task.index, [])
+        return task.index in self._whole or any(start < task.end and task.start < end for start, end in ranges)
+
     def remaining(self, indexes: Iterable[int]) -> list[TaskId]:
         """What is still to do of the tasks, in the order given."""
         tasks = []

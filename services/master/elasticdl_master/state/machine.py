@@ -86,7 +86,7 @@ class JobMachine:
         self.gate = gate = TrainingGate(job, epochs, evaluations, checkpoints, version)
         self.schedule = schedule = EpochSequence(job, epochs, evaluations, gate, version)
         self.audit = RecordAudit(job, epochs, evaluations)
-        self.closing = closing = Closing(job, epochs, evaluations, schedule, gate, checkpoints, self.audit)
+        self.closing = closing = Closing(job, epochs, evaluations, schedule, gate, checkpoints, self.audit, version)
         self.recovery = ServerRecovery(job, epochs, evaluations, schedule, closing, checkpoints, version)
         self.ending = JobEnding(job, epochs, checkpoints)
         self.takeover = Takeover(job, epochs, evaluations, gate, schedule, closing, self.recovery, self.listing)

@@ -167,7 +167,9 @@ class Takeover:
             results=results,
         )
         for lease in contents.doing:
-            self._job.workers.held_before(lease)
+            # A store that lost the end of its log still has leases of tasks that were reported, or returned, since.
+            if not self._epochs.has_begun(lease.task):
+                self._job.workers.held_before(lease)
         for task in sorted(set(record.single_tasks) & contents.done.keys()):
             out += self._single_task_done(ev.TaskReported(task, "", "", results[task]), now)
         mine = [task for task in contents.done if task.type is self._job.plans.main_type]
