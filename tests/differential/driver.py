@@ -347,17 +347,21 @@ def read_weights(output: Path) -> Weights:
             order = np.argsort(held["ids"])
             weights[f"table {name}: ids"] = held["ids"][order]
             weights[f"table {name}: rows"] = held["vectors"][order]
-    if not weights and (output / "saved_model").is_dir():
-        weights = saved_variables(output / "saved_model")
+    if not (output / "model.keras").is_file() and (output / "saved_model").is_dir():
+        weights |= saved_variables(output / "saved_model")
     return weights
 
 
 def saved_variables(saved_model: Path) -> Weights:
-    """The variables of a SavedModel; Keras numbers them as they come, so they go by form and size here."""
+    """The model's variables in a SavedModel, without the rows of tables, which the signature holds beside them.
+
+    Keras numbers them as they come, so they go by form and size here.
+    """
     import tensorflow as tf
 
     reader = tf.train.load_checkpoint(str(saved_model / "variables" / "variables"))
-    values = [np.asarray(reader.get_tensor(name)) for name in reader.get_variable_to_dtype_map()]
+    names = [name for name in reader.get_variable_to_dtype_map() if name.startswith("variables/")]
+    values = [np.asarray(reader.get_tensor(name)) for name in names]
     numbers = [value for value in values if value.dtype.kind in "fiub"]
     numbers.sort(key=lambda value: (value.shape, str(value.dtype), float(value.sum())))
     return {f"variable {index}": value for index, value in enumerate(numbers)}

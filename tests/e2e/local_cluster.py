@@ -77,9 +77,11 @@ class Cluster:
 
     def client(self):
         from elasticdl import Client
+        from elasticdl.client.retry import RetryPolicy
 
         state = json.loads((self.data_dir / "cluster.json").read_text())
-        return Client(api_url=state["api_url"], token=self.token)
+        # On a machine that is busy with a job's processes, an API that was killed takes its time to come back.
+        return Client(api_url=state["api_url"], token=self.token, retry=RetryPolicy(attempts=20))
 
 
 def user_environment(directory: Path) -> dict[str, str]:
