@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,6 +13,7 @@ import structlog
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError
 from elasticdl_master.api import ApiClient
+from elasticdl_runtime.lifecycle import wait_for_event
 from elasticdl_runtime.retry import Attempts
 
 _BATCH = 256
@@ -91,10 +91,7 @@ class Outbox:
             FencedError: a newer master took over.
         """
         while True:
-            # wait_for() of Python 3.11 loses a cancellation that comes as the event does.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_BATCH_S):
-                    await self._wake.wait()
+            await wait_for_event(self._wake, _BATCH_S)
             self._wake.clear()
             self._seal()
             while self._posts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -39,3 +40,14 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[int]]) -> int:
         _log.error("stopped", error=error.message, fix=error.fix)
         print(f"error: {error}", file=sys.stderr)
         return EXIT_INVALID
+
+
+async def wait_for_event(event: asyncio.Event, timeout_s: float) -> bool:
+    """Waits until an event is set, or the time is over; returns whether it is set.
+
+    Unlike ``asyncio.wait_for`` of Python 3.11 it never loses a cancellation that comes together with the event.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    return event.is_set()

@@ -22,6 +22,7 @@ from elasticdl_agent.processes.child import Command, ShimProcess, spawn_shim
 from elasticdl_agent.zygote.process import EXIT_NO_IMPORT, MAX_ORDER, ROOM, Order
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import InvalidInputError, UnavailableError
+from elasticdl_runtime.lifecycle import wait_for_event
 from elasticdl_runtime.retry import Attempts
 
 START_DELAY_S = 15.0
@@ -216,8 +217,7 @@ class ZygoteClient:
                 os.kill(self.pid, signal.SIGKILL)
 
     async def _keep(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._asked.wait(), self._start_delay_s)
+        await wait_for_event(self._asked, self._start_delay_s)
         attempts = Attempts(_RESTARTS)
         while True:
             end = _End.FAILED

@@ -16,6 +16,7 @@ from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.model_description import ModelDescription
 from elasticdl_core.task import Shard
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.lifecycle import wait_for_event
 from elasticdl_worker.master.client import (
     SHARDS_PER_CALL,
     LeaseAnswer,
@@ -237,9 +238,7 @@ class Session:
             if self.drain.is_set() or self.finished.is_set():
                 return None
             self.progress.set_idle()
-            try:
-                await asyncio.wait_for(self._wake.wait(), timeout=max(answer.wait_s, 0.05))
-            except TimeoutError:
+            if not await wait_for_event(self._wake, max(answer.wait_s, 0.05)):
                 continue
             if self.finished.is_set():
                 return None

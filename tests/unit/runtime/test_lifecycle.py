@@ -1,0 +1,39 @@
+"""Waiting for an event loses neither the event nor a cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from elasticdl_runtime.lifecycle import wait_for_event
+
+pytestmark = pytest.mark.unit
+
+
+async def test_it_tells_whether_the_event_came() -> None:
+    event = asyncio.Event()
+    assert not await wait_for_event(event, 0.0)
+    event.set()
+    assert await wait_for_event(event, 0.0)
+    assert await wait_for_event(event, 60.0)
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_cancellation_that_comes_with_the_event_is_not_lost(turns: int) -> None:
+    event = asyncio.Event()
+
+    async def wait_on() -> None:
+        while True:
+            await wait_for_event(event, 60.0)
+            event.clear()
+
+    waiting = asyncio.create_task(wait_on())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    event.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    done, _ = await asyncio.wait({waiting}, timeout=5.0)
+    assert done, "it goes on"
