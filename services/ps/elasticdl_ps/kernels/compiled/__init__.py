@@ -2,5 +2,5 @@
 
 All that knows numba's internals and LLVM is in here (``lanes``, ``intrinsics``). ``kernels.reference`` does the same
 in plain numpy: it says what these kernels mean, is compared with them by the tests, and runs in their place with
-``ELASTICDL_PS_KERNELS=numpy``. What they gain is in docs/adr/0022-fast-paths.md.
+``ELASTICDL_PS_KERNELS=numpy``. What they gain is in docs/adr/0020-fast-paths.md.
 """
