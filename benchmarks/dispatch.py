@@ -174,7 +174,7 @@ async def queue_alone(url: str, tasks: int) -> AsyncIterator[RedisQueue]:
     """A queue of another job in the same Redis."""
     queue = RedisQueue(url, "queue-alone", 1)
     todo = tuple(TaskId(TaskType.TRAINING, 0, index, 0, 1) for index in range(tasks))
-    await queue.rebuild(Contents(todo, (), {}, frozenset(), {}, ""))
+    await queue.rebuild(Contents(todo, (), {}, frozenset(), {}, ""), 60.0)
     yield queue
     await queue.close()
 

@@ -122,6 +122,20 @@ ROWS = [
         two="",
     ),
     row(
+        "untracked_variable",
+        """
+        class Scaled(layers.Layer):
+            def build(self, shape):
+                self.scale = tf.Variable(1.0)
+
+            def call(self, inputs):
+                return inputs * self.scale
+        """,
+        through("Scaled()(i)"),
+        family="state",
+        refused="none of the model's weights",
+    ),
+    row(
         "assigns_to_weights",
         """
         class Shrinking(layers.Layer):
