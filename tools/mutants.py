@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tools" / "mutants.toml"
 TIMEOUT_S = 600
 """For the tests of one fault; without a fault, all tests together have as often as much as there are faults."""
-_PASSED, _FAILED = 0, 1  # exit codes of pytest
+_PASSED, _FAILED, _BROKEN = 0, 1, 3
+"""Exit codes of pytest; the last is that of a test that could only be ended together with pytest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +142,9 @@ def try_one(mutant: Mutant, trees: queue.SimpleQueue[Path]) -> tuple[Mutant, boo
             code, output = run_tests(tree, mutant.tests)
     finally:
         trees.put(tree)
-    caught = code == _FAILED
+    caught = code in {_FAILED, _BROKEN}
     last = next((line for line in output.splitlines() if line.startswith("FAILED")), output.splitlines()[-1])
-    said = last if code in {_PASSED, _FAILED} else f"pytest ended with {code}:\n{output}"
+    said = last if code in {_PASSED, _FAILED, _BROKEN} else f"pytest ended with {code}:\n{output}"
     print(
         f"{'caught' if caught else 'MISSED':<7} {mutant.name} ({time.monotonic() - started:.0f} s): {said}",
         flush=True,
