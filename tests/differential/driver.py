@@ -348,20 +348,23 @@ def read_weights(output: Path) -> Weights:
             weights[f"table {name}: ids"] = held["ids"][order]
             weights[f"table {name}: rows"] = held["vectors"][order]
     if not (output / "model.keras").is_file() and (output / "saved_model").is_dir():
-        weights |= saved_variables(output / "saved_model")
+        weights |= saved_variables(output / "saved_model", with_tables=bool(weights))
     return weights
 
 
-def saved_variables(saved_model: Path) -> Weights:
-    """The model's variables in a SavedModel, without the rows of tables, which the signature holds beside them.
+def saved_variables(saved_model: Path, *, with_tables: bool) -> Weights:
+    """The model's variables in a SavedModel, without the rows of tables, which are compared by their ids.
 
     Keras numbers them as they come, so they go by form and size here.
     """
     import tensorflow as tf
 
     reader = tf.train.load_checkpoint(str(saved_model / "variables" / "variables"))
-    names = [name for name in reader.get_variable_to_dtype_map() if name.startswith("variables/")]
-    values = [np.asarray(reader.get_tensor(name)) for name in names]
+    names = list(reader.get_variable_to_dtype_map())
+    of_model = [name for name in names if name.startswith("variables/")]
+    if not of_model and not with_tables:
+        of_model = names  # Keras 2 makes no such list; rows of tables are among the others, in any order
+    values = [np.asarray(reader.get_tensor(name)) for name in of_model]
     numbers = [value for value in values if value.dtype.kind in "fiub"]
     numbers.sort(key=lambda value: (value.shape, str(value.dtype), float(value.sum())))
     return {f"variable {index}": value for index, value in enumerate(numbers)}
