@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl_core.errors import DataError, InvalidInputError
-from elasticdl_core.job import JobSpec
+from elasticdl_core.job import JobSpec, resolve_aliases
 
 _DATA = ("training_data", "validation_data", "prediction_data")
 _PLACES = ("checkpoint_dir", "checkpoint_dir_for_init", "output")
@@ -28,7 +28,7 @@ def prepare(mapping: dict[str, Any], *, check: bool = True) -> dict[str, Any]:
         UserCodeError: the model module lacks something or does not parse.
         DataError: a relative path to data does not exist.
     """
-    prepared = dict(mapping)
+    prepared = resolve_aliases(mapping)
     if "min_workers" in prepared and "max_workers" not in prepared:
         prepared["max_workers"] = max(1, prepared["min_workers"])
     if prepared.get("model_zoo"):

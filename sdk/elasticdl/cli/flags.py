@@ -18,7 +18,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from elasticdl.cli.pairs import parse_pairs, parse_strings
 from elasticdl.cli.removed_flags import removed_flag
 from elasticdl_core.errors import InvalidInputError, Problem, SpecError
-from elasticdl_core.job import FORMER_NAMES, JobSpec, JobType
+from elasticdl_core.job import ALIASES, JobSpec, JobType
 
 VERBS: Mapping[str, JobType] = {
     "train": JobType.TRAINING,
@@ -89,9 +89,6 @@ PANELS: Mapping[str, tuple[str, ...]] = {
     ),
     "Job": ("name", "labels", "envs"),
 }
-ALIASES: Mapping[str, str] = FORMER_NAMES
-"""Other names of flags."""
-
 _HERE: Mapping[str, str] = {
     "model_zoo": "Directory of model modules; it is packed and uploaded (see --no-upload).",
     "model_bundle": "Digest of a zoo that was uploaded before, instead of --model_zoo.",
@@ -252,6 +249,7 @@ class _Rewriter:
         self._kind = kind
         self._flags = flags_of(kind)
         self._others = {name.replace("-", "_"): takes_value for name, takes_value in others.items()}
+        self._given: dict[str, tuple[str, str]] = {}
 
     def run(self, args: Sequence[str]) -> Iterator[str]:
         rest = list(args)
@@ -272,7 +270,19 @@ class _Rewriter:
             if name in self._others:
                 yield from self._own(name, given, rest)
             else:
-                yield self._flag(typed, name, given, rest)
+                flag = self._flag(typed, name, given, rest)
+                self._refuse_two_names(typed.replace("-", "_"), flag)
+                yield flag
+
+    def _refuse_two_names(self, typed: str, flag: str) -> None:
+        """Refuses a flag under two names with two values; under one name the last value counts, as in any program."""
+        name, _, value = flag.partition("=")
+        before, earlier = self._given.setdefault(name, (typed, value))
+        if before != typed and {before, typed} & ALIASES.keys() and earlier != value:
+            raise InvalidInputError(
+                f"--{before}={earlier} and --{typed}={value} are two names of one flag", fix=f"give {name} alone"
+            )
+        self._given[name] = (typed, value)
 
     def _own(self, name: str, given: str | None, rest: list[str]) -> Iterator[str]:
         option = "--" + name.replace("_", "-")

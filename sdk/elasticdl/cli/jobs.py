@@ -285,8 +285,9 @@ def _print_states(jobs: list[Job], as_json: bool) -> None:
 def scale(
     job_id: JobId,
     min_workers: Annotated[int | None, typer.Option("--min-workers", min=1, help="Fewest that it runs with.")] = None,
-    max_workers: Annotated[
-        int | None, typer.Option("--max-workers", "--num-workers", min=1, help="It never has more.")
+    max_workers: Annotated[int | None, typer.Option("--max-workers", min=1, help="It never has more.")] = None,
+    num_workers: Annotated[
+        int | None, typer.Option("--num-workers", min=1, help="Another name of --max-workers.")
     ] = None,
     priority: Annotated[
         int | None, typer.Option("--priority", min=-1000, max=1000, help="Higher goes first.")
@@ -295,7 +296,8 @@ def scale(
 ) -> None:
     """Change how many workers a job may have, and how it ranks, while it runs."""
     with _client() as client:
-        job = client.scale(job_id, min_workers, max_workers, priority)
+        aliases = {} if num_workers is None else {"num_workers": num_workers}
+        job = client.scale(job_id, min_workers, max_workers, priority, **aliases)
     if as_json:
         from elasticdl.cli.output import print_json
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from elasticdl.submission import absolute_paths
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.job import JobSpec
+from elasticdl_core.job import JobSpec, resolve_aliases
 from elasticdl_core.json_numbers import from_json
 
 POLL_S = 1.0
@@ -42,10 +42,11 @@ def reservation_path(name: str) -> str:
 def submission(spec: JobSpec | Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON data of a specification with fields replaced and local paths made absolute.
 
-    Default values are left to the API.
+    Default values are left to the API; aliases of fields are understood.
 
     Raises:
         InvalidInputError: the specification is neither a JobSpec nor a mapping.
+        SpecError: a field is given under two names, with values that differ.
     """
     if spec is None:
         given: dict[str, Any] = {}
@@ -53,14 +54,14 @@ def submission(spec: JobSpec | Mapping[str, Any] | None, overrides: Mapping[str,
         mapping, untouched = spec.to_mapping(), _defaults()
         given = {key: value for key, value in mapping.items() if key not in untouched or untouched[key] != value}
     elif isinstance(spec, Mapping):
-        given = dict(spec)
+        given = resolve_aliases(spec)
     else:
         raise InvalidInputError(
             f"a job specification cannot be a {type(spec).__name__}",
             fix="give a JobSpec, a dict, or keyword arguments",
         )
     # Names of data that are no paths here may be known to the cluster, or to a reader of the user's.
-    return absolute_paths({**given, **overrides}, any_word=True)
+    return absolute_paths({**given, **resolve_aliases(overrides)}, any_word=True)
 
 
 def _defaults() -> dict[str, Any]:

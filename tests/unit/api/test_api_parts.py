@@ -34,7 +34,7 @@ from elasticdl_api.store.masters import LEASE_S
 from elasticdl_api.store.records import JobRecord
 from elasticdl_api.web.json_bodies import clean, parse_json
 from elasticdl_api.web.problems import MalformedError
-from elasticdl_core.errors import InvalidInputError, NotFoundError, SpecError
+from elasticdl_core.errors import InvalidInputError, NotFoundError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
 from elasticdl_core.task import TaskId, TaskType
@@ -234,9 +234,3 @@ def test_the_schema_of_a_specification_describes_every_field() -> None:
     assert set(properties) == {field.name for field in fields(JobSpec)}
     assert properties["minibatch_size"]["description"] == "records in a minibatch."
     JobSpec.from_mapping(schemas.EXAMPLE_SPEC)
-
-
-def test_a_field_by_the_originals_name_is_told_todays() -> None:
-    with pytest.raises(SpecError) as caught:
-        JobSpec.from_mapping({**schemas.EXAMPLE_SPEC, "num_workers": 2})
-    assert [(one.field, one.fix) for one in caught.value.problems] == [("num_workers", "did you mean 'max_workers'?")]

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from elasticdl.cli.flags import ALIASES, VERBS, fields_without_flag, flags_of, mapping_of, rewrite
+from elasticdl.cli.flags import VERBS, fields_without_flag, flags_of, mapping_of, rewrite
 from elasticdl.cli.pairs import parse_pairs, parse_strings
 from elasticdl.cli.removed_flags import removed_flag
 from elasticdl_core.errors import InvalidInputError, SpecError
-from elasticdl_core.job import JobSpec, JobType
+from elasticdl_core.job import ALIASES, JobSpec, JobType
 
 pytestmark = pytest.mark.unit
 
@@ -55,6 +55,14 @@ def test_names_of_the_original_mean_what_they_meant(alias: str, field: str) -> N
 def test_the_number_of_workers_leaves_the_minimum_alone() -> None:
     assert parse("--num_workers", "4") == {"max_workers": 4}
     assert parse("--num_workers", "4", "--min_workers", "2") == {"max_workers": 4, "min_workers": 2}
+
+
+def test_two_names_of_a_flag_must_agree() -> None:
+    assert parse("--num_workers=4", "--max-workers", "4") == {"max_workers": 4}
+    with pytest.raises(InvalidInputError, match="--num_workers=4 and --max_workers=3 are two names of one flag"):
+        parse("--num_workers=4", "--max_workers", "3")
+    with pytest.raises(InvalidInputError, match="give --num_ps alone"):
+        parse("--num_ps=1", "--num-ps-pods=2")
 
 
 @pytest.mark.parametrize(

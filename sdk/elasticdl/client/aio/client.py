@@ -32,7 +32,7 @@ from elasticdl.client.retry import RetryPolicy
 from elasticdl.client.transport import Filter, moment_text, texts
 from elasticdl.client.views import Artifact, Event, Job, JobPage, Update
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.job import JobSpec
+from elasticdl_core.job import JobSpec, resolve_aliases
 
 
 class AsyncClient:
@@ -153,9 +153,20 @@ class AsyncClient:
         min_workers: int | None = None,
         max_workers: int | None = None,
         priority: int | None = None,
+        **aliases: int,
     ) -> Job:
-        """Changes how many workers a job may have, and how it ranks; what is not given stays."""
-        change = given(min_workers=min_workers, max_workers=max_workers, priority=priority)
+        """Changes how many workers a job may have, and how it ranks; what is not given stays.
+
+        Args:
+            job_id: the job.
+            min_workers: fewest that it runs with.
+            max_workers: it never has more.
+            priority: higher goes first.
+            **aliases: the same under the other names of fields, such as ``num_workers``.
+        """
+        change = resolve_aliases(
+            {**given(min_workers=min_workers, max_workers=max_workers, priority=priority), **aliases}
+        )
         if not change:
             raise InvalidInputError("there is nothing to change", fix="give min_workers, max_workers or priority")
         return Job.from_json(await self._api.fetch(Request("PATCH", job_path(job_id), json=change)))

@@ -1,14 +1,16 @@
-"""Jobs: what their users say about them (``spec``), and the states that they go through (``life``)."""
+"""Jobs: what their users say about them (``spec``, ``names``), and the states that they go through (``life``)."""
 
 from elasticdl_core.job.life import LEGAL_TRANSITIONS, Desired, JobRequest, JobState
-from elasticdl_core.job.spec import FORMER_NAMES, JobSpec, JobType
+from elasticdl_core.job.names import ALIASES, resolve_aliases
+from elasticdl_core.job.spec import JobSpec, JobType
 
 __all__ = [
-    "FORMER_NAMES",
+    "ALIASES",
     "LEGAL_TRANSITIONS",
     "Desired",
     "JobRequest",
     "JobSpec",
     "JobState",
     "JobType",
+    "resolve_aliases",
 ]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 from elasticdl_core.errors import Problem, SpecError
+from elasticdl_core.job.names import resolve_aliases
 
 
 class JobType(enum.StrEnum):
@@ -28,14 +29,6 @@ XLA_MODES = ("auto", "on", "off")
 WIRE_DTYPES = ("float32", "bfloat16")
 NAN_POLICIES = ("fail", "skip")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-FORMER_NAMES: Mapping[str, str] = {
-    "job_name": "name",
-    "num_workers": "max_workers",
-    "num_ps_pods": "num_ps",
-    "max_step": "max_steps",
-    "dataset_fn": "feed",
-}
-"""Names of fields in the original project, and what they are called here."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
@@ -184,18 +177,19 @@ class JobSpec:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> JobSpec:
-        """Builds and validates a specification from JSON data.
+        """Builds and validates a specification from JSON data; ``ALIASES`` of fields are understood.
 
         Raises:
             SpecError: with every problem found: unknown fields, wrong types, values and combinations.
         """
+        mapping = resolve_aliases(mapping)
         hints = get_type_hints(cls)
         fields = {f.name: f for f in dataclasses.fields(cls)}
         problems: list[Problem] = []
         values: dict[str, Any] = {}
         for key, value in mapping.items():
             if key not in fields:
-                near = [FORMER_NAMES[key]] if key in FORMER_NAMES else difflib.get_close_matches(key, fields, n=1)
+                near = difflib.get_close_matches(key, fields, n=1)
                 fix = f"did you mean {near[0]!r}?" if near else "remove it; see the API reference for all fields"
                 problems.append(Problem(key, f"there is no field {key!r}", fix))
                 continue

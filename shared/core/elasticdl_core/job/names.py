@@ -1,0 +1,45 @@
+"""One name for one thing: the fields of a job have one documented name each, and others that are understood."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from elasticdl_core.errors import Problem, SpecError
+
+ALIASES: Mapping[str, str] = {
+    "job_name": "name",
+    "num_workers": "max_workers",
+    "num_ps_pods": "num_ps",
+    "max_step": "max_steps",
+    "dataset_fn": "feed",
+}
+"""Other names of fields, mostly those of the original project, and the field's own: what documentation uses."""
+
+
+def resolve_aliases(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a mapping with fields of a job under their own names.
+
+    Every door that takes such fields by name (command line, Python, HTTP) calls this before it looks at them.
+
+    Raises:
+        SpecError: a field is given under two names, with values that differ.
+    """
+    named: dict[str, Any] = {}
+    typed: dict[str, str] = {}
+    problems: list[Problem] = []
+    for key, value in mapping.items():
+        name = ALIASES.get(key, key)
+        if name in named and not _same(named[name], value):
+            message = f"{typed[name]!r} ({named[name]!r}) and {key!r} ({value!r}) are two names of one field"
+            problems.append(Problem(name, message, f"give {name!r} alone"))
+            continue
+        named[name], typed[name] = value, key
+    if problems:
+        raise SpecError(problems)
+    return named
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are one and the same; true is no 1 here."""
+    return type(one) is type(other) and bool(one == other)
