@@ -1,4 +1,4 @@
-"""``python -m elasticdl_api [migrate | token NAMESPACE {read,write}]``: serves by default."""
+"""``python -m elasticdl_api [migrate]``: serves by default."""
 
 from __future__ import annotations
 
@@ -14,16 +14,11 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", metavar="command")
     commands.add_parser("serve", help="serve the api (the default)")
     commands.add_parser("migrate", help="bring the database's schema up to date")
-    token = commands.add_parser("token", help="make a token for a namespace and print it")
-    token.add_argument("namespace", help="the only namespace that its holder sees")
-    token.add_argument("scope", choices=["read", "write"], help="what its holder may do there")
     arguments = parser.parse_args()
-    from elasticdl_api.main import make_token, migrate_only, serve
+    from elasticdl_api.main import migrate_only, serve
 
     if arguments.command == "migrate":
         return run_service(migrate_only)
-    if arguments.command == "token":
-        return run_service(lambda _stop: make_token(arguments.namespace, arguments.scope))
     return run_service(serve)
 
 

@@ -13,8 +13,9 @@ from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.schemas import scheduling as scheduling_schemas
 from elasticdl_api.services import Services
 from elasticdl_api.web import problems
-from elasticdl_api.web.auth import OPEN_PATHS, AuthenticationMiddleware, TokenVerifier
+from elasticdl_api.web.auth import OPEN_PATHS, AuthenticationMiddleware, TokenVerifier, refuse_unruled
 from elasticdl_api.web.query_parameters import refuse_unknown_parameters
+from elasticdl_api.web.route_scopes import check_rules, rules_of
 from elasticdl_api.web.telemetry import RequestMeter
 
 VERSION = "0.1.0"
@@ -39,10 +40,12 @@ def create_app(services: Services, background: AbstractAsyncContextManager[None]
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
         redirect_slashes=False,
+        dependencies=[Depends(refuse_unruled)],
     )
     app.state.services = services
     problems.install(app)
     for one in (jobs, activity, artifacts, bundles, cluster, scheduling, reservations):
+        check_rules(one.router.routes)
         app.include_router(one.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(cluster.health_router)
     app.include_router(internal.router)
@@ -69,12 +72,20 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             "master": {"type": "http", "scheme": "bearer", "description": "The job token of a master."},
         }
         for path, operations in schema["paths"].items():
-            for operation in operations.values():
+            for method, operation in operations.items():
                 if path not in OPEN_PATHS:
-                    operation["security"] = [{"master" if path.startswith("/internal/") else "user": []}]
+                    operation["security"] = [_security(method.upper(), path)]
+                    operation["x-of-the-cluster"] = any(rule.cluster for rule in rules_of(method.upper(), path))
                 _problems_only(operation)
         app.openapi_schema = schema
     return app.openapi_schema
+
+
+def _security(method: str, path: str) -> dict[str, list[str]]:
+    """Which scheme opens a route, and what a token needs there."""
+    if path.startswith("/internal/"):
+        return {"master": []}
+    return {"user": sorted({str(rule.scope) for rule in rules_of(method, path)})}
 
 
 def _problems_only(operation: dict[str, Any]) -> None:

@@ -11,15 +11,20 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import insert
+from sqlalchemy.dialects.postgresql import insert as upsert
 
 from elasticdl_api.app import create_app
 from elasticdl_api.services import Services
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.migrate import migrate
 from elasticdl_api.store.wakeups import Wakeups
+from elasticdl_api.web.auth import token_digest
+from elasticdl_core.access import make_token
 from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.bundles import digest_of
+from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.transitions import transition
 from elasticdl_runtime.tokens import derive_job_secret, issue
@@ -90,6 +95,19 @@ class Api:
             assert await transition(
                 connection, job_id, JobState.QUEUED, JobState.STARTING, "fits", {"workers": workers}
             )
+
+    async def token(
+        self, namespace: str | None, scope: str = "submit", *, name: str = "", token: str = "", **values: Any
+    ) -> dict[str, str]:
+        """Makes a token of a namespace, and the namespace too; returns the headers of its holder's requests."""
+        token = token or make_token()
+        name = name or f"{namespace}-{scope}"
+        row = {"id": name, "name": name, "owner": f"{name}-owner", "namespace": namespace, "scope": scope, **values}
+        async with self.services.database.transaction() as connection:
+            if namespace is not None:
+                await connection.execute(upsert(t.namespaces).values(name=namespace).on_conflict_do_nothing())
+            await connection.execute(insert(t.tokens).values(**row, sha256=token_digest(token)))
+        return {"Authorization": f"Bearer {token}"}
 
     def master(self, job_id: str, incarnation: int = 1, *, role: Role = Role.MASTER) -> Master:
         return Master(self, job_id, incarnation, role)

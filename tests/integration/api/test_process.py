@@ -190,15 +190,8 @@ async def test_it_does_not_start_with_settings_that_are_wrong_or_unsafe(
         assert "fix: " in errors.decode()
 
 
-async def test_migrate_and_token_commands(empty_database_url: str, tmp_path: Path) -> None:
+async def test_the_migrate_command(empty_database_url: str, tmp_path: Path) -> None:
     environment = _environment(empty_database_url, tmp_path / "data")
     async with _process(environment, "migrate") as process:
         output, _ = await asyncio.wait_for(process.communicate(), 60)
         assert (process.returncode, output) == (0, b"the schema is up to date\n")
-    async with _process(environment, "token", "team-a", "read") as process:
-        output, _ = await asyncio.wait_for(process.communicate(), 60)
-        token = output.decode().strip()
-    async with _serving(environment) as (_, http):
-        headers = {"Authorization": f"Bearer {token}"}
-        assert (await http.get("/jobs", headers=headers)).status_code == 200
-        assert (await http.post("/jobs", headers=headers, json={})).status_code == 403

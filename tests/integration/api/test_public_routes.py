@@ -8,12 +8,9 @@ import math
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
 
-from elasticdl_api.web.auth import token_digest
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
 from elasticdl_runtime.bundles import digest_of
-from elasticdl_runtime.database import tables as t
 from tests.integration.api.conftest import MODULE, Api, make_zip
 
 pytestmark = pytest.mark.integration
@@ -338,17 +335,12 @@ async def test_unknown_paths_and_methods_are_problems(api: Api) -> None:
 
 async def test_another_namespace_is_not_there(api: Api) -> None:
     job_id = await api.submit()
-    async with api.services.database.transaction() as connection:
-        for scope in ("read", "write"):
-            values = {"id": scope, "namespace": "team-b", "scope": scope, "sha256": token_digest(f"team-b-{scope}")}
-            await connection.execute(insert(t.tokens).values(**values))
-    writer = {"Authorization": "Bearer team-b-write"}
+    writer, reader = await api.token("team-b", "submit"), await api.token("team-b", "read")
     assert (await api.http.get("/jobs", headers=writer)).json()["jobs"] == []
     assert (await api.http.get(f"/jobs/{job_id}", headers=writer)).status_code == 404
     assert (await api.http.post(f"/jobs/{job_id}/cancel", headers=writer)).status_code == 404
     spec = await api.spec()
     assert (await api.http.post("/jobs", json=spec, headers=writer)).status_code == 422  # the bundle is not theirs
-    reader = {"Authorization": "Bearer team-b-read"}
     assert (await api.http.get("/jobs", headers=reader)).status_code == 200
     assert (await api.http.post("/jobs", json=spec, headers=reader)).status_code == 403
 

@@ -6,10 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
 
-from elasticdl_api.web.auth import token_digest
-from elasticdl_runtime.database import tables as t
 from tests.integration.api.conftest import Api
 
 pytestmark = pytest.mark.integration
@@ -53,11 +50,7 @@ async def test_what_is_not_there_is_not_found(api: Api) -> None:
 
 
 async def test_reservations_are_for_administrators(api: Api) -> None:
-    async with api.services.database.transaction() as connection:
-        await connection.execute(
-            insert(t.tokens).values(id="r", sha256=token_digest("ada"), namespace="ada", scope="write")
-        )
-    headers = {"Authorization": "Bearer ada"}
+    headers = await api.token("ada", "admin")
     put = await api.http.put("/cluster/reservations/shop", json={"slots": 1}, headers=headers)
     assert put.status_code == 403
     assert (await api.http.get("/cluster/reservations", headers=headers)).status_code == 403

@@ -9,9 +9,8 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, text
+from sqlalchemy import text
 
-from elasticdl_api.web.auth import token_digest
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
 from elasticdl_core.scheduling import Plan, Quota, Resources, Snapshot, policy_by_name
 from elasticdl_core.scheduling.pacing import pace
@@ -75,10 +74,8 @@ async def cluster(api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch) 
     leadership = Leadership(database, 30.0)
 
     async def make(*, policy: str = "goodput", quotas: dict[str, Quota] | None = None) -> Cluster:
-        async with api.services.database.transaction() as connection:
-            for name in ("ads", "vision"):
-                values = {"id": name, "namespace": name, "scope": "write", "sha256": token_digest(f"{name}-token")}
-                await connection.execute(insert(t.tokens).values(**values))
+        for name in ("ads", "vision"):
+            await api.token(name, token=f"{name}-token")
         store = SchedulerStore(database, leadership, quotas or {})
         scheduler = Scheduler(database, leadership, store, api.launcher, policy_by_name(policy), 3600.0)
         await leadership.attempt()

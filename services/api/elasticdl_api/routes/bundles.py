@@ -54,7 +54,7 @@ async def upload(digest: Digest, request: Request, api: Api, user: User) -> JSON
         size = await _receive(request, descriptor, digest)
         await asyncio.to_thread(_examine, path)
         await asyncio.to_thread(_publish, path, directory / f"{digest_hex(digest)}.zip")
-        await api.jobs.add_bundle(user.home, digest, size)
+        await api.jobs.add_bundle(user, digest, size)
     finally:
         await asyncio.to_thread(path.unlink, missing_ok=True)
     return JSONResponse({"digest": digest, "size": size}, status_code=201)

@@ -78,7 +78,7 @@ async def submit(
         if known is not None:
             return await _answer(api, known, 200)
     await check_model(api, user.home, spec)
-    job, created = await api.jobs.create(user.home, spec, key=idempotency_key, body_hash=body_hash)
+    job, created = await api.jobs.create(user, spec, key=idempotency_key, body_hash=body_hash)
     response = await _answer(api, job, 201 if created else 200)
     response.headers["Location"] = f"/jobs/{job.id}"
     return response
@@ -150,14 +150,14 @@ async def change(
     if wrong:
         fix = f"only {', '.join(sorted(_CHANGEABLE))} can be changed; submit a new job for the rest"
         raise SpecError([Problem(key, "it cannot be changed", fix) for key in wrong])
-    job = await api.jobs.change_settings(job_id, namespace=user.namespace, changes=changes, if_match=if_match)
+    job = await api.jobs.change_settings(job_id, user=user, changes=changes, if_match=if_match)
     return await _answer(api, job, 200)
 
 
 def _request_route(what: JobRequest, summary: str, description: str) -> None:
     async def ask(job_id: schemas.JobId, api: Api, user: User, if_match: IfMatch = None) -> JSONResponse:
         await find(api, user, job_id)
-        job = await api.jobs.request(job_id, what, namespace=user.namespace, if_match=if_match)
+        job = await api.jobs.request(job_id, what, user=user, if_match=if_match)
         return await _answer(api, job, 202)
 
     router.add_api_route(
@@ -190,7 +190,7 @@ _request_route(JobRequest.RESUME, "Resume a suspended job", "It waits for capaci
 async def remove(job_id: schemas.JobId, api: Api, user: User, if_match: IfMatch = None) -> Response:
     """Removes the job with its events, logs, checkpoints and artifacts in the job's own directory."""
     await find(api, user, job_id)
-    await api.jobs.delete(job_id, namespace=user.namespace, if_match=if_match)
+    await api.jobs.delete(job_id, user=user, if_match=if_match)
     if api.launcher is not None:
         try:
             await api.launcher.terminate_job(job_id, grace_s=1.0)

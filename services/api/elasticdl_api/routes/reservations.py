@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Response
@@ -10,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import text
 
 from elasticdl_api.services import Api, User
+from elasticdl_api.store import audit
 from elasticdl_api.web.problems import declared
-from elasticdl_core.errors import NotFoundError, PermissionDeniedError, UnavailableError
+from elasticdl_core.errors import NotFoundError, UnavailableError
 from elasticdl_core.ports.launcher import CapacityInfo, Launcher
 
 DEFAULT_GRACE_S = 30.0
@@ -63,7 +65,7 @@ class ReservationList(BaseModel):
 )
 async def list_reservations(api: Api, user: User) -> Any:
     """Who takes slots from jobs, and how many of them are free of workers by now."""
-    capacity = await _agent(api, user).capacity()
+    capacity = await _agent(api).capacity()
     return {
         "reservations": capacity.reservations,
         "slots": capacity.slots,
@@ -80,7 +82,7 @@ async def list_reservations(api: Api, user: User) -> Any:
 )
 async def get_reservation(name: Name, api: Api, user: User) -> Any:
     """One reservation; it can be used up to ``granted`` slots."""
-    return _named(await _agent(api, user).capacity(), name)
+    return _named(await _agent(api).capacity(), name)
 
 
 @router.put(
@@ -95,9 +97,9 @@ async def put_reservation(name: Name, wanted: ReservationRequest, api: Api, user
     They no longer count as the jobs' from now on. Those that workers hold are granted as the workers leave, which
     they are told at once; whoever stays longer than ``grace_s`` seconds is ended. Free slots are granted at once.
     """
-    launcher = _agent(api, user)
+    launcher = _agent(api)
     await launcher.reserve(name, wanted.slots, grace_s=wanted.grace_s)
-    await _wake_scheduler(api)
+    await _changed(api, user, "reservation.put", name, wanted.model_dump())
     return _named(await launcher.capacity(), name)
 
 
@@ -110,16 +112,12 @@ async def put_reservation(name: Name, wanted: ReservationRequest, api: Api, user
 )
 async def delete_reservation(name: Name, api: Api, user: User) -> Response:
     """Gives the slots back to jobs."""
-    await _agent(api, user).release(name)
-    await _wake_scheduler(api)
+    await _agent(api).release(name)
+    await _changed(api, user, "reservation.delete", name, {})
     return Response(status_code=204)
 
 
-def _agent(api: Api, user: User) -> Launcher:
-    if user.namespace is not None:
-        raise PermissionDeniedError(
-            "reservations are for administrators", fix="use the admin token, or ask your administrator"
-        )
+def _agent(api: Api) -> Launcher:
     if api.launcher is None:
         raise UnavailableError("there is no agent that has slots", fix="set ELASTICDL_AGENT for the api")
     return api.launcher
@@ -132,7 +130,11 @@ def _named(capacity: CapacityInfo, name: str) -> Any:
     raise NotFoundError(f"no slots are reserved for {name!r}", fix="list the reservations")
 
 
-async def _wake_scheduler(api: Api) -> None:
-    """The scheduler listens where changes of jobs are told; it would look by itself some seconds later."""
+async def _changed(api: Api, user: User, action: str, name: str, detail: Mapping[str, Any]) -> None:
+    """Writes down what was done at the agent, and tells the scheduler.
+
+    It listens where changes of jobs are told; it would look by itself some seconds later.
+    """
     async with api.database.transaction() as connection:
+        await audit.record(connection, user, action, name, detail)
         await connection.execute(text("SELECT pg_notify('elasticdl_jobs', '')"))

@@ -70,6 +70,7 @@ class JobSummaryResponse(BaseModel):
     id: str = Field(examples=[EXAMPLE_ID])
     name: str = Field(examples=["digits"])
     namespace: str = Field(examples=["default"])
+    owner: str = Field(description="Who submitted it; empty for jobs of earlier versions.", examples=["ada"])
     type: JobType
     state: JobState
     reason: str = Field(description="Why it stands there.", examples=["2 of 2 workers fit"])

@@ -13,7 +13,9 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from elasticdl_api.store import audit
 from elasticdl_api.store.records import JobRecord
+from elasticdl_api.web.auth import Identity
 from elasticdl_api.web.problems import IdempotencyError, PreconditionFailedError
 from elasticdl_core.errors import ConflictError, NotFoundError
 from elasticdl_core.job import JobRequest, JobSpec, JobState
@@ -66,9 +68,9 @@ class JobStore:
             return await _submitted(connection, namespace, key, body_hash)
 
     async def create(
-        self, namespace: str, spec: JobSpec, *, key: str | None, body_hash: str
+        self, user: Identity, spec: JobSpec, *, key: str | None, body_hash: str
     ) -> tuple[JobRecord, bool]:
-        """Submits a job: its row, its event and its idempotency key in one transaction.
+        """Submits a job of that user: its row, its event and its idempotency key in one transaction.
 
         Returns:
             The job, and whether this call made it.
@@ -80,14 +82,14 @@ class JobStore:
             try:
                 async with self._database.transaction() as connection:
                     if key is not None:
-                        known = await _submitted(connection, namespace, key, body_hash)
+                        known = await _submitted(connection, user.home, key, body_hash)
                         if known is not None:
                             return known, False
-                    job = await _insert_job(connection, namespace, spec)
+                    job = await _insert_job(connection, user, spec)
                     if key is not None:
                         await connection.execute(
                             insert(t.idempotency_keys).values(
-                                namespace=namespace, key=key, body_hash=body_hash, job_id=job.id
+                                namespace=user.home, key=key, body_hash=body_hash, job_id=job.id
                             )
                         )
                     return job, True
@@ -138,13 +140,13 @@ class JobStore:
             return await _records(connection, rows, namespace)
 
     async def change_settings(
-        self, job_id: str, *, namespace: str | None, changes: Mapping[str, int], if_match: str | None
+        self, job_id: str, *, user: Identity, changes: Mapping[str, int], if_match: str | None
     ) -> JobRecord:
         """Changes priority or the bounds of the number of workers.
 
         Args:
             job_id: the job.
-            namespace: whose it must be.
+            user: who changes it.
             changes: new values of ``priority``, ``min_workers``, ``max_workers``.
             if_match: entity tag that the job must still have; None for any.
 
@@ -155,7 +157,7 @@ class JobStore:
             SpecError: the values do not fit together.
         """
         async with self._database.transaction() as connection:
-            job = await _get(connection, job_id, namespace, lock=True)
+            job = await _get(connection, job_id, user.namespace, lock=True)
             _require_match(job, if_match)
             if job.terminal:
                 raise ConflictError(f"job {job_id} is over ({job.state})", fix="submit a new job")
@@ -168,10 +170,11 @@ class JobStore:
             )
             message = ", ".join(f"{name} is {value} now" for name, value in changed.items())
             await add_event(connection, job_id, "settings", message, changed)
-            return await _get(connection, job_id, namespace)
+            await audit.record(connection, user, "job.change", job_id, changed, namespace=job.namespace)
+            return await _get(connection, job_id, user.namespace)
 
     async def request(
-        self, job_id: str, what: JobRequest, *, namespace: str | None, if_match: str | None = None
+        self, job_id: str, what: JobRequest, *, user: Identity, if_match: str | None = None
     ) -> JobRecord:
         """Asks a job to cancel, suspend or resume; asking twice is asking once.
 
@@ -181,7 +184,7 @@ class JobStore:
             ConflictError: its state does not allow that.
         """
         async with self._database.transaction() as connection:
-            job = await _get(connection, job_id, namespace, lock=True)
+            job = await _get(connection, job_id, user.namespace, lock=True)
             _require_match(job, if_match)
             outcome = outcome_of(what, job.state)
             if outcome is None:
@@ -193,11 +196,14 @@ class JobStore:
                 )
             if outcome.to is not None:
                 await transition(connection, job_id, job.state, outcome.to, f"{what} was asked for")
-            elif outcome.desired is not None:
+            elif outcome.desired is not None and outcome.desired is not job.desired:
                 await _ask_master(connection, job, what, outcome.desired)
-            return await _get(connection, job_id, namespace)
+            else:
+                return job
+            await audit.record(connection, user, f"job.{what}", job_id, namespace=job.namespace)
+            return await _get(connection, job_id, user.namespace)
 
-    async def delete(self, job_id: str, *, namespace: str | None, if_match: str | None = None) -> None:
+    async def delete(self, job_id: str, *, user: Identity, if_match: str | None = None) -> None:
         """Removes a job that is over, with all its rows.
 
         Raises:
@@ -206,11 +212,13 @@ class JobStore:
             ConflictError: it is not over.
         """
         async with self._database.transaction() as connection:
-            job = await _get(connection, job_id, namespace, lock=True)
+            job = await _get(connection, job_id, user.namespace, lock=True)
             _require_match(job, if_match)
             if not job.terminal:
                 raise ConflictError(f"job {job_id} is {job.state}", fix="cancel it first, and wait until it is over")
             await connection.execute(delete(t.jobs).where(t.jobs.c.id == job_id))
+            detail = {"state": job.state, "owner": job.owner}
+            await audit.record(connection, user, "job.delete", job_id, detail, namespace=job.namespace)
 
     async def list_events(
         self, job_id: str, *, namespace: str | None, after: int, limit: int
@@ -275,14 +283,13 @@ class JobStore:
             row = (await connection.execute(query)).mappings().one_or_none()
         return None if row is None else dict(row)
 
-    async def add_bundle(self, namespace: str, digest: str, size: int) -> None:
-        """Records that a namespace has a bundle."""
+    async def add_bundle(self, user: Identity, digest: str, size: int) -> None:
+        """Records that the user's namespace has a bundle."""
+        row = upsert(t.bundles).values(namespace=user.home, digest=digest, size=size)
+        new = row.on_conflict_do_nothing(index_elements=["namespace", "digest"]).returning(t.bundles.c.digest)
         async with self._database.transaction() as connection:
-            await connection.execute(
-                upsert(t.bundles)
-                .values(namespace=namespace, digest=digest, size=size)
-                .on_conflict_do_nothing(index_elements=["namespace", "digest"])
-            )
+            if (await connection.execute(new)).first() is not None:
+                await audit.record(connection, user, "bundle.upload", digest, {"size": size}, namespace=user.home)
 
     async def get_bundle_size(self, namespace: str, digest: str) -> int | None:
         """Size in bytes of a bundle that a namespace has; None if it has not."""
@@ -315,13 +322,14 @@ async def _submitted(connection: AsyncConnection, namespace: str, key: str, body
     return (await _records(connection, [row], namespace))[0]
 
 
-async def _insert_job(connection: AsyncConnection, namespace: str, spec: JobSpec) -> JobRecord:
+async def _insert_job(connection: AsyncConnection, user: Identity, spec: JobSpec) -> JobRecord:
     job_id = f"{spec.name}-{''.join(secrets.choice(_ALPHABET) for _ in range(6))}"
     query = (
         insert(t.jobs)
         .values(
             id=job_id,
-            namespace=namespace,
+            namespace=user.home,
+            owner=user.user,
             name=spec.name,
             type=str(spec.type),
             spec=spec.to_mapping(),
@@ -334,6 +342,7 @@ async def _insert_job(connection: AsyncConnection, namespace: str, spec: JobSpec
     )
     job = JobRecord.of((await connection.execute(query)).mappings().one())
     await add_event(connection, job_id, "state", job.reason, {"from": None, "to": job.state})
+    await audit.record(connection, user, "job.submit", job_id, {"type": job.type}, namespace=user.home)
     return job
 
 
@@ -390,7 +399,5 @@ def _require_match(job: JobRecord, if_match: str | None) -> None:
 
 async def _ask_master(connection: AsyncConnection, job: JobRecord, what: JobRequest, desired: Desired) -> None:
     """Writes a request for the job's master, which reads it with its next heartbeat."""
-    if job.desired is desired:
-        return
     await connection.execute(update(t.jobs).where(t.jobs.c.id == job.id).values(desired=desired))
     await add_event(connection, job.id, "request", f"{what} was asked for", {"what": what})

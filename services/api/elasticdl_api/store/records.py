@@ -38,6 +38,7 @@ class JobRecord:
         started_at: when it was first admitted.
         finished_at: when it ended.
         revision: grows when state or settings change.
+        owner: the name of the user who submitted it; empty for jobs of earlier versions.
     """
 
     id: str
@@ -63,6 +64,7 @@ class JobRecord:
     started_at: datetime | None
     finished_at: datetime | None
     revision: int
+    owner: str
 
     @classmethod
     def of(cls, row: Mapping[Any, Any]) -> JobRecord:

@@ -10,21 +10,27 @@ import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import Request
-from sqlalchemy import func, or_, select
+from sqlalchemy import ColumnElement, Select, Update, case, func, or_, select, update
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from elasticdl_api.web.problems import problem_response
+from elasticdl_api.web.route_scopes import RouteRule, rules_of
+from elasticdl_core.access import DEFAULT_NAMESPACE, TokenScope, is_mistyped
 from elasticdl_core.errors import ElasticDLError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime import tokens
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.transitions import in_seconds
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
-READING = frozenset({"GET", "HEAD", "OPTIONS"})
-DEFAULT_NAMESPACE = "default"
+ADMIN_USER = "admin"
+"""Who holds the token of the cluster's token file: its id, and the user's name."""
+USE_RECORDED_EVERY_S = 60.0
+"""A token's last use is written at most that often: reading must not cost a write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +38,51 @@ class Identity:
     """A user.
 
     Attributes:
-        namespace: the only namespace that the user sees; None for an administrator, who sees all.
+        namespace: the only namespace that the user sees; None for one of the cluster, who sees all.
+        user: the user's name: the owner of the token.
+        scope: what the user may do there.
+        token_id: the token's id.
     """
 
     namespace: str | None
+    user: str
+    scope: TokenScope
+    token_id: str = ""
 
     @property
     def home(self) -> str:
         """The namespace that the user's new objects belong to."""
         return self.namespace or DEFAULT_NAMESPACE
 
+    def require(self, scope: TokenScope | str, *, cluster: bool = False) -> None:
+        """Refuses who may not do something.
 
-Verifier = Callable[[str, str], Awaitable[Identity]]
-"""Takes a token and an HTTP method; returns who that is, or raises."""
+        Args:
+            scope: the least scope that may.
+            cluster: whether it concerns the whole cluster, so that nobody of one namespace may.
+
+        Raises:
+            PermissionDeniedError: the user may not.
+        """
+        wanted = TokenScope(scope)
+        if cluster and self.namespace is not None:
+            raise PermissionDeniedError(
+                f"that is for administrators of the cluster; this token is of the namespace {self.namespace!r}",
+                fix="use the cluster's admin token, or ask your administrator",
+            )
+        if not self.scope.includes(wanted):
+            raise PermissionDeniedError(
+                f"that needs the scope '{wanted}'; this token has '{self.scope}'",
+                fix=f"use a token with the scope '{wanted}': `elasticdl tokens create NAME --scope {wanted}`",
+            )
+
+
+Verifier = Callable[[str], Awaitable[Identity]]
+"""Takes a token; returns who that is, or raises."""
 
 
 class TokenVerifier:
-    """Tells users by their tokens.
+    """Tells users by their tokens. Nothing is remembered: a token that is revoked is not valid any more at once.
 
     Args:
         database: has the table of tokens.
@@ -57,29 +91,59 @@ class TokenVerifier:
 
     def __init__(self, database: Database, admin_token: str) -> None:
         self._database = database
-        self._admin = _digest(admin_token)
+        self._admin = token_digest(admin_token)
 
-    async def __call__(self, token: str, method: str) -> Identity:
+    async def __call__(self, token: str) -> Identity:
         """Checks a token.
 
         Raises:
-            UnauthenticatedError: nobody has it, or it has expired.
-            PermissionDeniedError: it is for reading only.
+            UnauthenticatedError: nobody has it, or it has expired or was revoked.
         """
-        digest = _digest(token)
+        digest = token_digest(token)
         if hmac.compare_digest(digest, self._admin):
-            return Identity(None)
-        query = select(t.tokens.c.namespace, t.tokens.c.scope).where(
-            t.tokens.c.sha256 == digest,
-            or_(t.tokens.c.expires_at.is_(None), t.tokens.c.expires_at > func.now()),
-        )
+            return Identity(None, ADMIN_USER, TokenScope.ADMIN, ADMIN_USER)
+        if is_mistyped(token):
+            raise UnauthenticatedError(
+                "the token is mistyped or cut off: its checksum is not right", fix="copy all of it, and try again"
+            )
         async with self._database.transaction() as connection:
-            row = (await connection.execute(query)).one_or_none()
-        if row is None:
-            raise UnauthenticatedError("the token is not valid", fix="use the token that 'elasticdl up' made")
-        if row.scope != "write" and method not in READING:
-            raise PermissionDeniedError("the token is for reading only", fix="use a token with the scope 'write'")
-        return Identity(row.namespace)
+            row = (await connection.execute(_find_token(digest))).one_or_none()
+            if row is None:
+                raise UnauthenticatedError(
+                    "the token is not valid", fix="use one of `elasticdl tokens create`, or that of `elasticdl up`"
+                )
+            if row.ended:
+                raise UnauthenticatedError(f"the token {row.name!r} {row.ended}", fix="ask who made it for a new one")
+            if row.unrecorded:
+                await connection.execute(_record_use(row.id))
+        return Identity(row.namespace, row.owner, TokenScope(row.scope), row.id)
+
+
+def _find_token(digest: str) -> Select[Any]:
+    columns = t.tokens.c
+    ended = case(
+        (columns.revoked_at.is_not(None), "was revoked"), (columns.expires_at <= func.now(), "has expired"), else_=""
+    )
+    return select(
+        columns.id,
+        columns.name,
+        columns.namespace,
+        columns.owner,
+        columns.scope,
+        ended.label("ended"),
+        _unrecorded().label("unrecorded"),
+    ).where(columns.sha256 == digest)
+
+
+def _record_use(token_id: str) -> Update:
+    """Of many requests at once one writes; the others do not wait for it."""
+    one = select(t.tokens.c.id).where(t.tokens.c.id == token_id, _unrecorded()).with_for_update(skip_locked=True)
+    return update(t.tokens).where(t.tokens.c.id.in_(one)).values(last_used_at=func.now())
+
+
+def _unrecorded() -> ColumnElement[bool]:
+    last = t.tokens.c.last_used_at
+    return or_(last.is_(None), last < in_seconds(-USE_RECORDED_EVERY_S))
 
 
 class AuthenticationMiddleware:
@@ -103,17 +167,21 @@ class AuthenticationMiddleware:
                 return
             await self._app(scope, receive, send)
             return
+        rules: list[RouteRule] = []
         try:
             token = _bearer(scope)
             path: str = scope["path"]
             if path == "/internal" or path.startswith("/internal/"):
                 identity: object = self._master(path, token)
             else:
-                identity = await self._verify(token, scope["method"])
+                identity = user = await self._verify(token)
+                rules = rules_of(scope["method"], path)
+                for rule in rules:
+                    user.require(rule.scope, cluster=rule.cluster)
         except ElasticDLError as error:
             await problem_response(error)(scope, receive, send)
             return
-        scope.setdefault("state", {})["identity"] = identity
+        scope.setdefault("state", {}).update(identity=identity, ruled=bool(rules))
         await self._app(scope, receive, send)
 
     def _master(self, path: str, token: str) -> tokens.Claims:
@@ -122,6 +190,16 @@ class AuthenticationMiddleware:
         claims = tokens.verify(tokens.derive_job_secret(self._secret, job_id), token, job_id=job_id)
         claims.require(Role.MASTER)
         return claims
+
+
+async def refuse_unruled(request: Request) -> None:
+    """The net under the table of scopes: a user's request that it says nothing about finds no route.
+
+    Raises:
+        NotFoundError: there is no rule for this route.
+    """
+    if isinstance(getattr(request.state, "identity", None), Identity) and not request.state.ruled:
+        raise NotFoundError("there is nothing here", fix="see the API reference at /docs")
 
 
 def current_user(request: Request) -> Identity:
@@ -142,10 +220,6 @@ def current_master(request: Request) -> tokens.Claims:
 
 def token_digest(token: str) -> str:
     """How a token is kept: the SHA-256 of it, as hex digits. Tokens are random, so that needs no salt."""
-    return _digest(token)
-
-
-def _digest(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -79,6 +79,7 @@ jobs = Table(
     _at("started_at", required=False),
     _at("finished_at", required=False),
     Column("revision", BigInteger, nullable=False, server_default=text("1")),
+    Column("owner", Text, nullable=False, server_default=_EMPTY),
     CheckConstraint("desired IN ('run', 'suspend', 'cancel', 'evict')", name="jobs_desired_check"),
     Index("jobs_namespace_created", "namespace", "created_at", "id"),
     Index("jobs_state", "state"),
@@ -228,16 +229,53 @@ leadership = Table(
     Column("expires_at", TIMESTAMP(timezone=True), nullable=False, server_default=text("to_timestamp(0)")),
 )
 
+namespaces = Table(
+    "namespaces",
+    metadata,
+    Column("name", Text, primary_key=True),
+    _at("created_at"),
+    Column("data_roots", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    Column("limits", JSONB, nullable=False, server_default=_NO_DETAIL),
+)
+
 tokens = Table(
     "tokens",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("namespace", Text, nullable=False),
+    Column("namespace", Text, ForeignKey("namespaces.name", ondelete="CASCADE")),
     Column("scope", Text, nullable=False),
     Column("sha256", Text, nullable=False, unique=True),
     _at("created_at"),
     _at("expires_at", required=False),
-    CheckConstraint("scope IN ('read', 'write')", name="tokens_scope_check"),
+    Column("name", Text, nullable=False, server_default=_EMPTY),
+    Column("owner", Text, nullable=False, server_default=_EMPTY),
+    Column("created_by", Text, nullable=False, server_default=_EMPTY),
+    _at("last_used_at", required=False),
+    _at("revoked_at", required=False),
+    CheckConstraint("scope IN ('read', 'submit', 'admin')", name="tokens_scope_check"),
+    Index(
+        "tokens_name",
+        text("coalesce(namespace, ''::text)"),
+        "name",
+        unique=True,
+        postgresql_where=text("revoked_at IS NULL"),
+    ),
+)
+
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    _at("at"),
+    Column("actor", Text, nullable=False),
+    Column("token_id", Text, nullable=False, server_default=_EMPTY),
+    Column("namespace", Text),
+    Column("action", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("detail", JSONB, nullable=False, server_default=_NO_DETAIL),
+    Column("request_id", Text, nullable=False, server_default=_EMPTY),
+    Index("audit_log_namespace", "namespace", "id"),
+    Index("audit_log_at", "at"),
 )
 
 

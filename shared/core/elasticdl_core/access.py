@@ -1,0 +1,60 @@
+"""Who may do what: the scopes of tokens, and what a token looks like.
+
+A token is ``edl_``, 32 random letters and digits (190 bits), and 6 that are a checksum of the rest: programs that
+look for leaked secrets know it when they see it, and one that was cut off or mistyped is told from one that nobody
+has.
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+import zlib
+from enum import StrEnum
+
+PREFIX = "edl_"
+DEFAULT_NAMESPACE = "default"
+NAMESPACE_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
+"""A namespace's name: as a label of a DNS name, at most 40 characters."""
+USER_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9._@+]{0,118}[A-Za-z0-9])?$"
+"""A user's name, such as ``ada``, ``ci-bot`` or ``ada@example.org``."""
+
+_ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
+_RANDOM = 32
+_CHECKSUM = 6
+
+
+class TokenScope(StrEnum):
+    """What a token's holder may do in its namespace; each may do what those before it may."""
+
+    READ = "read"
+    SUBMIT = "submit"
+    ADMIN = "admin"
+
+    def includes(self, other: TokenScope) -> bool:
+        """Whether who has this scope may do what needs the other one."""
+        order = list(TokenScope)
+        return order.index(self) >= order.index(other)
+
+
+def make_token() -> str:
+    """Makes a token."""
+    body = PREFIX + "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM))
+    return body + _checksum(body)
+
+
+def is_mistyped(token: str) -> bool:
+    """Whether a token began as one of ours, and its checksum says that it is not as it was made."""
+    if not token.startswith(PREFIX):
+        return False
+    body, checksum = token[:-_CHECKSUM], token[-_CHECKSUM:]
+    return len(token) != len(PREFIX) + _RANDOM + _CHECKSUM or _checksum(body) != checksum
+
+
+def _checksum(body: str) -> str:
+    number = zlib.crc32(body.encode("utf-8", "surrogatepass"))
+    digits = ""
+    for _ in range(_CHECKSUM):
+        number, digit = divmod(number, len(_ALPHABET))
+        digits = _ALPHABET[digit] + digits
+    return digits
