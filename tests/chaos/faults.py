@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from elasticdl_agent.zygote import process as zygote_process
 from tests.chaos.counting import CountingJob, until
 from tests.e2e.local_cluster import Cluster
 
@@ -131,7 +132,7 @@ def _zygote(job: CountingJob) -> Victim | None:
     try:
         children = agent.process.children(recursive=True)
         for child in children:
-            if any(word.endswith(("zygote", "zygote.py")) for word in child.cmdline()):
+            if zygote_process.__name__ in child.cmdline():
                 return _victim("zygote", child.pid, 0)
     except psutil.Error:
         pass
