@@ -8,9 +8,11 @@ there, or tests that fail without it. The working tree itself is never touched.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +20,6 @@ import time
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,16 +113,28 @@ def run_tests(tree: Path, tests: Iterable[str], timeout_s: float = TIMEOUT_S) ->
         pytest's exit code, or that of a failure if they do not end; and the last lines of the output.
     """
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
+    running = subprocess.Popen(
+        command,
+        cwd=tree,
+        env=environment(tree),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            command, cwd=tree, env=environment(tree), capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        output, _ = running.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         return _FAILED, f"no end after {timeout_s:.0f} s"
-    return done.returncode, "\n".join((done.stdout + done.stderr).splitlines()[-12:])
+    finally:
+        # Servers that the tests started outlive a pytest that was ended, or that broke.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+    return running.returncode, "\n".join(output.splitlines()[-12:])
 
 
-@contextmanager
+@contextlib.contextmanager
 def planted(tree: Path, mutant: Mutant) -> Iterator[None]:
     """A copy with the fault; without it again afterwards."""
     path = tree / mutant.file

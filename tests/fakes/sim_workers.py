@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.task import TaskType
@@ -155,12 +156,7 @@ class WorkerBehaviour:
         call = self.world.dispatcher.give_back(
             one.task.id, one.lease.token, worker.owner, worker.position, model_version=version
         )
-        try:
-            finish(call)
-        except UnavailableError:
-            return
-        worker.work = worker.work[1:]
-        worker.position = worker.work[0].task.id.start if worker.work else 0
+        self.drop_first(worker, call)
 
     def go_wrong(self, worker: SimWorker, one: DispatchedTask, wrong: str) -> None:
         if wrong == "crash":
@@ -177,6 +173,10 @@ class WorkerBehaviour:
         call = self.world.dispatcher.fail(
             worker.owner, wrong, "boom", "mend it", "Traceback", one.task.id, str(one.lease.token)
         )
+        self.drop_first(worker, call)
+
+    def drop_first(self, worker: SimWorker, call: Coroutine[Any, Any, object]) -> None:
+        """Tells the master, and goes on with the next task; tries again later if it cannot be told."""
         try:
             finish(call)
         except UnavailableError:

@@ -163,16 +163,6 @@ def parse_header(header: bytes, *, path: str, offset: int, number: int, first: i
     return Chunk(number, offset, checksum, Compressor(compressor), size, first, records)
 
 
-def decode_payload(payload: bytes, chunk: Chunk, *, path: str) -> list[bytes]:
-    """Checks and splits the stored payload of a chunk.
-
-    Raises:
-        CorruptDataError: it is truncated, its checksum differs, or its records do not fill it exactly.
-    """
-    data = decompress_payload(payload, chunk, path=path)
-    return split(data, record_places(data, chunk, path=path))
-
-
 def decompress_payload(payload: bytes, chunk: Chunk, *, path: str) -> bytes:
     """Checks and decompresses the stored payload of a chunk.
 
@@ -420,8 +410,8 @@ def read_chunk(file: BinaryIO, chunk: Chunk, *, path: str) -> list[bytes]:
     Raises:
         CorruptDataError: the payload is damaged.
     """
-    file.seek(chunk.offset + HEADER.size)
-    return decode_payload(file.read(chunk.size), chunk, path=path)
+    data = read_payload(file, chunk, path=path)
+    return split(data, record_places(data, chunk, path=path))
 
 
 class Scanner:

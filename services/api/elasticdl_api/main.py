@@ -19,14 +19,18 @@ from elasticdl_api.settings import ApiSettings, DatabaseSettings
 from elasticdl_api.store.migrate import migrate
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_api.web.auth import token_digest
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.ports.launcher import Launcher
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.lifecycle import wait_for_event
+from elasticdl_runtime.retry import Attempts
 from elasticdl_runtime.telemetry.logs import configure_logs
 
 SHUTDOWN_S = 8
 DATABASE_PATIENCE_S = 60.0
+_DATABASE_PAUSES = Backoff(0.5, 0.5)
 _log = structlog.get_logger(__name__)
 
 
@@ -127,17 +131,19 @@ async def _launcher(settings: ApiSettings, stack: contextlib.AsyncExitStack) -> 
 
 async def _migrate_patiently(database: Database, stop: asyncio.Event) -> None:
     """Waits for a database that is still starting, but not for ever."""
-    deadline = asyncio.get_running_loop().time() + DATABASE_PATIENCE_S
-    while not stop.is_set():
+    last: UnavailableError | None = None
+    attempts = Attempts(_DATABASE_PAUSES, DATABASE_PATIENCE_S, sleep=lambda seconds: wait_for_event(stop, seconds))
+    async for _ in attempts:
+        if stop.is_set():
+            return
         try:
-            return await migrate(database)
+            await migrate(database)
+            return
         except UnavailableError as error:
-            if asyncio.get_running_loop().time() > deadline:
-                raise
+            last = error
             _log.warning("waiting for the database", error=error.message)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), 0.5)
-    return None
+    if last is not None:
+        raise last
 
 
 async def _run(server: ApiServer, services: Services, stop: asyncio.Event) -> None:

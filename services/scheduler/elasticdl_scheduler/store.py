@@ -17,7 +17,7 @@ from elasticdl_runtime import scheduling
 from elasticdl_runtime.database import snapshots
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
-from elasticdl_runtime.database.transitions import add_event, transition
+from elasticdl_runtime.database.transitions import add_event, in_seconds, transition
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_scheduler.leadership import NAME, Leadership
 
@@ -262,7 +262,7 @@ def _outdated(keep_days: float, keep_decisions: int) -> Select[tuple[int]]:
     newest_too_many = (
         select(t.plans.c.id).order_by(t.plans.c.id.desc()).offset(keep_decisions).limit(1).scalar_subquery()
     )
-    old = t.plans.c.at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, keep_days * 86400.0)
+    old = t.plans.c.at < in_seconds(-keep_days * 86400.0)
     outdated = or_(old, t.plans.c.id <= newest_too_many)
     return select(t.plans.c.id).where(outdated).order_by(t.plans.c.id).limit(PRUNED_AT_ONCE)
 

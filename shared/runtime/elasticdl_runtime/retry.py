@@ -36,7 +36,7 @@ class Attempts:
         backoff: Backoff,
         patience_s: float | None = None,
         *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backoff = backoff

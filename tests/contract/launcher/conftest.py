@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -131,11 +132,9 @@ async def exec_harness(directories: AgentDirectories) -> AsyncIterator[AgentHarn
         yield AgentHarness(launcher, directories, agent)
 
 
-@pytest.fixture
-async def zygote_harness(directories: AgentDirectories) -> AsyncIterator[AgentHarness]:
-    """Each process is forked from a zygote."""
-    if not wanted("auto"):
-        pytest.skip("no zygotes on this system, or too little memory")
+@contextlib.asynccontextmanager
+async def forking_harness(directories: AgentDirectories, preloads: Mapping[Role, str]) -> AsyncIterator[AgentHarness]:
+    """An agent with zygotes that import these modules; without any, each process has an interpreter of its own."""
     agent = Agent(
         directories,
         ENDPOINTS,
@@ -144,10 +143,19 @@ async def zygote_harness(directories: AgentDirectories) -> AsyncIterator[AgentHa
         FORKED_COMMANDS,
         stop_grace_s=0.0,
         master_grace_s=0.0,
-        preloads=FORKED_PRELOADS,
+        preloads=preloads,
     )
     async with agent, ProcessLauncher(agent.address, NODE_TOKEN) as launcher:
         yield AgentHarness(launcher, directories, agent)
+
+
+@pytest.fixture
+async def zygote_harness(directories: AgentDirectories) -> AsyncIterator[AgentHarness]:
+    """Each process is forked from a zygote."""
+    if not wanted("auto"):
+        pytest.skip("no zygotes on this system, or too little memory")
+    async with forking_harness(directories, FORKED_PRELOADS) as harness:
+        yield harness
 
 
 @pytest.fixture(params=["exec_harness", "zygote_harness"])

@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,21 +16,19 @@ from typing import Any
 import psutil
 import pytest
 
-from elasticdl_agent.agent import Agent
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes.child import Child, Command
 from elasticdl_agent.processes.environment import common_environment
 from elasticdl_agent.zygote.client import ForkedShim, ZygoteClient, wanted
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, Role
-from elasticdl_runtime.launcher.client import ProcessLauncher
 from tests.contract.launcher.conftest import (
-    ENDPOINTS,
     FORKED_COMMANDS,
     NODE_TOKEN,
     SLOTS,
     STUB,
     AgentHarness,
+    forking_harness,
     printed,
     until,
 )
@@ -43,24 +40,6 @@ pytestmark = [
 
 JOB = "digits-x7k2p9"
 WORKER = ProcessId(JOB, Role.WORKER, 0, 1)
-
-
-@contextlib.asynccontextmanager
-async def way(directories: AgentDirectories, preload: str) -> AsyncIterator[AgentHarness]:
-    """The launcher with zygotes that import a module, or with none."""
-    preloads = {Role.WORKER: preload} if preload else {}
-    agent = Agent(
-        directories,
-        ENDPOINTS,
-        NODE_TOKEN,
-        SLOTS,
-        FORKED_COMMANDS,
-        stop_grace_s=0.0,
-        master_grace_s=0.0,
-        preloads=preloads,
-    )
-    async with agent, ProcessLauncher(agent.address, NODE_TOKEN) as launcher:
-        yield AgentHarness(launcher, directories, agent)
 
 
 async def about(harness: AgentHarness, process: ProcessId, **asked: str) -> tuple[dict[str, Any], psutil.Process]:
@@ -82,7 +61,7 @@ def is_forked(shim: psutil.Process) -> bool:
 async def test_a_forked_process_finds_what_one_of_its_own_interpreter_finds(directories: AgentDirectories) -> None:
     found = {}
     for preload in ("", "json"):
-        async with way(directories, preload) as harness:
+        async with forking_harness(directories, {Role.WORKER: preload} if preload else {}) as harness:
             process = replace(WORKER, index=len(found))
             found[preload], shim = await about(harness, process)
             assert is_forked(shim) == bool(preload)
@@ -115,7 +94,7 @@ async def test_a_zygote_and_its_forks_hold_no_secret(
 ) -> None:
     monkeypatch.setenv("ELASTICDL_CLUSTER_SECRET", "s3cret-of-the-cluster")
     monkeypatch.setenv("ELASTICDL_NODE_TOKEN", NODE_TOKEN)
-    async with way(directories, "json") as harness:
+    async with forking_harness(directories, {Role.WORKER: "json"}) as harness:
         _, first = await about(harness, WORKER, ELASTICDL_JOB_TOKEN="token-of-another-job")
         zygote = first.parent()
         assert zygote is not None and is_forked(first)
@@ -143,7 +122,7 @@ def strings_of(pid: int) -> bytes:
 
 
 async def test_forks_draw_different_numbers(directories: AgentDirectories) -> None:
-    async with way(directories, "numpy.random") as harness:
+    async with forking_harness(directories, {Role.WORKER: "numpy.random"}) as harness:
         told = [(await about(harness, replace(WORKER, index=index)))[0] for index in range(SLOTS)]
     assert told[0]["random"] != told[1]["random"]
     assert [each["threads"] for each in told] == [1, 1]

@@ -16,6 +16,18 @@ class CustomModel(keras.Model):
     def call(self, inputs, training=False):
         return self.out(self.hidden(inputs))
 """
+OWN_TRAIN_STEP = """
+class CustomModel(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.out = layers.Dense(1)
+
+    def call(self, inputs):
+        return self.out(inputs)
+
+    def train_step(self, data):
+        raise RuntimeError("own step")
+"""
 SEQUENTIAL = """
 def custom_model():
     return keras.Sequential([keras.Input((4,)), layers.Dense(6, activation="tanh"), layers.Dense(1)])
@@ -392,18 +404,7 @@ ROWS = [
     # What a model can define that nobody reads
     row(
         "own_train_step",
-        """
-        class CustomModel(keras.Model):
-            def __init__(self):
-                super().__init__()
-                self.out = layers.Dense(1)
-
-            def call(self, inputs):
-                return self.out(inputs)
-
-            def train_step(self, data):
-                raise RuntimeError("own step")
-        """,
+        OWN_TRAIN_STEP,
         model="CustomModel",
         refused="train_step",
     ),

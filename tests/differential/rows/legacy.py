@@ -12,6 +12,7 @@ from typing import Any
 from tests.differential.data import validated
 from tests.differential.driver import Row
 from tests.differential.rows.embeddings import FLAT, KERAS, SMALL, TABLES, ids
+from tests.differential.rows.entries import OWN_TRAIN_STEP, SUBCLASS
 from tests.differential.zoo import module, net
 
 LEGACY: Mapping[str, Any] = {"keras": "legacy"}
@@ -48,16 +49,7 @@ ROWS = [
     keras2("tables", ids(f"h = {KERAS}(h)", FLAT), spec=TABLES),
     keras2(
         "subclass",
-        """
-        class CustomModel(keras.Model):
-            def __init__(self):
-                super().__init__()
-                self.hidden = layers.Dense(6, activation="tanh")
-                self.out = layers.Dense(1)
-
-            def call(self, inputs, training=False):
-                return self.out(self.hidden(inputs))
-        """,
+        SUBCLASS,
         model="CustomModel",
         spec={"export_formats": "saved_model"},
     ),
@@ -108,18 +100,7 @@ ROWS = [
     optimizer("moving_averages", "Adam(0.01, use_ema=True)", refused="use_ema"),
     keras2(
         "own_train_step",
-        """
-        class CustomModel(keras.Model):
-            def __init__(self):
-                super().__init__()
-                self.out = layers.Dense(1)
-
-            def call(self, inputs):
-                return self.out(inputs)
-
-            def train_step(self, data):
-                raise RuntimeError("own step")
-        """,
+        OWN_TRAIN_STEP,
         model="CustomModel",
         refused="train_step",
     ),

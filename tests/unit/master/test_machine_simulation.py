@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
-from elasticdl_core.job import JobSpec, JobState
-from elasticdl_core.ports.launcher import ProcessState, Role
+from elasticdl_core.job import JobState
+from elasticdl_core.ports.launcher import Role
 from elasticdl_core.task import Shard, TaskId, TaskType
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.status import status_of
 from tests.fakes.job_world import World, ended, run
-from tests.fakes.sim_processes import finish
+from tests.fakes.sim_faults import SEEDS, Faults, kinds, living, make_world, restless
 
 pytestmark = pytest.mark.unit
-SEEDS = int(os.environ.get("ELASTICDL_SIMULATION_SEEDS", "300"))
-
-
-def make_spec(**changes: object) -> JobSpec:
-    data = {
-        "model_def": "m.f",
-        "model_zoo": "/zoo",
-        "training_data": "/data",
-        "minibatch_size": 2,
-        "num_minibatches_per_task": 3,
-        "num_epochs": 2,
-        "num_ps": 2,
-        "min_workers": 2,
-        "max_workers": 4,
-        **changes,
-    }
-    return JobSpec.from_mapping(data)
-
-
-def make_world(seed: int, **changes: object) -> World:
-    shards = [Shard("a", 0, 20), Shard("b", 5, 12), Shard("c", 0, 0), Shard("d", 0, 13)]
-    validation = [Shard("v", 0, 9)] if changes.get("validation_data") else None
-    return World(seed, make_spec(**changes), shards, validation)
-
-
-def living(world: World, role: Role) -> list[object]:
-    return [p for p, s in world.statuses.items() if p.role is role and s.state is not ProcessState.EXITED]
 
 
 def test_without_faults_each_record_is_applied_exactly_once() -> None:
@@ -64,48 +34,6 @@ def test_without_faults_each_record_is_applied_exactly_once() -> None:
         assert [m["kind"] for m in world.manifests] == ["final"]
         assert not living(world, Role.PS)
         assert not living(world, Role.WORKER)
-
-
-class Faults:
-    """Hurts a world at random."""
-
-    def __init__(self, world: World) -> None:
-        self.world, self.rng = world, world.rng
-
-    def maybe(self) -> None:
-        world, rng = self.world, self.rng
-        if world.faults >= 12 or rng.random() > 0.05:
-            return
-        world.faults += 1
-        workers = [w.id for w in world.workers.values()]
-        kind = rng.choice(
-            [
-                *("worker", "worker", "ps", "master", "store", "freeze", "scale", "store_tail", "master+store"),
-                "freeze_ps",
-            ]
-        )
-        if kind == "worker" and workers:
-            world.exit(rng.choice(workers), -9)
-        elif kind == "ps" and world.servers:
-            world.exit(rng.choice(world.in_order()).id, -9)
-        elif kind == "master":
-            world.kill_master(rng.uniform(0.0, 20.0))
-        elif kind == "store":
-            world.store.wipe()
-        elif kind == "store_tail" and world.dispatcher is not None and not world.dispatcher.broken:
-            world.lose_tail()
-            finish(world.dispatcher.reap())  # finds out
-            if world.dispatcher.broken:
-                finish(world.dispatcher.repair())
-        elif kind == "master+store":
-            world.store.wipe()
-            world.kill_master(rng.uniform(0.0, 20.0))
-        elif kind == "freeze" and workers:
-            world.workers[rng.choice(workers)].frozen_until = world.now + rng.uniform(5.0, 80.0)
-        elif kind == "freeze_ps" and world.servers:
-            rng.choice(world.in_order()).frozen_until = world.now + rng.uniform(5.0, 80.0)
-        elif kind == "scale":
-            world.target = rng.randint(1, 4)
 
 
 @pytest.mark.timeout(600)
@@ -142,10 +70,6 @@ def test_no_record_is_lost_whatever_happens(part: int) -> None:
                 assert len({e.number for e in world.evaluations}) == len(world.evaluations)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-
-
-def kinds(world: World) -> list[str]:
-    return [event.kind for event in world.events]
 
 
 def test_a_ps_that_hangs_is_killed_and_restored_as_if_it_had_died() -> None:
@@ -216,23 +140,6 @@ def test_types_of_tasks_are_all_used() -> None:
     }
 
 
-def restless(world: World) -> Callable[[World], bool]:
-    """Suspends, resumes, evicts, and hurts a world at random."""
-    faults = Faults(world)
-    moves = {"suspend": JobState.SUSPENDED, "evict": JobState.QUEUED}
-
-    def until(world: World) -> bool:
-        faults.maybe()
-        if world.state in moves.values() and world.machine is None:
-            world.desired, world.state, world.master_back_at = "run", JobState.STARTING, world.now + 3.0
-        elif world.faults < 12 and world.desired == "run" and world.rng.random() < 0.01:
-            world.faults += 1
-            world.desired = world.rng.choice(sorted(moves))
-        return ended(world)
-
-    return until
-
-
 @pytest.mark.timeout(600)
 def test_suspended_and_evicted_jobs_lose_nothing() -> None:
     for seed in range(SEEDS // 6):
@@ -292,32 +199,6 @@ def test_a_cluster_that_goes_down_saves_first_and_nothing_is_done_twice(store_ke
         assert kinds(world).count("going_down") == 3
         assert kinds(world).count("restored") == 3
         assert "rolled_back" not in kinds(world)
-
-
-def test_a_takeover_that_restores_says_so_and_how_much_is_done_again() -> None:
-    for seed in range(10):
-        world = make_world(seed, num_epochs=4, checkpoint_steps=6)
-        world.start_master()
-        run(world, lambda world: world.machine.epochs.records_done > 60 and len(world.manifests) > 0)
-        known = world.machine.epochs.records_done
-        world.kill_master(1.0)
-        world.exit(world.servers[0].id, -9)
-        world.events.clear()
-        run(world, lambda world: world.machine is not None and world.machine.servers.ready)
-        saved = world.machine.epochs.records_done
-        restored = next(event for event in world.events if event.kind == "restored")
-        assert (
-            restored.message
-            == f"the parameter servers hold the checkpoint of version {world.machine.version.present}"
-        )
-        again = [event.message for event in world.events if event.kind == "rolled_back"]
-        assert bool(again) == (saved < known)
-        if again:
-            count = int(again[0].split()[0])
-            assert count >= known - saved
-            assert status_of(world.machine)["redone"] >= count
-        run(world, ended)
-        assert world.state is JobState.SUCCEEDED
 
 
 def test_the_loss_of_ps_is_forgiven_by_progress_but_not_by_the_same_work_again() -> None:
@@ -508,219 +389,3 @@ def test_preemptions_cost_nothing_however_many() -> None:
     assert killed > 20
     assert world.state is JobState.SUCCEEDED
     assert not [event for event in world.events if event.kind == "job_failed"]
-
-
-def test_a_limit_of_steps_reached_before_the_listing_is_complete_still_ends_with_an_evaluation() -> None:
-    world = make_world(2, max_steps=3, validation_data="/v")
-    world.validation_listed_at = world.now + 60
-    world.start_master()
-    run(world, ended)
-    assert world.now >= world.validation_listed_at
-    assert world.state is JobState.SUCCEEDED
-    assert [one.model_version for one in world.evaluations] == [world.manifests[-1]["version"]]
-    assert world.plan is not None
-
-
-@pytest.mark.parametrize("faults", [False, True])
-def test_max_steps_are_exact_and_say_what_was_left_out(faults: bool) -> None:
-    for seed in range(30):
-        world = make_world(
-            seed, max_steps=10, validation_data=["", "/v"][seed % 2], checkpoint_steps=[0, 4][seed % 3 % 2]
-        )
-        hurt = Faults(world)
-        world.start_master()
-
-        def until(world: World, hurt: Faults = hurt) -> bool:
-            if faults:
-                hurt.maybe()
-            return ended(world)
-
-        run(world, until)
-        assert world.state is JobState.SUCCEEDED, world.detail
-        assert world.manifests[-1]["kind"] == "final"
-        assert world.manifests[-1]["version"] == 10
-        if world.validation:
-            assert world.evaluations[-1].model_version == 10
-        assert any("max_steps reached: 10 updates" in event.message for event in world.events)
-        assert world.artifacts
-        trained = [sum(applied.values()) for applied in world.oracle.applied()]
-        left = re.search(r"; (\d+) of (\d+) records were left out on purpose", world.reason)
-        assert left is not None
-        if not faults:
-            assert int(left[2]) == len(world.oracle.expected())
-            assert trained == [int(left[2]) - int(left[1])] * 2, (
-                "each record is either in the model or told as left out"
-            )
-
-
-def test_max_steps_count_from_the_checkpoint_that_the_job_starts_from() -> None:
-    world = make_world(3, max_steps=7)
-    world.start_from(100)
-    world.start_master()
-    run(world, lambda world: bool(world.manifests))
-    world.kill_master(2.0)
-    run(world, ended)
-    assert world.state is JobState.SUCCEEDED
-    assert world.manifests[-1]["version"] == 107
-
-
-def stopping_early(seed: int, patience: int, **changes: object) -> World:
-    """A world whose evaluations are all alike, so that the first one stays the best."""
-    world = make_world(seed, validation_data="/v", **changes)
-    rule = {"monitor": "n", "patience": patience, "mode": "max", "min_delta": 0.0}
-    world.description = {"callbacks": {"early_stopping": rule}}
-    return world
-
-
-def trained_by(world: World) -> set[int]:
-    return {epoch for applied in world.oracle.applied() for epoch, _, _ in applied}
-
-
-def test_with_early_stopping_no_epoch_begins_before_the_verdict_on_the_one_before() -> None:
-    for seed in range(20):
-        world = stopping_early(seed, patience=2, num_epochs=6)
-        world.start_master()
-        run(world, ended)
-        assert world.state is JobState.SUCCEEDED, world.detail
-        assert [one.training_epoch for one in world.evaluations] == [1, 2, 3]
-        assert trained_by(world) == {0, 1, 2}
-        for applied in world.oracle.applied():
-            assert applied == Counter(record for record in world.oracle.expected() if record[0] < 3)
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_with_early_stopping_each_evaluation_that_falls_due_is_waited_for(workers: int) -> None:
-    for seed in range(20):
-        # Tasks of one update: leases are as fine as updates.
-        options = {"num_minibatches_per_task": 1, "evaluation_steps": 4, "min_workers": workers}
-        world = stopping_early(seed, patience=3, num_epochs=4, **options)
-        world.start_master()
-        run(world, ended)
-        assert world.state is JobState.SUCCEEDED, world.detail
-        assert [one.model_version for one in world.evaluations] == [4, 8, 12, 16]
-        assert world.manifests[-1]["version"] == 16
-        assert "worker_stuck" not in kinds(world)
-
-
-def test_workers_that_wait_for_a_verdict_are_not_taken_for_hung() -> None:
-    world = stopping_early(1, patience=9, num_epochs=2)
-    world.start_master()
-    run(world, lambda world: bool(world.machine.evaluations.running))
-    waiting = [worker for worker in world.machine.workers.running if not worker.leases]
-    late = world.now + 10 * world.limits.stuck_s
-    for worker in waiting:
-        worker.last_heartbeat = late
-    assert waiting
-    assert not [one for one, _ in world.machine.workers.overdue(late, watch=True) if one in waiting]
-
-
-def test_without_early_stopping_training_goes_on_during_an_evaluation() -> None:
-    world = make_world(1, validation_data="/v", num_epochs=4)
-    world.start_master()
-    beside = []
-
-    def until(world: World) -> bool:
-        if world.machine is not None and world.machine.evaluations.running:
-            doing = world.store.doing
-            beside.append(any(task.type is TaskType.TRAINING for task in doing))
-        return ended(world)
-
-    run(world, until)
-    assert any(beside)
-
-
-def test_early_stopping_loses_nothing_whatever_happens() -> None:
-    for seed in range(SEEDS // 6):
-        world = stopping_early(
-            seed, patience=99, num_epochs=3, evaluation_steps=[0, 4][seed % 2], checkpoint_steps=[0, 5][seed // 2 % 2]
-        )
-        world.start_master()
-        try:
-            run(world, restless(world))
-            assert world.state is JobState.SUCCEEDED, (world.state, world.detail)
-            for applied in world.oracle.applied():
-                assert not world.oracle.expected() - set(applied), "records are missing in the model"
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
-
-
-def test_updates_are_counted_from_the_checkpoint_that_the_job_starts_from() -> None:
-    world = make_world(3, evaluation_steps=4, validation_data="/v")
-    world.start_from(101)
-    world.start_master()
-    run(world, ended)
-    assert world.state is JobState.SUCCEEDED
-    between = [one.model_version - 101 for one in world.evaluations if one.training_epoch == 0]
-    assert between
-    assert min(between) >= 4
-    assert len({made // 4 for made in between}) == len(between)
-
-
-def test_a_checkpoint_of_another_job_that_is_restored_again_brings_no_rules_of_that_job() -> None:
-    for seed in range(5):
-        world = make_world(seed, num_epochs=4)
-        world.start_from(100)
-        world.save_fails = 1.0
-        world.start_master()
-        run(world, lambda world: world.machine.epochs.records_done > 20)
-        world.exit(world.servers[0].id, -9)
-        run(world, lambda world: not world.machine.servers.ready)
-        run(world, lambda world: world.machine.epochs.records_done > 20 and world.machine.servers.ready)
-        world.kill_master(1.0)
-        world.store.wipe()
-        world.save_fails = 0.0
-        run(world, ended)
-        assert world.state is JobState.SUCCEEDED, world.detail
-        assert kinds(world).count("restored") >= 3
-        for applied in world.oracle.applied():
-            assert not world.oracle.expected() - set(applied), "records are missing in the model"
-
-
-def test_a_store_that_lost_its_logs_tail_is_made_anew() -> None:
-    for seed in range(10):
-        world = make_world(seed)
-        world.start_master()
-        run(world, lambda world: world.machine.epochs.records_done > 20)
-        world.flushed = world.store.saved()
-        done = len(world.store.done)
-        run(world, lambda world, done=done: len(world.store.done) > done + 1)
-        marked = set(world.store.done)
-        world.lose_tail()
-        run(world, lambda world: "queue_back" in kinds(world))
-        assert marked <= set(world.store.done), "the living master knows what the store forgot"
-        run(world, ended)
-        for applied in world.oracle.applied():
-            assert set(applied) == world.oracle.expected()
-            assert set(applied.values()) == {1}
-
-
-def test_a_master_that_takes_over_a_store_without_its_logs_tail_believes_the_ledger() -> None:
-    for seed in range(20):
-        world = make_world(seed)
-        world.start_master()
-        run(world, lambda world: world.machine.epochs.records_done > 20)
-        world.flushed = world.store.saved()
-        done = len(world.store.done)
-        run(world, lambda world, done=done: len(world.store.done) > done + 1)
-        world.kill_master(0.5)  # before it can notice
-        world.lose_tail()
-        run(world, ended)
-        assert world.state is JobState.SUCCEEDED
-        for applied in world.oracle.applied():
-            assert not world.oracle.expected() - set(applied), "records are missing in the model"
-
-
-def test_a_takeover_record_of_another_format_is_refused_and_the_job_goes_back_to_its_checkpoint() -> None:
-    for seed in range(5):
-        world = make_world(seed, num_epochs=4, checkpoint_steps=6)
-        world.start_master()
-        run(world, lambda world: world.machine.epochs.records_done > 60 and len(world.manifests) > 0)
-        world.kill_master(1.0)
-        world.store.notes = '{"generation": 1}'
-        run(world, ended)
-        assert world.state is JobState.SUCCEEDED
-        refused = next(event for event in world.events if event.kind == "takeover_record_refused")
-        assert "another format" in refused.message
-        assert "restored" in kinds(world)
-        for applied in world.oracle.applied():
-            assert not world.oracle.expected() - set(applied), "records are missing in the model"

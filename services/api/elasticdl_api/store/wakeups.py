@@ -16,6 +16,7 @@ from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.tables import CHANNEL
+from elasticdl_runtime.lifecycle import wait_for_event
 from elasticdl_runtime.retry import Attempts
 
 _BACKOFF = Backoff(1.0, 1.0)
@@ -61,7 +62,5 @@ class Wakeups:
 
 async def wait(event: asyncio.Event, timeout_s: float) -> None:
     """Waits for a wake-up, at most that long, and clears it."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
+    await wait_for_event(event, timeout_s)
     event.clear()

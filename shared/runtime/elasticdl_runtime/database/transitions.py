@@ -93,7 +93,7 @@ async def add_event(
 
 
 def in_seconds(seconds: float) -> ColumnElement[Any]:
-    """That many seconds from now, by Postgres' clock."""
+    """That many seconds from now, by Postgres' clock; in the past if negative."""
     return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
