@@ -24,6 +24,8 @@ _DEFAULTS = {
     "prediction_outputs_processor": "PredictionOutputsProcessor",
 }
 _FEEDS = ("feed", "dataset_fn")
+MAX_SOURCE_BYTES = 512 << 10
+"""Most bytes of a model module: code, not data."""
 
 
 def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec) -> None:
@@ -34,12 +36,22 @@ def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec) -> None:
         spec: names the module and its entries.
 
     Raises:
-        UserCodeError: the directory, the file or an entry is missing, a file does not parse, or the module plainly
-            asks for what is refused; with file and line.
+        UserCodeError: the directory, the file or an entry is missing, a file does not parse or is too large, or the
+            module plainly asks for what is refused; with file and line.
     """
     zoo = Path(zoo_dir)
     if not zoo.is_dir():
         raise UserCodeError(f"there is no directory {zoo}", fix="give the directory of the model modules")
+    try:
+        _check(zoo, spec)
+    except RecursionError:
+        raise UserCodeError(
+            f"the module of {spec.model_def} is nested too deeply to be checked",
+            fix="write its longest expressions as several, or read them from a file",
+        ) from None
+
+
+def _check(zoo: Path, spec: JobSpec) -> None:
     home, model = _split(spec.model_def)
     modules = _Modules(zoo, home)
     modules.require(model, "model_def", "the model", f"def {model}():\n    return keras.Sequential([...])")
@@ -185,8 +197,13 @@ def _split(dotted: str) -> tuple[tuple[str, ...], str]:
 
 def _parse_file(path: Path, shown: str) -> ast.Module:
     try:
+        if path.stat().st_size > MAX_SOURCE_BYTES:
+            raise UserCodeError(
+                f"{shown} has {path.stat().st_size} bytes; a module may have {MAX_SOURCE_BYTES}",
+                fix="keep data out of the module: put it into a file beside it, and read that",
+            )
         with tokenize.open(path) as file:  # honours the file's own encoding line
-            source = file.read()
+            source = file.read(MAX_SOURCE_BYTES)
         return ast.parse(source, filename=shown)
     except SyntaxError as error:
         line = (error.text or "").rstrip("\n")
@@ -198,7 +215,12 @@ def _parse_file(path: Path, shown: str) -> ast.Module:
                 f'  File "{shown}", line {error.lineno or 1}\n    {line}{marker}\n{type(error).__name__}: {error.msg}'
             ),
         ) from None
-    except (UnicodeDecodeError, ValueError, RecursionError, MemoryError) as error:
+    except (RecursionError, MemoryError):
+        raise UserCodeError(
+            f"{shown} is nested too deeply, or takes too much memory, to be parsed",
+            fix="write its longest expressions as several, or read them from a file",
+        ) from None
+    except (UnicodeDecodeError, ValueError) as error:
         raise UserCodeError(f"{shown} cannot be read as Python: {error}", fix="save it as UTF-8 text") from None
 
 

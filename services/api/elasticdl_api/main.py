@@ -75,6 +75,7 @@ async def serve(stop: asyncio.Event) -> int:
             launcher=await _launcher(settings, stack),
             wakeups=Wakeups(database),
         )
+        stack.callback(services.examiners.close)
         app = create_app(services, background(services))
         server = ApiServer(
             uvicorn.Config(

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from elasticdl_api.examination.examiners import Examiners
 from elasticdl_api.scheduling.cluster_view import ClusterViews
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.intents import IntentStore
@@ -30,6 +31,7 @@ class Services:
         database: the pool.
         launcher: starts and stops processes of jobs; None when there is no agent.
         wakeups: tells when a job has changed.
+        examiners: read what tenants made; whoever builds this closes them.
         stopping: set when the api is told to stop: long answers end then.
     """
 
@@ -37,6 +39,7 @@ class Services:
     database: Database
     launcher: Launcher | None
     wakeups: Wakeups
+    examiners: Examiners = field(default_factory=Examiners)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ trusts nothing: a bundle may come from anyone.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import io
@@ -28,7 +29,11 @@ MAX_ZIP_BYTES = 64 << 20
 MAX_UNPACKED_BYTES = 256 << 20
 """Most bytes of all its files."""
 MAX_FILES = 10_000
-"""Most files in it."""
+"""Most members of it."""
+MAX_FOLDERS = 2_000
+"""Most folders that they lie in, or are."""
+MAX_DEPTH = 20
+"""Most folders above one file."""
 MAX_FILE_BYTES = 16 << 20
 """Most bytes of one file when packing; larger ones are data, not code."""
 ZOO_NAME = "model_zoo"
@@ -38,6 +43,13 @@ _IGNORED = frozenset({"__pycache__", "node_modules"})
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PIECE = 1 << 18
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_END = struct.Struct("<4s4H2LH")
+_END_SIGNATURE = b"PK\5\6"
+_LARGE_SIGNATURE = b"PK\6\7"
+_LARGE_BYTES = 20
+_ENTRY = struct.Struct("<4s24x3H12x")
+_ENTRY_SIGNATURE = b"PK\1\2"
+_Member = tuple[zipfile.ZipInfo, tuple[str, ...]]
 
 
 def digest_of(data: bytes) -> str:
@@ -78,12 +90,14 @@ def pack_bundle(directory: str | os.PathLike[str], *, data: Iterable[str] = ()) 
         raise InvalidInputError(f"there is no directory {root}", fix="give the directory of the model modules")
     buffer = io.BytesIO()
     total = count = modules = 0
+    folders: set[tuple[str, ...]] = set()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         left_out = _below(root, data)
         for path in _files(root):
             if left_out is not None and left_out.match(path.absolute().as_posix()):
                 continue
             name = path.relative_to(root).as_posix()
+            _add_folders(folders, _parts_of_name(name))
             body = _read(root, path)
             total, count, modules = total + len(body), count + 1, modules + name.endswith(".py")
             if total > MAX_UNPACKED_BYTES or count > MAX_FILES:
@@ -109,19 +123,20 @@ def pack_bundle(directory: str | os.PathLike[str], *, data: Iterable[str] = ()) 
     return content, digest_of(content)
 
 
-def unpack_bundle(zip_path: str | os.PathLike[str], target_dir: str | os.PathLike[str]) -> Path:
+def unpack_bundle(zip_path: str | os.PathLike[str], target_dir: str | os.PathLike[str], *, suffix: str = "") -> Path:
     """Unpacks a bundle, wholly or not at all.
 
     Args:
         zip_path: the zip file.
         target_dir: the directory to make. If it is there and not empty, it was unpacked before and is left alone.
+        suffix: only files whose names end like that; the others are not even inflated.
 
     Returns:
         The directory.
 
     Raises:
-        InvalidInputError: the file is no zip, is damaged, too large when unpacked, or has a member that is a link,
-            encrypted, or outside of the directory.
+        InvalidInputError: the file is no zip, is damaged, too large when unpacked, or has too many members or
+            folders, or a member that is a link, encrypted, or outside of the directory.
         OSError: it cannot be read, or the directory cannot be written.
     """
     target = Path(target_dir)
@@ -130,8 +145,8 @@ def unpack_bundle(zip_path: str | os.PathLike[str], target_dir: str | os.PathLik
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        with Path(zip_path).open("rb") as file:
-            _unpack(file, scratch)
+        with _opened(zip_path) as (archive, members):
+            _unpack(archive, members, scratch, suffix)
         scratch.chmod(0o755)
         try:
             scratch.rename(target)
@@ -141,6 +156,20 @@ def unpack_bundle(zip_path: str | os.PathLike[str], target_dir: str | os.PathLik
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return target
+
+
+def examine_bundle(zip_path: str | os.PathLike[str]) -> None:
+    """Reads a bundle as ``unpack_bundle`` does, and writes nothing.
+
+    Raises:
+        InvalidInputError: it would not be unpacked.
+        OSError: it cannot be read.
+    """
+    with _opened(zip_path) as (archive, members):
+        left = MAX_UNPACKED_BYTES
+        for member, _ in members:
+            if not member.is_dir():
+                left -= sum(len(piece) for piece in _inflate(archive, member, left))
 
 
 def unpack_zoo(zip_path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
@@ -202,45 +231,132 @@ def _read(root: Path, path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _unpack(file: IO[bytes], target: Path) -> None:
+@contextlib.contextmanager
+def _opened(zip_path: str | os.PathLike[str]) -> Iterator[tuple[zipfile.ZipFile, list[_Member]]]:
+    """A zip and its members, once all that stands in its directory was checked.
+
+    Raises:
+        InvalidInputError: it is not sound, or is refused; while the block reads it, too.
+    """
     try:
-        with zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-            if len(members) > MAX_FILES:
-                raise _refused(f"it has {len(members)} members; at most {MAX_FILES} are taken")
-            left = MAX_UNPACKED_BYTES
-            for member in members:
-                left -= _unpack_member(archive, member, target, left)
+        with Path(zip_path).open("rb") as file:
+            _count_entries(file)
+            with zipfile.ZipFile(file) as archive:
+                yield archive, _members(archive)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError, struct.error) as error:
         raise _refused(f"it is not a sound zip file ({error})") from None
 
 
-def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, limit: int) -> int:
-    """Writes one member; returns its bytes, counted while inflating: what the header says is not believed."""
-    path = _member_path(member, target)
-    if member.is_dir():
-        path.mkdir(parents=True, exist_ok=True)
-        return 0
-    written = 0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with archive.open(member) as source, path.open("xb") as output:
-            while piece := source.read(_PIECE):
-                written += len(piece)
-                if written > limit:
-                    raise _refused(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB")
-                output.write(piece)
-    except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        raise _refused(f"{member.filename!r} occurs twice") from None
-    return written
+def _count_entries(file: IO[bytes]) -> None:
+    """Counts the members before ``zipfile`` makes an object of each; what the end says of their number is not read.
+
+    Finds the directory exactly where ``zipfile`` does: the last record, or the last that looks like one.
+    """
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(size - (1 << 16) - _END.size, 0))
+    tail = file.read()
+    place = len(tail) - _END.size
+    if not (tail[max(place, 0) :].startswith(_END_SIGNATURE) and tail.endswith(b"\0\0")):
+        place = tail.rfind(_END_SIGNATURE)
+    if place < 0 or len(tail) - place < _END.size:
+        raise _refused("it is not a sound zip file (it has no end)")
+    if tail[max(place - _LARGE_BYTES, 0) : place].startswith(_LARGE_SIGNATURE):
+        raise _refused("it is of the kind for more than 4 GiB")
+    length = _END.unpack_from(tail, place)[5]
+    begin = size - len(tail) + place - length
+    if begin < 0:
+        raise _refused("it is not a sound zip file (its directory lies before its beginning)")
+    file.seek(begin)
+    directory, position, count = file.read(length), 0, 0
+    while position + _ENTRY.size <= len(directory):
+        signature, *lengths = _ENTRY.unpack_from(directory, position)
+        if signature != _ENTRY_SIGNATURE:
+            break  # zipfile says what is wrong with it
+        position, count = position + _ENTRY.size + sum(lengths), count + 1
+        if count > MAX_FILES:
+            raise _refused(f"it has more than {MAX_FILES} members")
+    file.seek(0)
 
 
-def _member_path(member: zipfile.ZipInfo, target: Path) -> Path:
-    name = member.filename
-    parts = name.removesuffix("/").split("/")
+def _members(archive: zipfile.ZipFile) -> list[_Member]:
+    """The members and where they belong, when all of them can be taken."""
+    folders: set[tuple[str, ...]] = set()
+    files: set[tuple[str, ...]] = set()
+    members = []
+    for member in archive.infolist():
+        parts = _member_parts(member)
+        _add_folders(folders, parts)
+        members.append((member, parts))
+        if member.is_dir():
+            folders.add(parts)
+        elif parts in files:
+            raise _refused(f"{member.filename!r} occurs twice")
+        else:
+            files.add(parts)
+    both = files & folders
+    if both:
+        raise _refused(f"{'/'.join(min(both))!r} occurs twice, as a file and as a folder")
+    return members
+
+
+def _add_folders(folders: set[tuple[str, ...]], parts: tuple[str, ...]) -> None:
+    """Adds the folders above a file.
+
+    Raises:
+        InvalidInputError: they are too many, or too deep.
+    """
+    if len(parts) - 1 > MAX_DEPTH:
+        raise _refused(f"{'/'.join(parts)[:100]!r} lies more than {MAX_DEPTH} folders deep")
+    folders.update(parts[:depth] for depth in range(1, len(parts)))
+    if len(folders) > MAX_FOLDERS:
+        raise _refused(f"it has more than {MAX_FOLDERS} folders")
+
+
+def _unpack(archive: zipfile.ZipFile, members: list[_Member], target: Path, suffix: str) -> None:
+    left = MAX_UNPACKED_BYTES
+    for member, parts in members:
+        if not parts[-1].endswith(suffix):
+            continue
+        path = target.joinpath(*parts)
+        try:
+            if member.is_dir():
+                path.mkdir(parents=True, exist_ok=True)
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as output:
+                for piece in _inflate(archive, member, left):
+                    left -= output.write(piece)
+        except (FileExistsError, NotADirectoryError, IsADirectoryError):
+            # By other names on a file system that does not tell them apart.
+            raise _refused(f"{member.filename!r} occurs twice") from None
+
+
+def _inflate(archive: zipfile.ZipFile, member: zipfile.ZipInfo, limit: int) -> Iterator[bytes]:
+    """The content of a member, counted while it is inflated: what the header says is not believed."""
+    with archive.open(member) as source:
+        while piece := source.read(_PIECE):
+            limit -= len(piece)
+            if limit < 0:
+                raise _refused(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB")
+            yield piece
+
+
+def _parts_of_name(name: str) -> tuple[str, ...]:
+    """The folders and the name of a member.
+
+    Raises:
+        InvalidInputError: it leaves the directory, or is one that not every file system takes.
+    """
+    parts = tuple(name.removesuffix("/").split("/"))
     bad = any(part in ("", ".", "..") or len(part.encode("utf-8", "replace")) > 255 for part in parts)
     if bad or len(name) > 1024 or any(char in name for char in "\\:\0") or not name.isprintable():
         raise _refused(f"the member {name[:100]!r} has a name that is not taken")
+    return parts
+
+
+def _member_parts(member: zipfile.ZipInfo) -> tuple[str, ...]:
+    name = member.filename
+    parts = _parts_of_name(name)
     if member.header_offset < 0:
         raise _refused("it is not a sound zip file (an offset lies before its beginning)")
     if member.flag_bits & 0x1:
@@ -250,7 +366,7 @@ def _member_path(member: zipfile.ZipInfo, target: Path) -> Path:
     kind = stat.S_IFMT(member.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or (kind == stat.S_IFDIR) > member.is_dir():
         raise _refused(f"{name!r} is a link or a special file")
-    return target.joinpath(*parts)
+    return parts
 
 
 def _refused(why: str) -> InvalidInputError:

@@ -15,6 +15,7 @@ from sqlalchemy import insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from elasticdl_api.app import create_app
+from elasticdl_api.examination.examiners import Examiners
 from elasticdl_api.services import Services
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.migrate import migrate
@@ -187,9 +188,17 @@ def settings(database_url: str, tmp_path: Path) -> ApiSettings:
     return ApiSettings(database_url=database_url, cluster_secret=SECRET, data_dir=data_dir)
 
 
+@pytest.fixture(scope="session")
+def examiners() -> Iterator[Examiners]:
+    """Shared: to start their processes costs more than most tests."""
+    examiners = Examiners()
+    yield examiners
+    examiners.close()
+
+
 @pytest.fixture
-async def api(database: Database, settings: ApiSettings) -> AsyncIterator[Api]:
+async def api(database: Database, settings: ApiSettings, examiners: Examiners) -> AsyncIterator[Api]:
     launcher = FakeLauncher()
-    api = Api(Services(settings, database, launcher, Wakeups(database)), launcher)
+    api = Api(Services(settings, database, launcher, Wakeups(database), examiners), launcher)
     async with api.http:
         yield api

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime import bundles
-from elasticdl_runtime.bundles import digest_hex, digest_of, pack_bundle, unpack_bundle, unpack_zoo, unpacked_zoo
+from elasticdl_runtime.bundles import (
+    digest_hex,
+    digest_of,
+    examine_bundle,
+    pack_bundle,
+    unpack_bundle,
+    unpack_zoo,
+    unpacked_zoo,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -118,6 +126,62 @@ def test_packing_refuses_what_is_no_code(tmp_path: Path, monkeypatch: pytest.Mon
         pack_bundle(tmp_path)
 
 
+def test_packing_refuses_what_unpacking_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zoo = _zoo(tmp_path)
+    monkeypatch.setattr(bundles, "MAX_FOLDERS", 0)
+    with pytest.raises(InvalidInputError, match="more than 0 folders"):
+        pack_bundle(zoo)
+    monkeypatch.setattr(bundles, "MAX_FOLDERS", 10)
+    monkeypatch.setattr(bundles, "MAX_DEPTH", 0)
+    with pytest.raises(InvalidInputError, match="deep"):
+        pack_bundle(zoo)
+    monkeypatch.setattr(bundles, "MAX_DEPTH", 10)
+    (zoo / "a:b.py").write_text("")
+    with pytest.raises(InvalidInputError, match="name that is not taken"):
+        pack_bundle(zoo)
+
+
+def test_many_folders_in_a_small_zip_are_refused(tmp_path: Path) -> None:
+    names = ["/".join(f"{n}.{depth}" for depth in range(20)) + "/x.py" for n in range(101)]
+    path = _write(tmp_path / "b.zip", [(name, b"") for name in names])
+    with pytest.raises(InvalidInputError, match="more than 2000 folders"):
+        unpack_bundle(path, tmp_path / "code")
+    assert [p.name for p in tmp_path.iterdir()] == ["b.zip"]
+
+
+def test_members_are_counted_before_objects_are_made_of_them(tmp_path: Path) -> None:
+    """The directory of a zip of 64 MiB may name a million members, whatever number stands at its end."""
+    path = _write(tmp_path / "b.zip", [(f"{n}", b"") for n in range(10_001)])
+    data = bytearray(path.read_bytes())
+    end = data.rindex(b"PK\5\6")
+    struct.pack_into("<2H", data, end + 8, 1, 1)
+    path.write_bytes(data)
+    with pytest.raises(InvalidInputError, match="more than 10000 members"):
+        unpack_bundle(path, tmp_path / "code")
+
+
+def test_a_zip_of_the_large_kind_is_refused(tmp_path: Path) -> None:
+    path = _write(tmp_path / "b.zip", [("a.py", b"x")])
+    data = path.read_bytes()
+    end = data.rindex(b"PK\5\6")
+    path.write_bytes(data[:end] + b"PK\6\7" + b"\0" * 16 + data[end:])
+    with pytest.raises(InvalidInputError, match="4 GiB"):
+        unpack_bundle(path, tmp_path / "code")
+
+
+def test_examining_refuses_what_unpacking_refuses_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _write(tmp_path / "b.zip", [("a.py", b"\0" * 30_000), ("folder/", b""), ("folder/b.txt", b"text")])
+    examine_bundle(path)
+    unpack_bundle(path, tmp_path / "modules", suffix=".py")
+    assert [p.name for p in (tmp_path / "modules").rglob("*")] == ["a.py"]
+    monkeypatch.setattr(bundles, "MAX_UNPACKED_BYTES", 10_000)
+    with pytest.raises(InvalidInputError, match="unpacks to more"):
+        examine_bundle(path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["b.zip", "modules"]
+
+
 def test_packing_refuses_links_that_leave_the_zoo(tmp_path: Path) -> None:
     zoo = _zoo(tmp_path)
     (tmp_path / "secret").write_text("s")
@@ -163,7 +227,7 @@ def test_bombs_are_stopped_by_counting(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(InvalidInputError, match="unpacks to more"):
         unpack_bundle(path, tmp_path / "code")
     monkeypatch.setattr(bundles, "MAX_FILES", 3)
-    with pytest.raises(InvalidInputError, match="4 members"):
+    with pytest.raises(InvalidInputError, match="more than 3 members"):
         unpack_bundle(path, tmp_path / "code")
     assert [p.name for p in tmp_path.iterdir()] == ["b.zip"]
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 from pathlib import Path
 
-from elasticdl.model_check import check_model_module
 from elasticdl_api.services import Services
 from elasticdl_core.errors import Problem, SpecError
 from elasticdl_core.job import JobSpec
-from elasticdl_runtime.bundles import digest_hex, unpack_bundle
+from elasticdl_runtime.bundles import digest_hex
 
 
 async def check_model(api: Services, namespace: str, spec: JobSpec) -> None:
@@ -18,19 +15,20 @@ async def check_model(api: Services, namespace: str, spec: JobSpec) -> None:
 
     Raises:
         SpecError: the bundle was not uploaded, or the path is not absolute.
-        UserCodeError: the module is missing, does not parse, or lacks an entry.
+        UserCodeError: the module is missing, does not parse, lacks an entry, or takes too much to be checked.
+        UnavailableError: too much model code is being checked.
     """
     if spec.model_bundle:
         path = await bundle_path(api, namespace, spec.model_bundle)
         if path is None:
             fix = f"upload the zip first: PUT /bundles/{spec.model_bundle}"
             raise SpecError([Problem("model_bundle", f"there is no bundle {spec.model_bundle}", fix)])
-        await asyncio.to_thread(_check_bundle, path, spec)
+        await api.examiners.check_model(spec, bundle=path)
         return
     if not Path(spec.model_zoo).is_absolute():
         fix = "give an absolute path that every process of the job can read, or upload a bundle"
         raise SpecError([Problem("model_zoo", f"{spec.model_zoo!r} is not an absolute path", fix)])
-    await asyncio.to_thread(check_model_module, spec.model_zoo, spec)
+    await api.examiners.check_model(spec, zoo=spec.model_zoo)
 
 
 async def bundle_path(api: Services, namespace: str, digest: str) -> Path | None:
@@ -38,8 +36,3 @@ async def bundle_path(api: Services, namespace: str, digest: str) -> Path | None
     path = api.settings.bundles_dir / f"{digest_hex(digest)}.zip"
     known = await api.jobs.get_bundle_size(namespace, digest)
     return path if known is not None and path.is_file() else None
-
-
-def _check_bundle(path: Path, spec: JobSpec) -> None:
-    with tempfile.TemporaryDirectory(prefix="elasticdl-bundle-") as folder:
-        check_model_module(unpack_bundle(path, Path(folder) / "zoo"), spec)

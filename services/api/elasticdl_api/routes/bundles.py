@@ -19,7 +19,7 @@ from elasticdl_api.schemas.jobs import BundleResponse
 from elasticdl_api.services import Api, User
 from elasticdl_api.web.problems import MalformedError, TooLargeError, declared
 from elasticdl_core.errors import NotFoundError
-from elasticdl_runtime.bundles import MAX_ZIP_BYTES, digest_hex, unpack_bundle
+from elasticdl_runtime.bundles import MAX_ZIP_BYTES, digest_hex
 
 router = APIRouter(tags=["bundles"])
 Digest = Annotated[
@@ -52,7 +52,7 @@ async def upload(digest: Digest, request: Request, api: Api, user: User) -> JSON
     path = Path(name)
     try:
         size = await _receive(request, descriptor, digest)
-        await asyncio.to_thread(_examine, path)
+        await api.examiners.examine_bundle(path)
         await asyncio.to_thread(_publish, path, directory / f"{digest_hex(digest)}.zip")
         await api.jobs.add_bundle(user, digest, size)
     finally:
@@ -117,11 +117,6 @@ async def _receive(request: Request, descriptor: int, digest: str) -> int:
             fix="send the zip unchanged to the path with its own digest",
         )
     return size
-
-
-def _examine(path: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="elasticdl-bundle-") as folder:
-        unpack_bundle(path, Path(folder) / "zoo")
 
 
 def _publish(path: Path, target: Path) -> None:

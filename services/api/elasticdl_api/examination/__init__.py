@@ -1,0 +1,1 @@
+"""Reads what tenants made, zips and modules, in processes under limits."""
