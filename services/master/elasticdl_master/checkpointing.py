@@ -190,8 +190,6 @@ class ServerOperations:
         return manifest
 
     async def _write(self, save: do.Save, directory: Path) -> dict[str, Any]:
-        if self._has_rounds:
-            await self._control.flush()
         parts = await self._control.save(str(directory), one_version=self._has_rounds)
         manifest = {
             **self._provenance,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ _DEADLINE_S = 30.0
 _FILES_DEADLINE_S = 1800.0
 _HOLDS_S = (2.0, 4.0, 8.0)
 """For how long rounds may be held to copy all PS at one version, in each attempt; it takes some milliseconds."""
+_ROUND_PATIENCE_S = 30.0
+"""A checkpoint waits no longer for gradients that are always about to come."""
 _SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
 
 
@@ -133,7 +136,7 @@ class ServerControl:
         await self._all("Unpin", ps_pb2.UnpinRequest(pin=number), _DEADLINE_S)
 
     async def flush(self) -> None:
-        """Closes the present round of synchronous training on all PS."""
+        """Closes the present round of synchronous training on all PS, with the gradients that it has."""
         closed = await self._clients[0].call("FlushRound", ps_pb2.FlushRoundRequest(), deadline_s=_DEADLINE_S)
         if closed.HasField("closed"):
             request = ps_pb2.ApplyRoundRequest(round=closed.closed)
@@ -144,7 +147,8 @@ class ServerControl:
 
         Args:
             directory: of the checkpoint.
-            one_version: all parts must be of one version (synchronous training).
+            one_version: all parts must be of one version, and all gradients that have been counted in it
+                (synchronous training).
 
         Raises:
             UnavailableError: a PS does not answer.
@@ -152,7 +156,7 @@ class ServerControl:
             ElasticDLError: a PS could not write.
         """
         if one_version:
-            await self._at_one_version(self._cut)
+            await self._at_one_version(self._cut, between_rounds=True)
         request = ps_pb2.SaveRequest(directory=directory, cut=one_version)
         answers = await self._all("Save", request, _FILES_DEADLINE_S)
         versions = [int(answer.version) for answer in answers]
@@ -167,24 +171,26 @@ class ServerControl:
             raise InvalidInputError("a PS wrote no file", fix="see the log of the PS")
         return SavedParts(int(answers[0].version), files, str(answers[0].model))
 
-    async def _at_one_version(self, take: Callable[[int], Awaitable[None]]) -> int:
+    async def _at_one_version(self, take: Callable[[int], Awaitable[None]], *, between_rounds: bool = False) -> int:
         """Brings all PS to one version, and takes something of all of them there; returns the version.
 
         The first PS lets no round end meanwhile, for a bounded time. What is taken names the version, so a PS that
         has gone on after that time refuses, and all is done again.
+
+        Args:
+            take: does it, at a version.
+            between_rounds: wait until the present round is full. One that nobody fills ends with what it has.
 
         Raises:
             ConflictError: it was never to be had.
         """
         async with self._cutting:
             for number, seconds in enumerate(_HOLDS_S, start=1):
-                held = await self._clients[0].call(
-                    "HoldRounds", ps_pb2.HoldRoundsRequest(seconds=seconds), deadline_s=_DEADLINE_S
-                )
                 try:
-                    await _together([self._bring_to(held.version, index) for index in range(1, len(self._clients))])
-                    await take(held.version)
-                    return int(held.version)
+                    version = await self._hold(seconds, between_rounds=between_rounds)
+                    await _together([self._bring_to(version, index) for index in range(1, len(self._clients))])
+                    await take(version)
+                    return version
                 except ConflictError:
                     if number == len(_HOLDS_S):
                         raise
@@ -193,6 +199,18 @@ class ServerControl:
                         release = ps_pb2.ReleaseRoundsRequest()
                         await self._clients[0].call("ReleaseRounds", release, deadline_s=_DEADLINE_S)
         raise AssertionError("every attempt returns or raises")
+
+    async def _hold(self, seconds: float, *, between_rounds: bool) -> int:
+        """Has the first PS hold rounds; returns the version that stays meanwhile."""
+        give_up = time.monotonic() + _ROUND_PATIENCE_S
+        request = ps_pb2.HoldRoundsRequest(seconds=seconds, between_rounds=between_rounds)
+        while True:
+            held = await self._clients[0].call("HoldRounds", request, deadline_s=_DEADLINE_S)
+            if not (between_rounds and held.open):
+                return int(held.version)
+            if not held.expected or time.monotonic() > give_up:
+                closed = await self._clients[0].call("FlushRound", ps_pb2.FlushRoundRequest(), deadline_s=_DEADLINE_S)
+                return int(closed.version)
 
     async def _bring_to(self, version: int, index: int) -> None:
         """Passes rounds that the first PS has closed on to one that is behind."""

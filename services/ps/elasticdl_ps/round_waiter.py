@@ -8,26 +8,39 @@ import time
 from elasticdl_ps.arrivals import ArrivalEstimator
 from elasticdl_ps.rounds import Rounds
 
-_LONGEST_S = 2.0
+LONGEST_WAIT_S = 2.0
 """Who waits is answered after this long, well within a call's deadline, and asks again."""
 
 
 class RoundHold:
-    """Lets no round end for a while: whoever would push waits. For one event loop."""
+    """Lets no round end for a while, or none begin: whoever would push waits. For one event loop."""
 
     def __init__(self) -> None:
+        self._between_rounds = False
         self._timer: asyncio.TimerHandle | None = None
         self._over: asyncio.Event = asyncio.Event()
 
     @property
     def active(self) -> bool:
-        """Whether pushes have to wait."""
+        """Whether pushes may have to wait."""
         return self._timer is not None
 
-    def begin(self, seconds: float) -> None:
-        """Holds rounds from now on, at most for some seconds."""
-        self.end()
-        self._over = asyncio.Event()
+    def may_begin(self) -> bool:
+        """Whether a round may begin; may be asked in any thread."""
+        return self._timer is None
+
+    def begin(self, seconds: float, *, between_rounds: bool = False) -> None:
+        """Holds rounds from now on, at most for some seconds.
+
+        Args:
+            seconds: after so many it ends by itself.
+            between_rounds: the present round may end, but no other one begin.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+        else:
+            self._over = asyncio.Event()
+        self._between_rounds = between_rounds
         self._timer = asyncio.get_running_loop().call_later(seconds, self.end)
 
     def end(self) -> None:
@@ -41,6 +54,11 @@ class RoundHold:
         """Waits for the end."""
         while self.active:
             await self._over.wait()
+
+    async def wait_to_push(self) -> None:
+        """Waits until a push may be tried: it may yet be one that would begin a round."""
+        if not self._between_rounds:
+            await self.wait()
 
 
 class RoundWaiter:
@@ -89,7 +107,7 @@ class RoundWaiter:
         if self._rounds.version != version - 1:
             return False
         self._arrivals.note_wait(worker)
-        give_up = time.monotonic() + _LONGEST_S
+        give_up = time.monotonic() + LONGEST_WAIT_S
         while self._rounds.version == version - 1 and not self._over:
             now = time.monotonic()
             until = self._arrivals.estimate_until(self._rounds.missing, now)
@@ -99,6 +117,23 @@ class RoundWaiter:
                 return True
             await self._next_look(min(until, give_up) - now)
         return self._over
+
+    async def wait_for_gradients(self) -> bool:
+        """Waits until the present round has ended, while the gradients that it misses are to be expected.
+
+        Returns:
+            Whether they still are: the time for one call is over.
+        """
+        give_up = time.monotonic() + LONGEST_WAIT_S
+        while self._rounds.is_open and not self._over:
+            now = time.monotonic()
+            until = self._arrivals.estimate_until(self._rounds.missing, now)
+            if until is None:
+                return False
+            if now >= give_up:
+                return True
+            await self._next_look(min(until, give_up) - now)
+        return False
 
     async def _next_look(self, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()

@@ -11,6 +11,7 @@ a worker that is gone: see ``arrivals``.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from elasticdl_core.errors import ConflictError, FencedError
@@ -20,6 +21,8 @@ from elasticdl_ps.store.partition import Partition
 _HISTORY = 64
 STALE = "stale"
 """The reason of a refusal because the gradient is too old."""
+HELD = "held"
+"""Why a gradient is not counted now: no round may begin. It is to be committed again when one may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +100,12 @@ class Rounds:
 
     Args:
         partition: takes the updates; its mode says how many gradients make a round and how old they may be.
+        may_begin: whether a round may begin; it is asked with the first gradient of each.
     """
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, may_begin: Callable[[], bool] = lambda: True) -> None:
         self._partition = partition
+        self._may_begin = may_begin
         self.reset()
 
     def reset(self) -> None:
@@ -121,6 +126,11 @@ class Rounds:
     def missing(self) -> int:
         """How many gradients the present round still takes."""
         return self._partition.mode.grads_to_wait - len(self._present)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the present round has gradients, which no version has yet."""
+        return bool(self._present)
 
     @property
     def last(self) -> Round | None:
@@ -159,6 +169,8 @@ class Rounds:
     def commit(self, member: Member, version: int) -> PushOutcome:
         """Counts a prepared gradient, and closes the round if that makes it full (first PS only).
 
+        Where no round may begin, the gradient stays prepared, and the outcome has the reason ``HELD``.
+
         Raises:
             ConflictError: the gradient was not prepared here.
         """
@@ -173,6 +185,8 @@ class Rounds:
             raise ConflictError(
                 f"gradient {member.sequence} of {member.worker} was not prepared here", fix="push it again"
             )
+        elif not (self._present or self._may_begin()):
+            return PushOutcome(False, self._partition.version, HELD)
         else:
             self._present.append(member)
             self._rate = prepared.learning_rate

@@ -170,9 +170,10 @@ class ParameterServer:
         return ps_pb2.FlushRoundResponse(version=answer.version, closed=closed)
 
     async def HoldRounds(self, request: ps_pb2.HoldRoundsRequest, caller: Claims) -> ps_pb2.HoldRoundsResponse:
-        """Lets no round end for a while."""
+        """Lets no round end for a while, or none begin."""
         caller.require(Role.MASTER)
-        return ps_pb2.HoldRoundsResponse(version=await self._training.hold_rounds(request.seconds))
+        held = await self._training.hold_rounds(request.seconds, between_rounds=request.between_rounds)
+        return ps_pb2.HoldRoundsResponse(version=held.version, open=held.open, expected=held.expected)
 
     async def ReleaseRounds(
         self, request: ps_pb2.ReleaseRoundsRequest, caller: Claims

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from elasticdl_core.errors import ConflictError, InvalidInputError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_ps import codec
 from elasticdl_ps.pulls import NO_DENSE, PullAnswer, PullRequest, describe_state, read_parameters
 from elasticdl_ps.pushes import PushRequest
-from elasticdl_ps.round_waiter import RoundHold, RoundWaiter
-from elasticdl_ps.rounds import PushOutcome, Round
+from elasticdl_ps.round_waiter import LONGEST_WAIT_S, RoundHold, RoundWaiter
+from elasticdl_ps.rounds import HELD, PushOutcome, Round
 from elasticdl_ps.store.partition import Partition
 from elasticdl_ps.threads import Threads
 from elasticdl_ps.updates import Updates
@@ -24,6 +24,21 @@ _SHORT = 4 << 20
 _LONGEST_HOLD_S = 60.0
 AnswerFrame = Frame | bytes
 """The frame that answers a call; a large one is encoded by the thread that made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRounds:
+    """How rounds are held.
+
+    Attributes:
+        version: stays meanwhile.
+        open: whether the present round has gradients, which are not in the version.
+        expected: whether those that it misses were still to be expected when the time for one call was over.
+    """
+
+    version: int
+    open: bool
+    expected: bool
 
 
 class TrainingCalls:
@@ -39,9 +54,9 @@ class TrainingCalls:
         self._partition = partition
         self._index = index
         self._threads = threads
-        self.updates = Updates(partition, first=index == 0)
-        self._waiter = RoundWaiter(self.updates.rounds)
         self._hold = RoundHold()
+        self.updates = Updates(partition, first=index == 0, may_begin=self._hold.may_begin)
+        self._waiter = RoundWaiter(self.updates.rounds)
 
     def reset(self) -> None:
         """Begins anew: the partition has another model, another mode, or other values."""
@@ -56,8 +71,13 @@ class TrainingCalls:
         self._hold.end()
         self._waiter.stop()
 
-    async def hold_rounds(self, seconds: float) -> int:
-        """Lets no round end for some seconds; returns the version that stays meanwhile.
+    async def hold_rounds(self, seconds: float, *, between_rounds: bool = False) -> HeldRounds:
+        """Lets no round end for some seconds.
+
+        Args:
+            seconds: after so many it ends by itself.
+            between_rounds: let the present round end, as long as the gradients that it misses are to be expected,
+                and no other one begin.
 
         Raises:
             InvalidInputError: there are no rounds, this PS does not decide on them, or the time makes no sense.
@@ -68,9 +88,15 @@ class TrainingCalls:
                 f"rounds cannot be held for {seconds} s",
                 fix=f"in synchronous mode, hold them up to {_LONGEST_HOLD_S:g} s",
             )
-        self._hold.begin(seconds)
+        expected = False
+        if between_rounds:
+            self._hold.begin(seconds + LONGEST_WAIT_S, between_rounds=True)
+            expected = await self._waiter.wait_for_gradients()
+        self._hold.begin(seconds, between_rounds=between_rounds)
         # What has come before this is done first.
-        return await self._threads.write(lambda: self._partition.version)
+        return await self._threads.write(
+            lambda: HeldRounds(self._partition.version, self.updates.rounds.is_open, expected)
+        )
 
     def release_rounds(self) -> None:
         """Lets rounds end again."""
@@ -153,9 +179,19 @@ class TrainingCalls:
         return self._threads.read(lambda: _encoded_if_large(codec.pull_frame(self._read(pull))))
 
     async def _push_later(self, push: PushRequest, caller: Claims) -> AnswerFrame:
-        await self._hold.wait()
-        outcome = await self._threads.write(lambda: self.updates.take(push, caller))
-        return self._answer_push(outcome, caller)
+        return self._answer_push(await self._take(push, caller), caller)
+
+    async def _take(self, push: PushRequest, caller: Claims) -> PushOutcome:
+        """Takes a push as soon as rounds are not held."""
+        await self._hold.wait_to_push()
+        while True:
+            if self._is_free(self.updates.estimate_cost(push)):
+                outcome = self.updates.take(push, caller)
+            else:
+                outcome = await self._threads.write(lambda: self.updates.take(push, caller))
+            if outcome.reason != HELD:
+                return outcome
+            await self._hold.wait()
 
     def _push_and_read(self, push: PushRequest, pull: PullRequest, caller: Claims) -> Frame:
         outcome = self.updates.take(push, caller)
@@ -164,11 +200,7 @@ class TrainingCalls:
     async def _push_pull_in_round(self, push: PushRequest, pull: PullRequest, caller: Claims) -> AnswerFrame:
         """In synchronous mode a pull comes after the end of the round that the push counts for."""
         self.require_first()
-        await self._hold.wait()
-        if self._is_free(self.updates.estimate_cost(push)):
-            outcome = self.updates.take(push, caller)
-        else:
-            outcome = await self._threads.write(lambda: self.updates.take(push, caller))
+        outcome = await self._take(push, caller)
         self._waiter.note_push(caller.owner)
         if not outcome.accepted:
             return codec.push_pull_frame(outcome, None)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from elasticdl_core.errors import PermissionDeniedError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_ps.pushes import PushRequest, check_learning_rate, read_changes
-from elasticdl_ps.rounds import Incarnations, Member, PushOutcome, Round, Rounds
+from elasticdl_ps.rounds import HELD, Incarnations, Member, PushOutcome, Round, Rounds
 from elasticdl_ps.store.partition import Partition
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.tokens import Claims
@@ -22,6 +23,7 @@ class Updates:
     Args:
         partition: the parameters.
         first: whether this is the first PS, which decides on rounds.
+        may_begin: whether a round may begin.
 
     Attributes:
         rounds: of synchronous mode.
@@ -29,8 +31,8 @@ class Updates:
         rejected: how many pushes were refused.
     """
 
-    def __init__(self, partition: Partition, *, first: bool) -> None:
-        self.rounds = Rounds(partition)
+    def __init__(self, partition: Partition, *, first: bool, may_begin: Callable[[], bool] = lambda: True) -> None:
+        self.rounds = Rounds(partition, may_begin)
         self.made = 0
         self.rejected = 0
         self._partition = partition
@@ -46,6 +48,8 @@ class Updates:
 
     def take(self, push: PushRequest, caller: Claims) -> PushOutcome:
         """Takes a push; one that came before gets the answer of that time.
+
+        An outcome with the reason ``rounds.HELD`` is none: the push is to be taken again when rounds may begin.
 
         Raises:
             PermissionDeniedError: a worker pushes in another's name.
@@ -124,7 +128,7 @@ class Updates:
         if answer.accepted and self._first:
             answer = self.rounds.commit(member, push.version)
             self.made += self._partition.version - before
-        self.rejected += not answer.accepted
+        self.rejected += not (answer.accepted or answer.reason == HELD)
         return answer
 
     @property

@@ -13,6 +13,7 @@ from elasticdl_core.errors import ConflictError, DataError, InvalidInputError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_master.parameter_servers import ServerControl
 from elasticdl_proto.v1 import ps_pb2
+from elasticdl_ps.round_waiter import RoundWaiter
 from elasticdl_runtime.checkpoint_files import CheckpointFile, PartReader, read_checkpoint
 from elasticdl_runtime.tokens import issue
 from tests.integration.ps.conftest import JOB, SECRET
@@ -65,6 +66,69 @@ async def test_all_parts_of_a_checkpoint_and_of_a_pin_are_of_one_version(start_s
             task.cancel()
         await asyncio.gather(*training, return_exceptions=True)
         await control.close()
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are expected for longer than any test takes."""
+    monkeypatch.setattr("elasticdl_ps.arrivals._SHORTEST_S", 1000.0)
+
+
+@pytest.fixture
+def somebody_waits(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set when somebody waits for the end of a round."""
+    event, wait = asyncio.Event(), RoundWaiter._next_look
+
+    async def waiting(self: RoundWaiter, timeout_s: float) -> None:
+        event.set()
+        await wait(self, timeout_s)
+
+    monkeypatch.setattr(RoundWaiter, "_next_look", waiting)
+    return event
+
+
+async def half_a_round(servers: Any) -> list[Any]:
+    """Two workers that have trained one round together; the first has contributed to the next one as well."""
+    clients = [servers.client(index) for index in range(2)]
+    for client in clients:
+        await ensure(client, 2)
+        await client.pull({"t": IDS})
+    for client in clients:
+        await client.push(step(1), version=0)
+    for client in clients:
+        await client.pull({"t": IDS})
+    assert (await clients[0].push(step(1), version=1)).version == 1
+    return clients
+
+
+async def test_a_checkpoint_waits_for_the_gradients_that_the_round_misses(
+    start_servers: Any, tmp_path: Path, patience: None, somebody_waits: asyncio.Event
+) -> None:
+    servers = await start_servers(2)
+    control, (_, second) = control_of(servers), await half_a_round(servers)
+    saving = asyncio.create_task(control.save(str(tmp_path), one_version=True))
+    await somebody_waits.wait()
+    assert not saving.done()
+    # It fills the round, and the next gradient waits until the copy is made.
+    assert (await second.push(step(4), version=1)).version == 2
+    assert (await second.push(step(1), version=2)).accepted
+    parts = await saving
+    assert parts.version == 2
+    content = read_checkpoint(tmp_path, files_of(parts))
+    for value in (*content.dense.values(), content.tables["t"][1]):
+        np.testing.assert_array_equal(value, -1 - 2.5)
+    await control.close()
+
+
+async def test_a_checkpoint_ends_a_round_that_nobody_fills(start_servers: Any, tmp_path: Path) -> None:
+    servers = await start_servers(2)
+    control, _ = control_of(servers), await half_a_round(servers)
+    # Nothing is heard of the second worker any more; it is expected for some tenths of a second.
+    parts = await control.save(str(tmp_path), one_version=True)
+    assert parts.version == 2
+    for value in read_checkpoint(tmp_path, files_of(parts)).dense.values():
+        np.testing.assert_array_equal(value, -2)
+    await control.close()
 
 
 async def lagging(servers: Any, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -112,7 +112,7 @@ async def test_workers_that_are_gone_are_waited_for_once(servers: Any, monkeypat
 
 async def test_who_waits_for_long_asks_again(servers: Any, patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = await trained_once(servers, 2, 2)
-    monkeypatch.setattr("elasticdl_ps.round_waiter._LONGEST_S", 0.0)
+    monkeypatch.setattr("elasticdl_ps.round_waiter.LONGEST_WAIT_S", 0.0)
     asked = 0
     once = first._group._puller._pull_once
 

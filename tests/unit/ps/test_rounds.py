@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from elasticdl_core.errors import ConflictError, FencedError
 from elasticdl_core.model import DenseSpec, OptimizerSpec, UpdateMode
 from elasticdl_ps.kernels import load_kernels
-from elasticdl_ps.rounds import STALE, Incarnations, Member, Rounds
+from elasticdl_ps.rounds import HELD, STALE, Incarnations, Member, Rounds
 from elasticdl_ps.store.merging import Changes
 from elasticdl_ps.store.partition import DenseInit, Partition
 
@@ -200,3 +200,23 @@ def test_any_helper_brings_the_other_ps_to_the_same_parameters(
         other.apply(round_)
     assert other_partition.version == first_partition.version == -(-counted // wait)
     assert value(other_partition) == value(first_partition)
+
+
+def test_a_gradient_that_would_begin_a_held_round_is_counted_later_and_one_that_fills_a_round_now() -> None:
+    partition, _ = make()
+    may_begin = True
+    rounds = Rounds(partition, lambda: may_begin)
+    for number in range(3):
+        rounds.prepare(member(number), change(number), 0, None)
+    assert rounds.commit(member(0), 0).accepted
+    may_begin = False
+    assert rounds.is_open
+    assert rounds.commit(member(1), 0).version == 1
+    assert not rounds.is_open
+    rounds.prepare(member(3), change(8), 1, None)
+    held = rounds.commit(member(3), 1)
+    assert (held.accepted, held.reason, rounds.is_open) == (False, HELD, False)
+    may_begin = True
+    assert rounds.commit(member(3), 1).accepted
+    rounds.flush()
+    assert value(partition) == -0.5 - 8

@@ -311,16 +311,22 @@ class FlushRoundResponse(_message.Message):
     def __init__(self, version: _Optional[int] = ..., closed: _Optional[_Union[RoundMembers, _Mapping]] = ...) -> None: ...
 
 class HoldRoundsRequest(_message.Message):
-    __slots__ = ("seconds",)
+    __slots__ = ("seconds", "between_rounds")
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BETWEEN_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     seconds: float
-    def __init__(self, seconds: _Optional[float] = ...) -> None: ...
+    between_rounds: bool
+    def __init__(self, seconds: _Optional[float] = ..., between_rounds: bool = ...) -> None: ...
 
 class HoldRoundsResponse(_message.Message):
-    __slots__ = ("version",)
+    __slots__ = ("version", "open", "expected")
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
     version: int
-    def __init__(self, version: _Optional[int] = ...) -> None: ...
+    open: bool
+    expected: bool
+    def __init__(self, version: _Optional[int] = ..., open: bool = ..., expected: bool = ...) -> None: ...
 
 class ReleaseRoundsRequest(_message.Message):
     __slots__ = ()
