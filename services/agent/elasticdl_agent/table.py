@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from signal import SIGKILL, SIGTERM
 
+import psutil
 import structlog
 
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes import memory
 from elasticdl_agent.processes.child import Child, Command
-from elasticdl_agent.processes.environment import Endpoints, process_environment
+from elasticdl_agent.processes.environment import Endpoints, check_variables, process_environment
 from elasticdl_agent.processes.journal import Journal, Record, recover, shim_record
 from elasticdl_agent.processes.reservations import Reservations
 from elasticdl_agent.zygote.client import ZygoteClient
@@ -46,8 +47,7 @@ class _Entry:
     spec: ProcessSpec
     status: ProcessStatus
     child: Child | None = None
-    run: asyncio.Task[None] | None = field(default=None, repr=False)
-    starting: bool = False
+    run: asyncio.Task[int] | None = field(default=None, repr=False)
     stop_reason: str = ""
     stop_at: float | None = None
     stopping: asyncio.TimerHandle | None = field(default=None, repr=False)
@@ -58,7 +58,12 @@ class _Entry:
 
     @property
     def waiting(self) -> bool:
-        return self.status.state is ProcessState.PENDING and not self.starting
+        return self.run is None and not self.ended
+
+    @property
+    def holds_slots(self) -> bool:
+        """Slots are held for as long as the task lives that starts the process, waits for it and ends it."""
+        return self.spec.slots > 0 and self.run is not None and not self.run.done()
 
 
 class ProcessTable:
@@ -89,7 +94,7 @@ class ProcessTable:
         self._commands = commands
         self._zygotes = dict(zygotes or {})
         self._entries: dict[ProcessId, _Entry] = {}
-        self._runs: set[asyncio.Task[None]] = set()
+        self._runs: set[asyncio.Task[int]] = set()
         self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
         self._leaving: set[str] = set()
         self._closing = False
@@ -109,7 +114,8 @@ class ProcessTable:
         serve at the same address.
 
         Raises:
-            InvalidInputError: the id is malformed or more slots are asked for than there are.
+            InvalidInputError: the id is malformed, more slots are asked for than there are, or no process can have
+                such variables.
             ConflictError: a newer incarnation was launched before, or the agent is stopping.
         """
         self._directories.check(spec.id)
@@ -122,6 +128,7 @@ class ProcessTable:
                 f"{spec.id} wants {spec.slots} slots and {spec.memory_mib} MiB; this machine has {self._slots} slots",
                 fix="ask for fewer slots, or give the cluster more with --slots",
             )
+        check_variables(spec.environment)
         if any(other.incarnation > spec.id.incarnation for other in self._siblings(spec.id)):
             raise ConflictError(
                 f"a newer incarnation of {spec.id} was launched before", fix="take a higher incarnation"
@@ -131,8 +138,10 @@ class ProcessTable:
         entry = _Entry(spec, ProcessStatus(spec.id, ProcessState.PENDING))
         self._entries[spec.id] = entry
         self._changed(entry)
-        failpoint("agent.after_accepted")
-        self._advance()
+        try:
+            failpoint("agent.after_accepted")
+        finally:
+            self._advance()
 
     def terminate(self, process: ProcessId, *, grace_s: float, reason: str = "terminated") -> None:
         """Asks a process to leave, kills its tree after ``grace_s`` seconds; a later call can only shorten that."""
@@ -264,35 +273,51 @@ class ProcessTable:
                 queue_open = False
                 continue
             free -= entry.spec.slots
-            entry.starting = True
-            entry.run = run = asyncio.create_task(self._run(entry), name=f"run-{entry.spec.id}")
+            entry.run = run = asyncio.create_task(self._live(entry), name=f"run-{entry.spec.id}")
             self._runs.add(run)
-            run.add_done_callback(self._runs.discard)
+            run.add_done_callback(lambda done, entry=entry: self._over(entry, done))
 
-    async def _run(self, entry: _Entry) -> None:
+    async def _live(self, entry: _Entry) -> int:
+        """The life of a process, from before its start until nothing of it is left; returns its exit code."""
         killed_before = memory.oom_kills()
+        self._directories.prepare(entry.spec.id)
+        failpoint("agent.before_start")
+        zygote = self._zygotes.get(entry.spec.id.role)
+        entry.child = child = await Child.start(self._command(entry.spec), zygote.spawn if zygote else None)
         try:
-            self._directories.prepare(entry.spec.id)
-            failpoint("agent.before_start")
-            zygote = self._zygotes.get(entry.spec.id.role)
-            entry.child = child = await Child.start(self._command(entry.spec), zygote.spawn if zygote else None)
-        except (OSError, ElasticDLError) as error:
-            _log.error("cannot start", process=str(entry.spec.id), error=str(error))
-            self._note(entry, f"cannot start: {error}\n")
-            self._end(entry, _CANNOT_START)
-            self._advance()
-            return
-        failpoint("agent.after_start")
-        entry.status = replace(entry.status, state=ProcessState.RUNNING, pid=child.pid)
-        self._changed(entry)
-        if entry.stop_at is not None:
-            child.signal(SIGTERM)
-            self._schedule_kill(entry)
-        code = await child.wait()
+            failpoint("agent.after_start")
+            entry.status = replace(entry.status, state=ProcessState.RUNNING, pid=child.pid)
+            self._changed(entry)
+            if entry.stop_at is not None:
+                child.signal(SIGTERM)
+                self._schedule_kill(entry)
+            code = await child.wait()
+        finally:
+            await child.end()
         if code == -SIGKILL and not entry.stop_reason and memory.oom_kills() > killed_before:
             entry.stop_reason = "oom_killed"
-        self._end(entry, code)
-        self._advance()
+        return code
+
+    def _over(self, entry: _Entry, run: asyncio.Task[int]) -> None:
+        """The one place where slots come back: whatever ended a process's task, the process has ended, for a reason."""
+        self._runs.discard(run)
+        error = asyncio.CancelledError() if run.cancelled() else run.exception()
+        try:
+            if error is not None:
+                self._explain(entry, error)
+        finally:
+            try:
+                self._end(entry, _CANNOT_START if error is not None else run.result())
+            finally:
+                self._advance()
+
+    def _explain(self, entry: _Entry, error: BaseException) -> None:
+        """Says why a process could not be started, or why nobody knows how it ended."""
+        started = entry.status.state is ProcessState.RUNNING
+        entry.stop_reason = entry.stop_reason or ("launcher_lost" if started else "cannot_start")
+        what = "lost" if started else "cannot start"
+        _log.error(what, process=str(entry.spec.id), error=str(error), exc_info=_unexpected(error))
+        self._note(entry, f"{what}: {error}\n")
 
     def _command(self, spec: ProcessSpec) -> Command:
         return Command(
@@ -334,15 +359,16 @@ class ProcessTable:
         entry.stopping = asyncio.get_running_loop().call_at(entry.stop_at, entry.child.kill)
 
     def _end(self, entry: _Entry, code: int) -> None:
-        failpoint("agent.before_exit_told")
         if entry.stopping is not None:
             entry.stopping.cancel()
         entry.status = ProcessStatus(entry.spec.id, ProcessState.EXITED, code, entry.stop_reason)
         entry.child = None
-        entry.starting = False
-        _log.info("process ended", process=str(entry.spec.id), code=code, reason=entry.stop_reason)
-        self._changed(entry)
-        self._finish_leaving(entry.spec.id.job_id)
+        try:
+            failpoint("agent.before_exit_told")
+        finally:
+            _log.info("process ended", process=str(entry.spec.id), code=code, reason=entry.stop_reason)
+            self._changed(entry)
+            self._finish_leaving(entry.spec.id.job_id)
 
     def _finish_leaving(self, job_id: str) -> None:
         gone = all(entry.ended or entry.waiting for entry in self._of_job(job_id))
@@ -351,9 +377,13 @@ class ProcessTable:
             self._directories.remove_run_dir(job_id)
 
     def _changed(self, entry: _Entry) -> None:
+        """Tells everybody. A journal that cannot be written costs what the next agent knows, not this one's processes."""
         shim_pid = entry.child.shim_pid if entry.child is not None else 0
-        record = shim_record(entry.status, shim_pid) if shim_pid else Record(entry.status, time.time())
-        self._journal.append(record)
+        try:
+            record = shim_record(entry.status, shim_pid) if shim_pid else Record(entry.status, time.time())
+            self._journal.append(record)
+        except (OSError, psutil.Error):
+            _log.exception("cannot write the journal of processes", process=str(entry.spec.id))
         for queue, job_id in self._watchers.items():
             if job_id == entry.spec.id.job_id:
                 queue.put_nowait(entry.status)
@@ -362,9 +392,7 @@ class ProcessTable:
 
     def _holders(self) -> list[_Entry]:
         """The processes that hold slots."""
-        return [
-            entry for entry in self._entries.values() if entry.spec.slots and not entry.ended and not entry.waiting
-        ]
+        return [entry for entry in self._entries.values() if entry.holds_slots]
 
     def _of_job(self, job_id: str) -> list[_Entry]:
         return [entry for process, entry in self._entries.items() if process.job_id == job_id]
@@ -382,11 +410,22 @@ class ProcessTable:
         while True:
             await asyncio.sleep(MEMORY_CHECK_S)
             for entry in [entry for entry in self._entries.values() if entry.child and entry.spec.memory_mib]:
-                child, limit = entry.child, entry.spec.memory_mib << 20
-                if child is None:
-                    continue
-                used = await asyncio.to_thread(memory.resident_bytes, child.pid, limit)
-                if used > limit and not entry.ended:
-                    _log.warning("over its memory limit", process=str(entry.spec.id), bytes=used, limit=limit)
-                    entry.stop_reason = "oom_killed"
-                    child.kill()
+                try:
+                    await self._check_memory(entry)
+                except Exception:
+                    _log.exception("cannot see the memory of a process", process=str(entry.spec.id))
+
+    async def _check_memory(self, entry: _Entry) -> None:
+        child, limit = entry.child, entry.spec.memory_mib << 20
+        if child is None:
+            return
+        used = await asyncio.to_thread(memory.resident_bytes, child.pid, limit)
+        if used > limit and not entry.ended:
+            _log.warning("over its memory limit", process=str(entry.spec.id), bytes=used, limit=limit)
+            entry.stop_reason = "oom_killed"
+            child.kill()
+
+
+def _unexpected(error: BaseException) -> BaseException | None:
+    """What deserves a traceback: not what a machine or a caller does wrong every day."""
+    return None if isinstance(error, OSError | ElasticDLError) else error

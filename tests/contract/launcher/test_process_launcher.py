@@ -23,7 +23,7 @@ from elasticdl_core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from elasticdl_core.ports.launcher import ProcessId, ProcessState, Role
+from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
 from elasticdl_runtime import tokens
 from elasticdl_runtime.launcher.client import ProcessLauncher
 from tests.contract.launcher.conftest import (
@@ -381,3 +381,30 @@ async def test_journal_lines_that_cannot_be_read_are_passed_over(directories: Ag
     ):
         assert [status.id for status in await launcher.list()] == [WORKER]
     assert time.time() - json.loads(journal.read_text().splitlines()[0])["at"] < 600
+
+
+BAD_ENVIRONMENTS = {
+    "a name with =": {"A=B": "x"},
+    "an empty name": {"": "x"},
+    "NUL in a name": {"A\0": "x"},
+    "NUL in a value": {"A": "x\0y"},
+    "a name that is too long": {"A" * 300: "x"},
+    "a value that no program can be given": {"A": "x" * (1 << 17)},
+    "too much in all": {f"A{number}": "x" * 60_000 for number in range(20)},
+    "too many": {f"A{number}": "" for number in range(2_000)},
+}
+
+
+@pytest.mark.parametrize("environment", BAD_ENVIRONMENTS.values(), ids=BAD_ENVIRONMENTS)
+async def test_variables_that_no_process_can_have_are_refused_and_take_no_slot(
+    exec_harness: AgentHarness, environment: dict[str, str]
+) -> None:
+    for incarnation in range(1, 2 * SLOTS):
+        spec = ProcessSpec(replace(WORKER, incarnation=incarnation), environment, slots=1)
+        with pytest.raises(InvalidInputError) as refused:
+            await exec_harness.launcher.launch(spec)
+        assert "variable" in refused.value.message
+        await exec_harness.launcher.terminate(spec.id, grace_s=0.0)
+    assert await exec_harness.launcher.list(JOB) == []
+    await exec_harness.launcher.launch(exec_harness.spec(replace(WORKER, index=1), "exit:0", slots=SLOTS))
+    await until(exec_harness.launcher, replace(WORKER, index=1), ProcessState.EXITED)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Protocol
 
+import psutil
 import structlog
 
 from elasticdl_core.errors import UnavailableError
@@ -20,8 +23,11 @@ from elasticdl_core.errors import UnavailableError
 LOG_BYTES = 32 << 20
 """A log file is rotated at this size; with the file before it, it never takes more than twice as much."""
 SHIM = Path(__file__).with_name("shim.py")
+SHIM_ANSWER_S = 12.0
+"""A shim needs at most 11 s to end a tree; one that has not is done without."""
 _START_S = 30.0
 _KILL_S = 15.0
+_SWEEP_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
@@ -95,6 +101,7 @@ class Child:
         self._shim = shim
         self._reader = reader
         self._writer = writer
+        self._forced: asyncio.Task[None] | None = None
         self._ended = asyncio.create_task(self._watch(), name=f"child-{pid}")
 
     @classmethod
@@ -159,8 +166,19 @@ class Child:
         self._order(f"signal {number}\n")
 
     def kill(self) -> None:
-        """Kills the command and all that it started, at once."""
+        """Kills the command and all that it started, at once; without the shim's help if that does not answer."""
         self._order("kill\n")
+        if self._forced is None and self.running:
+            self._forced = asyncio.create_task(self._kill_without_shim(), name=f"kill-{self.pid}")
+
+    async def end(self) -> None:
+        """Kills what still runs and waits until nothing does."""
+        if self.running:
+            self.kill()
+            await asyncio.wait({self._ended})
+        if self._forced is not None:
+            self._forced.cancel()
+            await asyncio.gather(self._forced, return_exceptions=True)
 
     async def stop(self, *, grace_s: float, number: int = SIGTERM) -> int:
         """Asks the command to leave, kills the tree after ``grace_s`` seconds; returns the exit code."""
@@ -168,13 +186,15 @@ class Child:
         try:
             return await asyncio.wait_for(self.wait(), grace_s)
         except TimeoutError:
-            self.kill()
-        try:
-            return await asyncio.wait_for(self.wait(), _KILL_S)
-        except TimeoutError:
-            _log.warning("shim does not answer; killing its group", pid=self.pid, shim=self.shim_pid)
-            _kill_group(self.shim_pid)
+            await self.end()
             return await self.wait()
+
+    async def _kill_without_shim(self) -> None:
+        """What a shim would do, done from outside, for one that was stopped or hangs."""
+        await asyncio.wait({self._ended}, timeout=SHIM_ANSWER_S)
+        if self.running:
+            _log.warning("the shim does not answer: killing its tree", pid=self.pid, shim=self.shim_pid)
+            await asyncio.to_thread(_kill_tree, self.shim_pid)
 
     def _order(self, line: str) -> None:
         if self.running and not self._writer.is_closing():
@@ -188,8 +208,17 @@ class Child:
                     code = int(line[5:])
         except ConnectionError:
             pass
+        except (ValueError, asyncio.LimitOverrunError):
+            _log.error("a shim says what no shim says", pid=self.pid, shim=self.shim_pid)
+            await asyncio.to_thread(_kill_tree, self.shim_pid)
         _kill_group(self.shim_pid)
-        lost = await asyncio.to_thread(self._shim.wait, _KILL_S)
+        lost: int | None = None
+        while lost is None:
+            try:
+                lost = await asyncio.to_thread(self._shim.wait, _KILL_S)
+            except subprocess.TimeoutExpired:
+                _log.warning("a shim that was killed does not end", pid=self.pid, shim=self.shim_pid)
+                await asyncio.to_thread(_kill_tree, self.shim_pid)
         self._writer.close()
         return lost if code is None else code
 
@@ -231,6 +260,25 @@ async def spawn_shim(command: Command, control: int) -> ShimProcess:
         pass_fds=(control,),
         start_new_session=True,
     )
+
+
+def _kill_tree(shim: int) -> None:
+    """Kills all below a shim, then the shim: while that is there, even stopped, what loses its parent stays below it."""
+    deadline = time.monotonic() + _SWEEP_S
+    try:
+        root = psutil.Process(shim)
+        while time.monotonic() < deadline:
+            living = [one for one in root.children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
+            if not living:
+                break
+            for process in living:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            time.sleep(0.002)
+        root.kill()
+    except psutil.Error:
+        pass
+    _kill_group(shim)
 
 
 def _kill_group(group: int) -> None:

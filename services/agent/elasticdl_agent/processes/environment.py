@@ -44,6 +44,11 @@ _INHERITED = frozenset(
     }
 )
 _INHERITED_PREFIXES = ("LC_", "PYTHON")
+MAX_VARIABLES = 1_000
+MAX_NAME_BYTES = 255
+MAX_VALUE_BYTES = 64 << 10
+MAX_ENVIRONMENT_BYTES = 512 << 10
+"""Of what a launch asks for. Linux takes 128 KiB a variable, and in all a quarter of the limit of the stack."""
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -66,6 +71,44 @@ def common_environment(variables: Mapping[str, str] | None = None) -> dict[str, 
     """What all processes of all jobs have: the base, gRPC's pollers, tracebacks, output that nothing holds back."""
     own = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     return {**poller_variables(), **base_environment(variables), **own}
+
+
+def check_variables(variables: Mapping[str, str]) -> None:
+    """Refuses what no process can be started with.
+
+    Raises:
+        InvalidInputError: says which variable, and what is wrong with it.
+    """
+    if len(variables) > MAX_VARIABLES:
+        raise InvalidInputError(
+            f"{len(variables)} environment variables are too many", fix=f"give at most {MAX_VARIABLES}"
+        )
+    total = 0
+    for name, value in variables.items():
+        shown = repr(name[:40])
+        if not name or "=" in name or "\0" in name or not 0 < _size(name) <= MAX_NAME_BYTES:
+            raise InvalidInputError(
+                f"{shown} is not the name of an environment variable",
+                fix=f"use 1 to {MAX_NAME_BYTES} bytes of text without `=` and NUL",
+            )
+        if "\0" in value or not 0 <= _size(value) <= MAX_VALUE_BYTES:
+            raise InvalidInputError(
+                f"no process can have the value of the environment variable {shown}",
+                fix=f"give at most {MAX_VALUE_BYTES} bytes of text without NUL; larger things belong into files",
+            )
+        total += _size(name) + _size(value) + 2
+    if total > MAX_ENVIRONMENT_BYTES:
+        raise InvalidInputError(
+            f"the environment variables take {total} bytes", fix=f"give at most {MAX_ENVIRONMENT_BYTES} in all"
+        )
+
+
+def _size(text: str) -> int:
+    """Bytes of a text; -1 for one that has none (half of a surrogate pair)."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        return -1
 
 
 @dataclass(frozen=True, slots=True)
