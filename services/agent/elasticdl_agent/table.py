@@ -6,6 +6,7 @@ All methods run on one event loop and change the table without awaiting in betwe
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,10 +18,11 @@ import structlog
 
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes import memory
-from elasticdl_agent.processes.child import Child, Command
+from elasticdl_agent.processes.child import LOG_BYTES, Child, Command
 from elasticdl_agent.processes.environment import Endpoints, check_variables, process_environment
 from elasticdl_agent.processes.journal import Journal, Record, recover, shim_record
 from elasticdl_agent.processes.reservations import Reservations
+from elasticdl_agent.processes.shim import RotatingLog
 from elasticdl_agent.zygote.client import ZygoteClient
 from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputError, NotFoundError
 from elasticdl_core.ports.launcher import (
@@ -275,7 +277,7 @@ class ProcessTable:
             free -= entry.spec.slots
             entry.run = run = asyncio.create_task(self._live(entry), name=f"run-{entry.spec.id}")
             self._runs.add(run)
-            run.add_done_callback(lambda done, entry=entry: self._over(entry, done))
+            run.add_done_callback(functools.partial(self._over, entry))
 
     async def _live(self, entry: _Entry) -> int:
         """The life of a process, from before its start until nothing of it is left; returns its exit code."""
@@ -299,7 +301,7 @@ class ProcessTable:
         return code
 
     def _over(self, entry: _Entry, run: asyncio.Task[int]) -> None:
-        """The one place where slots come back: whatever ended a process's task, the process has ended, for a reason."""
+        """The one place where slots come back: whatever ended the task, the process has ended, for a reason."""
         self._runs.discard(run)
         error = asyncio.CancelledError() if run.cancelled() else run.exception()
         try:
@@ -331,8 +333,11 @@ class ProcessTable:
     def _note(self, entry: _Entry, text: str) -> None:
         """Writes a line of our own into the log of a process that has none of its own."""
         try:
-            with self._directories.log_file(entry.spec.id).open("a", encoding="utf-8") as file:
-                file.write(text)
+            log = RotatingLog(str(self._directories.log_file(entry.spec.id)), LOG_BYTES)
+            try:
+                log.write(text.encode(errors="replace"))
+            finally:
+                log.close()
         except OSError:
             _log.exception("cannot write the log of a process", process=str(entry.spec.id))
 
@@ -377,7 +382,7 @@ class ProcessTable:
             self._directories.remove_run_dir(job_id)
 
     def _changed(self, entry: _Entry) -> None:
-        """Tells everybody. A journal that cannot be written costs what the next agent knows, not this one's processes."""
+        """Tells everybody. A journal that cannot be written costs the next agent's knowledge, and no process."""
         shim_pid = entry.child.shim_pid if entry.child is not None else 0
         try:
             record = shim_record(entry.status, shim_pid) if shim_pid else Record(entry.status, time.time())

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl_core.errors import DataError
+from elasticdl_runtime.safe_files import read_regular
 
 MANIFEST = "manifest.json"
+MAX_MANIFEST_BYTES = 256 << 20
 
 
 class CheckpointDirectory:
@@ -97,7 +99,7 @@ def find_checkpoint(path: str) -> dict[str, Any]:
     manifests = []
     for candidate in candidates:
         try:
-            manifest = json.loads(candidate.read_text())
+            manifest = json.loads(read_regular(candidate.parent, MANIFEST, MAX_MANIFEST_BYTES))
             manifests.append({**manifest, "directory": str(candidate.parent.absolute())})
             _ = [(f["name"], int(f["size"]), str(f["sha256"])) for f in manifest["files"]], int(manifest["version"])
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.contract
 
 SLOTS = 3
 JOB = "digits-x7k2p9"
-COMMANDS = {role: ("/bin/sh", "-c", 'case "$STUB" in sleep) exec sleep 600;; *) exit 3;; esac') for role in Role}
+COMMANDS = dict.fromkeys(Role, ("/bin/sh", "-c", 'case "$STUB" in sleep) exec sleep 600;; *) exit 3;; esac'))
 ERRORS: list[Callable[[], BaseException]] = [
     lambda: OSError(7, "Argument list too long"),
     lambda: ValueError("illegal environment variable name"),
@@ -126,7 +126,9 @@ async def test_a_process_that_cannot_start_ends_for_that_reason(
     await exec_harness.launcher.launch(exec_harness.spec(process, slots=1))
     status = await until(exec_harness.launcher, process, ProcessState.EXITED)
     assert (status.exit_code, status.reason) == (127, "cannot_start")
-    text = b"".join([piece async for piece in exec_harness.launcher.logs(JOB, Role.WORKER, 0, tail=None, follow=False)])
+    text = b"".join(
+        [piece async for piece in exec_harness.launcher.logs(JOB, Role.WORKER, 0, tail=None, follow=False)]
+    )
     assert b"illegal environment variable name" in text
 
 

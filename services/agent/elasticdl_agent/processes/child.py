@@ -263,7 +263,7 @@ async def spawn_shim(command: Command, control: int) -> ShimProcess:
 
 
 def _kill_tree(shim: int) -> None:
-    """Kills all below a shim, then the shim: while that is there, even stopped, what loses its parent stays below it."""
+    """Kills all below a shim, then it: while it is there, even stopped, what loses its parent stays below it."""
     deadline = time.monotonic() + _SWEEP_S
     try:
         root = psutil.Process(shim)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from elasticdl_agent.directories import AgentDirectories
+from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import ProcessSpec, Role
 from elasticdl_runtime import failpoints, tokens
 from elasticdl_runtime.launcher.addresses import agent_address, process_address

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from elasticdl_core.errors import NotFoundError
 from elasticdl_core.ports.launcher import Role
+from elasticdl_runtime.safe_files import open_below, open_plain
 
+MAX_FILES = 256
+"""Files of one process that are read: the newest ones."""
 _CHUNK = 256 << 10
 _POLL_S = 0.2
+T = TypeVar("T")
 
 
 async def read_logs(
@@ -32,22 +38,19 @@ async def read_logs(
     Raises:
         NotFoundError: there is no such process.
     """
-    files = _files(folder, role, index)
-    if not files and not may_grow():
-        raise NotFoundError(
-            f"there is no log of {role} {index}",
-            fix="see the job's processes (`elasticdl jobs get ID`, or GET /jobs/{id}), or wait until it has started",
-        )
-    skip = 0 if tail is None else max(0, sum(path.stat().st_size for path in files) - tail)
-    reader = _LogReader()
+    reader = _LogReader(folder, role, index)
     try:
+        there = await _off_the_loop(lambda: reader.begin(tail))
+        if not there and not may_grow():
+            raise NotFoundError(
+                f"there is no log of {role} {index}",
+                fix="see the job's processes (`elasticdl jobs get ID`, or GET /jobs/{id}), or wait for its start",
+            )
         while True:
             last_pass = not (follow and may_grow())
-            for path in _files(folder, role, index):
-                for piece in reader.news(path):
-                    if skip < len(piece):
-                        yield piece[skip:]
-                    skip = max(0, skip - len(piece))
+            news = reader.news()
+            while piece := await _off_the_loop(functools.partial(next, news, b"")):
+                yield piece
             if last_pass:
                 return
             await asyncio.sleep(_POLL_S)
@@ -58,37 +61,82 @@ async def read_logs(
 class _LogReader:
     """Remembers how far each file was read, by inode, since rotation renames files while they are read.
 
-    Files stay open, so that an inode is not used again for another file meanwhile.
+    Files stay open, so that an inode is not used again for another file meanwhile. In the folder may lie what a job
+    has put there: only plain files are opened, and not more than ``MAX_FILES``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path, role: Role, index: int) -> None:
+        self._folder = folder
+        self._pattern = re.compile(rf"{role}-{index}\.(\d{{1,6}})\.log(\.1)?")
         self._open: dict[tuple[int, int], BinaryIO] = {}
 
-    def news(self, path: Path) -> Iterator[bytes]:
-        """Yields what was added to a file since the last time."""
-        try:
-            file = path.open("rb", buffering=0)
-        except FileNotFoundError:
-            return
-        found = os.fstat(file.fileno())
-        known = self._open.setdefault((found.st_dev, found.st_ino), file)
-        if known is not file:
-            file.close()
-        while piece := known.read(_CHUNK):
-            yield piece
+    def begin(self, tail: int | None) -> bool:
+        """Goes to ``tail`` bytes before the present end; returns whether there is any file."""
+        files = list(self._files())
+        sizes = [os.fstat(file.fileno()).st_size for file in files]
+        skip = 0 if tail is None else max(0, sum(sizes) - tail)
+        for file, size in zip(files, sizes, strict=True):
+            file.seek(min(skip, size))
+            skip -= min(skip, size)
+        return bool(files)
+
+    def news(self) -> Iterator[bytes]:
+        """Yields what was added since the last time."""
+        for file in self._files():
+            while piece := file.read(_CHUNK):
+                yield piece
 
     def close(self) -> None:
         """Closes all files."""
         for file in self._open.values():
             file.close()
 
+    def _files(self) -> Iterator[BinaryIO]:
+        """The files, in the order in which they were written."""
+        try:
+            # The job's own folder is the job's to replace; the one around it is ours.
+            folder = open_below(self._folder.parents[1], f"{self._folder.parent.name}/{self._folder.name}")
+        except FileNotFoundError:
+            return
+        try:
+            for name in self._names(folder):
+                file = self._take(folder, name)
+                if file is not None:
+                    yield file
+        finally:
+            os.close(folder)
 
-def _files(folder: Path, role: Role, index: int) -> list[Path]:
-    """The log files of a process, in the order in which they were written."""
-    pattern = re.compile(rf"{role}-{index}\.(\d+)\.log(\.1)?")
-    found = []
-    for path in folder.iterdir() if folder.is_dir() else ():
-        match = pattern.fullmatch(path.name)
-        if match:
-            found.append((int(match[1]), 0 if match[2] else 1, path))
-    return [path for _, _, path in sorted(found)]
+    def _names(self, folder: int) -> list[str]:
+        found = []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                match = self._pattern.fullmatch(entry.name)
+                if match:
+                    found.append((int(match[1]), 0 if match[2] else 1, entry.name))
+        return [name for _, _, name in sorted(found)[-MAX_FILES:]]
+
+    def _take(self, folder: int, name: str) -> BinaryIO | None:
+        try:
+            descriptor = open_plain(name, folder)
+        except FileNotFoundError:
+            return None
+        found = os.fstat(descriptor)
+        known = self._open.get((found.st_dev, found.st_ino))
+        if known is not None:
+            os.close(descriptor)
+            return known
+        if len(self._open) >= 2 * MAX_FILES:
+            os.close(descriptor)
+            return None
+        file = self._open[(found.st_dev, found.st_ino)] = os.fdopen(descriptor, "rb", buffering=0)
+        return file
+
+
+async def _off_the_loop(work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_threads(), work)
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    """A few of their own: a slow disk under logs delays readers of logs alone."""
+    return ThreadPoolExecutor(4, "logs")

@@ -26,6 +26,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 import sys
 import time
 
@@ -60,6 +61,7 @@ class RotatingLog:
             if self._size and self._size + len(data) > self._limit:
                 os.replace(self._path, self._path + ".1")  # noqa: PTH105 - pathlib doubles the start-up time
                 os.close(self._fd)
+                self._fd = -1
                 self._fd = self._open()
                 self._size = 0
             while data:
@@ -69,8 +71,27 @@ class RotatingLog:
         except OSError:
             return
 
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._fd)
+
     def _open(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        """Opens the file; a link, a pipe or another file's second name that a job has put there is removed first."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            fd = os.open(self._path, flags)
+        except OSError:
+            fd = -1
+        if fd >= 0:
+            found = os.fstat(fd)
+            if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+                return fd
+            os.close(fd)
+        try:
+            os.unlink(self._path)  # noqa: PTH108 - as above
+        except FileNotFoundError:
+            pass
+        return os.open(self._path, flags | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 class Shim:

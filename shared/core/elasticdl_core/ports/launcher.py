@@ -77,7 +77,8 @@ class ProcessStatus:
         id: the process.
         state: pending, running or exited.
         exit_code: its exit code, or minus the signal that ended it; None while it lives.
-        reason: empty, or ``oom_killed``, ``terminated`` (asked to), ``cannot_start``, ``launcher_lost`` (its launcher died).
+        reason: empty, or ``oom_killed``, ``terminated`` (asked to), ``cannot_start``,
+            ``launcher_lost`` (its launcher died).
         pid: process id while running, else 0.
     """
 
