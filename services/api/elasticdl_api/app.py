@@ -8,7 +8,19 @@ from typing import Any
 from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from elasticdl_api.routes import activity, artifacts, bundles, cluster, internal, jobs, reservations, scheduling
+from elasticdl_api.routes import (
+    access,
+    activity,
+    artifacts,
+    bundles,
+    cluster,
+    internal,
+    jobs,
+    namespaces,
+    reservations,
+    scheduling,
+    tokens,
+)
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.schemas import scheduling as scheduling_schemas
 from elasticdl_api.services import Services
@@ -44,7 +56,7 @@ def create_app(services: Services, background: AbstractAsyncContextManager[None]
     )
     app.state.services = services
     problems.install(app)
-    for one in (jobs, activity, artifacts, bundles, cluster, scheduling, reservations):
+    for one in (jobs, activity, artifacts, bundles, cluster, scheduling, reservations, tokens, namespaces, access):
         check_rules(one.router.routes)
         app.include_router(one.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(cluster.health_router)

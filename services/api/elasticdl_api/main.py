@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import socket
 from collections.abc import Iterator
 
 import structlog
 import uvicorn
-from sqlalchemy import insert
 
 from elasticdl_api.app import create_app
 from elasticdl_api.background.loops import background
@@ -18,11 +16,9 @@ from elasticdl_api.services import Services
 from elasticdl_api.settings import ApiSettings, DatabaseSettings
 from elasticdl_api.store.migrate import migrate
 from elasticdl_api.store.wakeups import Wakeups
-from elasticdl_api.web.auth import token_digest
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.ports.launcher import Launcher
-from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.lifecycle import wait_for_event
 from elasticdl_runtime.retry import Attempts
@@ -103,20 +99,6 @@ async def migrate_only(_stop: asyncio.Event) -> int:
     finally:
         await database.close()
     print("the schema is up to date")
-    return 0
-
-
-async def make_token(namespace: str, scope: str) -> int:
-    """Makes a token for a namespace and prints it: it is kept as a hash only."""
-    token = secrets.token_urlsafe(32)
-    database = Database(DatabaseSettings.read().database_url, application="elasticdl-api")
-    try:
-        async with database.transaction() as connection:
-            values = {"id": secrets.token_hex(4), "namespace": namespace, "scope": scope}
-            await connection.execute(insert(t.tokens).values(sha256=token_digest(token), **values))
-    finally:
-        await database.close()
-    print(token)
     return 0
 
 

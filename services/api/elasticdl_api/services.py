@@ -14,7 +14,9 @@ from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.intents import IntentStore
 from elasticdl_api.store.jobs import JobStore
 from elasticdl_api.store.masters import MasterStore
+from elasticdl_api.store.namespaces import NamespaceStore
 from elasticdl_api.store.scheduling import SchedulingStore
+from elasticdl_api.store.tokens import TokenStore
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_api.web.auth import Identity, current_master, current_user
 from elasticdl_core.ports.launcher import Launcher
@@ -46,6 +48,8 @@ class Services:
         self.jobs = JobStore(self.database)
         self.masters = MasterStore(self.database)
         self.intents = IntentStore(self.database)
+        self.tokens = TokenStore(self.database)
+        self.namespaces = NamespaceStore(self.database)
         self.scheduling = SchedulingStore(self.database)
         self.cluster_views = ClusterViews(self.scheduling, self.launcher)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_api.web.auth import Identity
 from elasticdl_api.web.json_bodies import clean
 from elasticdl_runtime.database import tables as t
+from elasticdl_runtime.database.engine import Database
 
 
 async def record(
@@ -43,3 +46,48 @@ async def record(
             detail=clean(dict(detail or {})),
         )
     )
+
+
+@dataclass(frozen=True)
+class AuditFilters:
+    """Which entries to list.
+
+    Attributes:
+        namespace: only of that namespace.
+        actor: only of that user.
+        action: only such.
+        target: only about that object.
+        since: only from then on.
+        until: only before then.
+        before: only with smaller ids.
+    """
+
+    namespace: str | None = None
+    actor: str | None = None
+    action: str | None = None
+    target: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    before: int | None = None
+
+
+async def list_entries(
+    database: Database, identity: Identity, filters: AuditFilters, *, limit: int
+) -> list[Mapping[Any, Any]]:
+    """Entries that somebody may see, the latest first: of the own namespace, or all for those of the cluster."""
+    columns = t.audit_log.c
+    query = select(t.audit_log).order_by(columns.id.desc()).limit(limit)
+    for name in ("namespace", "actor", "action", "target"):
+        value = getattr(filters, name)
+        if value is not None:
+            query = query.where(columns[name] == value)
+    if identity.namespace is not None:
+        query = query.where(columns.namespace == identity.namespace)
+    if filters.since is not None:
+        query = query.where(columns.at >= filters.since)
+    if filters.until is not None:
+        query = query.where(columns.at < filters.until)
+    if filters.before is not None:
+        query = query.where(columns.id < filters.before)
+    async with database.transaction() as connection:
+        return list((await connection.execute(query)).mappings())

@@ -1,0 +1,69 @@
+"""Who calls, what answers, and who changed what."""
+
+from __future__ import annotations
+
+import platform
+from datetime import datetime
+from importlib.metadata import version
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from elasticdl_api.schemas.access import AuditPageResponse, VersionResponse, WhoAmIResponse
+from elasticdl_api.services import Api, User
+from elasticdl_api.store import audit
+from elasticdl_api.web.json_bodies import BIGINT
+from elasticdl_api.web.problems import declared
+from elasticdl_core.access import NAMESPACE_PATTERN
+from elasticdl_core.errors import InvalidInputError
+
+router = APIRouter(tags=["access"])
+_WORD = r"^[\x21-\x7e]{1,200}$"
+
+
+@router.get("/whoami", response_model=WhoAmIResponse, summary="Who am I?", responses=declared())
+async def whoami(api: Api, user: User) -> Any:
+    """The holder of the token, and what it may do."""
+    row = await api.tokens.get(user.token_id)
+    return {
+        "user": user.user,
+        "namespace": user.namespace,
+        "home": user.home,
+        "scope": user.scope,
+        "token_id": user.token_id,
+        "expires_at": None if row is None else row["expires_at"],
+    }
+
+
+@router.get("/version", response_model=VersionResponse, summary="Which version is it?", responses=declared())
+async def show_version(user: User) -> Any:
+    """Of ElasticDL, and of what the api runs on."""
+    return {"version": version("elasticdl"), "python": platform.python_version()}
+
+
+@router.get("/audit", response_model=AuditPageResponse, summary="Who changed what", responses=declared(403, 422))
+async def list_entries(
+    api: Api,
+    user: User,
+    namespace: Annotated[str | None, Query(description="Only of that one.", pattern=NAMESPACE_PATTERN)] = None,
+    actor: Annotated[str | None, Query(description="Only of that user.", pattern=_WORD)] = None,
+    action: Annotated[
+        str | None, Query(description="Only such.", pattern=r"^[a-z_.-]{1,100}$", examples=["job.cancel"])
+    ] = None,
+    target: Annotated[str | None, Query(description="Only about that object.", pattern=_WORD)] = None,
+    since: Annotated[datetime | None, Query(description="Only from then on (ISO 8601, with a zone).")] = None,
+    until: Annotated[datetime | None, Query(description="Only before then.")] = None,
+    page_token: Annotated[
+        str | None, Query(description="next_page_token of the page before.", pattern=r"^[0-9]{1,19}$")
+    ] = None,
+    limit: Annotated[int, Query(description="Entries on a page.", ge=1, le=500)] = 100,
+) -> Any:
+    """Every change that a user made, the latest first: of the caller's namespace, or of all of them."""
+    for name, moment in (("since", since), ("until", until)):
+        if moment is not None and (moment.tzinfo is None or not 1970 <= moment.year < 9999):
+            raise InvalidInputError(f"{name} is no time with a zone", fix=f"write {name}=2026-01-31T12:00:00Z")
+    before = None if page_token is None else min(int(page_token), BIGINT)
+    filters = audit.AuditFilters(namespace, actor, action, target, since, until, before)
+    found = await audit.list_entries(api.database, user, filters, limit=limit + 1)
+    page = found[:limit]
+    return {"entries": page, "next_page_token": str(page[-1]["id"]) if len(found) > limit else None}

@@ -1,0 +1,167 @@
+"""What travels over the routes for tokens, namespaces and the audit log, for validation and for OpenAPI."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt
+
+from elasticdl_core.access import NAMESPACE_PATTERN, USER_PATTERN, TokenScope
+
+TOKEN_NAME_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9._]{0,62}[A-Za-z0-9])?$"
+LONGEST_LIFE_S = 10 * 366 * 86400
+_URL_PREFIX = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\x00-\x1f]+")
+
+NamespaceName = Annotated[str, Field(pattern=NAMESPACE_PATTERN, examples=["team-a"])]
+UserName = Annotated[str, Field(pattern=USER_PATTERN, examples=["ada"])]
+
+
+class TokenRequest(BaseModel):
+    """Which token to make."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"example": {"name": "ada-laptop", "scope": "submit"}}
+    )
+
+    name: str = Field(
+        pattern=TOKEN_NAME_PATTERN,
+        description="What it is for; no other token of the namespace has that name.",
+        examples=["ada-laptop"],
+    )
+    scope: TokenScope = Field(default=TokenScope.READ, description="What its holder may do.")
+    namespace: NamespaceName | None = Field(
+        default=None, description="The only namespace that its holder sees; that of the caller by default."
+    )
+    of_cluster: StrictBool = Field(
+        default=False, description="Of no namespace: its holder sees all of them. Instead of a namespace."
+    )
+    owner: UserName | None = Field(
+        default=None,
+        description="The user who will hold it, and own what is submitted with it; the caller by default.",
+    )
+    expires_in_s: StrictInt | None = Field(
+        default=None,
+        ge=60,
+        le=LONGEST_LIFE_S,
+        description="Seconds for which it is valid; until it is revoked if null.",
+    )
+
+
+class TokenResponse(BaseModel):
+    """A token as it stands; the token itself is shown once only, when it is made."""
+
+    id: str = Field(examples=["tok-7f3kq2mx"])
+    name: str = Field(examples=["ada-laptop"])
+    owner: str = Field(examples=["ada"])
+    namespace: str | None = Field(description="The only one that its holder sees; null: all of them.")
+    scope: TokenScope
+    state: str = Field(description="valid, expired or revoked.", examples=["valid"])
+    created_at: datetime
+    created_by: str = Field(description="Who made it.", examples=["admin"])
+    expires_at: datetime | None
+    last_used_at: datetime | None = Field(description="When it was last used, to about a minute; null: never.")
+    revoked_at: datetime | None
+
+
+class NewTokenResponse(TokenResponse):
+    """A new token."""
+
+    token: str = Field(description="Keep it: it is not shown again.", examples=["edl_..."])
+
+
+class TokenPageResponse(BaseModel):
+    """One page of tokens, the newest first."""
+
+    tokens: list[TokenResponse]
+    next_page_token: str | None = Field(description="Give it as page_token to get the next page; null at the end.")
+
+
+def _root(text: str) -> str:
+    if _URL_PREFIX.fullmatch(text):
+        return text
+    if text.startswith("/") and "\0" not in text and ".." not in PurePosixPath(text).parts:
+        return str(PurePosixPath(text))
+    raise ValueError("give an absolute path without '..', or the beginning of a URL such as gs://bucket/team-a/")
+
+
+class NamespaceLimits(BaseModel):
+    """What a namespace may take; what is not given is as for everybody."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    requests_per_second: StrictInt | None = Field(default=None, ge=1, le=100_000, description="Of each token.")
+    max_streams: StrictInt | None = Field(default=None, ge=0, le=100_000, description="Live streams of each token.")
+
+
+class NamespaceRequest(BaseModel):
+    """How a namespace shall be."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    data_roots: list[Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_root)]] | None = Field(
+        default=None,
+        max_length=100,
+        description="Where its jobs may read and write besides their own folder: absolute paths, beginnings of URLs; "
+        "as it was if null, and nowhere at first.",
+        examples=[["/data/team-a"]],
+    )
+    limits: NamespaceLimits | None = Field(default=None, description="As they were if null.")
+
+
+class NamespaceResponse(BaseModel):
+    """A namespace."""
+
+    name: str = Field(examples=["team-a"])
+    created_at: datetime
+    data_roots: list[str] = Field(examples=[["/data/team-a"]])
+    limits: dict[str, Any] = Field(examples=[{"max_streams": 20}])
+    jobs: int = Field(description="Jobs in it, in any state.")
+    tokens: int = Field(description="Tokens of it that are valid.")
+
+
+class NamespaceList(BaseModel):
+    """The namespaces that the caller sees, by name."""
+
+    namespaces: list[NamespaceResponse]
+
+
+class WhoAmIResponse(BaseModel):
+    """Who the caller is, and what the caller may do."""
+
+    user: str = Field(examples=["ada"])
+    namespace: str | None = Field(description="The only one that the caller sees; null: all of them.")
+    home: str = Field(description="The namespace that what the caller submits belongs to.", examples=["team-a"])
+    scope: TokenScope
+    token_id: str = Field(examples=["tok-7f3kq2mx"])
+    expires_at: datetime | None = Field(description="When the token ends; null: when it is revoked.")
+
+
+class VersionResponse(BaseModel):
+    """What the api is."""
+
+    version: str = Field(description="Of ElasticDL.", examples=["0.1.0"])
+    python: str = Field(examples=["3.12.3"])
+
+
+class AuditEntryResponse(BaseModel):
+    """A change that a user made."""
+
+    id: int
+    at: datetime
+    actor: str = Field(description="Whose token it was.", examples=["ada"])
+    token_id: str
+    namespace: str | None = Field(description="Of what was changed; null: of the cluster.")
+    action: str = Field(examples=["job.cancel"])
+    target: str = Field(examples=["digits-x7k2p9"])
+    detail: dict[str, Any] = Field(examples=[{"priority": 7}])
+    request_id: str
+
+
+class AuditPageResponse(BaseModel):
+    """One page of the audit log, the latest first."""
+
+    entries: list[AuditEntryResponse]
+    next_page_token: str | None = Field(description="Give it as page_token to get the next page; null at the end.")
