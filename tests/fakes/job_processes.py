@@ -216,8 +216,8 @@ class FakeWorker:
             if not self.servers_there:
                 return False
             for server in self.world.servers.values():
-                server.applied.update(f"{id_.round}/{task.shard.name}/{at}" for at in range(position, end))
-                server.tally[f"{id_.round}/{id_.index}"] += self.world.tallied(id_, end - position)
+                server.applied.update(f"{id_.epoch}/{task.shard.name}/{at}" for at in range(position, end))
+                server.tally[f"{id_.epoch}/{id_.index}"] += self.world.tallied(id_, end - position)
                 server.version += 1
             self.world.trace(self.process, task, position, end)
             self.records, self.steps, position = self.records + end - position, self.steps + 1, end

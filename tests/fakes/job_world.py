@@ -15,7 +15,8 @@ from typing import Any
 
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
-from elasticdl_core.task import Shard, TaskId, TaskType
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.state import events as ev

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl_core.job import JobSpec
-from elasticdl_core.task import Shard, TaskId, TaskType
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import TaskId, TaskType
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime.rpc.service import Server, listen, make_server
 
@@ -58,9 +59,9 @@ class FakeMaster:
             await self._server.stop(0.1)
 
     def add(
-        self, kind: TaskType, shard: Shard, *, round_: int = 0, index: int = 0, payload: dict[str, Any] | None = None
+        self, kind: TaskType, shard: Shard, *, epoch: int = 0, index: int = 0, payload: dict[str, Any] | None = None
     ) -> TaskId:
-        task_id = TaskId(kind, round_, index, shard.start, shard.end)
+        task_id = TaskId(kind, epoch, index, shard.start, shard.end)
         self._counter += 1
         self.todo.append(
             pb.Task(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.ports.launcher import ProcessState, Role
-from elasticdl_core.task import Shard
+from elasticdl_core.shard import Shard
 from tests.fakes.job_world import World, ended
 from tests.fakes.sim_processes import finish
 

@@ -33,8 +33,8 @@ class Oracle:
         for server in self.world.servers.values():
             for index, part in enumerate(self.world.machine.plans.main.parts):
                 for at in range(part.start, part.end):
-                    if task.round > 0:
-                        assert server.applied[task.round - 1, index, at], f"{task} before {task.round - 1} is done"
+                    if task.epoch > 0:
+                        assert server.applied[task.epoch - 1, index, at], f"{task} before {task.epoch - 1} is done"
 
     def audit(self) -> None:
         """D1: what is to do, in hand, done and quarantined is exactly the plan of the round."""
@@ -47,7 +47,7 @@ class Oracle:
             return
         store = self.world.store
         places = [*store.todo, *store.doing, *store.done, *store.quarantined]
-        mine = [t for t in places if t.type is TaskType.TRAINING and t.round == epochs.number]
+        mine = [t for t in places if t.type is TaskType.TRAINING and t.epoch == epochs.number]
         records = Counter((t.index, at) for t in mine for at in range(t.start, t.end))
         assert all(count == 1 for count in records.values()), "a record is in two places"
         plan = {(i, at) for i, part in enumerate(main.parts) for at in range(part.start, part.end)}

@@ -40,10 +40,10 @@ class SimServer:
     """Whose optimizer and mode it has: those of the job whose worker pushed the model, or whose checkpoint it was."""
 
     def tally(self) -> Counter[tuple[int, int]]:
-        """Records by round and index of the task."""
+        """Records by epoch and index of the task."""
         counts: Counter[tuple[int, int]] = Counter()
-        for (round_, index, _), times in self.applied.items():
-            counts[round_, index] += times
+        for (epoch, index, _), times in self.applied.items():
+            counts[epoch, index] += times
         return counts
 
 

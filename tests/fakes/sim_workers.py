@@ -125,7 +125,7 @@ class WorkerBehaviour:
                 return
             end = min(worker.position + self.world.spec.minibatch_size, task.id.end)
             for server in alive:
-                server.applied.update((task.id.round, task.id.index, at) for at in range(worker.position, end))
+                server.applied.update((task.id.epoch, task.id.index, at) for at in range(worker.position, end))
                 server.version += 1
             worker.records += end - worker.position
             worker.steps += 1
@@ -242,7 +242,7 @@ class WorkerBehaviour:
             return
         end = min(worker.position + self.world.spec.minibatch_size, one.task.id.end)
         for server in alive:
-            server.applied.update((one.task.id.round, one.task.id.index, at) for at in range(worker.position, end))
+            server.applied.update((one.task.id.epoch, one.task.id.index, at) for at in range(worker.position, end))
             server.version += 1
         worker.records += end - worker.position
         worker.position = end

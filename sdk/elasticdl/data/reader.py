@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 from elasticdl_core.errors import DataError
-from elasticdl_core.task import Shard
+from elasticdl_core.shard import Shard
 
 __all__ = ["DataReader", "Feed", "Metadata", "Record", "RecordSpec", "Shard", "ShardLike"]
 

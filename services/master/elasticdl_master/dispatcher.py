@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import structlog
 
 from elasticdl_core.errors import FencedError, UnavailableError
-from elasticdl_core.task import Lease, LeaseToken, Shard, Task, TaskId, TaskType
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import Lease, LeaseToken, Task, TaskId, TaskType
 from elasticdl_master.queue.port import Outcome, TaskQueue, TaskRequest
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do

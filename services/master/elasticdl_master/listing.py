@@ -13,7 +13,7 @@ from typing import Any
 from elasticdl.data import create_data_reader
 from elasticdl_core.errors import DataError, ElasticDLError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.task import Shard
+from elasticdl_core.shard import Shard
 
 _PIECE = 500
 _READER = "custom_data_reader"

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -122,11 +123,11 @@ class Outbox:
         tasks, self._done = list(self._done), {}
         for i in range(0, len(tasks), _BATCH):
             piece = tasks[i : i + _BATCH]
-            told = {task: self._accounts.pop(task) for task in piece if task in self._accounts}
-            self._posts.append(("done", lambda piece=piece, told=told: self._api.mark_done(piece, told)))  # type: ignore[misc]
-        accounts, self._accounts = self._accounts, {}
-        if accounts:
-            self._posts.append(("accounts", lambda: self._api.mark_done([], accounts)))
+            accounts = {task: self._accounts.pop(task) for task in piece if task in self._accounts}
+            self._posts.append(("done", partial(self._api.mark_done, piece, accounts)))
+        others, self._accounts = self._accounts, {}
+        if others:
+            self._posts.append(("accounts", partial(self._api.mark_done, [], others)))
         events, self._events = self._events, []
         if events:
-            self._posts.append(("events", lambda: self._api.post_events(events)))
+            self._posts.append(("events", partial(self._api.post_events, events)))

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import Role
+from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import Reading
 from elasticdl_core.skips import SkipReason, Skips
-from elasticdl_core.task import LeaseToken, Shard, TaskId
+from elasticdl_core.task import LeaseToken, TaskId
 from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev

@@ -76,7 +76,7 @@ class PushRequest:
         learning_rate: None for the optimizer's own.
         records: how many records the gradients are of.
         steps: of how many minibatches they are the sum.
-        task: round and index of the training task whose records they are; None if of none.
+        task: epoch and index of the training task whose records they are; None if of none.
         dense: dense parameters.
         rows: tables.
         buffers: what the others refer to.

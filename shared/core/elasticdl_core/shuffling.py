@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from elasticdl_core.task import Shard
+from elasticdl_core.shard import Shard
 
 WINDOW_RECORDS = 1024
 """Records that are held in memory to be shuffled."""

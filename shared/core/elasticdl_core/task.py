@@ -1,42 +1,13 @@
-"""Shards, tasks and leases: what is worked on, why, and by whom."""
+"""Tasks and leases: what is worked on, why, and by whom."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from elasticdl_core.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from elasticdl_core.shuffling import Reading
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """A range of records of one data source.
-
-    Attributes:
-        name: the file, table or other unit that the data reader knows.
-        start: index of the first record.
-        end: one past the index of the last record.
-    """
-
-    name: str
-    start: int
-    end: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.start <= self.end:
-            raise InvalidInputError(
-                f"shard {self.name!r} has the range [{self.start}, {self.end})",
-                fix="a data reader's create_shards() gives 0 <= start <= end",
-            )
-
-    @property
-    def records(self) -> int:
-        """Number of records in the range."""
-        return self.end - self.start
+from elasticdl_core.shard import Shard
+from elasticdl_core.shuffling import Reading
 
 
 class TaskType(enum.StrEnum):
@@ -63,24 +34,24 @@ _TYPES = {letter: kind for kind, letter in _LETTERS.items()}
 
 @dataclass(frozen=True, slots=True, order=True)
 class TaskId:
-    """Names a task wholly, so that a queue need store nothing else: ``t:<round>:<index>:<start>:<end>``.
+    """Names a task wholly, so that a queue need store nothing else: ``t:<epoch>:<index>:<start>:<end>``.
 
     Attributes:
         type: what the task is for.
-        round: the epoch (training, prediction) or the number of the evaluation.
-        index: position in the plan of that round, before shuffling.
+        epoch: which pass over the data (training, prediction); of an evaluation, its number.
+        index: position in the plan of that pass, before shuffling.
         start: first record; differs from the plan's when the front part is done already.
         end: one past the last record.
     """
 
     type: TaskType
-    round: int
+    epoch: int
     index: int
     start: int
     end: int
 
     def __str__(self) -> str:
-        return f"{_LETTERS[self.type]}:{self.round}:{self.index}:{self.start}:{self.end}"
+        return f"{_LETTERS[self.type]}:{self.epoch}:{self.index}:{self.start}:{self.end}"
 
     @classmethod
     def parse(cls, text: str) -> TaskId:
@@ -91,8 +62,8 @@ class TaskId:
         """
         try:
             letter, *numbers = text.split(":")
-            round_, index, start, end = (int(number) for number in numbers)
-            return cls(_TYPES[letter], round_, index, start, end)
+            epoch, index, start, end = (int(number) for number in numbers)
+            return cls(_TYPES[letter], epoch, index, start, end)
         except (ValueError, KeyError):
             raise InvalidInputError(f"{text!r} is not a task id", fix="use the id that the lease gave") from None
 

@@ -37,7 +37,7 @@ async def test_a_job_without_faults_passes_with_exact_numbers(make_job: MakeJob)
 
 async def test_records_that_are_not_in_the_model_fail_the_job_with_their_range(make_job: MakeJob) -> None:
     def lose(task: TaskId, records: int) -> int:
-        return 0 if (task.round, task.index) == (1, 3) and records else records
+        return 0 if (task.epoch, task.index) == (1, 3) and records else records
 
     job = await make_job(shuffle=False)
     job.processes.tallied = lose
@@ -53,7 +53,7 @@ async def test_records_that_are_not_in_the_model_fail_the_job_with_their_range(m
 
 async def test_records_that_are_in_the_model_twice_are_counted_exactly(make_job: MakeJob) -> None:
     job = await make_job()
-    job.processes.tallied = lambda task, records: 3 * records if (task.round, task.index) == (0, 2) else records
+    job.processes.tallied = lambda task, records: 3 * records if (task.epoch, task.index) == (0, 2) else records
     job.start_master()
     assert await job.finish() == 0
     assert job.api.state is JobState.SUCCEEDED

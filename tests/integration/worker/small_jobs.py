@@ -121,7 +121,7 @@ async def on_cluster(
         shards = list(create_data_reader(spec.training_data, spec.records_per_task).create_shards())
         for epoch in range(spec.num_epochs):
             for index, shard in enumerate(shards):
-                master.add(TaskType.TRAINING, shard, round_=epoch, index=index)
+                master.add(TaskType.TRAINING, shard, epoch=epoch, index=index)
         parameters = servers.client()
         ending = await _work(master, parameters, start_version=start_version)
         if master.failures:

@@ -74,7 +74,7 @@ async def test_two_workers_make_exactly_so_many_updates(
         shards = list(create_data_reader(spec.training_data, spec.records_per_task).create_shards())
         for epoch in range(spec.num_epochs):
             for index, shard in enumerate(shards):
-                master.add(TaskType.TRAINING, shard, round_=epoch, index=index)
+                master.add(TaskType.TRAINING, shard, epoch=epoch, index=index)
         endings = await asyncio.gather(*(_work(master, servers.client(index), index) for index in range(2)))
     finally:
         await master.stop()

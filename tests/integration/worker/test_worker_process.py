@@ -16,7 +16,8 @@ import pytest
 
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import Role
-from elasticdl_core.task import Shard, TaskType
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import TaskType
 from elasticdl_proto.v1 import ps_pb2
 from tests.fakes.master import FakeMaster
 from tests.integration.worker.conftest import Cluster
@@ -46,7 +47,7 @@ def make_spec(data: Path, **fields: Any) -> JobSpec:
 
 def add_epoch(master: FakeMaster, data: Path, epoch: int) -> None:
     for index, start in enumerate(range(0, RECORDS, 128)):
-        master.add(TaskType.TRAINING, Shard(str(data), start, start + 128), round_=epoch, index=index)
+        master.add(TaskType.TRAINING, Shard(str(data), start, start + 128), epoch=epoch, index=index)
 
 
 def traces(cluster: Cluster) -> list[dict[str, Any]]:
@@ -86,7 +87,7 @@ async def test_a_job_from_training_to_an_export_that_plain_keras_loads(cluster: 
     for index in range(2):
         await cluster.ps(index).call("Pin", ps_pb2.PinRequest(pin=1), deadline_s=5)
     for index, start in enumerate(range(0, RECORDS, 320)):
-        master.add(TaskType.EVALUATION, Shard(str(data), start, start + 320), round_=1, index=index)
+        master.add(TaskType.EVALUATION, Shard(str(data), start, start + 320), epoch=1, index=index)
     await master.until(lambda: len(master.reports) == 32 or master.failures)
     states = [json.loads(report.result)["states"] for report in master.reports[30:]]
     correct, count = (sum(state["accuracy"]["sum"][place] for state in states) for place in (0, 1))
@@ -140,7 +141,7 @@ async def test_a_worker_that_is_told_to_stop_returns_its_task(cluster: Cluster, 
     master = await cluster.start_master(spec, finish=False)
     master.add(TaskType.TRAINING, Shard(str(data), 0, RECORDS))
     for epoch in range(1, 200):
-        master.add(TaskType.TRAINING, Shard(str(data), 0, RECORDS), round_=epoch)
+        master.add(TaskType.TRAINING, Shard(str(data), 0, RECORDS), epoch=epoch)
     worker = await cluster.start_worker(master)
     await master.until(lambda: any(beat.records > 0 for beat in master.heartbeats))
     worker.send_signal(signal.SIGTERM)

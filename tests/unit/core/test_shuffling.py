@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticdl_core import shuffling
+from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import Permutation, RecordOrder, cut, described, merged
-from elasticdl_core.task import Shard
 
 pytestmark = pytest.mark.unit
 
 
-def read(order: RecordOrder, round_: int, index: int, start: int, end: int) -> list[tuple[str, int]]:
+def read(order: RecordOrder, epoch: int, index: int, start: int, end: int) -> list[tuple[str, int]]:
     """The records at some positions of a part, in order, as a worker reads them."""
     found = []
-    for window in order.reading(round_, index, start, end).windows(start, end):
+    for window in order.reading(epoch, index, start, end).windows(start, end):
         places = [(one.name, number) for one in window.ranges for number in range(one.start, one.end)]
         found += [places[i] for i in window.order]
     return found
@@ -52,14 +52,14 @@ def test_a_permutation_of_very_many_numbers_is_still_one() -> None:
     sizes=st.lists(st.integers(0, 90), min_size=1, max_size=12).filter(any),
     records_per_task=st.integers(1, 60),
     block=st.integers(0, 40),
-    round_=st.integers(0, 2),
+    epoch=st.integers(0, 2),
     seed=st.integers(0, 5),
 )
-def test_every_record_is_at_one_position_of_a_round(
-    sizes: list[int], records_per_task: int, block: int, round_: int, seed: int
+def test_every_record_is_at_one_position_of_an_epoch(
+    sizes: list[int], records_per_task: int, block: int, epoch: int, seed: int
 ) -> None:
     order, parts = make(sizes, records_per_task=records_per_task, seed=seed, block=block)
-    records = [one for i, part in enumerate(parts) for one in read(order, round_, i, part.start, part.end)]
+    records = [one for i, part in enumerate(parts) for one in read(order, epoch, i, part.start, part.end)]
     assert sorted(records) == sorted((f"s{i}", at) for i, size in enumerate(sizes) for at in range(i, i + size))
 
 

@@ -13,7 +13,7 @@ from elasticdl.data.csv_index import Dialect
 from elasticdl.data.csv_reader import CSVDataReader, infer_type
 from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
 from elasticdl.data.reader import RecordSpec
-from elasticdl_core.task import Shard
+from elasticdl_core.shard import Shard
 
 pytestmark = pytest.mark.unit
 

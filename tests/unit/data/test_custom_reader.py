@@ -10,7 +10,7 @@ import pytest
 from elasticdl.data import CustomDataReader, Metadata, RecordSpec, create_data_reader
 from elasticdl.data.errors import DataError
 from elasticdl.data.recordio import Writer
-from elasticdl_core.task import Shard
+from elasticdl_core.shard import Shard
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,7 @@ import pytest
 from elasticdl.data import create_data_reader, files
 from elasticdl.data.errors import DataError, ReaderParamsError
 from elasticdl.data.recordio import Writer
-from elasticdl_core.task import Shard
+from elasticdl_core.shard import Shard
 
 pytestmark = pytest.mark.unit
 

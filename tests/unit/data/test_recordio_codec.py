@@ -14,7 +14,7 @@ from elasticdl.data import recordio
 from elasticdl.data.errors import CorruptDataError, DataError
 from elasticdl.data.recordio import Compressor, Index, Scanner, Writer
 from elasticdl.data.recordio_reader import RecordIODataReader
-from elasticdl_core.task import Shard
+from elasticdl_core.shard import Shard
 
 pytestmark = pytest.mark.unit
 

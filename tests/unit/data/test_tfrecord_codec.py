@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from elasticdl.data import offset_index, tfrecord
 from elasticdl.data.errors import CorruptDataError, DataError
 from elasticdl.data.tfrecord_reader import TFRecordDataReader
-from elasticdl_core.task import Shard
+from elasticdl_core.shard import Shard
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from elasticdl_core.job import JobSpec
-from elasticdl_core.task import Shard
+from elasticdl_core.shard import Shard
 from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
 from elasticdl_master.queue.memory import MemoryQueue
 from elasticdl_master.queue.port import Outcome, TaskReply, TaskRequest

@@ -8,7 +8,8 @@ import pytest
 
 from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import Role
-from elasticdl_core.task import Shard, TaskId, TaskType
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.status import status_of
@@ -281,7 +282,7 @@ def test_cancelling_leaves_nothing_and_leases_nothing_more() -> None:
 def test_user_code_that_fails_on_a_task_fails_the_job_with_its_traceback(workers: int) -> None:
     for seed in range(10):
         world = make_world(seed, min_workers=workers, max_workers=4)
-        world.user_code = lambda task, position: "user_code" if task.index == 4 and task.round == 1 else ""
+        world.user_code = lambda task, position: "user_code" if task.index == 4 and task.epoch == 1 else ""
         world.start_master()
         run(world, ended)
         assert world.state is JobState.FAILED

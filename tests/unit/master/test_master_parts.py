@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from elasticdl_core.errors import DataError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
+from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import SPAN_PARTS, cut
-from elasticdl_core.task import Lease, LeaseToken, Shard, TaskId, TaskType
+from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
 from elasticdl_master.artifacts import locate
 from elasticdl_master.checkpoint_directory import CheckpointDirectory, find_checkpoint
 from elasticdl_master.listing import has_own_reader, list_shards

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from elasticdl_core.job import JobSpec, JobState
-from elasticdl_core.task import Shard, TaskType
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import TaskType
 from elasticdl_master.queue.port import Outcome
 from tests.fakes.job_world import World, ended, run
 from tests.fakes.sim_processes import finish

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from elasticdl_core.errors import ElasticDLError, FencedError, UnauthenticatedError, UnavailableError, UserCodeError
-from elasticdl_core.task import Shard, Task, TaskId, TaskType
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_worker.loop import TaskLoop
 from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.user_code import guarded

@@ -32,7 +32,7 @@ def add_training(master: FakeMaster, spec: JobSpec, epochs: int = 1) -> int:
     shards = list(create_data_reader(spec.training_data, spec.records_per_task).create_shards())
     for epoch in range(epochs):
         for index, shard in enumerate(shards):
-            master.add(TaskType.TRAINING, shard, round_=epoch, index=index)
+            master.add(TaskType.TRAINING, shard, epoch=epoch, index=index)
             records += shard.records
     return records
 
@@ -199,8 +199,8 @@ async def test_evaluation_merges_states_and_prediction_writes_files(
     master, parameters = FakeMaster(spec, tmp_path), MemoryParameters()
     await master.start()
     add_training(master, spec, epochs=2)
-    master.add(TaskType.EVALUATION, Shard(str(more_clicks), 0, 128), round_=1, index=0)
-    master.add(TaskType.EVALUATION, Shard(str(more_clicks), 128, 200), round_=1, index=1)
+    master.add(TaskType.EVALUATION, Shard(str(more_clicks), 0, 128), epoch=1, index=0)
+    master.add(TaskType.EVALUATION, Shard(str(more_clicks), 128, 200), epoch=1, index=1)
     await work(master, parameters)
     assert {pull["pin"] for pull in parameters.pulls} == {0, 1}
     states = [json.loads(r.result)["states"] for r in master.reports if r.task_id.startswith("e")]
@@ -209,7 +209,7 @@ async def test_evaluation_merges_states_and_prediction_writes_files(
         for name in states[0]
     }
     assert merged["accuracy"]["sum"][1] == 200
-    master.add(TaskType.EVALUATION_SUMMARY, Shard("", 0, 0), round_=1, payload={"states": merged})
+    master.add(TaskType.EVALUATION_SUMMARY, Shard("", 0, 0), epoch=1, payload={"states": merged})
     await work(master, parameters)
     await master.stop()
     metrics = json.loads(master.reports[-1].result)["metrics"]

@@ -12,7 +12,8 @@ import pytest
 
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
-from elasticdl_core.task import Shard, Task, TaskId, TaskType
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.parameters.types import Origin
 from elasticdl_worker.reporting.progress import WorkerProgress

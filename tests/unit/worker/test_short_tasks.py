@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from elasticdl_core.task import Shard, TaskType
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import TaskType
 from elasticdl_worker.master.client import LeasedTask, MasterClient
 from elasticdl_worker.master.session import Session
 from tests.fakes.master import FakeMaster
@@ -24,7 +25,7 @@ async def opened(spec: Any, folder: Path, short_task_s: float) -> AsyncIterator[
     master = FakeMaster(spec, folder)
     await master.start()
     for index in range(6):
-        master.add(TaskType.TRAINING, Shard("a", 10 * index, 10 * index + 10), round_=0, index=index)
+        master.add(TaskType.TRAINING, Shard("a", 10 * index, 10 * index + 10), epoch=0, index=index)
     client = MasterClient(master.address, lambda: "token", patience_s=10)
     yield master, Session(client, short_task_s=short_task_s)
     await client.close()

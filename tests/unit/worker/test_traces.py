@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from elasticdl_core.task import Shard, Task, TaskId, TaskType
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_worker.loop import ExitReason
 from elasticdl_worker.reporting.traces import TraceWriter
 from tests.fakes.master import FakeMaster

@@ -26,7 +26,7 @@ def completed_epochs(plan: Mapping[str, Any] | None, done: Iterable[str]) -> lis
     for name in done:
         task = TaskId.parse(name)
         if task.type is TaskType.TRAINING:
-            ranges[task.round][task.index].append((task.start, task.end))
+            ranges[task.epoch][task.index].append((task.start, task.end))
     epochs = []
     for number, tasks in sorted(ranges.items()):
         records = sum(_covered(spans) for spans in tasks.values())

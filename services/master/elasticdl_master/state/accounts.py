@@ -88,7 +88,7 @@ class AccountBook:
     def record(self, task: TaskId, account: RecordAccount) -> Changes:
         """Takes in the account of work that is done; returns the entries that changed, empty ones for those gone."""
         changed: Changes = {}
-        known = self._of.get((task.round, task.index), set())
+        known = self._of.get((task.epoch, task.index), set())
         for other in [one for one in known if one.start < task.end and task.start < one.end]:
             known.discard(other)
             del self._accounts[other]
@@ -106,7 +106,7 @@ class AccountBook:
 
     def rows(self, task: TaskId) -> int:
         """How many rows of a whole task, done in any parts, must be in the model."""
-        parts = self._of.get((task.round, task.index), ())
+        parts = self._of.get((task.epoch, task.index), ())
         return task.records + sum(self._accounts[part].rows(part.records) - part.records for part in parts)
 
     def rows_of(self, records: int) -> int:
@@ -116,7 +116,7 @@ class AccountBook:
     def skipped(self, task: TaskId) -> int:
         """How many records of a whole task, done in any parts, were passed over."""
         return sum(
-            self._accounts[part].skipped(part.records).records for part in self._of.get((task.round, task.index), ())
+            self._accounts[part].skipped(part.records).records for part in self._of.get((task.epoch, task.index), ())
         )
 
     def replace(self, mapping: Mapping[str, Any]) -> Changes:
@@ -135,7 +135,7 @@ class AccountBook:
 
     def _put(self, task: TaskId, account: RecordAccount) -> None:
         self._accounts[task] = account
-        self._of.setdefault((task.round, task.index), set()).add(task)
+        self._of.setdefault((task.epoch, task.index), set()).add(task)
 
     def _sum(self) -> None:
         self._skips = sum((one.skipped(task.records) for task, one in self.items()), Skips())

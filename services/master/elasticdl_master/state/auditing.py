@@ -71,7 +71,7 @@ def audit(plans: JobPlans, epochs: Epochs, tallies: Sequence[Tallied]) -> AuditO
     missing: list[str] = []
     for task in _tasks(plans, epochs):
         rows = epochs.accounts.rows(task)
-        key = (task.round, task.index)
+        key = (task.epoch, task.index)
         least = min(tally.counts.get(key, 0) for tally in tallies)
         most = max(tally.counts.get(key, 0) for tally in tallies)
         left_out = epochs.accounts.skipped(task)

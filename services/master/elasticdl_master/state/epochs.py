@@ -95,7 +95,7 @@ class Epochs:
         """Whether any record of a task of the main work is done; of earlier epochs all are."""
         if not self._is_main(task):
             return False
-        return task.round < self.ledger.number or (task.round == self.ledger.number and self.ledger.has_begun(task))
+        return task.epoch < self.ledger.number or (task.epoch == self.ledger.number and self.ledger.has_begun(task))
 
     # -- what is to do ---------------------------------------------------------------------------------------------
 
@@ -136,11 +136,11 @@ class Epochs:
         mine = [task for task in tasks if task.type is self._plans.main_type and self._plans.main.holds(task)]
         if not mine:
             return
-        highest = max(task.round for task in mine)
+        highest = max(task.epoch for task in mine)
         if highest > self.ledger.number:
             self.ledger = EpochLedger(self._plans.main, highest)
         for task in mine:
-            if task.round == self.ledger.number:
+            if task.epoch == self.ledger.number:
                 self.ledger.mark(task)
 
     def go_on(self, number: int, queued: Iterable[TaskId], durable: Iterable[TaskId], stopped: str) -> None:
@@ -160,7 +160,7 @@ class Epochs:
         if self.ledger.number > 0:
             self._previous = EpochLedger(self._plans.main, self.ledger.number - 1)
             for task in queued:
-                if task.type is self._plans.main_type and task.round == self._previous.number:
+                if task.type is self._plans.main_type and task.epoch == self._previous.number:
                     self._previous.mark(task)
 
     def adopt_accounts(self, durable: Mapping[str, Any], results: Mapping[TaskId, bytes]) -> list[Instruction]:
@@ -183,7 +183,7 @@ class Epochs:
         return self._plans.with_epochs and task.type is self._plans.main_type
 
     def _mark(self, task: TaskId, result: bytes) -> list[Instruction]:
-        if task.round != self.ledger.number or not self._plans.main.holds(task):
+        if task.epoch != self.ledger.number or not self._plans.main.holds(task):
             return []
         self.ledger.mark(task)
         before = self.accounts.skips

@@ -155,7 +155,7 @@ class Evaluations:
     def of(self, task: TaskId) -> EvaluationRun | None:
         """The evaluation that a task is of."""
         if task.type in (TaskType.EVALUATION, TaskType.EVALUATION_SUMMARY):
-            return self.running.get(task.round)
+            return self.running.get(task.epoch)
         return None
 
     def is_due(self, version: int) -> bool:
@@ -265,7 +265,7 @@ class Evaluations:
             record.model_version,
         )
         for task, result in results.items():
-            if task.type is TaskType.EVALUATION and task.round == run.number and plan.holds(task):
+            if task.type is TaskType.EVALUATION and task.epoch == run.number and plan.holds(task):
                 run.progress.mark(task)
                 run.results[task] = result
         self.running[run.number] = run
@@ -280,7 +280,7 @@ class Evaluations:
         return [do.AddTasks(run.pending(), front=True)]
 
     def _publish(self, task: TaskId, result: bytes) -> list[do.Instruction]:
-        run = self.running.pop(task.round, None)
+        run = self.running.pop(task.epoch, None)
         if run is None:
             return []
         out: list[do.Instruction] = [do.Unpin(run.number)]

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from elasticdl_core.ports.launcher import ProcessStatus
-from elasticdl_core.task import Lease, Shard, TaskId, TaskType
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import Lease, TaskId, TaskType
 from elasticdl_master.state.tally import Tallied
 
 

@@ -76,4 +76,4 @@ class FailureBook:
 
 
 def _key(task: TaskId) -> Key:
-    return task.type, task.round, task.index
+    return task.type, task.epoch, task.index

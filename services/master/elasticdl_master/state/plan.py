@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elasticdl_core.job import JobSpec, JobType
+from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import SPAN_PARTS, Reading, RecordOrder, cut, described
-from elasticdl_core.task import Shard, TaskId, TaskType
+from elasticdl_core.task import TaskId, TaskType
 
 _MAIN_TYPES = {
     JobType.TRAINING: TaskType.TRAINING,
@@ -79,7 +80,7 @@ class TaskPlan:
         """Where the records of a task, or of a part of one, lie; None where its range says it."""
         if not self.shuffle:
             return None
-        return self._order.reading(task.round, task.index, task.start, task.end)
+        return self._order.reading(task.epoch, task.index, task.start, task.end)
 
     def shard_of(self, task: TaskId) -> Shard:
         """The records that a task, or a part of one, stands for."""

@@ -15,8 +15,9 @@ from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.json_numbers import to_json
 from elasticdl_core.model_description import ModelDescription
+from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import Reading
-from elasticdl_core.task import Shard, Task, TaskId
+from elasticdl_core.task import Task, TaskId
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime.retry import Attempts
 from elasticdl_runtime.rpc.client import RpcClient

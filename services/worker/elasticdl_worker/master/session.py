@@ -14,7 +14,7 @@ import structlog
 
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.model_description import ModelDescription
-from elasticdl_core.task import Shard
+from elasticdl_core.shard import Shard
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import wait_for_event
 from elasticdl_worker.master.client import (

@@ -117,7 +117,7 @@ class OutgoingPush:
         learning_rate: None for the optimizer's own.
         records: how many records the gradients are of.
         steps: of how many minibatches they are.
-        task: round and index of the training task whose records they are; None if of none.
+        task: epoch and index of the training task whose records they are; None if of none.
         dense: gradients of dense parameters and changes of state.
         rows: gradients of rows.
         dtype: of the gradients of rows.

@@ -70,7 +70,7 @@ class Gradients:
         state: changes of state by name.
         records: how many records they are of: their weight in a synchronous round.
         origin: the values of ``dense`` and rows of ``rows`` that they were computed on, where delays are compensated.
-        task: round and index of the training task whose records they are, for the tally; None if of none.
+        task: epoch and index of the training task whose records they are, for the tally; None if of none.
         steps: of how many minibatches, each of which decays weights once.
     """
 

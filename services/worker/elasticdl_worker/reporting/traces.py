@@ -51,7 +51,7 @@ class TraceWriter:
         if self._file is None:
             return
         line: dict[str, object] = {"task": str(task.id), "token": token, "start": start, "end": end}
-        line["epoch"] = task.id.round
+        line["epoch"] = task.id.epoch
         if task.reading is not None:
             records: dict[str, list[list[int]]] = {}
             for one in task.records(start, end):

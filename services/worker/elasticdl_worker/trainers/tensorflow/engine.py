@@ -283,7 +283,7 @@ class TensorFlowEngine:
         metrics = self._evaluation_metrics()
         metrics.reset()
         payload = json.loads(lease.task.payload or "{}")
-        pin = int(payload.get("pin", lease.task.id.round))
+        pin = int(payload.get("pin", lease.task.id.epoch))
         seen = self._trainer.evaluate(self._followed(lease, Mode.EVALUATION, "evaluating"), metrics, pin)
         account = TaskAccount(seen, seen, self._pipeline(Mode.EVALUATION).intake.skips)
         return TaskOutcome(lease.task.shard.records, {"states": metrics.state(), "records": seen}, account)

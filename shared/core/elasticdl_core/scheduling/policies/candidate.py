@@ -79,7 +79,7 @@ class Candidate:
         order: its place among running jobs.
         unit: value of one record/s.
         penalty: value that a change must gain, per second.
-        told: the allocation last explained, and what it was explained by.
+        explained: the allocation last explained, and what it was explained by.
     """
 
     job: JobView
@@ -102,7 +102,7 @@ class Candidate:
     order: tuple[float, str]
     unit: float = 1.0
     penalty: float = 0.0
-    told: tuple[object, Allocation] | None = None
+    explained: tuple[object, Allocation] | None = None
 
     def value(self, workers: int) -> float:
         """Value per second of that size."""

@@ -37,7 +37,7 @@ _ORDER = attrgetter("order")
 _ID = attrgetter("job.id")
 
 
-class _Stand:
+class _MarketOutcome:
     """A market's outcome in the plan that is being made.
 
     Attributes:
@@ -47,10 +47,10 @@ class _Stand:
         short: its budget, if that is less than its jobs could use beside other teams.
         holders: the jobs with most workers above their minimum, with how many less than that, the most first.
         allocations: the members', by id.
-        told: what the allocations were explained by.
+        explained_by: what the allocations were explained by.
     """
 
-    __slots__ = ("allocations", "division", "holders", "market", "short", "sizes", "told")
+    __slots__ = ("allocations", "division", "explained_by", "holders", "market", "short", "sizes")
 
     def __init__(self, market: Market) -> None:
         self.market = market
@@ -59,13 +59,13 @@ class _Stand:
         self.short: float | None = None
         self.holders: list[tuple[int, str]] = []
         self.allocations: dict[str, Allocation] = {}
-        self.told: object = None
+        self.explained_by: object = None
 
     def settle(self, division: Division, sizes: list[int]) -> None:
         """Takes over the sizes as booked."""
         if self.division is division and self.sizes == sizes:
             return
-        self.division, self.sizes, self.told = division, sizes, None
+        self.division, self.sizes, self.explained_by = division, sizes, None
         self.rank_holders()
 
     def rank_holders(self) -> None:
@@ -131,7 +131,7 @@ class GoodputPlanner:
         self._thaws: list[tuple[float, str]] = []
         self._unwanted: dict[str, Allocation] = {}
         self._pools: dict[_MarketKey, _Pool] = {}
-        self._stands: dict[_MarketKey, _Stand] = {}
+        self._outcomes: dict[_MarketKey, _MarketOutcome] = {}
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decides on a target for every job of the snapshot."""
@@ -143,8 +143,8 @@ class GoodputPlanner:
             self._forget()
             raise
         allocations: dict[str, Allocation] = {}
-        for stand in self._stands.values():
-            allocations |= stand.allocations
+        for outcome in self._outcomes.values():
+            allocations |= outcome.allocations
         allocations |= admission.refused
         allocations |= dict(sorted(self._unwanted.items()))
         return Plan(self.name, allocations, admission.first_blocked)
@@ -153,11 +153,11 @@ class GoodputPlanner:
         """The plan's targets alone, for those who need no reasons."""
         admission, tracker = self._decide(snapshot)
         for key in self._explore(tracker):
-            self._stands[key].division = None
+            self._outcomes[key].division = None
         targets = dict.fromkeys(self._unwanted, 0)
-        for stand in self._stands.values():
-            stand.told = None
-            targets |= zip([c.job.id for c in stand.market.members], stand.sizes, strict=True)
+        for outcome in self._outcomes.values():
+            outcome.explained_by = None
+            targets |= zip([c.job.id for c in outcome.market.members], outcome.sizes, strict=True)
         return targets | dict.fromkeys(admission.refused, 0)
 
     def _decide(self, snapshot: Snapshot) -> tuple[Admission, CapacityTracker]:
@@ -256,7 +256,7 @@ class GoodputPlanner:
                     c = candidates[job.id]
                     started.setdefault(c.group, []).append(c)
         short_of = {candidates[job_id].group for job_id in evicted}
-        stands: dict[_MarketKey, _Stand] = {}
+        outcomes: dict[_MarketKey, _MarketOutcome] = {}
         for key in sorted(self._pools, key=lambda key: (-key[0], key[1])):
             members = self._pools[key].running
             if key in short_of:
@@ -265,33 +265,33 @@ class GoodputPlanner:
                 members = members + sorted(started[key], key=_ID)
             if not members:
                 continue
-            stand = self._stands.get(key)
-            if stand is None or not stand.market.holds(members, drain_s):
-                stand = _Stand(Market(members, self._settings, drain_s))
-            stands[key] = stand
-        self._stands = stands
+            outcome = self._outcomes.get(key)
+            if outcome is None or not outcome.market.holds(members, drain_s):
+                outcome = _MarketOutcome(Market(members, self._settings, drain_s))
+            outcomes[key] = outcome
+        self._outcomes = outcomes
 
     def _divide(self, tracker: CapacityTracker) -> None:
         """Gives each team its budget of the surplus, and each team's jobs what serves them best, tier by tier."""
         tiers: dict[int, list[str]] = {}
-        for priority, team in self._stands:
+        for priority, team in self._outcomes:
             tiers.setdefault(priority, []).append(team)
         for priority in sorted(tiers, reverse=True):
             self._divide_tier(priority, tiers[priority], tracker)
 
     def _divide_tier(self, priority: int, teams: Sequence[str], tracker: CapacityTracker) -> None:
-        demands = {team: self._stands[priority, team].market.demand for team in teams}
+        demands = {team: self._outcomes[priority, team].market.demand for team in teams}
         budgets = team_budgets(tracker, demands)
         for team in teams:
-            stand = self._stands[priority, team]
+            outcome = self._outcomes[priority, team]
             short = budgets[team] if len(teams) > 1 and budgets[team] < demands[team] else None
-            if short != stand.short:
-                stand.short, stand.told = short, None
-            division = stand.market.divide(budgets[team])
+            if short != outcome.short:
+                outcome.short, outcome.explained_by = short, None
+            division = outcome.market.divide(budgets[team])
             if tracker.take_surplus(team, division.surplus):
-                stand.settle(division, division.sizes)
+                outcome.settle(division, division.sizes)
             else:
-                stand.settle(division, _booked_singly(stand.market.members, division.sizes, tracker))
+                outcome.settle(division, _booked_singly(outcome.market.members, division.sizes, tracker))
 
     def _explore(self, tracker: CapacityTracker) -> set[_MarketKey]:
         """Lets jobs try more workers on slots that would stand idle, where their speed was never measured.
@@ -305,14 +305,14 @@ class GoodputPlanner:
         if tracker.free_cost() < 1.0:
             return set()
         eager = [
-            (-c.remaining_s, c.job.id, position, stand)
-            for stand in self._stands.values()
-            for position, c in enumerate(stand.market.members)
-            if c.curious and not c.frozen and max(c.job.throughput) <= stand.sizes[position]
+            (-c.remaining_s, c.job.id, position, outcome)
+            for outcome in self._outcomes.values()
+            for position, c in enumerate(outcome.market.members)
+            if c.curious and not c.frozen and max(c.job.throughput) <= outcome.sizes[position]
         ]
         changed = set()
-        for _, job_id, position, stand in sorted(eager, key=lambda row: row[:2]):
-            c, have = stand.market.members[position], stand.sizes[position]
+        for _, job_id, position, outcome in sorted(eager, key=lambda row: row[:2]):
+            c, have = outcome.market.members[position], outcome.sizes[position]
             if have not in c.job.throughput or c.penalty >= c.value(c.current):
                 continue
             booked = {job_id: have}
@@ -320,30 +320,30 @@ class GoodputPlanner:
             if booked[job_id] != have:
                 if c.group not in changed:
                     changed.add(c.group)
-                    stand.sizes = list(stand.sizes)
-                stand.sizes[position] = booked[job_id]
+                    outcome.sizes = list(outcome.sizes)
+                outcome.sizes[position] = booked[job_id]
         for key in changed:
-            self._stands[key].rank_holders()
+            self._outcomes[key].rank_holders()
         return changed
 
     def _explain(self, tracker: CapacityTracker, changed: set[_MarketKey]) -> None:
         """Gives every admitted job its allocation, where anything in it may have changed."""
-        rows = [row for stand in self._stands.values() for row in stand.holders]
+        rows = [row for outcome in self._outcomes.values() for row in outcome.holders]
         holders = tuple(job_id for _, job_id in heapq.nsmallest(MAX_BLOCKERS + 1, rows))
-        for key, stand in self._stands.items():
+        for key, outcome in self._outcomes.items():
             basis = None if key in changed or not tracker.slots_only else holders
-            if basis is not None and stand.told == basis:
+            if basis is not None and outcome.explained_by == basis:
                 continue
-            ideal = stand.division.ideal if stand.division is not None else stand.sizes
+            ideal = outcome.division.ideal if outcome.division is not None else outcome.sizes
             allocations = {}
-            limited, short = False, stand.short
-            for c, workers, best in zip(stand.market.members, stand.sizes, ideal, strict=True):
+            limited, short = False, outcome.short
+            for c, workers, best in zip(outcome.market.members, outcome.sizes, ideal, strict=True):
                 if not tracker.slots_only:
                     limited = _limited(c.job, workers, tracker)
                 allocations[c.job.id] = allocation_of(c, workers, best, short=short, limited=limited, holders=holders)
-            stand.allocations, stand.told = allocations, basis
+            outcome.allocations, outcome.explained_by = allocations, basis
             if key in changed:
-                stand.division = None  # Settled anew next time, as exploring is decided anew.
+                outcome.division = None  # Settled anew next time, as exploring is decided anew.
 
 
 def _response_ratio(candidate: Candidate, now: float) -> tuple[float, float, str]:

@@ -30,10 +30,10 @@ def allocation_of(
         holders: the jobs with the most workers above their minimums.
     """
     key = (workers, ideal, short, limited, holders)
-    if candidate.told is None or candidate.told[0] != key:
+    if candidate.explained is None or candidate.explained[0] != key:
         reason = _reason(candidate, workers, ideal, short=short, limited=limited, holders=holders)
-        candidate.told = (key, Allocation(workers, True, reason))
-    return candidate.told[1]
+        candidate.explained = (key, Allocation(workers, True, reason))
+    return candidate.explained[1]
 
 
 def _reason(

@@ -165,14 +165,14 @@ class Contender:
         asked: whether its elastic jobs get no more than their owners asked for. Rules that do not look at speeds take
             that for what a job can use; those that do find out for themselves.
         pack: how its workers are placed, see ``Machines``.
-        told: it is told true speeds at every size, as published; others learn them.
+        knows_speeds: it is given true speeds at every size, as published; others learn them.
     """
 
     make: Callable[[], Policy]
     elastic: bool = True
     asked: bool = False
     pack: bool = False
-    told: bool = False
+    knows_speeds: bool = False
 
 
 CONTENDERS: Mapping[str, Contender] = {
@@ -182,9 +182,9 @@ CONTENDERS: Mapping[str, Contender] = {
     "gang": Contender(POLICIES["gang"], elastic=False),
     "gang-backfill": Contender(lambda: GangPolicy(backfill=True, protect_first=False), elastic=False, pack=True),
     "tiresias": Contender(Tiresias, elastic=False),
-    "optimus": Contender(Optimus, told=True),
+    "optimus": Contender(Optimus, knows_speeds=True),
     "equal-share": Contender(EqualShare, asked=True),
-    "simple-marginal": Contender(SimpleMarginal, told=True),
+    "simple-marginal": Contender(SimpleMarginal, knows_speeds=True),
 }
 
 __all__ = ["CONTENDERS", "Contender", "EqualShare", "Optimus", "SimpleMarginal", "Tiresias"]

@@ -131,7 +131,7 @@ class Simulation:
         elastic: whether jobs can have any size, or only the one asked for.
         asked: whether elastic jobs get at most the size asked for; else as many as they can use.
         pack: how workers are placed.
-        told: whether the policy is told true speeds, whatever the settings say.
+        knows_speeds: whether the policy is given true speeds, whatever the settings say.
     """
 
     def __init__(
@@ -144,13 +144,13 @@ class Simulation:
         elastic: bool = True,
         asked: bool = False,
         pack: bool = True,
-        told: bool = False,
+        knows_speeds: bool = False,
     ) -> None:
         self._settings = settings
         self._policy = policy
         self._elastic = elastic
         self._asked = asked
-        self._knowledge: Knowledge = "true" if told else settings.knowledge
+        self._knowledge: Knowledge = "true" if knows_speeds else settings.knowledge
         self._machines = Machines(settings.nodes, settings.per_node, pack=pack)
         self._waiting = [JobHistory(job, job.make_work()) for job in sorted(jobs, key=lambda j: j.submitted_at)]
         self._unfinished: dict[str, JobHistory] = {}
@@ -354,5 +354,5 @@ def simulate(
         elastic=contender.elastic,
         asked=contender.asked,
         pack=contender.pack,
-        told=contender.told,
+        knows_speeds=contender.knows_speeds,
     ).run(progress)

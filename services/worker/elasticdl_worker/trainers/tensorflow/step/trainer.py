@@ -222,7 +222,7 @@ class Trainer:
             pulled = self._pull(step)
         self._steps += len(step.batches)
         if self._remaining_steps is not None:
-            self._remaining_steps.record(step.lease.task.id.round, pulled.version)
+            self._remaining_steps.record(step.lease.task.id.epoch, pulled.version)
         self._compute_and_push(step, pulled)
         while sum(isinstance(entry, _Push) for entry in self._pushes) > min(self.staleness, 1):
             self._finish_first()
@@ -379,7 +379,7 @@ class Trainer:
         schedule = self._optimizer.learning_rate if self._optimizer else None
         if self._optimizer is None or schedule is None:
             return None
-        return checked_rate(schedule(version, step.lease.task.id.round), version, self._optimizer.spec.name)
+        return checked_rate(schedule(version, step.lease.task.id.epoch), version, self._optimizer.spec.name)
 
     def _send(self, step: TrainingStep, result: StepResult, version: int) -> _Push:
         """Starts a push, with the pull of the step that the reading thread has ready, if any."""
@@ -407,7 +407,7 @@ class Trainer:
         origin = result.origin if self._spec.delay_compensation else None
         task = step.lease.task.id
         steps = len(step.batches)
-        return Gradients(result.dense, rows, result.state, step.records, origin, (task.round, task.index), steps)
+        return Gradients(result.dense, rows, result.state, step.records, origin, (task.epoch, task.index), steps)
 
     def _leave_out(self, step: TrainingStep) -> None:
         """Leaves out a step after the job's last update; all further steps are left out too."""
