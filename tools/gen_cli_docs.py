@@ -33,10 +33,14 @@ on this machine.
 Ctrl-C while a job is followed leaves the job alone: it goes on, and the command says how to watch it again
 (`elasticdl jobs get ID --watch`) and how to cancel it (`elasticdl jobs cancel ID`). With `--local` it ends the run.
 
+What others wrote (names, reasons, logs, tracebacks) is shown with its control characters as escapes (`\\x1b`), so
+that nothing in it acts on the terminal; `jobs logs --raw` prints a log as it is. Letters that the locale lacks are
+shown as escapes too. No error ends in a traceback; `ELASTICDL_DEBUG=1` lets the one of an internal error through.
+
 | exit code | means |
 |---|---|
 | 0 | done; of a followed job: it succeeded |
-| 1 | the job failed, or the command could not be carried out |
+| 1 | the job failed, or the command could not be carried out, or its output could not be written |
 | 2 | an option, a value or the model module is wrong; nothing was submitted |
 | 3 | the job was cancelled |
 | 4 | the API does not answer |

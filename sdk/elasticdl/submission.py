@@ -9,6 +9,7 @@ from typing import Any
 
 from elasticdl_core.errors import DataError, InvalidInputError
 from elasticdl_core.job import JobSpec, resolve_aliases
+from elasticdl_runtime.home import expand_home
 
 _DATA = ("training_data", "validation_data", "prediction_data")
 _PLACES = ("checkpoint_dir", "checkpoint_dir_for_init", "output")
@@ -62,7 +63,7 @@ def absolute_paths(mapping: dict[str, Any], *, any_word: bool) -> dict[str, Any]
 
 
 def _zoo(path: str) -> Path:
-    zoo = Path(path).expanduser().absolute()
+    zoo = expand_home(path).absolute()
     if zoo.is_dir():
         return zoo
     what = "a file" if zoo.is_file() else "not there"
@@ -104,4 +105,4 @@ def _absolute_part(flag: str, part: str, any_word: bool) -> str:
 def _absolute(path: str) -> str:
     if "://" in path:
         return path
-    return os.path.normpath(Path(path).expanduser().absolute())
+    return os.path.normpath(expand_home(path).absolute())

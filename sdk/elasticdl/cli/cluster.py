@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elasticdl.cli.output import EXIT_UNAVAILABLE, print_json, print_table, size
+from elasticdl.cli.output import EXIT_UNAVAILABLE, print_json, print_table, size, write_line
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ def down(
     directory = data_directory(data_dir)
     state = running(directory)
     if state is None:
-        typer.echo(f"No cluster runs with the data directory {directory.root}.")
+        write_line(f"No cluster runs with the data directory {directory.root}.")
         return
     started = time.monotonic()
-    typer.echo(f"Taking down {state.api_url} (pid {state.pid}) ...")
+    write_line(f"Taking down {state.api_url} (pid {state.pid}) ...")
     try:
         supervisor = psutil.Process(state.pid)
         supervisor.terminate()
@@ -53,7 +53,7 @@ def down(
     except psutil.NoSuchProcess:
         pass
     except psutil.TimeoutExpired:
-        typer.echo(f"It has not stopped in {_DOWN_S:.0f} s; killing it and all of its processes.")
+        write_line(f"It has not stopped in {_DOWN_S:.0f} s; killing it and all of its processes.")
         supervisor.kill()
         supervisor.wait(_KILLED_S)
     except psutil.AccessDenied:
@@ -61,7 +61,7 @@ def down(
             f"the cluster belongs to another user (pid {state.pid})", fix="run `elasticdl down` as that user"
         ) from None
     _await_lock(directory)
-    typer.echo(f"Down after {time.monotonic() - started:.1f} s; the data are in {directory.root}.")
+    write_line(f"Down after {time.monotonic() - started:.1f} s; the data are in {directory.root}.")
 
 
 def status(
@@ -75,7 +75,7 @@ def status(
         if as_json:
             print_json({"running": False, "data_dir": str(directory.root)})
         else:
-            typer.echo(f"No cluster runs with the data directory {directory.root}. Start one with `elasticdl up`.")
+            write_line(f"No cluster runs with the data directory {directory.root}. Start one with `elasticdl up`.")
         raise typer.Exit(EXIT_UNAVAILABLE)
     slots = _slots(state, directory)
     disk = _disk(directory)
@@ -89,14 +89,14 @@ def status(
 
 def _show(state: ClusterState, slots: dict[str, Any], disk: dict[str, int]) -> None:
     age = time.time() - state.pid_started
-    typer.echo(f"Cluster   {state.api_url}  {'up' if state.ready else 'coming up'} for {_duration(age)}")
-    typer.echo(f"Version   {state.version}  (supervisor: pid {state.pid})")
+    write_line(f"Cluster   {state.api_url}  {'up' if state.ready else 'coming up'} for {_duration(age)}")
+    write_line(f"Version   {state.version}  (supervisor: pid {state.pid})")
     used = "?" if slots["used"] is None else str(slots["used"])
     reserved = f", {slots['reserved']} reserved for others" if slots["reserved"] else ""
-    typer.echo(f"Slots     {used} of {slots['total']} in use{reserved}")
-    typer.echo(f"Data      {state.data_dir}")
+    write_line(f"Slots     {used} of {slots['total']} in use{reserved}")
+    write_line(f"Data      {state.data_dir}")
     parts = ", ".join(f"{name} {size(value)}" for name, value in disk.items() if name != "free")
-    typer.echo(f"Disk      {parts}; free {size(disk['free'])}\n")
+    write_line(f"Disk      {parts}; free {size(disk['free'])}\n")
     rows = [
         (item.name, item.state, str(item.pid or "-"), str(item.restarts), item.detail)
         for item in state.components.values()
@@ -153,8 +153,9 @@ def _tree_bytes(root: Path) -> int:
 def data_directory(data_dir: Path | None) -> DataDirectory:
     """The data directory that an option names, or the default one."""
     from elasticdl_runtime.cluster.paths import DataDirectory, default_data_dir
+    from elasticdl_runtime.home import expand_home
 
-    return DataDirectory((default_data_dir() if data_dir is None else data_dir.expanduser()).absolute())
+    return DataDirectory((default_data_dir() if data_dir is None else expand_home(data_dir)).absolute())
 
 
 def running(directory: DataDirectory) -> ClusterState | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elasticdl.cli.output import json_text, print_json, print_json_line, write_line
 from elasticdl_core.errors import ElasticDLError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _progress(verb: str) -> Iterator[ProgressLine]:
         yield progress
     except ElasticDLError as error:
         progress.close()
-        typer.echo(f"error: {error}", err=True)
+        write_line(f"error: {error}", to=sys.stderr)
         raise typer.Exit(1) from None
     finally:
         progress.close()
@@ -124,7 +124,7 @@ def inspect_command(
             path, reader_params=data_reader_params, records=records, verify=verify, on_progress=progress
         )
     if as_json:
-        typer.echo(json.dumps(report.as_dict(), indent=2))
+        print_json(report.as_dict())
     else:
         _print_report(report)
 
@@ -149,13 +149,13 @@ def _print_report(report: DataReport) -> None:
         lines.append(f"verified  {report.verified:,} records are sound{skipped}")
     lines.extend(f"damaged   {path}: {reason}" for path, reason in report.damaged.items())
     for number, record in enumerate(report.first_records):
-        lines.append(f"record {number}  {json.dumps(record, ensure_ascii=False)}")
+        lines.append(f"record {number}  {json_text(record)}")
     for item in report.files[:20]:
         chunks = f" in {item.chunks:,} chunks" if item.chunks else ""
         lines.append(f"file      {item.path}: {item.records:,} records{chunks}, {item.bytes:,} bytes")
     if len(report.files) > 20:
         lines.append(f"          and {len(report.files) - 20:,} more")
-    typer.echo("\n".join(lines))
+    write_line("\n".join(lines))
 
 
 @app.command("convert")
@@ -193,10 +193,10 @@ def convert_command(
         )
     if as_json:
         result = {"files": [str(file) for file in done.files], "records": done.records, "bytes": done.bytes}
-        typer.echo(json.dumps({**result, "skipped": done.skipped, "types": done.types}))
+        print_json_line({**result, "skipped": done.skipped, "types": done.types})
         return
     skipped = f", {done.skipped:,} corrupt records skipped" if done.skipped else ""
-    typer.echo(f"{target}: {done.records:,} records in {len(done.files):,} files, {done.bytes:,} bytes{skipped}")
+    write_line(f"{target}: {done.records:,} records in {len(done.files):,} files, {done.bytes:,} bytes{skipped}")
 
 
 def _parse_types(text: str) -> dict[str, str]:
@@ -281,7 +281,7 @@ def iris_command(
     with _progress("generated"):
         if target.suffix == ".csv":
             records = write_iris_csv(target, seed=seed, force=force)
-            typer.echo(f"{target}: {records:,} records")
+            write_line(f"{target}: {records:,} records")
         else:
             _print_generated(write_iris(target, held_out=held_out, seed=seed, force=force))
 
@@ -320,13 +320,13 @@ def clicks_command(
         )
     _print_generated(made)
     if made.truth["auc_ceiling"] is not None:
-        typer.echo(f"best possible AUC on the validation data: {made.truth['auc_ceiling']:.4f}")
+        write_line(f"best possible AUC on the validation data: {made.truth['auc_ceiling']:.4f}")
 
 
 def _print_generated(made: Generated) -> None:
-    typer.echo(f"training_data    {made.train}: {made.train_records:,} records")
+    write_line(f"training_data    {made.train}: {made.train_records:,} records")
     if made.validation is not None:
-        typer.echo(f"validation_data  {made.validation}: {made.validation_records:,} records")
+        write_line(f"validation_data  {made.validation}: {made.validation_records:,} records")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from elasticdl.cli.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_OK,
+    console_on,
     duration,
     metric_words,
     print_json,
@@ -24,6 +25,7 @@ from elasticdl.cli.output import (
     stderr,
     table,
     training_words,
+    write_line,
 )
 from elasticdl.client.views import Artifact, Event, Job, Update
 from elasticdl_core.job import JobState, JobType
@@ -120,8 +122,7 @@ class LineView:
             self._last, self._state, self._next = line, job.state, now + LINE_EVERY_S
 
     def _write(self, line: str) -> None:
-        self._stream.write(line + "\n")
-        self._stream.flush()
+        write_line(line, to=self._stream)
 
 
 def follow_to_end(client: Client, job_id: str, *, as_json: bool = False) -> int:
@@ -156,9 +157,7 @@ def make_view(as_json: bool = False) -> View:
     stream = sys.stderr if as_json else sys.stdout
     if not stream.isatty():
         return LineView(stream)
-    from rich.console import Console
-
-    return PanelView(Console(highlight=False, stderr=as_json))
+    return PanelView(console_on(stream))
 
 
 def watch(updates: Iterable[Update], view: View) -> Job:

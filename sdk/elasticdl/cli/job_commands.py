@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from elasticdl.cli.flags import VERBS, Flag, flags_of, mapping_of, rewrite
+from elasticdl.cli.output import write_line
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobType
 
@@ -144,6 +145,6 @@ def _submit(client: Client, prepared: dict[str, Any], own: dict[str, Any]) -> in
     else:
         job = client.submit(prepared, idempotency_key=key)
     if own["detach"]:
-        typer.echo(job.id)
+        write_line(job.id)
         return 0
     return follow_to_end(client, job.id, as_json=own["json"])

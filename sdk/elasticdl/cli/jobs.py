@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elasticdl.cli.output import print_json, print_json_line, write_line, write_log
+from elasticdl.cli.plain_text import neutralise
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import Role
@@ -69,8 +70,6 @@ def list_jobs(
             return
         jobs = _first(client, chosen, limit)
     if as_json:
-        from elasticdl.cli.output import print_json
-
         print_json([job.raw for job in jobs])
         return
     _print_jobs(jobs)
@@ -145,8 +144,6 @@ def get(
             raise typer.Exit(follow_to_end(client, job_id, as_json=as_json))
         job = client.get(job_id)
     if as_json:
-        from elasticdl.cli.output import print_json
-
         print_json(job.raw)
         return
     _show(job)
@@ -194,9 +191,9 @@ def _print_event(event: Event, as_json: bool) -> None:
     from elasticdl.cli.output import moment
 
     if as_json:
-        typer.echo(json.dumps(event.raw, ensure_ascii=False))
+        print_json_line(event.raw)
     else:
-        typer.echo(f"{moment(event.at)}  {event.kind:<10}  {event.message}")
+        write_line(f"{moment(event.at)}  {event.kind:<10}  {event.message}")
 
 
 @app.command("logs", epilog="Example: elasticdl jobs logs digits-x7k2p9 --role ps --index 1 --tail 50 --follow")
@@ -206,20 +203,23 @@ def logs(
     index: Annotated[int, typer.Option("--index", min=0, help="Number of the process among its kind.")] = 0,
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Only this many last lines.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "--watch", "-f", help="Go on with what is printed.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print control characters as they are; only for logs that you trust.")
+    ] = False,
 ) -> None:
-    """Print what a process of a job printed, in all its incarnations."""
+    """Print what a process of a job printed, in all its incarnations; control characters are shown, not obeyed."""
     with _client() as client:
         if follow:
             for line in client.follow_logs(job_id, role=role, index=index, tail=tail):
-                typer.echo(line)
+                write_log(line + "\n", raw=raw)
             return
-        typer.echo(client.logs(job_id, role=role, index=index, tail=tail), nl=False)
+        write_log(client.logs(job_id, role=role, index=index, tail=tail), raw=raw)
 
 
 @app.command("metrics", epilog="Example: elasticdl jobs metrics digits-x7k2p9 --json")
 def metrics(job_id: JobId, as_json: Json = False) -> None:
     """Show the losses and evaluations of a job."""
-    from elasticdl.cli.output import print_json, print_table
+    from elasticdl.cli.output import print_table
 
     with _client() as client:
         found = client.metrics(job_id)
@@ -271,14 +271,12 @@ def resume(job_ids: JobIds, as_json: Json = False) -> None:
 
 def _print_states(jobs: list[Job], as_json: bool) -> None:
     if as_json:
-        from elasticdl.cli.output import print_json
-
         print_json([job.raw for job in jobs])
         return
     for job in jobs:
         asked = str(job.raw.get("desired") or "run")
         note = f" ({asked} was asked for)" if asked != "run" and not job.state.terminal else ""
-        typer.echo(f"{job.id}  {job.state}{note}")
+        write_line(f"{job.id}  {job.state}{note}")
 
 
 @app.command("scale", epilog="Example: elasticdl jobs scale digits-x7k2p9 --min-workers 1 --max-workers 4")
@@ -299,11 +297,9 @@ def scale(
         aliases = {} if num_workers is None else {"num_workers": num_workers}
         job = client.scale(job_id, min_workers, max_workers, priority, **aliases)
     if as_json:
-        from elasticdl.cli.output import print_json
-
         print_json(job.raw)
         return
-    typer.echo(f"{job.id}  workers {job.min_workers} to {job.max_workers}, priority {job.priority}")
+    write_line(f"{job.id}  workers {job.min_workers} to {job.max_workers}, priority {job.priority}")
 
 
 @app.command("artifacts", epilog="Example: elasticdl jobs artifacts digits-x7k2p9 model.keras --download ./model")
@@ -317,15 +313,17 @@ def artifacts(
 ) -> None:
     """List what a job made, or fetch it."""
     from elasticdl.cli.following import ARTIFACT_COLUMNS, artifact_rows
-    from elasticdl.cli.output import print_json, print_table
+    from elasticdl.cli.output import print_table
 
     with _client() as client:
         found = [item for item in client.artifacts(job_id) if not names or item.name in names]
         places: Sequence[Path] = ()
         if download:
             places = client.download(job_id, Path(download).absolute(), names or None)
-    if download and (places or as_json):
-        typer.echo("\n".join(str(place) for place in places) if not as_json else json.dumps([str(p) for p in places]))
+    if download and as_json:
+        print_json_line([str(place) for place in places])
+    elif download and places:
+        write_line("\n".join(str(place) for place in places))
     elif as_json:
         print_json([item.raw for item in found])
     else:
@@ -341,8 +339,9 @@ def delete(
     if not yes:
         if not sys.stdin.isatty():
             raise InvalidInputError("deleting cannot be undone", fix="give --yes")
-        typer.confirm(f"delete {', '.join(job_ids)} with all logs, checkpoints and artifacts?", abort=True)
+        listed = neutralise(", ".join(job_ids))
+        typer.confirm(f"delete {listed} with all logs, checkpoints and artifacts?", abort=True)
     with _client() as client:
         for job_id in job_ids:
             client.delete(job_id)
-            typer.echo(f"{job_id}  deleted")
+            write_line(f"{job_id}  deleted")

@@ -19,6 +19,7 @@ from elasticdl.cli.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_OK,
+    console_on,
     count,
     duration,
     loss_words,
@@ -28,6 +29,7 @@ from elasticdl.cli.output import (
     show_error,
     skipped_words,
     training_words,
+    write_line,
 )
 from elasticdl.extras import require
 from elasticdl_core.errors import ElasticDLError, UserCodeError
@@ -141,11 +143,10 @@ class PanelLocalView:
     """A progress bar on a terminal, with evaluations above it."""
 
     def __init__(self, stream: IO[str]) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
         columns = (BarColumn(bar_width=None), TextColumn("{task.description}"))
-        self._console = Console(file=stream, highlight=False)
+        self._console = console_on(stream)
         self._progress = Progress(*columns, console=self._console, expand=True)
         self._task = self._progress.add_task("starting", total=None)
 
@@ -199,8 +200,7 @@ class LineLocalView:
             self._write(f"skipped: {report['message']}")
 
     def _write(self, line: str) -> None:
-        self._stream.write(line + "\n")
-        self._stream.flush()
+        write_line(line, to=self._stream)
 
 
 def progress_words(report: Mapping[str, Any]) -> str:
@@ -247,10 +247,10 @@ def _print_done(last: Mapping[str, Any]) -> None:
     words = [f"{last.get('records', 0):,} records", f"{last.get('steps', 0):,} steps"]
     words += metric_words(last.get("metrics", {}))
     training = training_words(last.get("training_metrics", {}))
-    print(f"done: {', '.join(words)}" + (f"; {training}" if training else ""))
+    write_line(f"done: {', '.join(words)}" + (f"; {training}" if training else ""))
     if last.get("reason"):
-        print(f"  {last['reason']}")
+        write_line(f"  {last['reason']}")
     for skip in last.get("skipped", []):
         print_bold(skipped_words(skip))
     for artifact in last.get("artifacts", []):
-        print(f"  {artifact['path'] if isinstance(artifact, dict) else artifact}")
+        write_line(f"  {artifact['path'] if isinstance(artifact, dict) else artifact}")

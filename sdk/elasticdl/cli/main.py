@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from importlib.metadata import distribution
 from importlib.metadata import version as distribution_version
+from typing import Annotated
 
 import typer
 
 from elasticdl.cli import cluster, data, job_commands, jobs, reserve, scheduler, simulate, zoo
-from elasticdl_core.errors import ElasticDLError
+from elasticdl.cli.output import write_line
 
 _COMMANDS = "elasticdl.commands"
 """Entry points of the distribution that add verbs: those of services, which this package may not import."""
@@ -26,11 +27,16 @@ _EPILOG = """Start here:
     elasticdl train --model_zoo=zoo --model_def=digits.forward --training_data=data/digits/train --num_workers=2"""
 
 
+def _version_asked(asked: bool) -> None:
+    if asked:
+        show_version()
+        raise typer.Exit
+
+
 def build_app() -> typer.Typer:
     """The whole command line."""
     app = typer.Typer(
         name="elasticdl",
-        help="Elastic deep-learning training: fill in a few functions, submit, done.",
         epilog=_EPILOG,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -51,12 +57,21 @@ def build_app() -> typer.Typer:
     app.add_typer(zoo.app, name="zoo", rich_help_panel="Models and data")
     app.add_typer(data.app, name="data", rich_help_panel="Models and data")
     app.command("version")(show_version)
+    app.callback()(root)
     return app
+
+
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_version_asked)
+    ] = False,
+) -> None:
+    """Elastic deep-learning training: fill in a few functions, submit, done."""
 
 
 def show_version() -> None:
     """Print the version of ElasticDL and of what it runs on."""
-    typer.echo(f"elasticdl {distribution_version('elasticdl')}, Python {sys.version.split()[0]}")
+    write_line(f"elasticdl {distribution_version('elasticdl')}, Python {sys.version.split()[0]}")
 
 
 def main(args: list[str] | None = None) -> None:
@@ -65,13 +80,9 @@ def main(args: list[str] | None = None) -> None:
     Args:
         args: arguments after the program's name; those of the process by default.
     """
-    try:
-        build_app()(args, prog_name="elasticdl")
-    except ElasticDLError as error:
-        from elasticdl.cli.output import exit_code, show_error
+    from elasticdl.cli.ending import run_to_its_end
 
-        show_error(error)
-        sys.exit(exit_code(error))
+    sys.exit(run_to_its_end(lambda: build_app()(args, prog_name="elasticdl")))
 
 
 if __name__ == "__main__":

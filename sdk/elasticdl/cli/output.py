@@ -6,8 +6,9 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from elasticdl.cli.plain_text import neutralise, neutralise_json, neutralise_log
 from elasticdl_core.errors import (
     ElasticDLError,
     InvalidInputError,
@@ -33,18 +34,39 @@ EXIT_INTERRUPTED = 130
 """Ctrl-C; a job on a cluster goes on."""
 
 
+def console_on(stream: IO[str], **settings: Any) -> Console:
+    """A console that shows control characters in what it prints, instead of handing them to the terminal.
+
+    Args:
+        stream: where it prints.
+        **settings: further arguments of rich's console.
+    """
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class PlainConsole(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(neutralise(segment.text), segment.style)
+
+    return PlainConsole(file=stream, highlight=False, **settings)
+
+
 def stdout() -> Console:
     """A console on standard output; tables keep their columns when there is no terminal."""
-    from rich.console import Console
-
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    return console_on(sys.stdout, width=None if sys.stdout.isatty() else 160)
 
 
 def stderr() -> Console:
     """A console on standard error."""
-    from rich.console import Console
+    return console_on(sys.stderr, soft_wrap=True)
 
-    return Console(highlight=False, stderr=True, soft_wrap=True)
+
+def write_line(line: object = "", *, to: IO[str] | None = None) -> None:
+    """Prints a line for people, on standard output by default; nothing in it acts on the terminal."""
+    stream = to or sys.stdout
+    stream.write(neutralise(str(line)) + "\n")
+    stream.flush()
 
 
 def exit_code(error: ElasticDLError) -> int:
@@ -78,9 +100,26 @@ def _line(label: str, message: str, fix: str) -> Any:
     return text
 
 
+def write_log(text: str, *, raw: bool = False) -> None:
+    """Prints a part of a log on standard output, at once; as it is only if ``raw``."""
+    sys.stdout.write(text if raw else neutralise_log(text))
+    sys.stdout.flush()
+
+
 def print_json(data: Any) -> None:
     """Prints data as indented JSON on standard output."""
-    sys.stdout.write(json.dumps(to_json(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json_text(data, indent=2) + "\n")
+
+
+def print_json_line(data: Any) -> None:
+    """Prints data as JSON on one line of standard output, at once."""
+    sys.stdout.write(json_text(data) + "\n")
+    sys.stdout.flush()
+
+
+def json_text(data: Any, *, indent: int | None = None) -> str:
+    """Data as JSON."""
+    return neutralise_json(json.dumps(to_json(data), indent=indent, ensure_ascii=False, allow_nan=False))
 
 
 def print_bold(line: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elasticdl.cli.output import EXIT_UNAVAILABLE, print_json, print_table
+from elasticdl.cli.output import EXIT_UNAVAILABLE, print_json, print_table, write_line
 from elasticdl_core.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _reserve(client: Client, name: str, slots: int, grace: float | None, wait: f
     if as_json:
         print_json(found)
     else:
-        typer.echo(f"{found['granted']} of {found['slots']} slots are granted to {name}.")
+        write_line(f"{found['granted']} of {found['slots']} slots are granted to {name}.")
     if wait > 0 and found["granted"] < slots:
         raise typer.Exit(EXIT_UNAVAILABLE)
 
@@ -98,4 +98,4 @@ def _list(answer: Mapping[str, Any], as_json: bool) -> None:
         for one in answer["reservations"]
     ]
     print_table(("name", "slots", "granted", "grace"), rows, empty="Nothing is reserved.")
-    typer.echo(f"{answer['for_jobs']} of {answer['slots']} slots are for jobs (headroom {answer['headroom']}).")
+    write_line(f"{answer['for_jobs']} of {answer['slots']} slots are for jobs (headroom {answer['headroom']}).")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elasticdl.cli.output import console_on, print_json_line, write_line
 from elasticdl_core.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -74,13 +75,11 @@ def simulate(
 
             plot.write_text(draw(result), encoding="utf-8")
     if as_json:
-        typer.echo(
-            json.dumps({"workload": str(workload), "jobs": len(jobs), "reports": [r.to_mapping() for r in reports]})
-        )
+        print_json_line({"workload": str(workload), "jobs": len(jobs), "reports": [r.to_mapping() for r in reports]})
     else:
         _print_table(reports)
         if plot is not None:
-            typer.echo(f"plot: {plot}")
+            write_line(f"plot: {plot}")
 
 
 def register(app: typer.Typer) -> None:
@@ -134,11 +133,9 @@ def _traces_beside(workload: Path) -> Path | None:
 
 
 def _run(jobs: list[Any], policy: str, settings: SimulationSettings, *, quiet: bool) -> SimulationResult:
-    from rich.console import Console
-
     from elasticdl_core.scheduling.simulator import simulate as run
 
-    console = Console(stderr=True, quiet=quiet)
+    console = console_on(sys.stderr, quiet=quiet)
     started = time.monotonic()
     with console.status(f"{policy}: starting") as status:
 
@@ -146,7 +143,7 @@ def _run(jobs: list[Any], policy: str, settings: SimulationSettings, *, quiet: b
             status.update(f"{policy}: {ended} of {total} jobs, {now / 3600:.1f} simulated hours")
 
         result = run(jobs, policy, settings, show)
-    console.print(f"{policy}: {result.decisions} decisions in {time.monotonic() - started:.1f} s", highlight=False)
+    console.print(f"{policy}: {result.decisions} decisions in {time.monotonic() - started:.1f} s")
     return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from elasticdl.cli.output import print_json_line, write_line
 from elasticdl_core.errors import ConflictError
 
 app = typer.Typer(
@@ -35,11 +35,11 @@ def init(
     """Make a model zoo with a working model for handwritten digits and a README."""
     template = resources.files("elasticdl.cli").joinpath("zoo_template")
     written = copy_template(template, directory, force=force)
-    typer.echo("\n".join(str(path) for path in written))
-    typer.echo(f"next: read {directory / 'README.md'}, or go straight on:\n")
-    typer.echo("  elasticdl data generate digits data/digits")
-    typer.echo(f"  elasticdl train --local --model_zoo={directory} --model_def=digits.forward \\")
-    typer.echo("      --training_data=data/digits/train --validation_data=data/digits/validation --num_epochs=5")
+    write_line("\n".join(str(path) for path in written))
+    write_line(f"next: read {directory / 'README.md'}, or go straight on:\n")
+    write_line("  elasticdl data generate digits data/digits")
+    write_line(f"  elasticdl train --local --model_zoo={directory} --model_def=digits.forward \\")
+    write_line("      --training_data=data/digits/train --validation_data=data/digits/validation --num_epochs=5")
 
 
 def copy_template(template: Traversable, directory: Path, *, force: bool) -> list[Path]:
@@ -78,9 +78,9 @@ def build(
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_bytes(content)
     if as_json:
-        typer.echo(json.dumps({"digest": digest, "size": len(content), "path": str(output) if output else None}))
+        print_json_line({"digest": digest, "size": len(content), "path": str(output) if output else None})
     else:
-        typer.echo(digest)
+        write_line(digest)
 
 
 @app.command("push", epilog="Example: elasticdl zoo push zoo")
@@ -90,4 +90,7 @@ def push(zoo: Zoo, as_json: Json = False) -> None:
 
     with Client() as client:
         digest = client.upload(zoo)
-    typer.echo(json.dumps({"digest": digest}) if as_json else digest)
+    if as_json:
+        print_json_line({"digest": digest})
+    else:
+        write_line(digest)

@@ -52,8 +52,7 @@ def find_endpoint(
     secret = token if token is not None else known.get(TOKEN_VARIABLE, "")
     if not url:
         return _local_cluster(secret)
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if not _is_address(url):
         raise InvalidInputError(
             f"{url!r} is not the address of an API",
             fix=f"set {URL_VARIABLE} (or api_url) to something like http://127.0.0.1:8080",
@@ -61,7 +60,33 @@ def find_endpoint(
     if not secret:
         found = _cluster_here()
         secret = found.token if found is not None and found.url == url.rstrip("/") else ""
-    return Endpoint(url.rstrip("/"), secret)
+    return Endpoint(url.rstrip("/"), _checked(secret))
+
+
+def _is_address(url: str) -> bool:
+    """Whether requests can be sent there: http or https, a host, and a port if one is named."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - refuses what is no port
+        (parts.hostname or "").encode("idna")
+    except ValueError:
+        return False
+    plain = url.isprintable() and not any(letter.isspace() for letter in url)
+    return plain and parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.query
+
+
+def _checked(token: str) -> str:
+    """A token that a header can hold.
+
+    Raises:
+        InvalidInputError: it cannot be one; does not show it.
+    """
+    if any(not "!" <= letter <= "~" for letter in token):
+        raise InvalidInputError(
+            "the token holds spaces or characters that no token has",
+            fix=f"set {TOKEN_VARIABLE} (or token) to the token alone, as it was given to you",
+        )
+    return token
 
 
 def _local_cluster(token: str) -> Endpoint:
@@ -72,7 +97,7 @@ def _local_cluster(token: str) -> Endpoint:
             fix=f"start one with `elasticdl up`, set {URL_VARIABLE} and {TOKEN_VARIABLE}, "
             "or train in this process with `elasticdl train --local`",
         )
-    return Endpoint(found.url, token or found.token)
+    return Endpoint(found.url, _checked(token) or found.token)
 
 
 def _cluster_here() -> Endpoint | None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 from urllib.parse import quote
 
 from elasticdl.submission import absolute_paths
-from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.errors import InvalidInputError, NotFoundError
 from elasticdl_core.job import JobSpec, resolve_aliases
 from elasticdl_core.json_numbers import from_json
 
 POLL_S = 1.0
 UPLOAD_TIMEOUT_S = 300.0
 EVENTS_AT_ONCE = 1000
+_ID = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,99}")
 
 
 def job_path(job_id: str, *rest: str) -> str:
@@ -22,10 +24,21 @@ def job_path(job_id: str, *rest: str) -> str:
 
     Raises:
         InvalidInputError: the id is empty.
+        NotFoundError: no job can have that id.
     """
+    fix = "give the id that submit() or `elasticdl jobs list` shows"
     if not job_id:
-        raise InvalidInputError("the job id is empty", fix="give the id that submit() or `elasticdl jobs list` shows")
-    return "/".join(["/jobs", quote(job_id, safe=""), *(quote(part) for part in rest)])
+        raise InvalidInputError("the job id is empty", fix=fix)
+    if not _ID.fullmatch(job_id):
+        raise NotFoundError(f"there is no job {job_id!r}", fix=fix)
+    return "/".join(["/jobs", job_id, *(_quoted(part) for part in rest)])
+
+
+def _quoted(part: str) -> str:
+    """A part of a path, which a name that goes up from there is not."""
+    if {".", ".."} & set(part.split("/")):
+        raise NotFoundError(f"there is no {part!r}", fix="give a name as it is listed")
+    return quote(part, errors="surrogateescape")
 
 
 def reservation_path(name: str) -> str:
@@ -36,7 +49,9 @@ def reservation_path(name: str) -> str:
     """
     if not name:
         raise InvalidInputError("the name of the reservation is empty", fix="say for whom the slots are")
-    return f"/cluster/reservations/{quote(name, safe='')}"
+    if name in {".", ".."}:
+        raise InvalidInputError(f"{name!r} is no name of a reservation", fix="give lower-case letters and digits")
+    return f"/cluster/reservations/{quote(name, safe='', errors='surrogateescape')}"
 
 
 def submission(spec: JobSpec | Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> dict[str, Any]:

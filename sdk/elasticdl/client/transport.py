@@ -9,6 +9,7 @@ import httpx
 
 from elasticdl.client.endpoint import Endpoint
 from elasticdl.client.messages import NoResponse, Request, Response
+from elasticdl_core.errors import InvalidInputError
 
 CONNECT_TIMEOUT_S = 5.0
 TRANSPORT_ERRORS = (httpx.TransportError, httpx.DecodingError)
@@ -31,17 +32,27 @@ def trusts_environment(endpoint: Endpoint) -> bool:
 
 
 def httpx_request(http: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Request:
-    """A request in httpx's words, with a deadline for every wait in it."""
+    """A request in httpx's words, with a deadline for every wait in it.
+
+    Raises:
+        InvalidInputError: it holds characters that cannot be sent.
+    """
     timeout = httpx.Timeout(request.read_timeout_s, connect=CONNECT_TIMEOUT_S, pool=CONNECT_TIMEOUT_S)
     body = {"json": request.json} if request.json is not None else {"content": request.content}
-    return http.build_request(
-        request.method,
-        request.path,
-        params=dict(request.params) or None,
-        headers=dict(request.headers),
-        timeout=timeout,
-        **body,
-    )
+    try:
+        return http.build_request(
+            request.method,
+            request.path,
+            params=dict(request.params) or None,
+            headers=dict(request.headers),
+            timeout=timeout,
+            **body,
+        )
+    except (ValueError, TypeError, httpx.InvalidURL) as error:
+        raise InvalidInputError(
+            f"{request.method} {request.path!a} cannot be sent: {error}",
+            fix="give plain text, and numbers that JSON has",
+        ) from None
 
 
 def response_of(response: httpx.Response, *, whole: bool) -> Response:

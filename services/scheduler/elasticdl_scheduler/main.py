@@ -9,7 +9,7 @@ import structlog
 
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.launcher.client import ProcessLauncher
-from elasticdl_runtime.lifecycle import run_service
+from elasticdl_runtime.lifecycle import announce_ready, run_service
 from elasticdl_runtime.telemetry.logs import configure_logs
 from elasticdl_scheduler.leadership import Leadership
 from elasticdl_scheduler.loop import Retention, Scheduler
@@ -37,6 +37,7 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> int:
             Retention(settings.keep_days, settings.keep_decisions),
         )
         _log.info("started", policy=settings.policy, holder=leadership.holder)
+        await asyncio.to_thread(announce_ready, f"policy {settings.policy}")
         await scheduler.run(stop)
     _log.info("stopped")
     return 0

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_runtime.home import expand_home
 
 MAX_ZIP_BYTES = 64 << 20
 """Most bytes of a bundle."""
@@ -205,7 +206,7 @@ def _below(root: Path, data: Iterable[str]) -> re.Pattern[str] | None:
     """What data within a zoo look like; never the zoo itself, whose modules may be beside the records."""
     base = root.absolute()
     parts = [part.strip() for origin in data for part in origin.split(",") if part.strip() and "://" not in part]
-    paths = [Path(os.path.normpath(Path(part).expanduser().absolute())) for part in parts]
+    paths = [Path(os.path.normpath(expand_home(part).absolute())) for part in parts]
     # Without the end of text, \Z or \z: what lies below a directory belongs to it.
     shapes = [fnmatch.translate(path.as_posix())[:-2] for path in paths if base in path.parents]
     return re.compile("|".join(f"{shape}(/.*)?\\Z" for shape in shapes)) if shapes else None

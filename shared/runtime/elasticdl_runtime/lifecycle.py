@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import structlog
 
@@ -14,6 +16,7 @@ from elasticdl_core.errors import ElasticDLError
 
 EXIT_FENCED = 75
 EXIT_INVALID = 64
+READY_FILE_VARIABLE = "ELASTICDL_READY_FILE"
 _log = structlog.get_logger(__name__)
 
 
@@ -40,6 +43,21 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[int]]) -> int:
         _log.error("stopped", error=error.message, fix=error.fix)
         print(f"error: {error}", file=sys.stderr)
         return EXIT_INVALID
+
+
+def announce_ready(detail: str) -> None:
+    """Tells whoever started this process that it works, by a file that ``ELASTICDL_READY_FILE`` names.
+
+    For services that answer nobody, whose start could not be told from their end otherwise.
+
+    Args:
+        detail: what to show, such as a choice that was made.
+    """
+    place = os.environ.get(READY_FILE_VARIABLE)
+    if place:
+        staged = Path(f"{place}.new")
+        staged.write_text(detail, encoding="utf-8")
+        staged.replace(place)
 
 
 async def wait_for_event(event: asyncio.Event, timeout_s: float) -> bool:

@@ -15,6 +15,7 @@ import pytest
 from elasticdl_agent.cluster import postgres
 from elasticdl_agent.cluster.options import ClusterOptions
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.scheduling import POLICIES
 from elasticdl_runtime.cluster import ClusterAddress, locate
 from elasticdl_runtime.cluster.paths import DataDirectory, default_data_dir, private_folder
 from elasticdl_runtime.cluster.secrets import derive, ensure_secret_file, read_secret_file
@@ -142,6 +143,14 @@ def test_prepare_makes_everything_for_this_user_alone(tmp_path: Path, monkeypatc
 def test_default_options_can_work() -> None:
     ClusterOptions().check()
     assert ClusterOptions().slots >= 2
+
+
+def test_a_policy_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    for name in POLICIES:
+        ClusterOptions(policy=name).check()
+    with pytest.raises(InvalidInputError, match="there is no scheduling policy 'nope'") as caught:
+        ClusterOptions(policy="nope").check()
+    assert all(name in caught.value.fix for name in POLICIES)
 
 
 def test_clusters_that_come_up_at_once_tidy_up_after_lost_ones_together(

@@ -29,7 +29,7 @@ WORKERS = {"present": 1, "target": 1, "min": 1, "max": 4}
 REASON = {"code": "cluster_full", "text": "it has 1 of at most 4 workers", "data": {}}
 
 
-def _explanation(**changes: Any) -> dict[str, Any]:
+def make_explanation(**changes: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "job_id": "digits-1",
         "state": "RUNNING",
@@ -80,7 +80,7 @@ def _explanation(**changes: Any) -> dict[str, Any]:
     return {**found, **changes}
 
 
-def _plan(**changes: Any) -> dict[str, Any]:
+def make_plan(**changes: Any) -> dict[str, Any]:
     job = {
         "job_id": "digits-1",
         "name": "digits",
@@ -114,7 +114,7 @@ def _plan(**changes: Any) -> dict[str, Any]:
 
 def test_explain_tells_reason_blockers_help_and_end(cli: Cli, api: FakeApi) -> None:
     api.jobs["digits-1"] = make_job("digits-1")
-    api.explanations["digits-1"] = _explanation()
+    api.explanations["digits-1"] = make_explanation()
     shown = cli("explain", "digits-1")
     assert shown.code == 0
     for words in (
@@ -140,7 +140,7 @@ def test_explain_tells_reason_blockers_help_and_end(cli: Cli, api: FakeApi) -> N
 def test_explain_says_when_it_knows_little(cli: Cli, api: FakeApi) -> None:
     api.jobs["digits-1"] = make_job("digits-1")
     unknown = {"ends_at": None, "seconds": None, "seconds_low": None, "seconds_high": None, "basis": "assumed"}
-    api.explanations["digits-1"] = _explanation(
+    api.explanations["digits-1"] = make_explanation(
         state="QUEUED",
         blockers=[],
         hidden_blockers={"jobs": 0, "workers": 0},
@@ -155,7 +155,7 @@ def test_explain_says_when_it_knows_little(cli: Cli, api: FakeApi) -> None:
     assert "its end is not known: its records are not counted yet" in shown
     assert "not measured yet, and no similar job ended before" in shown
     assert "held by" not in shown
-    over = _explanation(state="SUCCEEDED", speed=[], blockers=[], remedies=[], next=None)
+    over = make_explanation(state="SUCCEEDED", speed=[], blockers=[], remedies=[], next=None)
     api.explanations["digits-1"] = over
     assert "it is over" in cli("explain", "digits-1").out
 
@@ -163,10 +163,10 @@ def test_explain_says_when_it_knows_little(cli: Cli, api: FakeApi) -> None:
 COURSE = {"workers": 2, "starts_at": "2026-01-02T03:04:00+00:00", "ends_at": "2026-01-02T03:14:05+00:00"}
 
 
-def test_what_if_asks_and_compares(cli: Cli, api: FakeApi) -> None:
+def make_comparison() -> dict[str, Any]:
     later = {**COURSE, "workers": 1, "ends_at": "2026-01-02T03:24:05+00:00", "reason": REASON}
     new = {**COURSE, "starts_at": "2026-01-02T03:05:05+00:00", "ends_at": None, "reason": REASON}
-    api.comparison = {
+    return {
         "policy": "goodput",
         "at": NOW,
         "slots_before": 4,
@@ -191,6 +191,10 @@ def test_what_if_asks_and_compares(cli: Cli, api: FakeApi) -> None:
         ],
         "others": {"jobs": 2, "sooner": 0, "later": 1, "workers_before": 3, "workers_after": 2},
     }
+
+
+def test_what_if_asks_and_compares(cli: Cli, api: FakeApi) -> None:
+    api.comparison = make_comparison()
     arguments = ("--workers", "1:4", "--priority", "5", "--records", "60000", "--like", "digits-1", "--slots", "+2")
     shown = cli("what-if", *arguments)
     assert shown.code == 0, shown.err
@@ -235,7 +239,7 @@ def test_what_if_refuses_what_makes_no_sense(cli: Cli, api: FakeApi, arguments: 
 
 
 def test_top_once(cli: Cli, api: FakeApi) -> None:
-    api.plans = [_plan()]
+    api.plans = [make_plan()]
     shown = cli("top", "--once")
     assert shown.code == 0
     for words in (
@@ -252,22 +256,22 @@ def test_top_once(cli: Cli, api: FakeApi) -> None:
         assert words in shown.out, words
     assert "0:10:00 +0:02:00" in shown.out
     assert "no scheduler leads" not in shown.out
-    assert json.loads(cli("top", "--json").out) == _plan()
-    api.plans = [_plan(alive=False, jobs=[], age_s=None)]
+    assert json.loads(cli("top", "--json").out) == make_plan()
+    api.plans = [make_plan(alive=False, jobs=[], age_s=None)]
     asleep = cli("top", "--once").out
     assert "no scheduler leads" in asleep
     assert "no jobs" in asleep
 
 
 def test_top_without_a_terminal_says_what_to_give(cli: Cli, api: FakeApi) -> None:
-    api.plans = [_plan()]
+    api.plans = [make_plan()]
     refused = cli("top")
     assert refused.code == 2
     assert "--once" in refused.err
 
 
 def test_top_renews_itself_on_a_terminal_until_ctrl_c(api: FakeApi) -> None:
-    api.plans = [_plan(policy="first-look"), _plan(policy="second-look")]
+    api.plans = [make_plan(policy="first-look"), make_plan(policy="second-look")]
     outer, inner = pty.openpty()
     environment = {
         **os.environ,

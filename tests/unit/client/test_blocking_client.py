@@ -167,7 +167,7 @@ def test_states_are_changed_and_bounds_are_patched(api: FakeApi, client: Client)
 def test_an_id_cannot_reach_another_path(api: FakeApi, client: Client) -> None:
     with pytest.raises(NotFoundError):
         client.get("../cluster")
-    assert api.seen[-1].path == "/jobs/../cluster"
+    assert api.seen == []
     with pytest.raises(InvalidInputError, match="empty"):
         client.delete("")
 

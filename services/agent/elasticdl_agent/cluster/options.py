@@ -8,6 +8,7 @@ from pathlib import Path
 
 from elasticdl_agent.cluster.redis import IN_MEMORY_URL
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.scheduling import policy_by_name
 from elasticdl_runtime.cluster.paths import default_data_dir
 
 DEFAULT_PORT = 8850
@@ -48,6 +49,8 @@ class ClusterOptions:
         """
         if not 0 <= self.port <= 65535:
             raise InvalidInputError(f"--port {self.port} is not a port", fix="give 1 to 65535, or 0 for any free one")
+        if self.policy:
+            policy_by_name(self.policy)
         if not 1 <= self.slots <= 1024:
             raise InvalidInputError(
                 f"--slots {self.slots} is out of range",

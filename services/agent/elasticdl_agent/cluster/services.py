@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import sys
 import urllib.request
@@ -17,6 +18,7 @@ from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.cluster.paths import DataDirectory
 from elasticdl_runtime.launcher.addresses import agent_address
 from elasticdl_runtime.launcher.client import ProcessLauncher
+from elasticdl_runtime.lifecycle import READY_FILE_VARIABLE
 
 MIGRATE_S = 180.0
 _HTTP_S = 4.0
@@ -95,21 +97,28 @@ class Wiring:
         return _service("api", "elasticdl_api", self.api_environment(), self.directory, self._api_ready, 15.0)
 
     def scheduler_spec(self) -> ComponentSpec:
-        """The scheduler; it is ready when it runs, since it serves nobody.
+        """The scheduler; it serves nobody, so a file says that its settings were understood and it works.
 
         It gets the settings of schedulers in our own environment, such as its quotas.
         """
+        ready = self.directory.run / "scheduler.ready"
+
+        async def probe() -> str:
+            return await asyncio.to_thread(ready.read_text, encoding="utf-8")
+
         environment = {
             **base_environment(),
             "ELASTICDL_DATABASE_URL": self.database_url,
             "ELASTICDL_AGENT": self.agent,
             "ELASTICDL_NODE_TOKEN": self.node_token,
+            READY_FILE_VARIABLE: str(ready),
         }
         given = {name: value for name, value in os.environ.items() if name.startswith("ELASTICDL_SCHEDULER_")}
         environment = {**given, **environment}
         if self.policy:
             environment["ELASTICDL_SCHEDULER_POLICY"] = self.policy
-        return _service("scheduler", "elasticdl_scheduler", environment, self.directory, None, 15.0)
+        spec = _service("scheduler", "elasticdl_scheduler", environment, self.directory, probe, 15.0)
+        return dataclasses.replace(spec, before_start=lambda: ready.unlink(missing_ok=True))
 
     async def migrate(self) -> None:
         """Brings the database's schema up to date.

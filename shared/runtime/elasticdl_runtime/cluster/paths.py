@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_runtime.home import expand_home
 
 DATA_DIR_VARIABLE = "ELASTICDL_DATA_DIR"
 RUN_DIR_VARIABLE = "ELASTICDL_RUN_DIR"
@@ -16,7 +17,7 @@ RUN_DIR_VARIABLE = "ELASTICDL_RUN_DIR"
 def default_data_dir() -> Path:
     """``$ELASTICDL_DATA_DIR``, or ``~/.elasticdl``."""
     given = os.environ.get(DATA_DIR_VARIABLE)
-    return Path(given).expanduser().absolute() if given else Path.home() / ".elasticdl"
+    return expand_home(given or "~/.elasticdl").absolute()
 
 
 @dataclass(frozen=True, slots=True)

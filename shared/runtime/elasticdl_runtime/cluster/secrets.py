@@ -40,6 +40,8 @@ def read_secret_file(path: Path) -> str:
         raise InvalidInputError(
             f"cannot read {path}: {error.strerror}", fix="run `elasticdl up` as its owner"
         ) from None
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{path} is not text", fix="put the secret back as it was made") from None
     if not text:
         raise InvalidInputError(
             f"{path} is empty",
