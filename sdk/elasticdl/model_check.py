@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import itertools
 import os
 import tokenize
 from collections.abc import Iterable, Iterator
@@ -15,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elasticdl.contract_check import check_contract
-from elasticdl_core.errors import UserCodeError
+from elasticdl_core.errors import PermissionDeniedError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
+from elasticdl_core.places import Reach
+from elasticdl_runtime.places import open_within
 
 _DEFAULTS = {
     "eval_metrics_fn": "eval_metrics_fn",
@@ -26,14 +29,17 @@ _DEFAULTS = {
 _FEEDS = ("feed", "dataset_fn")
 MAX_SOURCE_BYTES = 512 << 10
 """Most bytes of a model module: code, not data."""
+_LOOKED_AT = 2000
+"""Entries of a zoo that are looked at for a name like the missing one."""
 
 
-def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec) -> None:
+def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec, *, reach: Reach | None = None) -> None:
     """Checks that the module of a job parses and defines what that type of job needs.
 
     Args:
         zoo_dir: directory of the model modules.
         spec: names the module and its entries.
+        reach: what the job may read; a file of the zoo that leads elsewhere is refused, and nothing of it is shown.
 
     Raises:
         UserCodeError: the directory, the file or an entry is missing, a file does not parse or is too large, or the
@@ -43,7 +49,7 @@ def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec) -> None:
     if not zoo.is_dir():
         raise UserCodeError(f"there is no directory {zoo}", fix="give the directory of the model modules")
     try:
-        _check(zoo, spec)
+        _check(zoo, spec, reach)
     except RecursionError:
         raise UserCodeError(
             f"the module of {spec.model_def} is nested too deeply to be checked",
@@ -51,9 +57,9 @@ def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec) -> None:
         ) from None
 
 
-def _check(zoo: Path, spec: JobSpec) -> None:
+def _check(zoo: Path, spec: JobSpec, reach: Reach | None) -> None:
     home, model = _split(spec.model_def)
-    modules = _Modules(zoo, home)
+    modules = _Modules(zoo, home, reach)
     modules.require(model, "model_def", "the model", f"def {model}():\n    return keras.Sequential([...])")
     for entry in _entries(spec, modules):
         modules.require(entry.name, entry.flag, entry.what, entry.example)
@@ -115,13 +121,15 @@ class _Modules:
     Args:
         zoo: the directory.
         home: path of the module that names without a dot are looked up in.
+        reach: what the job may read.
 
     Raises:
         UserCodeError: that file is missing or does not parse.
     """
 
-    def __init__(self, zoo: Path, home: tuple[str, ...]) -> None:
+    def __init__(self, zoo: Path, home: tuple[str, ...], reach: Reach | None) -> None:
         self._zoo = zoo
+        self._reach = reach
         self._home = home
         self._names: dict[tuple[str, ...], set[str] | None] = {}
         self._trees: dict[tuple[str, ...], tuple[ast.Module, str]] = {}
@@ -171,15 +179,16 @@ class _Modules:
                 path = self._zoo / relative
             else:
                 raise self._no_file(relative, flag)
-        tree = _parse_file(path, relative.as_posix())
+        tree = _parse_file(path, relative.as_posix(), self._reach)
         self._trees[home] = tree, relative.as_posix()
         return _defined_names(tree)
 
     def _no_file(self, relative: Path, flag: str) -> UserCodeError:
         present = sorted(
             path.relative_to(self._zoo).as_posix()
-            for path in self._zoo.rglob("*.py")
-            if not any(part.startswith((".", "__pycache__")) for part in path.relative_to(self._zoo).parts)
+            for path in itertools.islice(self._zoo.rglob("*"), _LOOKED_AT)
+            if path.suffix == ".py"
+            and not any(part.startswith((".", "__pycache__")) for part in path.relative_to(self._zoo).parts)
         )
         near = difflib.get_close_matches(relative.as_posix(), present, n=1)
         listed = ", ".join(present[:8]) + (", ..." if len(present) > 8 else "")
@@ -195,15 +204,18 @@ def _split(dotted: str) -> tuple[tuple[str, ...], str]:
     return tuple(home), name
 
 
-def _parse_file(path: Path, shown: str) -> ast.Module:
+def _parse_file(path: Path, shown: str, reach: Reach | None) -> ast.Module:
     try:
-        if path.stat().st_size > MAX_SOURCE_BYTES:
-            raise UserCodeError(
-                f"{shown} has {path.stat().st_size} bytes; a module may have {MAX_SOURCE_BYTES}",
-                fix="keep data out of the module: put it into a file beside it, and read that",
-            )
-        with tokenize.open(path) as file:  # honours the file's own encoding line
-            source = file.read(MAX_SOURCE_BYTES)
+        with os.fdopen(open_within(path, reach), "rb") as raw:
+            size = os.fstat(raw.fileno()).st_size
+            if size > MAX_SOURCE_BYTES:
+                raise UserCodeError(
+                    f"{shown} has {size} bytes; a module may have {MAX_SOURCE_BYTES}",
+                    fix="keep data out of the module: put it into a file beside it, and read that",
+                )
+            encoding, _ = tokenize.detect_encoding(raw.readline)  # honours the file's own encoding line
+            raw.seek(0)
+            source = raw.read(MAX_SOURCE_BYTES).decode(encoding)
         return ast.parse(source, filename=shown)
     except SyntaxError as error:
         line = (error.text or "").rstrip("\n")
@@ -220,6 +232,9 @@ def _parse_file(path: Path, shown: str) -> ast.Module:
             f"{shown} is nested too deeply, or takes too much memory, to be parsed",
             fix="write its longest expressions as several, or read them from a file",
         ) from None
+    except (PermissionDeniedError, OSError) as error:
+        message = getattr(error, "message", getattr(error, "strerror", str(error)))
+        raise UserCodeError(f"{shown} cannot be read: {message}", fix="put the file itself into the zoo") from None
     except (UnicodeDecodeError, ValueError) as error:
         raise UserCodeError(f"{shown} cannot be read as Python: {error}", fix="save it as UTF-8 text") from None
 

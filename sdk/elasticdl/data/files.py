@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from elasticdl_core.errors import DataError
+from elasticdl_core.errors import DataError, PermissionDeniedError
+from elasticdl_core.places import Reach, refusal, remedy
+from elasticdl_runtime.places import open_within, require_data, require_reach
 
 #: Files in a directory that are never data: hidden ones, markers such as ``_SUCCESS``, and our own indexes.
 _IGNORED_PREFIXES = (".", "_")
@@ -33,6 +35,19 @@ class FileStamp:
 
     size: int
     version: str
+
+
+_reach: Reach | None = None
+
+
+def confine(reach: Reach | None) -> None:
+    """Says what this process may read from now on: it works for one job, whose owner may not see all files.
+
+    Args:
+        reach: where data may lie; None for anywhere.
+    """
+    global _reach
+    _reach = reach
 
 
 def is_remote(path: str) -> bool:
@@ -62,6 +77,8 @@ def _filesystem(url: str) -> tuple[Any, str]:
 
 def _unreadable(path: str, error: Exception) -> DataError:
     """An error of the operating system or of a remote store, as one of ours."""
+    if isinstance(error, PermissionDeniedError):
+        return DataError(error.message, fix=error.fix)
     if isinstance(error, FileNotFoundError):
         return DataError(f"{path}: no such file or directory", fix=_suggest(path))
     if isinstance(error, PermissionError):
@@ -83,8 +100,9 @@ def _suggest(path: str) -> str:
     try:
         while not parent.is_dir() and parent != parent.parent:
             wanted, parent = parent, parent.parent
+        require_reach(parent, _reach)
         names = sorted(entry.name for entry in parent.iterdir())
-    except OSError:
+    except (OSError, PermissionDeniedError):
         return "check the path"
     near = difflib.get_close_matches(wanted.name, names, n=3, cutoff=0.5)
     if near:
@@ -104,8 +122,11 @@ def open_for_reading(path: str, *, block_size: int | None = None) -> BinaryIO:
     Raises:
         DataError: missing, unreadable, or a directory.
     """
+    require_data(path, _reach)
     try:
         if not is_remote(path):
+            if _reach is not None:
+                return os.fdopen(open_within(local_path(path), _reach), "rb")
             return local_path(path).open("rb")
         fs, inner = _filesystem(path)
         if block_size == 0:
@@ -125,9 +146,10 @@ def stamp(path: str) -> FileStamp:
     Raises:
         DataError: missing, unreadable, or of unknown size.
     """
+    require_data(path, _reach)
     try:
         if not is_remote(path):
-            status = local_path(path).stat()
+            status = require_reach(local_path(path), _reach).stat()
             return FileStamp(status.st_size, str(status.st_mtime_ns))
         fs, inner = _filesystem(path)
         info = fs.info(inner)
@@ -157,6 +179,7 @@ def list_files(origin: str) -> Iterator[str]:
     """
     seen: set[str] = set()
     for part in split_origin(origin):
+        require_data(part, _reach)
         for path in _expand(part):
             if path not in seen:
                 seen.add(path)
@@ -191,6 +214,8 @@ def _expand(part: str) -> Iterator[str]:
         yield from _expand_remote(part)
         return
     path = local_path(part)
+    if not _GLOB_CHARACTERS & set(part):
+        _require_inside(path, part)
     try:
         path.stat()
     except PermissionError as error:
@@ -203,12 +228,22 @@ def _expand(part: str) -> Iterator[str]:
         yield from _not_empty(_walk(path.absolute()), f"{part}: the directory holds no data files")
     elif _GLOB_CHARACTERS & set(part):
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
-        files = (str(Path(match).absolute()) for match in matches if Path(match).is_file())
+        files = (str(_require_inside(Path(match), part).absolute()) for match in matches if Path(match).is_file())
         yield from _not_empty(files, f"{part}: the pattern matches no file")
     elif path.exists():
         raise DataError(f"{part}: is neither a file nor a directory", fix="give a regular file or a directory")
     else:
         raise _unreadable(part, FileNotFoundError(part))
+
+
+def _require_inside(path: Path, named: str) -> Path:
+    """A path as it came, if it leads to where this process may read; else the refusal names what the user named."""
+    try:
+        require_reach(path, _reach)
+    except PermissionDeniedError:
+        assert _reach is not None
+        raise DataError(refusal(named), fix=remedy((*_reach.read, *_reach.write))) from None
+    return path
 
 
 def _expand_remote(part: str) -> Iterator[str]:
@@ -247,6 +282,8 @@ def _walk(directory: Path) -> Iterator[str]:
     for entry in entries:
         if not _is_data_name(entry.name):
             continue
+        if entry.is_symlink():
+            _require_inside(Path(entry.path), entry.path)
         if entry.is_dir():
             yield from _walk(Path(entry.path))
         elif entry.is_file():

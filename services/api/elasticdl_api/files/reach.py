@@ -1,0 +1,106 @@
+"""What the jobs of a namespace may touch: roots from the settings, from the namespace, and from its own jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from elasticdl_api.settings import ApiSettings
+from elasticdl_api.store.places import PlaceStore
+from elasticdl_core.errors import PermissionDeniedError, Problem, SpecError
+from elasticdl_core.job import JobSpec
+from elasticdl_core.places import DATA_FIELDS, READ_FIELDS, WRITTEN_FIELDS, Reach, check_places, split_places
+from elasticdl_runtime.places import require_reach
+
+OPEN_FOLDERS = ("artifacts", "checkpoints")
+"""What of a job's folder other jobs of its namespace may read."""
+_FIELDS = (*READ_FIELDS, *WRITTEN_FIELDS, *DATA_FIELDS)
+
+
+class Reaches:
+    """Says what a job may touch.
+
+    Args:
+        settings: the cluster's own folder, and the data roots that all namespaces may read.
+        places: what administrators said of namespaces, and whose jobs are whose.
+    """
+
+    def __init__(self, settings: ApiSettings, places: PlaceStore) -> None:
+        self._settings = settings
+        self._places = places
+
+    async def of_namespace(self, namespace: str, spec: JobSpec) -> Reach:
+        """What a job of a namespace with that specification may touch."""
+        home = await asyncio.to_thread(self._settings.data_dir.resolve)
+        named = _jobs_named(spec, {home, self._settings.data_dir.absolute()})
+        own = await self._places.filter_own(named, namespace)
+        jobs = tuple(str(home / "jobs" / job / folder) for job in sorted(own) for folder in OPEN_FOLDERS)
+        write = await self._places.read_data_roots(namespace)
+        return await asyncio.to_thread(_resolved, self._settings, home, (*self._settings.shared_roots, *jobs), write)
+
+    async def of_job(self, job_id: str) -> Reach | None:
+        """What a submitted job may touch; None for everything."""
+        found = await self._places.read_restricted(job_id)
+        if found is None:
+            return None
+        namespace, spec = found
+        reach = await self.of_namespace(namespace, spec)
+        home = await asyncio.to_thread(self._settings.data_dir.resolve)
+        return Reach(reach.read, (*reach.write, str(home / "jobs" / job_id)), reach.closed)
+
+    async def check(self, namespace: str | None, home: str, spec: JobSpec) -> Reach | None:
+        """Refuses a specification that names what its job may not touch, now that links lead where they lead.
+
+        Args:
+            namespace: the submitter's; None for who runs the cluster.
+            home: the namespace that the job will belong to.
+            spec: the job.
+
+        Returns:
+            What the job may touch; None for everything.
+
+        Raises:
+            SpecError: with every problem found.
+        """
+        reach = None if namespace is None else await self.of_namespace(home, spec)
+        check_places(spec, reach)
+        if reach is not None:
+            await asyncio.to_thread(_check_links, spec, reach)
+        return reach
+
+
+def _resolved(settings: ApiSettings, home: Path, read: Iterable[str], write: Iterable[str]) -> Reach:
+    """Roots as they are named, and where they really are: both ways of naming a file are taken."""
+
+    def both(roots: Iterable[str]) -> tuple[str, ...]:
+        real = [os.path.realpath(root) if root.startswith("/") else root for root in roots]
+        return tuple(dict.fromkeys([*roots, *real]))
+
+    return Reach(both(list(read)), both(list(write)), tuple({str(home), str(settings.data_dir.absolute())}))
+
+
+def _jobs_named(spec: JobSpec, homes: Iterable[Path]) -> frozenset[str]:
+    """Ids of the jobs whose folders a specification names."""
+    pattern = "|".join(re.escape(str(home)) for home in homes)
+    inside = re.compile(rf"(?:file://)?(?:{pattern})/jobs/([a-z0-9][-a-z0-9]{{0,62}})(?:/.*)?", re.DOTALL)
+    places = [place for name in _FIELDS for place in split_places(getattr(spec, name))]
+    found = (inside.fullmatch(posixpath.normpath(place) if place.startswith("/") else place) for place in places)
+    return frozenset(match[1] for match in found if match)
+
+
+def _check_links(spec: JobSpec, reach: Reach) -> None:
+    problems = []
+    for name in (*READ_FIELDS, *WRITTEN_FIELDS):
+        place = getattr(spec, name)
+        if not place:
+            continue
+        try:
+            require_reach(place, reach, writing=name in WRITTEN_FIELDS)
+        except PermissionDeniedError as error:
+            problems.append(Problem(name, error.message, error.fix))
+    if problems:
+        raise SpecError(problems)
