@@ -9,12 +9,15 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from elasticdl_api.examination.examiners import Examiners
+from elasticdl_api.files.digests import ArtifactDigests
+from elasticdl_api.files.reach import Reaches
 from elasticdl_api.scheduling.cluster_view import ClusterViews
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.intents import IntentStore
 from elasticdl_api.store.jobs import JobStore
 from elasticdl_api.store.masters import MasterStore
 from elasticdl_api.store.namespaces import NamespaceStore
+from elasticdl_api.store.places import PlaceStore
 from elasticdl_api.store.scheduling import SchedulingStore
 from elasticdl_api.store.tokens import TokenStore
 from elasticdl_api.store.wakeups import Wakeups
@@ -51,6 +54,9 @@ class Services:
         self.tokens = TokenStore(self.database)
         self.namespaces = NamespaceStore(self.database)
         self.scheduling = SchedulingStore(self.database)
+        self.places = PlaceStore(self.database)
+        self.digests = ArtifactDigests()
+        self.reaches = Reaches(self.settings, self.places)
         self.cluster_views = ClusterViews(self.scheduling, self.launcher)
 
 

@@ -10,6 +10,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.places import check_root, split_places
 from elasticdl_runtime.settings import ProcessSettings
 
 MIN_TOKEN_LENGTH = 16
@@ -27,6 +28,8 @@ class ApiSettings(ProcessSettings):
         agent_address: ``ELASTICDL_AGENT``, the agent that launches masters; empty for none: nothing is launched
             then.
         node_token: ``ELASTICDL_NODE_TOKEN``, proves the api to the agent.
+        data_roots: ``ELASTICDL_DATA_ROOTS``, folders and URL prefixes that the jobs of all namespaces may read,
+            separated by commas.
         host: ``ELASTICDL_API_HOST``, address to listen on.
         port: ``ELASTICDL_API_PORT``, port to listen on.
     """
@@ -37,6 +40,7 @@ class ApiSettings(ProcessSettings):
     admin_token_file: Path | None = None
     agent_address: str = Field(default="", validation_alias="ELASTICDL_AGENT")
     node_token: str = ""
+    data_roots: str = ""
     host: str = Field(default="127.0.0.1", validation_alias="ELASTICDL_API_HOST")
     port: int = Field(default=8850, validation_alias="ELASTICDL_API_PORT")
 
@@ -44,6 +48,8 @@ class ApiSettings(ProcessSettings):
     def _check(self) -> Self:
         _check_secret(self.cluster_secret)
         _check_port(self.port)
+        for root in self.shared_roots:
+            check_root(root)
         assert self.admin_token
         return self
 
@@ -55,6 +61,11 @@ class ApiSettings(ProcessSettings):
             InvalidInputError: there is none, or it is too short.
         """
         return _read_token(self.admin_token_file or self.data_dir / "token")
+
+    @property
+    def shared_roots(self) -> tuple[str, ...]:
+        """The data roots, one by one."""
+        return tuple(split_places(self.data_roots))
 
     @property
     def bundles_dir(self) -> Path:

@@ -5,6 +5,7 @@ A checkpoint is a directory with the files of all PS and ``manifest.json``, whic
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -13,7 +14,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from elasticdl_core.errors import DataError
+from elasticdl_core.errors import DataError, PermissionDeniedError
+from elasticdl_core.places import Reach
+from elasticdl_runtime.places import require_reach
 from elasticdl_runtime.safe_files import read_regular
 
 MANIFEST = "manifest.json"
@@ -26,20 +29,27 @@ class CheckpointDirectory:
     Args:
         root: the directory; made when first used.
         job_id: marks what is this job's; other checkpoints are never touched.
+        reach: what the job may touch; None for everything.
     """
 
-    def __init__(self, root: Path, job_id: str) -> None:
+    def __init__(self, root: Path, job_id: str, reach: Reach | None = None) -> None:
         self.root = root
         self._job_id = job_id
+        self._reach = reach
 
     def prepare(self, version: int) -> Path:
         """Makes a new, empty directory for a checkpoint.
 
         Raises:
-            OSError: the disk does not allow it.
+            OSError: the disk does not allow it, or the directory leads by a link to where the job may not write.
         """
-        path = (self.root / f"version-{version:010d}-{secrets.token_hex(3)}").absolute()
-        path.mkdir(parents=True)
+        try:
+            root = require_reach(self.root.absolute(), self._reach, writing=True)
+            path = root / f"version-{version:010d}-{secrets.token_hex(3)}"
+            path.mkdir(parents=True)
+            require_reach(path, self._reach, writing=True)
+        except PermissionDeniedError as error:
+            raise OSError(errno.EPERM, error.message) from None
         return path
 
     def commit(self, manifest: Mapping[str, Any]) -> None:
@@ -77,19 +87,27 @@ class CheckpointDirectory:
     def prune(self, manifest: Mapping[str, Any]) -> None:
         """Removes a checkpoint of this job: its manifest first, so that a half removed one does not look whole."""
         directory = Path(manifest["directory"])
-        if manifest.get("job_id") != self._job_id or directory.parent != self.root.absolute():
+        if manifest.get("job_id") != self._job_id or directory.parent not in (
+            self.root.absolute(),
+            self.root.resolve(),
+        ):
             return
         (directory / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def find_checkpoint(path: str) -> dict[str, Any]:
+def find_checkpoint(path: str, reach: Reach | None = None) -> dict[str, Any]:
     """The manifest of a checkpoint directory, or of the newest checkpoint within a directory.
+
+    Args:
+        path: the directory.
+        reach: what the job may read; None for everything.
 
     Raises:
         DataError: there is none, or it is damaged.
+        PermissionDeniedError: it is not the job's to read.
     """
-    root = Path(path)
+    root = require_reach(path, reach)
     candidates = [root / MANIFEST] if (root / MANIFEST).is_file() else sorted(root.glob(f"*/{MANIFEST}"))
     if not candidates:
         raise DataError(
@@ -99,7 +117,8 @@ def find_checkpoint(path: str) -> dict[str, Any]:
     manifests = []
     for candidate in candidates:
         try:
-            manifest = json.loads(read_regular(candidate.parent, MANIFEST, MAX_MANIFEST_BYTES))
+            folder = require_reach(candidate.parent, reach)
+            manifest = json.loads(read_regular(folder, MANIFEST, MAX_MANIFEST_BYTES))
             manifests.append({**manifest, "directory": str(candidate.parent.absolute())})
             _ = [(f["name"], int(f["size"]), str(f["sha256"])) for f in manifest["files"]], int(manifest["version"])
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elasticdl_core.job import JobSpec, JobState
+from elasticdl_core.places import Reach
 from elasticdl_core.task import TaskId
 
 
@@ -43,6 +44,7 @@ class JobLease:
         manifests: committed checkpoints, oldest first.
         evaluations: number of the last evaluation that was published.
         evaluated_epochs: numbers of complete epochs of which there is an evaluation.
+        reach: what the job may touch; None for everything.
         measured: speeds, cost of a change and service received that earlier masters reported.
     """
 
@@ -57,6 +59,7 @@ class JobLease:
     evaluations: int = 0
     evaluated_epochs: frozenset[int] = frozenset()
     measured: Mapping[str, Any] = field(default_factory=dict)
+    reach: Reach | None = None
 
     @classmethod
     def from_answer(cls, answer: Mapping[str, Any]) -> JobLease:
@@ -77,4 +80,5 @@ class JobLease:
             evaluations=max((int(one["number"]) for one in evaluations), default=0),
             evaluated_epochs=frozenset(int(one["training_epoch"]) for one in evaluations),
             measured=answer.get("measured") or {},
+            reach=Reach.from_mapping(answer["reach"]) if answer.get("reach") is not None else None,
         )

@@ -12,8 +12,10 @@ from typing import Any
 
 import structlog
 
+from elasticdl.data import files
 from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec, JobState
+from elasticdl_core.places import Reach
 from elasticdl_core.ports.launcher import Launcher, Role
 from elasticdl_master.api import ApiClient
 from elasticdl_master.artifacts import locate
@@ -126,11 +128,12 @@ class JobRunner:
         queue = self._make_queue(lease.epoch)
         stack.push_async_callback(queue.close)
         self._processes = Processes(self._settings, lease.spec, self._launcher, self._tell)
-        code = await startup.find_code(lease.spec)
+        files.confine(lease.reach)
+        code = await startup.find_code(lease.spec, lease.reach)
         contents = await self._patience.until_works("the task queue", queue.load, "queue")
         failpoint("master.after_queue_load")
         processes = await self._patience.until_works("the launcher", self._processes.present, "launcher")
-        await self._serve(stack, startup.setup(lease, code, contents, processes), queue, code)
+        await self._serve(stack, startup.setup(lease, code, contents, processes), queue, code, lease.reach)
 
     async def _serve(
         self,
@@ -138,6 +141,7 @@ class JobRunner:
         setup: Setup,
         queue: TaskQueue,
         code: FoundCode,
+        reach: Reach | None,
     ) -> None:
         settings, spec = self._settings, setup.spec
         limits = self._limits or Limits(recovery_s=settings.recovery_s, stuck_s=float(spec.progress_timeout_s))
@@ -146,7 +150,7 @@ class JobRunner:
         control = ServerControl(addresses, self._token)
         stack.push_async_callback(control.close)
         root = Path(spec.checkpoint_dir) if spec.checkpoint_dir else settings.job_dir / "checkpoints"
-        checkpoints = CheckpointDirectory(root, settings.job_id)
+        checkpoints = CheckpointDirectory(root, settings.job_id, reach)
         if not spec.checkpoint_dir:
             await asyncio.to_thread(checkpoints.sweep, {str(m["directory"]) for m in setup.manifests})
         self._dispatcher = TaskDispatcher(machine, queue, self._pass_on, time.monotonic, self._fence)

@@ -14,6 +14,7 @@ import structlog
 from elasticdl.model_check import check_model_module
 from elasticdl_core.errors import ElasticDLError, FencedError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.places import Reach
 from elasticdl_core.ports.launcher import ProcessStatus
 from elasticdl_master.api import ApiClient, JobHeldError
 from elasticdl_master.checkpoint_directory import find_checkpoint
@@ -24,6 +25,7 @@ from elasticdl_master.queue.port import Contents
 from elasticdl_master.settings import MasterSettings
 from elasticdl_master.state.setup import Setup
 from elasticdl_runtime.bundles import unpack_zoo, unpacked_zoo
+from elasticdl_runtime.places import require_reach
 
 _PAUSE_S = 1.0
 _log = structlog.get_logger(__name__)
@@ -37,11 +39,13 @@ class FoundCode:
         zoo: directory of the model code.
         initial: the manifest of another job's checkpoint to start from.
         problem: why the job cannot go on, if that showed already.
+        output: where what the user wants elsewhere goes; empty for the job's own directory.
     """
 
     zoo: Path
     initial: Mapping[str, Any] | None = None
     problem: ElasticDLError | None = None
+    output: str = ""
 
 
 class Startup:
@@ -72,23 +76,31 @@ class Startup:
                 _log.info("waiting for the job", reason=error.message)
                 await asyncio.sleep(_PAUSE_S)
 
-    async def find_code(self, spec: JobSpec) -> FoundCode:
+    async def find_code(self, spec: JobSpec, reach: Reach | None) -> FoundCode:
         """Fetches the code, and looks at the model module without running it.
+
+        Args:
+            spec: the job.
+            reach: what it may touch, links followed as they lead now; None for everything.
 
         Raises:
             FencedError: a newer master took over.
         """
-        zoo, initial = Path(spec.model_zoo), None
+        zoo, initial, output = Path(spec.model_zoo), None, ""
         try:
-            zoo = await self._code_of(spec)
-            await asyncio.to_thread(check_model_module, zoo, spec)
+            zoo = await asyncio.to_thread(require_reach, await self._code_of(spec), reach)
+            await asyncio.to_thread(check_model_module, zoo, spec, reach=reach)
             if spec.checkpoint_dir_for_init:
-                initial = await asyncio.to_thread(find_checkpoint, spec.checkpoint_dir_for_init)
+                initial = await asyncio.to_thread(find_checkpoint, spec.checkpoint_dir_for_init, reach)
+            if spec.output:
+                output = str(await asyncio.to_thread(require_reach, spec.output, reach, writing=True))
+            if spec.checkpoint_dir:
+                await asyncio.to_thread(require_reach, spec.checkpoint_dir, reach, writing=True)
         except FencedError:
             raise
         except ElasticDLError as error:
             return FoundCode(zoo, initial, error)
-        return FoundCode(zoo, initial)
+        return FoundCode(zoo, initial, output=output)
 
     def setup(
         self, lease: JobLease, code: FoundCode, contents: Contents | None, processes: Sequence[ProcessStatus]
@@ -110,7 +122,7 @@ class Startup:
             contents=contents,
             processes=processes,
             lists_by_worker=has_own_reader(lease.spec, code.zoo),
-            output=lease.spec.output or str(self._settings.job_dir / "artifacts" / "model"),
+            output=code.output or str(self._settings.job_dir / "artifacts" / "model"),
             measured=lease.measured,
         )
 

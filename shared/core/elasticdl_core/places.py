@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from elasticdl_core.errors import Problem, SpecError
+from elasticdl_core.errors import InvalidInputError, Problem, SpecError
 from elasticdl_core.job import JobSpec
 
 DATA_FIELDS = ("training_data", "validation_data", "prediction_data")
@@ -90,6 +90,28 @@ def without_wildcards(place: str) -> str:
     """The part of a glob that every match lies below; a place without wildcards as it is."""
     found = _WILD.search(place)
     return place if found is None else place[: place.rindex("/", 0, found.start()) + 1] or "/"
+
+
+def check_root(root: str) -> None:
+    """Refuses what cannot be a root: an absolute folder, or a prefix of URLs of a known store.
+
+    Raises:
+        InvalidInputError: says what is wrong with it.
+    """
+    url = _URL.fullmatch(root)
+    if url is None:
+        wrong = malformed(root)
+    elif url[1].lower() not in REMOTE_SCHEMES or not url[2].strip("/") or ".." in url[2].split("/"):
+        wrong = "is no prefix of URLs of a store such as s3://bucket/folder"
+    else:
+        wrong = ""
+    if not wrong and _WILD.search(root):
+        wrong = "has a wildcard"
+    if wrong:
+        raise InvalidInputError(
+            f"the data root {root[:200]!r} {wrong}",
+            fix="give an absolute folder, or a URL such as s3://bucket/folder",
+        )
 
 
 def check_places(spec: JobSpec, reach: Reach | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 
 import pytest
 
@@ -36,7 +37,7 @@ async def test_lease_gives_a_new_epoch_and_fences_the_old_one(api: Api) -> None:
         await first.post("/checkpoints", manifest={"version": 1}),
         await first.request("DELETE", "/checkpoints/1?epoch=1"),
         await first.post("/evaluations", number=0, model_version=0, training_epoch=0, metrics={}),
-        await first.post("/artifacts", name="a", path="a", size=1),
+        await first.post("/artifacts", name="a", path="a", size=1, sha256="0" * 64),
         await first.request("POST", "/lease", json={"holder": "master-0.1"}),
     ):
         assert (response.status_code, response.json()["code"]) == (409, "fenced"), response.request.url
@@ -165,8 +166,14 @@ async def test_artifact_paths_stay_inside(api: Api, tmp_path) -> None:
     (output / "saved" / "a.txt").write_text("a")
     job_id, master = await api.running(output=str(output))
     for path in ("../x", "/etc/passwd", f"{output}/../x", "a/../../x"):
-        assert (await master.post("/artifacts", name="x", path=path, size=1)).status_code == 422, path
-    response = await master.post("/artifacts", name="saved", path=f"{output}/saved", size=1)
+        refused = await master.post("/artifacts", name="x", path=path, size=1, sha256="0" * 64)
+        assert refused.status_code == 422, path
+    for digest in ("", "ab", "A" * 64):
+        assert (await master.post("/artifacts", name="x", path="x", size=1, sha256=digest)).status_code == 422
+    digest = hashlib.sha256(b"a").hexdigest()
+    response = await master.post(
+        "/artifacts", name="saved/a.txt", path=f"{output}/saved/a.txt", size=1, sha256=digest
+    )
     assert response.status_code == 204
     assert (await api.http.get(f"/jobs/{job_id}/artifacts/saved/a.txt")).text == "a"
 

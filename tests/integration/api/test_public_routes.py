@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import io
 import json
 import math
+import os
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
 from elasticdl_runtime.bundles import digest_of
-from tests.integration.api.conftest import MODULE, Api, make_zip
+from tests.integration.api.conftest import MODULE, Api, Master, make_zip
 
 pytestmark = pytest.mark.integration
 
@@ -235,6 +240,38 @@ async def test_logs_are_streamed_by_line(api: Api) -> None:
     assert (await api.http.get(f"/jobs/{job_id}/logs?role=cook")).status_code == 422
 
 
+async def report(master: Master, name: str, content: bytes, path: str = "") -> None:
+    digest = hashlib.sha256(content).hexdigest()
+    response = await master.post("/artifacts", name=name, path=path or name, size=len(content), sha256=digest)
+    assert response.status_code == 204, response.text
+
+
+async def test_an_artifact_that_was_changed_is_not_served(api: Api, tmp_path: Path) -> None:
+    job_id, master = await api.running(output=str(tmp_path / "out"))
+    folder = tmp_path / "out"
+    (folder / "saved").mkdir(parents=True)
+    for name in ("model.keras", "saved/a", "saved/b"):
+        (folder / name).write_bytes(b"as it was")
+        await report(master, name, b"as it was", f"{folder}/{name}")
+    (folder / "saved" / "unreported").write_bytes(b"not the job's")
+    url = f"/jobs/{job_id}/artifacts"
+    for _ in range(2):
+        assert (await api.http.get(f"{url}/model.keras")).content == b"as it was"
+    with zipfile.ZipFile(io.BytesIO((await api.http.get(f"{url}/saved")).content)) as unpacked:
+        assert sorted(unpacked.namelist()) == ["a", "b"]
+    before = (folder / "model.keras").stat()
+    for name in ("model.keras", "saved/b"):
+        (folder / name).write_bytes(b"as it is!")
+    os.utime(folder / "model.keras", ns=(before.st_atime_ns, before.st_mtime_ns))
+    for name in ("model.keras", "saved", "saved/b"):
+        refused = await api.http.get(f"{url}/{name}")
+        assert (refused.status_code, refused.json()["code"]) == (409, "artifact_changed"), name
+        assert b"as it is" not in refused.content
+    assert (await api.http.get(f"{url}/saved/a")).content == b"as it was"
+    (folder / "saved" / "a").unlink()
+    assert (await api.http.get(f"{url}/saved/a")).status_code == 404
+
+
 async def test_artifacts_are_fetched_and_links_are_not_followed(api: Api) -> None:
     job_id, master = await api.running()
     folder = api.services.settings.job_dir(job_id) / "artifacts"
@@ -247,25 +284,24 @@ async def test_artifacts_are_fetched_and_links_are_not_followed(api: Api) -> Non
     (folder / "saved" / "leak").symlink_to(secret)
     (folder / "stolen").symlink_to(secret)
     (folder / "up").symlink_to(api.services.settings.data_dir)
-    for name in ("model.keras", "saved", "stolen", "up"):
-        assert (await master.post("/artifacts", name=name, path=name, size=5, sha256="ab")).status_code == 204
+    saved = ("saved/saved_model.pb", "saved/variables/data")
+    for name in ("model.keras", *saved, "stolen", "up/token", "saved/leak"):
+        await report(master, name, (folder / name).read_bytes())
     listed = (await api.http.get(f"/jobs/{job_id}/artifacts")).json()
-    assert [item["name"] for item in listed] == ["model.keras", "saved", "stolen", "up"]
+    assert [item["name"] for item in listed] == ["model.keras", "saved/leak", *saved, "stolen", "up/token"]
     fetched = await api.http.get(listed[0]["url"])
     assert (fetched.content, fetched.headers["content-length"]) == (b"model", "5")
     assert (await api.http.get(f"/jobs/{job_id}/artifacts/saved/variables/data")).content == b"v" * 300_000
-    archive = await api.http.get(f"/jobs/{job_id}/artifacts/saved")
+    assert (await api.http.get(f"/jobs/{job_id}/artifacts/saved")).status_code == 404
+    archive = await api.http.get(f"/jobs/{job_id}/artifacts/saved/variables")
     assert archive.headers["content-type"] == "application/zip"
-    import io
-    import zipfile
-
     with zipfile.ZipFile(io.BytesIO(archive.content)) as unpacked:
         assert unpacked.testzip() is None
-        assert sorted(unpacked.namelist()) == ["saved_model.pb", "variables/data"]
+        assert sorted(unpacked.namelist()) == ["data"]
     for name in ("exported/model.pb", "exported/variables/part"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(name.encode())
-        assert (await master.post("/artifacts", name=name, path=name, size=5, sha256="ab")).status_code == 204
+        await report(master, name, name.encode())
     archive = await api.http.get(f"/jobs/{job_id}/artifacts/exported")
     with zipfile.ZipFile(io.BytesIO(archive.content)) as unpacked:
         assert sorted(unpacked.namelist()) == ["model.pb", "variables/part"]

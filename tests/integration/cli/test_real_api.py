@@ -251,14 +251,15 @@ async def test_a_running_job_is_followed_live_and_its_artifacts_fetched(
                     digest = hashlib.sha256(made).hexdigest()
                     report = {"name": "model.keras", "path": "model.keras", "size": len(made), "sha256": digest}
                     master.say("POST", "/artifacts", report)
-                    master.say("POST", "/artifacts", {"name": "saved_model", "path": "saved_model", "size": 7})
+                    name = "saved_model/variables/part"
+                    master.say("POST", "/artifacts", {**report, "name": name, "path": name})
                     master.state("SUCCEEDED", "all records were processed")
         running = next(job for job in shown if job.status.progress.records_done)
         assert (running.status.progress.fraction, running.status.metrics) == (0.4, {"accuracy": 0.75})
         assert shown[-1].state is JobState.SUCCEEDED
-        assert [item.name for item in shown[-1].artifacts] == ["model.keras", "saved_model"]
+        assert [item.name for item in shown[-1].artifacts] == ["model.keras", "saved_model/variables/part"]
         places = await client.download(job.id, tmp_path / "fetched")
-        assert [place.name for place in places] == ["model.keras", "saved_model"]
+        assert [place.name for place in places] == ["model.keras", "part"]
         assert (tmp_path / "fetched" / "saved_model" / "variables" / "part").read_bytes() == made
         assert (await client.metrics(job.id))["losses"][0]["model_version"] == 40
 

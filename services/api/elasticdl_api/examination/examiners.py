@@ -21,6 +21,7 @@ import structlog
 
 from elasticdl_core.errors import InvalidInputError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.places import Reach
 
 _log = structlog.get_logger(__name__)
 _ANSWER_BYTES = 1 << 20
@@ -80,15 +81,24 @@ class Examiners:
             )
         _raise(answer)
 
-    async def check_model(self, spec: JobSpec, *, bundle: Path | None = None, zoo: str = "") -> None:
+    async def check_model(
+        self, spec: JobSpec, *, bundle: Path | None = None, zoo: str = "", reach: Reach | None = None
+    ) -> None:
         """Checks the module of a job, in a bundle or in a directory, without running it.
+
+        Args:
+            spec: the job.
+            bundle: the zip of the zoo.
+            zoo: else its directory.
+            reach: what of that directory the job may read; None for everything.
 
         Raises:
             UserCodeError: it is missing, does not parse, lacks an entry, or takes too much to be checked.
             InvalidInputError: the bundle is refused.
             UnavailableError: too many wait already.
         """
-        where = {"zoo": zoo} if bundle is None else {"zip": str(bundle)}
+        within = {} if reach is None else {"reach": reach.to_mapping()}
+        where = {"zoo": zoo, **within} if bundle is None else {"zip": str(bundle)}
         answer = await self._ask({**where, "spec": spec.to_mapping()})
         if "died" in answer:
             raise UserCodeError(

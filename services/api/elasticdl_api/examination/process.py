@@ -16,6 +16,7 @@ from typing import Any
 from elasticdl.model_check import check_model_module
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.places import Reach
 from elasticdl_runtime.bundles import MAX_UNPACKED_BYTES, examine_bundle, unpack_bundle
 
 _TEXT = 4000
@@ -59,13 +60,21 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _examine(*, zip: str = "", zoo: str = "", folder: str = "", spec: dict[str, Any] | None = None) -> None:
+def _examine(
+    *,
+    zip: str = "",
+    zoo: str = "",
+    folder: str = "",
+    spec: dict[str, Any] | None = None,
+    reach: dict[str, Any] | None = None,
+) -> None:
     if spec is None:
         examine_bundle(zip)
         return
     if zip:
         zoo = str(unpack_bundle(zip, Path(folder) / "zoo", suffix=".py"))
-    check_model_module(zoo, JobSpec.from_mapping(spec))
+    allowed = None if reach is None else Reach.from_mapping(reach)
+    check_model_module(zoo, JobSpec.from_mapping(spec), reach=allowed)
 
 
 def _described(code: str, error: ElasticDLError) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import re
 import shutil
 import stat
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
@@ -35,7 +35,7 @@ async def remove_tree(path: Path) -> None:
 
 
 def open_below(base: Path, relative: str) -> int:
-    """Opens a file or directory below ``base`` for reading, one path component at a time.
+    """Opens a file below ``base`` for reading, one path component at a time.
 
     A worker runs a tenant's code and can put links into its directories: none is followed.
 
@@ -47,11 +47,11 @@ def open_below(base: Path, relative: str) -> int:
         A file descriptor; the caller closes it.
 
     Raises:
-        NotFoundError: there is no such file, it leaves ``base``, or it is neither a file nor a directory.
+        NotFoundError: there is no such file, it leaves ``base``, or it is no regular file.
     """
     parts = PurePosixPath(relative).parts
     if not parts or any(part in ("..", "/", ".") or "\0" in part for part in parts):
-        raise _missing(relative)
+        raise missing(relative)
     try:
         current = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for number, part in enumerate(parts):
@@ -64,17 +64,11 @@ def open_below(base: Path, relative: str) -> int:
                 os.close(current)
             current = following
     except (OSError, ValueError):
-        raise _missing(relative) from None
-    mode = os.fstat(current).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise missing(relative) from None
+    if not stat.S_ISREG(os.fstat(current).st_mode):
         os.close(current)
-        raise _missing(relative)
+        raise missing(relative)
     return current
-
-
-def is_directory(descriptor: int) -> bool:
-    """Whether an open file is a directory."""
-    return stat.S_ISDIR(os.fstat(descriptor).st_mode)
 
 
 def read_pieces(descriptor: int) -> Iterator[bytes]:
@@ -84,32 +78,20 @@ def read_pieces(descriptor: int) -> Iterator[bytes]:
             yield piece
 
 
-def zip_pieces(descriptor: int) -> Iterator[bytes]:
-    """The content of an open directory as a zip file, piece by piece; closes it. Links are left out."""
+def zip_pieces(members: Iterable[tuple[str, Iterator[bytes]]]) -> Iterator[bytes]:
+    """Files as a zip file, piece by piece.
+
+    Args:
+        members: the names in the zip file, and the contents, which are read one after the other.
+    """
     sink = _Sink()
-    try:
-        with zipfile.ZipFile(cast(IO[bytes], sink), "w", zipfile.ZIP_STORED) as archive:
-            for folder, directories, names, folder_fd in os.fwalk(".", dir_fd=descriptor, follow_symlinks=False):
-                directories.sort()
-                for name in sorted(names):
-                    yield from _zip_member(archive, sink, f"{folder}/{name}".removeprefix("./"), name, folder_fd)
-        yield sink.take()
-    finally:
-        os.close(descriptor)
-
-
-def _zip_member(archive: zipfile.ZipFile, sink: _Sink, path: str, name: str, folder_fd: int) -> Iterator[bytes]:
-    try:
-        member = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
-    except OSError:
-        return
-    with os.fdopen(member, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return
-        with archive.open(zipfile.ZipInfo(path), "w", force_zip64=True) as target:
-            while piece := file.read(CHUNK):
-                target.write(piece)
-                yield sink.take()
+    with zipfile.ZipFile(cast(IO[bytes], sink), "w", zipfile.ZIP_STORED) as archive:
+        for name, pieces in members:
+            with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as target:
+                for piece in pieces:
+                    target.write(piece)
+                    yield sink.take()
+            yield sink.take()
     yield sink.take()
 
 
@@ -148,7 +130,8 @@ class _Sink:
         return taken
 
 
-def _missing(relative: str) -> NotFoundError:
+def missing(relative: str) -> NotFoundError:
+    """Says that there is no such file."""
     return NotFoundError(
         f"there is no file {relative!r}", fix="list them: `elasticdl jobs get ID`, or GET /jobs/{id}/artifacts"
     )

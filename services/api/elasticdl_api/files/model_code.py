@@ -7,14 +7,21 @@ from pathlib import Path
 from elasticdl_api.services import Services
 from elasticdl_core.errors import Problem, SpecError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.places import Reach
 from elasticdl_runtime.bundles import digest_hex
 
 
-async def check_model(api: Services, namespace: str, spec: JobSpec) -> None:
+async def check_model(api: Services, namespace: str, spec: JobSpec, reach: Reach | None) -> None:
     """Checks that the model code is there, parses, and has what this type of job needs; runs none of it.
 
+    Args:
+        api: what the routes work with.
+        namespace: whose bundles may be named.
+        spec: the job.
+        reach: what the job may read; None for everything.
+
     Raises:
-        SpecError: the bundle was not uploaded, or the path is not absolute.
+        SpecError: the bundle was not uploaded.
         UserCodeError: the module is missing, does not parse, lacks an entry, or takes too much to be checked.
         UnavailableError: too much model code is being checked.
     """
@@ -25,10 +32,7 @@ async def check_model(api: Services, namespace: str, spec: JobSpec) -> None:
             raise SpecError([Problem("model_bundle", f"there is no bundle {spec.model_bundle}", fix)])
         await api.examiners.check_model(spec, bundle=path)
         return
-    if not Path(spec.model_zoo).is_absolute():
-        fix = "give an absolute path that every process of the job can read, or upload a bundle"
-        raise SpecError([Problem("model_zoo", f"{spec.model_zoo!r} is not an absolute path", fix)])
-    await api.examiners.check_model(spec, zoo=spec.model_zoo)
+    await api.examiners.check_model(spec, zoo=spec.model_zoo, reach=reach)
 
 
 async def bundle_path(api: Services, namespace: str, digest: str) -> Path | None:

@@ -52,13 +52,13 @@ class Reaches:
         home = await asyncio.to_thread(self._settings.data_dir.resolve)
         return Reach(reach.read, (*reach.write, str(home / "jobs" / job_id)), reach.closed)
 
-    async def check(self, namespace: str | None, home: str, spec: JobSpec) -> Reach | None:
+    async def check(self, spec: JobSpec, namespace: str, *, restricted: bool) -> Reach | None:
         """Refuses a specification that names what its job may not touch, now that links lead where they lead.
 
         Args:
-            namespace: the submitter's; None for who runs the cluster.
-            home: the namespace that the job will belong to.
             spec: the job.
+            namespace: the one that it will belong to.
+            restricted: whether it may touch that namespace's places only.
 
         Returns:
             What the job may touch; None for everything.
@@ -66,7 +66,7 @@ class Reaches:
         Raises:
             SpecError: with every problem found.
         """
-        reach = None if namespace is None else await self.of_namespace(home, spec)
+        reach = await self.of_namespace(namespace, spec) if restricted else None
         check_places(spec, reach)
         if reach is not None:
             await asyncio.to_thread(_check_links, spec, reach)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import urllib.parse
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -14,12 +15,16 @@ from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
 
 from elasticdl_api.files import access as files
+from elasticdl_api.files.digests import FileState, changed, unchanged_pieces
 from elasticdl_api.routes.jobs import find
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.schemas.jobs import ArtifactResponse
-from elasticdl_api.services import Api, User
+from elasticdl_api.services import Api, Services, User
+from elasticdl_api.store.records import JobRecord
 from elasticdl_api.web.problems import declared
 from elasticdl_core.errors import NotFoundError
+from elasticdl_core.places import Reach
+from elasticdl_runtime.places import OutOfReachError, require_reach
 
 router = APIRouter(tags=["artifacts"])
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -42,7 +47,7 @@ async def list_artifacts(job_id: schemas.JobId, api: Api, user: User) -> Any:
     "/jobs/{job_id}/artifacts/{name:path}",
     response_class=StreamingResponse,
     summary="Fetch an artifact",
-    responses={**declared(404, 422), 200: {"description": "Its content", "content": _BINARY}},
+    responses={**declared(404, 409, 422), 200: {"description": "Its content", "content": _BINARY}},
 )
 async def fetch(
     job_id: schemas.JobId,
@@ -50,46 +55,106 @@ async def fetch(
     api: Api,
     user: User,
 ) -> StreamingResponse:
-    """A file as it is; a directory as a zip of its files."""
-    await find(api, user, job_id)
-    found = _locate(name.rstrip("/"), (await api.jobs.list_outputs(job_id))["artifacts"])
-    if found is None:
+    """A file as it is; a directory as a zip of its files. What was changed since the job reported it is refused."""
+    job = await find(api, user, job_id)
+    recorded = (await api.jobs.list_outputs(job_id))["artifacts"]
+    wanted = name.rstrip("/")
+    rows = {row["name"]: row for row in recorded}
+    opener = await ArtifactOpener.of(api, job)
+    if wanted in rows:
+        return await _file(api, opener, rows[wanted])
+    below = {key.removeprefix(f"{wanted}/"): row for key, row in rows.items() if key.startswith(f"{wanted}/")}
+    if not below:
         raise NotFoundError(
             f"job {job_id} has no artifact {name!r}",
             fix="list them: `elasticdl jobs get ID`, or GET /jobs/{id}/artifacts",
         )
-    descriptor = await asyncio.to_thread(_open, api.settings.job_dir(job_id) / "artifacts", *found)
-    return _answer(descriptor, Path(name).name)
+    return await _folder(api, opener, wanted, below)
 
 
-def _locate(name: str, rows: Iterable[Mapping[str, Any]]) -> tuple[str, str] | None:
-    """The recorded path that a name leads to, and what of the name lies below it.
+class ArtifactOpener:
+    """Opens what a job reported, following no link below its artifacts directory or its output.
 
-    Exports record each file of a directory: the directory's own name leads to where they lie.
+    Args:
+        artifacts: the job's artifacts directory.
+        output: the output that its user named; empty for none.
+        real_output: where that leads; None where the job may not write there.
     """
-    for row in rows:
-        known = row["name"].rstrip("/")
-        if name == known or name.startswith(f"{known}/"):
-            return row["path"], name.removeprefix(known).strip("/")
-        within = known.removeprefix(f"{name}/")
-        if within != known and row["path"].endswith(f"/{within}"):
-            return row["path"].removesuffix(f"/{within}"), ""
-    return None
+
+    def __init__(self, artifacts: Path, output: str, real_output: Path | None) -> None:
+        self._artifacts = artifacts
+        self._output = output
+        self._real_output = real_output
+
+    @classmethod
+    async def of(cls, api: Services, job: JobRecord) -> ArtifactOpener:
+        """For one job, by what it may touch now."""
+        output = str(job.spec.get("output") or "")
+        real = None
+        if output:
+            reach = await api.reaches.of_job(job.id)
+            with contextlib.suppress(OutOfReachError):
+                real = await asyncio.to_thread(_real_output, output, reach)
+        return cls(api.settings.job_dir(job.id) / "artifacts", output, real)
+
+    def open(self, path: str) -> int:
+        """Opens a file by the path that was reported.
+
+        Raises:
+            NotFoundError: it is not there, or it is not where the job may write.
+        """
+        pure = PurePosixPath(path)
+        if not pure.is_absolute():
+            return files.open_below(self._artifacts, path)
+        for root in (str(self._real_output), self._output):
+            if self._real_output is not None and pure.is_relative_to(root):
+                return files.open_below(self._real_output, str(pure.relative_to(root)))
+        raise files.missing(path)
 
 
-def _open(directory: Path, path: str, below: str) -> int:
-    """Opens an artifact; an absolute path was checked against the job's output when it was recorded."""
-    base = Path(path).parent if Path(path).is_absolute() else directory
-    relative = Path(path).name if Path(path).is_absolute() else path
-    return files.open_below(base, f"{relative}/{below}" if below else relative)
+def _real_output(output: str, reach: Reach | None) -> Path:
+    return require_reach(os.path.realpath(output), reach, writing=True)
 
 
-def _answer(descriptor: int, name: str) -> StreamingResponse:
-    headers = {"X-Content-Type-Options": "nosniff"}
-    if files.is_directory(descriptor):
-        pieces, name, media_type = files.zip_pieces(descriptor), f"{name}.zip", "application/zip"
-    else:
-        headers["Content-Length"] = str(os.fstat(descriptor).st_size)
-        pieces, media_type = files.read_pieces(descriptor), "application/octet-stream"
-    headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{urllib.parse.quote(name)}"
-    return StreamingResponse(pieces, media_type=media_type, headers=headers)
+async def _file(api: Services, opener: ArtifactOpener, row: Mapping[str, Any]) -> StreamingResponse:
+    descriptor = await _compared(api, opener, row)
+    headers = {"Content-Length": str(row["size"]), **_headers(Path(row["name"]).name)}
+    pieces = unchanged_pieces(descriptor, row["name"])
+    return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
+
+
+async def _folder(
+    api: Services, opener: ArtifactOpener, name: str, rows: Mapping[str, Mapping[str, Any]]
+) -> StreamingResponse:
+    """A zip of the files that were reported below a name; others that lie there are nobody's."""
+    states = {}
+    for below, row in sorted(rows.items()):
+        descriptor = await _compared(api, opener, row)
+        states[below] = FileState.of(descriptor)
+        os.close(descriptor)
+
+    def content(below: str) -> Iterator[bytes]:
+        descriptor = opener.open(rows[below]["path"])
+        if FileState.of(descriptor) != states[below]:
+            os.close(descriptor)
+            raise changed(rows[below]["name"])
+        yield from unchanged_pieces(descriptor, rows[below]["name"])
+
+    pieces = files.zip_pieces((below, content(below)) for below in states)
+    return StreamingResponse(pieces, media_type="application/zip", headers=_headers(f"{Path(name).name}.zip"))
+
+
+async def _compared(api: Services, opener: ArtifactOpener, row: Mapping[str, Any]) -> int:
+    """An open file that is as it was reported."""
+    descriptor = await asyncio.to_thread(opener.open, row["path"])
+    try:
+        await api.digests.require(descriptor, row["name"], row["size"], row["sha256"])
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _headers(name: str) -> dict[str, str]:
+    disposition = f"attachment; filename*=UTF-8''{urllib.parse.quote(name)}"
+    return {"X-Content-Type-Options": "nosniff", "Content-Disposition": disposition}

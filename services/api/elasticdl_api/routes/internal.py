@@ -118,13 +118,15 @@ class ArtifactReport(Stamped):
     name: Annotated[str, Field(min_length=1, max_length=500)]
     path: Annotated[str, Field(min_length=1, max_length=4000)]
     size: Number
-    sha256: Annotated[str, Field(max_length=100)] = ""
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="Compared before it is served.")]
 
 
 @router.post("/lease", summary="Become the job's master")
 async def lease(job_id: str, body: LeaseRequest, api: Api, master: Master) -> dict[str, Any]:
-    """A new epoch, and all that is durable of the job: specification, ledger, checkpoints, evaluations."""
-    return await api.masters.take_lease(job_id, holder=clean(body.holder), incarnation=master.incarnation)
+    """A new epoch, and all that is durable of the job: its plan, its reach and what was saved."""
+    taken = await api.masters.take_lease(job_id, holder=clean(body.holder), incarnation=master.incarnation)
+    reach = await api.reaches.of_job(job_id)
+    return {**taken, "reach": None if reach is None else reach.to_mapping()}
 
 
 @router.post("/heartbeat", summary="Extend the lease, report status and losses")
@@ -199,7 +201,7 @@ async def artifact(job_id: str, body: ArtifactReport, api: Api, master: Master) 
     """Its path is relative to the job's artifacts directory, or absolute within the job's output."""
     values = clean(body.model_dump(exclude={"epoch"}))
     job = await api.masters.get(job_id)
-    _check_path(values["path"], str(job.spec.get("output", "")))
+    await asyncio.to_thread(_check_path, values["path"], str(job.spec.get("output", "")))
     await api.masters.record_artifact(job_id, body.epoch, values)
 
 
@@ -230,9 +232,8 @@ def _moment(at: datetime | float | None) -> datetime | None:
 
 def _check_path(path: str, output: str) -> None:
     pure = PurePosixPath(path)
-    inside = not pure.is_absolute() or (
-        bool(output) and Path(os.path.normpath(path)).is_relative_to(os.path.normpath(output))
-    )
+    roots = (os.path.normpath(output), os.path.realpath(output)) if output else ()
+    inside = not pure.is_absolute() or any(Path(os.path.normpath(path)).is_relative_to(root) for root in roots)
     if ".." in pure.parts or not inside:
         raise InvalidInputError(
             f"the path {path!r} is outside of what the job may write",

@@ -77,7 +77,8 @@ async def submit(
         known = await api.jobs.find_submitted(user.home, idempotency_key, body_hash)
         if known is not None:
             return await _answer(api, known, 200)
-    await check_model(api, user.home, spec)
+    reach = await api.reaches.check(spec, user.home, restricted=user.restricted)
+    await check_model(api, user.home, spec, reach)
     job, created = await api.jobs.create(user, spec, key=idempotency_key, body_hash=body_hash)
     response = await _answer(api, job, 201 if created else 200)
     response.headers["Location"] = f"/jobs/{job.id}"

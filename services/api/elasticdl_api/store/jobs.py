@@ -330,6 +330,7 @@ async def _insert_job(connection: AsyncConnection, user: Identity, spec: JobSpec
             id=job_id,
             namespace=user.home,
             owner=user.user,
+            restricted=user.restricted,
             name=spec.name,
             type=str(spec.type),
             spec=spec.to_mapping(),

@@ -54,6 +54,11 @@ class Identity:
         """The namespace that the user's new objects belong to."""
         return self.namespace or DEFAULT_NAMESPACE
 
+    @property
+    def restricted(self) -> bool:
+        """Whether the user's jobs may touch the namespace's places only; who administers the cluster may name any."""
+        return self.namespace is not None or self.scope is not TokenScope.ADMIN
+
     def require(self, scope: TokenScope | str, *, cluster: bool = False) -> None:
         """Refuses who may not do something.
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     ColumnElement,
@@ -80,9 +81,11 @@ jobs = Table(
     _at("finished_at", required=False),
     Column("revision", BigInteger, nullable=False, server_default=text("1")),
     Column("owner", Text, nullable=False, server_default=_EMPTY),
+    Column("restricted", Boolean, nullable=False, server_default=text("false")),
     CheckConstraint("desired IN ('run', 'suspend', 'cancel', 'evict')", name="jobs_desired_check"),
     Index("jobs_namespace_created", "namespace", "created_at", "id"),
     Index("jobs_state", "state"),
+    Index("jobs_finished", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
 )
 
 events = Table(
@@ -95,6 +98,7 @@ events = Table(
     Column("message", Text, nullable=False, server_default=_EMPTY),
     Column("detail", JSONB, nullable=False, server_default=_NO_DETAIL),
     Index("events_job", "job_id", "id"),
+    Index("events_at", "at"),
 )
 
 launch_intents = Table(
@@ -207,6 +211,15 @@ bundles = Table(
     Column("digest", Text, primary_key=True),
     Column("size", BigInteger, nullable=False),
     _at("created_at"),
+    _at("used_at"),
+)
+
+job_disk = Table(
+    "job_disk",
+    metadata,
+    _job_key(),
+    Column("bytes", BigInteger, nullable=False),
+    _at("at"),
 )
 
 idempotency_keys = Table(
