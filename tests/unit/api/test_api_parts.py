@@ -26,6 +26,7 @@ from elasticdl_api.background.watchdog import (
     judge,
 )
 from elasticdl_api.files import access as files
+from elasticdl_api.files.digests import ArtifactChangedError, unchanged_pieces
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.intents import Watched
@@ -200,17 +201,28 @@ def test_files_are_reached_without_links(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_directory_becomes_a_zip_without_its_links(tmp_path: Path) -> None:
-    (tmp_path / "d" / "sub").mkdir(parents=True)
-    (tmp_path / "d" / "a").write_bytes(b"a" * 600_000)
-    (tmp_path / "d" / "sub" / "b").write_bytes(b"")
-    (tmp_path / "d" / "leak").symlink_to("/etc/passwd")
-    (tmp_path / "d" / "folder").symlink_to("/etc")
-    os.mkfifo(tmp_path / "d" / "pipe")
-    data = b"".join(files.zip_pieces(files.open_below(tmp_path, "d")))
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+def test_files_become_a_zip(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a").write_bytes(b"a" * 600_000)
+    (tmp_path / "sub" / "b").write_bytes(b"")
+    names = ("a", "sub/b")
+    members = [(name, files.read_pieces(files.open_below(tmp_path, name))) for name in names]
+    with zipfile.ZipFile(io.BytesIO(b"".join(files.zip_pieces(members)))) as archive:
         assert archive.testzip() is None
         assert {info.filename: info.file_size for info in archive.infolist()} == {"a": 600_000, "sub/b": 0}
+
+
+def test_a_file_that_changes_while_it_is_sent_does_not_come_whole(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(b"a" * 600_000)
+    pieces = unchanged_pieces(files.open_below(tmp_path, "model"), "model")
+    sent = len(next(pieces))
+    with path.open("r+b") as file:
+        file.write(b"b")
+    with pytest.raises(ArtifactChangedError):
+        for piece in pieces:
+            sent += len(piece)
+    assert sent < 600_000
 
 
 def test_settings_of_a_local_cluster(tmp_path: Path) -> None:

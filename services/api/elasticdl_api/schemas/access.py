@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any
@@ -10,10 +9,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from elasticdl_core.access import NAMESPACE_PATTERN, USER_PATTERN, TokenScope
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.places import check_root
 
 TOKEN_NAME_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9._]{0,62}[A-Za-z0-9])?$"
 LONGEST_LIFE_S = 10 * 366 * 86400
-_URL_PREFIX = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\x00-\x1f]+")
 
 NamespaceName = Annotated[str, Field(pattern=NAMESPACE_PATTERN, examples=["team-a"])]
 UserName = Annotated[str, Field(pattern=USER_PATTERN, examples=["ada"])]
@@ -80,11 +80,11 @@ class TokenPageResponse(BaseModel):
 
 
 def _root(text: str) -> str:
-    if _URL_PREFIX.fullmatch(text):
-        return text
-    if text.startswith("/") and "\0" not in text and ".." not in PurePosixPath(text).parts:
-        return str(PurePosixPath(text))
-    raise ValueError("give an absolute path without '..', or the beginning of a URL such as gs://bucket/team-a/")
+    try:
+        check_root(text)
+    except InvalidInputError as error:
+        raise ValueError(f"{error.message}; {error.fix}") from None
+    return str(PurePosixPath(text)) if text.startswith("/") else text
 
 
 class NamespaceLimits(BaseModel):
