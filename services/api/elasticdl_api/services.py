@@ -9,8 +9,8 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from elasticdl_api.examination.examiners import Examiners
-from elasticdl_api.files.digests import ArtifactDigests
-from elasticdl_api.files.reach import Reaches
+from elasticdl_api.places.digests import ArtifactDigests
+from elasticdl_api.places.reach import Reaches
 from elasticdl_api.scheduling.cluster_view import ClusterViews
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.intents import IntentStore

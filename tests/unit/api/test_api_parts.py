@@ -26,7 +26,7 @@ from elasticdl_api.background.watchdog import (
     judge,
 )
 from elasticdl_api.files import access as files
-from elasticdl_api.files.digests import ArtifactChangedError, unchanged_pieces
+from elasticdl_api.places.digests import ArtifactChangedError, unchanged_pieces
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.intents import Watched

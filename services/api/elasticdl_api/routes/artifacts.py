@@ -15,7 +15,7 @@ from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
 
 from elasticdl_api.files import access as files
-from elasticdl_api.files.digests import FileState, changed, unchanged_pieces
+from elasticdl_api.places.digests import FileState, changed, unchanged_pieces
 from elasticdl_api.routes.jobs import find
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.schemas.jobs import ArtifactResponse

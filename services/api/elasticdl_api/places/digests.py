@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from elasticdl_api.files.access import CHUNK
 from elasticdl_core.errors import ConflictError
 
+CHUNK = 1 << 18
 _HASHED_AT_ONCE = 2
 _REMEMBERED = 8192
 _DIGITS = frozenset("0123456789abcdef")
