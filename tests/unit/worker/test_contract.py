@@ -202,6 +202,13 @@ def loss(labels, predictions): return plain(labels, predictions) * WEIGHT
 """
 
 
+COUNTED = "SEEN = tf.Variable(0.0, trainable=False)\n" + own(
+    "def call(self, ids, training=False):\n"
+    "        if training: SEEN.assign_add(1.0)\n"
+    "        return super().call(ids)"
+)
+
+
 def module_with(folder: Path, text: str, make_spec: Any, **fields: Any) -> Any:
     folder.mkdir()
     (folder / "deepfm.py").write_text(FEED)
@@ -232,20 +239,12 @@ async def test_what_nobody_acts_on_is_refused_alike(case: str, make_spec: Any, t
 @pytest.mark.parametrize(
     ("text", "shown", "how"),
     [
-        (
-            "SEEN = tf.Variable(0.0, trainable=False)\n"
-            + own(
-                "def call(self, ids, training=False):\n"
-                "        if training: SEEN.assign_add(1.0)\n"
-                "        return super().call(ids)"
-            ),
-            "the variable SEEN of",
-            {},
-        ),
+        (COUNTED, "the variable SEEN of", {}),
+        (COUNTED, "the variable SEEN of", {"eager": True}),
         (WEIGHED, "the variable WEIGHT of", {}),
         (WEIGHED, "the variable WEIGHT of", {"eager": True}),
     ],
-    ids=["in training alone", "in the loss", "in the loss, eager"],
+    ids=["in training alone", "in training alone, eager", "in the loss", "in the loss, eager"],
 )
 async def test_a_variable_that_only_a_step_uses_is_refused_by_the_first(
     text: str, shown: str, how: dict[str, Any], make_spec: Any, tmp_path: Path

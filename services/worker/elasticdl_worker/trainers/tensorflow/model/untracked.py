@@ -8,9 +8,12 @@ parameter server shares it, and no export has it. So it is refused, in a local r
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+
+from tensorflow.python.framework import op_callbacks
 
 from elasticdl_core.contract import Subject, refusal
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
@@ -31,11 +34,13 @@ def refuse_untracked(model: KerasModel, roots: Sequence[Path], rows: Sequence[Te
     Raises:
         UserCodeError: a variable was used that is none of the model's; with its name.
     """
+    before: set[int] = set()
     if tf.executing_eagerly():
-        with tf.GradientTape() as tape:
+        with tf.GradientTape() as tape, _noting_handles() as handles:
             yield
-        used: Iterable[Variable] = tape.watched_variables()
-        before: set[int] = set()
+        ours = {id(raw_variable(variable).handle) for variable in model.variables}
+        others = [handle for handle in handles if id(handle) not in ours]
+        used: Iterable[Variable] = [*tape.watched_variables(), *_find_variables(others)]
     else:
         graph = tf.compat.v1.get_default_graph()
         before = {id(variable) for variable in _watched(graph)}
@@ -47,6 +52,37 @@ def refuse_untracked(model: KerasModel, roots: Sequence[Path], rows: Sequence[Te
     for variable in used:
         if id(variable) not in known and not _is_generator_state(variable):
             raise refusal(Subject.LAYER, "tf.Variable", _named(variable, model, roots))
+
+
+@contextlib.contextmanager
+def _noting_handles() -> Iterator[Sequence[Tensor]]:
+    """A context that fills a list with the handles that operations use, variables' among them.
+
+    A tape notes all that is trainable, but nothing else. Operations that are given a variable where they take a
+    tensor read it unnoticed; those that assign to one do not.
+    """
+    noted: dict[int, Tensor] = {}
+
+    def note(_type: str, inputs: Sequence[Tensor], *_: object, graph: object = None, **__: object) -> None:
+        if graph is None:
+            noted.update({id(one): one for one in inputs if one.dtype == tf.resource})
+
+    handles: list[Tensor] = []
+    op_callbacks.add_op_callback(note)
+    try:
+        yield handles
+    finally:
+        op_callbacks.remove_op_callback(note)
+        handles += noted.values()
+
+
+def _find_variables(handles: Sequence[Tensor]) -> list[Variable]:
+    """The variables that have one of these handles, which may as well be of tables or iterators."""
+    if not handles:
+        return []
+    wanted = {id(handle) for handle in handles}
+    # Nothing leads from a handle to its variable; and few runs are eager and use handles that are not the model's.
+    return [one for one in gc.get_objects() if isinstance(one, tf.Variable) and id(one.handle) in wanted]
 
 
 def _watched(graph: object) -> Iterable[Variable]:
