@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from elasticdl.cli import cluster, data, job_commands, jobs, reserve, scheduler, simulate, zoo
+from elasticdl.cli import cluster, data, job_commands, jobs, namespaces, reserve, scheduler, simulate, tokens, zoo
 from elasticdl.cli.output import write_line
 
 _COMMANDS = "elasticdl.commands"
@@ -54,6 +54,8 @@ def build_app() -> typer.Typer:
     reserve.register(app)
     scheduler.register(app)
     simulate.register(app)
+    tokens.register(app)
+    app.add_typer(namespaces.app, name="namespaces", rich_help_panel="Access")
     app.add_typer(zoo.app, name="zoo", rich_help_panel="Models and data")
     app.add_typer(data.app, name="data", rich_help_panel="Models and data")
     app.command("version")(show_version)

@@ -54,6 +54,28 @@ def reservation_path(name: str) -> str:
     return f"/cluster/reservations/{quote(name, safe='', errors='surrogateescape')}"
 
 
+def token_path(token_id: str) -> str:
+    """The path of a token.
+
+    Raises:
+        InvalidInputError: the id is empty.
+    """
+    if not token_id:
+        raise InvalidInputError("the token's id is empty", fix="give the id that `elasticdl tokens list` shows")
+    return f"/tokens/{quote(token_id, safe='')}"
+
+
+def namespace_path(name: str) -> str:
+    """The path of a namespace.
+
+    Raises:
+        InvalidInputError: the name is empty.
+    """
+    if not name:
+        raise InvalidInputError("the name of the namespace is empty", fix="say which namespace is meant")
+    return f"/namespaces/{quote(name, safe='')}"
+
+
 def submission(spec: JobSpec | Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON data of a specification with fields replaced and local paths made absolute.
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
+from elasticdl.client.aio.access import AsyncAccessCalls
 from elasticdl.client.aio.connection import AsyncApiConnection
 from elasticdl.client.aio.downloading import download, fetch_artifacts
 from elasticdl.client.aio.waiting import run_blocking
@@ -35,7 +36,7 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobSpec, resolve_aliases
 
 
-class AsyncClient:
+class AsyncClient(AsyncAccessCalls):
     """Submits and watches jobs from asyncio code.
 
     The API is found from the arguments, else from ``ELASTICDL_API_URL`` and ``ELASTICDL_TOKEN``, else it is the

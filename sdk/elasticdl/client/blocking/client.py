@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
+from elasticdl.client.blocking.access import AccessCalls
 from elasticdl.client.blocking.connection import ApiConnection
 from elasticdl.client.blocking.downloading import download, fetch_artifacts
 from elasticdl.client.blocking.waiting import run_blocking
@@ -36,7 +37,7 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobSpec, resolve_aliases
 
 
-class Client:
+class Client(AccessCalls):
     """Submits and watches jobs.
 
     The API is found from the arguments, else from ``ELASTICDL_API_URL`` and ``ELASTICDL_TOKEN``, else it is the

@@ -1,0 +1,123 @@
+"""``elasticdl namespaces``: who is apart from whom, what their jobs may read, what they may take."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from elasticdl.cli.output import print_json, print_table, write_line
+from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Make, list, change and remove namespaces.",
+    epilog="""Examples:
+
+    elasticdl namespaces create team-a --data-root /data/team-a
+
+    elasticdl namespaces set team-a --limit max_streams=20
+
+    elasticdl namespaces delete team-a""",
+)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the namespace.", show_default=False)]
+Roots = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data-root",
+        help="Where its jobs may read and write besides their own folders: an absolute path, or how a URL begins; "
+        "repeatable.",
+        show_default=False,
+    ),
+]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option("--limit", help="What it may take, as NAME=NUMBER; repeatable.", show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print what the API answers, as JSON.")]
+
+
+@app.command("create", epilog="Example: elasticdl namespaces create team-a --data-root /data/team-a")
+def create(name: Name, data_root: Roots = None, limit: Limits = None) -> None:
+    """Make a namespace; for administrators of the cluster."""
+    from elasticdl.client import Client
+
+    limits = _limits(limit)
+    with Client() as client:
+        if any(one["name"] == name for one in client.namespaces()):
+            raise ConflictError(
+                f"there is a namespace {name!r} already", fix=f"change it: `elasticdl namespaces set {name}`"
+            )
+        client.put_namespace(name, data_roots=data_root or [], limits=limits or {})
+    write_line(f"The namespace {name} is made; give somebody a token of it: `elasticdl tokens create`.")
+
+
+@app.command("set", epilog="Example: elasticdl namespaces set team-a --data-root /data/team-a --limit max_streams=20")
+def change(
+    name: Name,
+    data_root: Roots = None,
+    limit: Limits = None,
+    no_data_roots: Annotated[bool, typer.Option("--no-data-roots", help="Take all data roots away.")] = False,
+    no_limits: Annotated[bool, typer.Option("--no-limits", help="Take all limits away.")] = False,
+) -> None:
+    """Change a namespace: data roots and limits that are given replace those it has; the others stay."""
+    from elasticdl.client import Client
+
+    if (data_root and no_data_roots) or (limit and no_limits):
+        raise InvalidInputError("an option takes away what another one gives", fix="leave one of them out")
+    roots = [] if no_data_roots else data_root
+    limits = {} if no_limits else _limits(limit)
+    if roots is None and limits is None:
+        raise InvalidInputError("there is nothing to change", fix="give --data-root or --limit")
+    with Client() as client:
+        if all(one["name"] != name for one in client.namespaces()):
+            raise NotFoundError(
+                f"there is no namespace {name!r}", fix=f"make it: `elasticdl namespaces create {name}`"
+            )
+        client.put_namespace(name, data_roots=roots, limits=limits)
+    write_line(f"The namespace {name} is changed.")
+
+
+@app.command("list", epilog="Example: elasticdl namespaces list")
+def list_namespaces(as_json: Json = False) -> None:
+    """List the namespaces that you see."""
+    from elasticdl.client import Client
+
+    with Client() as client:
+        found = client.namespaces()
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            str(one["name"]),
+            str(one["jobs"]),
+            str(one["tokens"]),
+            ", ".join(one["data_roots"]) or "-",
+            ", ".join(f"{name}={value}" for name, value in one["limits"].items()) or "-",
+        )
+        for one in found
+    ]
+    print_table(("name", "jobs", "tokens", "data roots", "limits"), rows, empty="No namespaces.")
+
+
+@app.command("delete", epilog="Example: elasticdl namespaces delete team-a")
+def delete(name: Name) -> None:
+    """Remove a namespace without jobs; its tokens are refused from the next request on."""
+    from elasticdl.client import Client
+
+    with Client() as client:
+        client.delete_namespace(name)
+    write_line(f"The namespace {name} is removed.")
+
+
+def _limits(given: list[str] | None) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    found = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not (name and equals and value.isascii() and value.isdigit() and len(value) < 10):
+            raise InvalidInputError(f"{one!r} is no limit", fix="write NAME=NUMBER, e.g. --limit max_streams=20")
+        found[name] = int(value)
+    return found

@@ -1,0 +1,141 @@
+# Made from elasticdl/client/aio/access.py by tools/gen_blocking_client.py; change that file, not this one.
+"""The calls of ``Client`` for tokens, namespaces and the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from elasticdl.client.blocking.connection import ApiConnection
+from elasticdl.client.messages import Request
+from elasticdl.client.requests import given, namespace_path, token_path
+from elasticdl.client.transport import moment_text
+
+
+class AccessCalls:
+    """What administrators do, and who one is. Part of ``Client``."""
+
+    _api: ApiConnection
+
+    def whoami(self) -> Mapping[str, Any]:
+        """The user, namespace and scope of the token."""
+        return dict(self._api.fetch(Request("GET", "/whoami")))
+
+    def version(self) -> Mapping[str, Any]:
+        """Which version of ElasticDL answers."""
+        return dict(self._api.fetch(Request("GET", "/version")))
+
+    def create_token(
+        self,
+        name: str,
+        *,
+        scope: str = "read",
+        namespace: str | None = None,
+        of_cluster: bool = False,
+        owner: str | None = None,
+        expires_in_s: int | None = None,
+    ) -> Mapping[str, Any]:
+        """Makes a token; ``token`` of the answer is shown this once.
+
+        Args:
+            name: what it is for.
+            scope: ``read``, ``submit`` or ``admin``.
+            namespace: the only one that its holder sees; one's own by default.
+            of_cluster: its holder sees all namespaces.
+            owner: the user who will hold it; oneself by default.
+            expires_in_s: seconds for which it is valid; until it is revoked by default.
+        """
+        body = given(
+            name=name,
+            scope=scope,
+            namespace=namespace,
+            of_cluster=of_cluster or None,
+            owner=owner,
+            expires_in_s=expires_in_s,
+        )
+        return dict(self._api.fetch(Request("POST", "/tokens", json=body)))
+
+    def tokens(
+        self, *, namespace: str | None = None, owner: str | None = None, ended: bool = False
+    ) -> Sequence[Mapping[str, Any]]:
+        """All tokens that one administers, the newest first.
+
+        Args:
+            namespace: only of that one.
+            owner: only of that user.
+            ended: also those that are expired or revoked.
+        """
+        params = given(namespace=namespace, owner=owner, ended="true" if ended else None, limit="500")
+        found: list[Mapping[str, Any]] = []
+        while True:
+            page = self._api.fetch(Request("GET", "/tokens", params=params))
+            found += page["tokens"]
+            if not page["next_page_token"]:
+                return found
+            params["page_token"] = page["next_page_token"]
+
+    def revoke_token(self, token_id: str) -> None:
+        """Ends a token; it is refused from the next request on."""
+        self._api.exchange(Request("DELETE", token_path(token_id)))
+
+    def namespaces(self) -> Sequence[Mapping[str, Any]]:
+        """The namespaces that one sees, by name."""
+        return list((self._api.fetch(Request("GET", "/namespaces")))["namespaces"])
+
+    def namespace(self, name: str) -> Mapping[str, Any]:
+        """One namespace."""
+        return dict(self._api.fetch(Request("GET", namespace_path(name))))
+
+    def put_namespace(
+        self, name: str, *, data_roots: Sequence[str] | None = None, limits: Mapping[str, int] | None = None
+    ) -> Mapping[str, Any]:
+        """Makes a namespace, or changes what is given of it; for administrators of the cluster.
+
+        Args:
+            name: of the namespace.
+            data_roots: where its jobs may read and write besides their own folders.
+            limits: what it may take.
+        """
+        body = given(data_roots=None if data_roots is None else list(data_roots), limits=limits)
+        return dict(self._api.fetch(Request("PUT", namespace_path(name), json=body)))
+
+    def delete_namespace(self, name: str) -> None:
+        """Removes a namespace without jobs, and its tokens; for administrators of the cluster."""
+        self._api.exchange(Request("DELETE", namespace_path(name)))
+
+    def audit(
+        self,
+        *,
+        namespace: str | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+        page_token: str = "",
+    ) -> Mapping[str, Any]:
+        """One page of the changes that users made, the latest first.
+
+        Args:
+            namespace: only of that one.
+            actor: only of that user.
+            action: only such, e.g. ``job.cancel``.
+            target: only about that object.
+            since: only from then on.
+            until: only before then.
+            limit: entries on a page.
+            page_token: ``next_page_token`` of the page before; empty for the first page.
+        """
+        params = given(
+            namespace=namespace,
+            actor=actor,
+            action=action,
+            target=target,
+            since=moment_text(since),
+            until=moment_text(until),
+            limit=str(limit),
+            page_token=page_token or None,
+        )
+        return dict(self._api.fetch(Request("GET", "/audit", params=params)))
