@@ -34,6 +34,7 @@ def test_local_and_cluster_agree(bench: Bench, row: Row) -> None:
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.xdist_group("Keras 2")
 @pytest.mark.parametrize("row", marked(LEGACY_ROWS))
 def test_local_and_cluster_agree_with_keras_2(legacy: LegacyBench, row: Row) -> None:
     problems = legacy.verdict(row)
@@ -41,6 +42,7 @@ def test_local_and_cluster_agree_with_keras_2(legacy: LegacyBench, row: Row) -> 
 
 
 @pytest.mark.e2e
+@pytest.mark.xdist_group("cluster")
 @pytest.mark.parametrize("row", marked(WHOLE_CLUSTER_ROWS))
 def test_local_and_cluster_agree_on_the_command_line(whole_cluster: WholeClusterBench, row: Row) -> None:
     problems = whole_cluster.verdict(row)

@@ -44,7 +44,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("row", "evaluated"), TRAINED, ids=str)
+@pytest.mark.parametrize(("row", "evaluated"), TRAINED, ids=[row.name for row, _ in TRAINED])
 def test_the_same_happens(bench: Bench, row: Row, evaluated: tuple[int, ...]) -> None:
     local, cluster = bench.local(row), bench.cluster(row, workers=1)
     assert local.error == cluster.error == ("", "")
@@ -55,7 +55,7 @@ def test_the_same_happens(bench: Bench, row: Row, evaluated: tuple[int, ...]) ->
     assert (local.steps, local.records) == (cluster.steps, cluster.records)
 
 
-@pytest.mark.parametrize("row", REFUSED, ids=str)
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.name)
 def test_the_same_is_refused(bench: Bench, row: Row) -> None:
     local, cluster = bench.local(row), bench.cluster(row, workers=1)
     assert local.error[0]

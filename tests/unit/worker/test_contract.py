@@ -365,7 +365,7 @@ def _options(module: Any) -> Iterator[str]:
         (Subject.OPTION, _options),
         (Subject.CALLBACK, lambda module: _classes(module.callbacks)),
     ],
-    ids=str,
+    ids=["models", "optimizers", "options", "callbacks"],
 )
 def test_everything_that_keras_offers_has_a_row(module: Any, subject: Subject, names: Any) -> None:
     missing = sorted({name for name in names(module) if find(subject, name) is None})

@@ -1,0 +1,67 @@
+"""`./dev test` runs every suite once whatever fails before; its exit code is that of the first round that failed."""
+
+from __future__ import annotations
+
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytestmark = pytest.mark.unit
+ROOT = Path(__file__).resolve().parents[3]
+PYTEST = """#!/bin/sh
+echo "$*" >> {folder}/calls
+exit $(sed -n "$(wc -l < {folder}/calls)p" {folder}/codes)
+"""
+
+
+@pytest.fixture
+def dev() -> ModuleType:
+    loader = SourceFileLoader("dev_command", str(ROOT / "dev"))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def run_with(dev: ModuleType, folder: Path, codes: list[int]) -> tuple[int, list[list[str]]]:
+    """The exit code, and the arguments of each pytest, where the rounds end with these codes."""
+    (folder / "codes").write_text("".join(f"{code}\n" for code in codes))
+    program = folder / "python"
+    program.write_text(PYTEST.format(folder=folder))
+    program.chmod(0o755)
+    dev.BIN = folder
+    code = dev.pytest_all("-m", "not slow")
+    return code, [line.split() for line in (folder / "calls").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("codes", "result", "runs"),
+    [
+        ([0, 0, 0], 0, 3),
+        ([1, 0, 0], 1, 3),
+        ([0, 3, 1], 3, 3),
+        ([0, 0, 4], 4, 3),
+        ([5, 0, 0], 0, 3),  # no tests there
+        ([0, 2, 0], 2, 2),  # somebody pressed Ctrl-C
+    ],
+)
+def test_what_the_rounds_end_with_counts(
+    dev: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str], codes: list[int], result: int, runs: int
+) -> None:
+    code, calls = run_with(dev, tmp_path, codes)
+    assert (code, len(calls)) == (result, runs)
+    assert ("dev: failed: " in capfd.readouterr().err) is (result != 0)
+
+
+def test_each_suite_is_in_one_round(dev: ModuleType, tmp_path: Path) -> None:
+    _, calls = run_with(dev, tmp_path, [0, 0, 0])
+    suites = {f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if any(path.rglob("test_*.py"))}
+    named = [word for call in calls for word in call if word in suites]
+    ignored = {word.removeprefix("--ignore=") for call in calls for word in call if word.startswith("--ignore=")}
+    assert sorted(named) == sorted(ignored)
+    assert len(named) == len(set(named)) and suites - set(named) == {"tests/e2e", "tests/chaos"}
+    assert all(call[:4] == ["-m", "pytest", "-m", "not"] for call in calls)
