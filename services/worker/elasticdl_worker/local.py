@@ -33,6 +33,7 @@ from elasticdl_core.shuffling import RecordOrder, cut
 from elasticdl_core.skips import SkipReason, Skips, doublings, words
 from elasticdl_core.training_rules import TrainingRules, check_trained, success_reason
 from elasticdl_runtime.memory import keep_large_blocks
+from elasticdl_worker import framework_environment
 from elasticdl_worker.reporting.loss_window import WINDOW, LossWindow
 from elasticdl_worker.trainers.declared_rules import declared_rules
 from elasticdl_worker.trainers.not_finite import NanPolicy
@@ -55,6 +56,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--spec", required=True, help="file with the job specification as JSON; '-' is stdin")
     parser.add_argument("--output", default="", help="directory of the exported model or the predictions")
     parsed = parser.parse_args(arguments)
+    framework_environment.prepare()
     stdout = sys.stdout
 
     def emit(event: Mapping[str, object]) -> None:

@@ -24,6 +24,7 @@ from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_runtime.telemetry.logs import configure_logs
+from elasticdl_worker import framework_environment
 from elasticdl_worker.loop import ExitReason, TaskLoop
 from elasticdl_worker.master.client import MasterClient, Registration
 from elasticdl_worker.master.session import Session
@@ -46,6 +47,7 @@ def main() -> int:
     """Runs a worker; returns the exit code."""
     faulthandler.enable()
     start_up = StartupTimer()
+    framework_environment.prepare()
     # The event loop must not wait the usual 5 ms for the training thread to let go of the interpreter.
     sys.setswitchinterval(_SWITCH_S)
 

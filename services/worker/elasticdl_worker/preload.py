@@ -5,5 +5,9 @@ Importing this must start no thread that outlives a fork, and run nothing of Ten
 
 from __future__ import annotations
 
-import elasticdl_worker.main
-import elasticdl_worker.trainers.tensorflow.engine  # noqa: F401
+import importlib
+
+from elasticdl_worker import framework_environment
+
+framework_environment.prepare()  # to import this module is all that the zygote does, so this is its main
+importlib.import_module("elasticdl_worker.trainers.tensorflow.engine")

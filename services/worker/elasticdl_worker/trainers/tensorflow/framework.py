@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import tensorflow as tf
 
