@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl_core.errors import ElasticDLError
+from elasticdl_core.errors import ConflictError
 from elasticdl_core.model import DenseKind
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
@@ -50,8 +50,7 @@ def save_partition(
         The version, the header, and the file, which is fsynced and renamed.
 
     Raises:
-        ConflictError: there is no model, or a checkpoint is being written.
-        ElasticDLError: the disk is full or cannot be written.
+        ConflictError: there is no model, a checkpoint is being written, or the disk is full or cannot be written.
     """
     snapshot = snapshot or partition.snapshot()
     failpoint("ps.after_snapshot")
@@ -65,7 +64,7 @@ def save_partition(
                     writer.write_rows(number, ids, records)
             return snapshot.version, header, writer.finish()
     except OSError as error:
-        raise ElasticDLError(
+        raise ConflictError(
             f"cannot write the checkpoint in {directory}: {error.strerror or error}",
             fix="free space there, or choose another --checkpoint_dir",
         ) from None

@@ -151,6 +151,11 @@ async def test_an_unknown_pin_is_not_found(door: Any) -> None:
         await door.call("Pin", ps_pb2.PinRequest(pin=0), role=Role.MASTER)
 
 
+async def test_a_checkpoint_that_cannot_be_written_is_no_failure_of_the_server(door: Any) -> None:
+    with pytest.raises(ConflictError, match="cannot write the checkpoint in /dev/null/x"):
+        await door.call("Save", ps_pb2.SaveRequest(directory="/dev/null/x"), role=Role.MASTER)
+
+
 async def test_nobody_pushes_in_anothers_name(door: Any) -> None:
     with pytest.raises(PermissionDeniedError):
         await door.frame("PushGradients", push(worker="worker-1.0"))

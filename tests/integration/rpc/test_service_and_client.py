@@ -138,6 +138,21 @@ async def test_a_bad_token_is_refused_before_the_servicer_sees_the_call(
         await server.stop(None)
 
 
+@pytest.mark.parametrize("letter", ["x", "%", "\n", "ü", "\U0001f600"])
+async def test_an_error_with_a_long_text_is_still_that_error(address: str, letter: str) -> None:
+    server = await _serve(
+        AGENT, _Agent(InvalidInputError(f"it says {100_000 * letter}", fix=1_000 * letter)), address
+    )
+    client = RpcClient(address, AGENT, "good")
+    try:
+        with pytest.raises(InvalidInputError, match="it says ") as caught:
+            await client.call("Capacity", agent_pb2.CapacityRequest(), deadline_s=5)
+        assert caught.value.message.endswith("...") and letter in caught.value.message
+    finally:
+        await client.close()
+        await server.stop(None)
+
+
 async def test_a_call_without_a_token_is_refused(address: str) -> None:
     server = await _serve(AGENT, _Agent(), address)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import quote
 
 import grpc
 import structlog
@@ -33,6 +34,10 @@ _TABLE: tuple[tuple[type[ElasticDLError], grpc.StatusCode], ...] = (
 )
 _BACK = tuple((kind, status) for kind, status in _TABLE if kind not in (UserCodeError, DataError))
 _log = structlog.get_logger(__name__)
+_MOST = 6000
+"""Bytes of details, as they are sent; gRPC refuses metadata of more than 8 KiB."""
+_SHORT = 500
+"""Details of so many characters are never too long, whatever they are sent as."""
 _TRANSIENT = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -43,11 +48,24 @@ _TRANSIENT = {
 
 def to_status(error: ElasticDLError) -> tuple[grpc.StatusCode, str]:
     """The status and the details that stand for an exception on the wire."""
-    details = json.dumps({"message": error.message, "fix": error.fix})
+    details = _details(error.message, error.fix)
     for kind, status in _TABLE:
         if isinstance(error, kind):
             return status, details
     return grpc.StatusCode.INTERNAL, details
+
+
+def _details(message: str, fix: str) -> str:
+    """A message and a fix as details; shortened where gRPC would drop the status for the length of its details."""
+    while True:
+        details = json.dumps({"message": message, "fix": fix})
+        if len(details) <= _SHORT or len(quote(details)) <= _MOST:
+            return details
+        message, fix = _halved(message), _halved(fix)
+
+
+def _halved(text: str) -> str:
+    return text if len(text) < _SHORT // 20 else f"{text[: len(text) // 2]}..."
 
 
 def answer_to(error: Exception, method: str) -> tuple[grpc.StatusCode, str]:
@@ -55,7 +73,7 @@ def answer_to(error: Exception, method: str) -> tuple[grpc.StatusCode, str]:
     if isinstance(error, ElasticDLError):
         return to_status(error)
     _log.error("rpc failed", method=method, exc_info=error)
-    return grpc.StatusCode.INTERNAL, f"{method}: {type(error).__name__}: {error}"
+    return grpc.StatusCode.INTERNAL, _details(f"{method}: {type(error).__name__}: {error}", "see the server's log")
 
 
 def from_status(error: grpc.aio.AioRpcError, method: str) -> ElasticDLError:

@@ -1,0 +1,140 @@
+"""Any bytes to any RPC of a parameter server: a documented status, a refusal changes nothing, and it lives."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticdl_core.ports.launcher import Role
+from elasticdl_proto.v1 import ps_pb2
+from elasticdl_runtime.rpc.framing import encode_frame
+from tests.fakes.odd_messages import DOCUMENTED, FEW, MANY, Door, OddClient, messages, numbered
+
+pytestmark = pytest.mark.contract
+SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
+HEADERS = {
+    "PushModel": "PushModelRequest",
+    "PullDenseParameters": "PullRequest",
+    "PullEmbeddingVectors": "PullRequest",
+    "Pull": "PullRequest",
+    "PushGradients": "PushGradientsRequest",
+    "PushGradientsInPieces": "PushGradientsRequest",
+    "PushPull": "PushPullRequest",
+    "Steps": "PushPullRequest",
+}
+"""The message in the header of the frames of an RPC."""
+WORDS = ("w", "n", "t", "closed", "worker-0.0", "sgd", "adam", "float32", "bfloat16", "/proc/nowhere", "/dev/null/x")
+METHODS = sorted(SERVICE.methods_by_name)
+PUSH = ps_pb2.PushGradientsRequest(
+    worker="worker-0.0",
+    sequence=1,
+    dense=[ps_pb2.Dense(name="w", start=0, stop=3, buffer=0)],
+    rows=[ps_pb2.Rows(table="t", ids=1, values=2)],
+)
+PULL = ps_pb2.PullRequest(rows=[ps_pb2.Rows(table="t", ids=0)], dense_version=-1)
+
+
+def good(method: str, folder: Path) -> list[Any]:
+    """Messages that the server would take."""
+    member = ps_pb2.Member(worker="worker-0.0", sequence=1)
+    saved = ps_pb2.SavedFile(name="ps-0-of-1.edl", size=10, sha256="0" * 64)
+    found: dict[str, list[Any]] = {
+        "PushGradients": [PUSH],
+        "PushGradientsInPieces": [PUSH],
+        "PushPull": [ps_pb2.PushPullRequest(push=PUSH, pull=PULL)],
+        "Steps": [ps_pb2.PushPullRequest(push=PUSH, pull=PULL)],
+        "ApplyRound": [ps_pb2.ApplyRoundRequest(round=ps_pb2.RoundMembers(round=0, members=[member]))],
+        "Save": [ps_pb2.SaveRequest(directory=str(folder))],
+        "Restore": [ps_pb2.RestoreRequest(directory=str(folder), files=[saved])],
+        "HoldRounds": [ps_pb2.HoldRoundsRequest(seconds=0.01)],
+        "Pin": [ps_pb2.PinRequest(pin=1)],
+    }
+    pulls = ("Pull", "PullEmbeddingVectors", "PullDenseParameters")
+    return [PULL] if method in pulls else found.get(method, [])
+
+
+def kept(door: Any) -> tuple[Any, ...]:
+    """All that a refused call must leave as it is."""
+    partition = door.partition
+    dense = partition.dense.read(-1)[1].values
+    tables = [(name, table.spec, table.rows) for name, table in sorted(partition.tables.items())]
+    tally = partition.tally.numbers().tobytes()
+    return partition.version, partition.generation, np.asarray(dense).tobytes(), tables, tally, partition.mode
+
+
+@pytest.fixture
+async def odd(door: Any) -> AsyncIterator[OddClient]:
+    client = OddClient(door.address, SERVICE, "")
+    yield client
+    await client.close()
+
+
+async def check(door: Any, odd: OddClient, method: str, pieces: list[bytes], role: Role) -> None:
+    """Sends messages of one call."""
+    before = kept(door)
+    odd.token = door.tokens[role]
+    statuses = await odd.send(method, pieces)
+    assert statuses <= DOCUMENTED, (method, statuses, pieces)
+    if not any(status.name == "OK" for status in statuses):
+        assert kept(door) == before, (method, statuses, pieces)
+    status = await door.call("Status", ps_pb2.StatusRequest())
+    assert (status.initialized, status.num_ps) == (True, 1)
+    answer = await door.call("Pull", encode_frame(PULL.SerializeToString(), [np.zeros(1, np.int64)]))
+    assert answer
+
+
+def calls(method: str, folder: Path) -> st.SearchStrategy[tuple[list[bytes], Role]]:
+    """The messages of a call, and who makes it."""
+    header = HEADERS.get(method)
+    one = messages(
+        Door(
+            SERVICE.methods_by_name[method],
+            None if header is None else ps_pb2.DESCRIPTOR.message_types_by_name[header],
+            good(method, folder),
+            (
+                "w",
+                "n",
+                "t",
+                "closed",
+                "worker-0.0",
+                "sgd",
+                "adam",
+                "float32",
+                "bfloat16",
+                str(folder),
+                "/proc/nowhere",
+            ),
+        )
+    )
+    most = 3 if SERVICE.methods_by_name[method].client_streaming else 1
+    pieces = st.lists(one, min_size=1, max_size=most)
+    if method == "Steps":
+        steps = st.lists(st.integers(0, 5), min_size=most, max_size=most)
+        pieces = st.builds(numbered, pieces, steps)
+    return st.tuples(pieces, st.sampled_from([Role.WORKER, Role.MASTER]))
+
+
+@FEW
+@pytest.mark.parametrize("method", METHODS)
+@given(data=st.data())
+async def test_any_message_has_a_documented_answer(
+    door: Any, odd: OddClient, method: str, tmp_path: Path, data: st.DataObject
+) -> None:
+    await check(door, odd, method, *data.draw(calls(method, tmp_path)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@MANY
+@pytest.mark.parametrize("method", METHODS)
+@given(data=st.data())
+async def test_thousands_of_messages_have_a_documented_answer(
+    door: Any, odd: OddClient, method: str, tmp_path: Path, data: st.DataObject
+) -> None:
+    await check(door, odd, method, *data.draw(calls(method, tmp_path)))
