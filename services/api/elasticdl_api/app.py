@@ -26,6 +26,7 @@ from elasticdl_api.schemas import scheduling as scheduling_schemas
 from elasticdl_api.services import Services
 from elasticdl_api.web import problems
 from elasticdl_api.web.auth import OPEN_PATHS, AuthenticationMiddleware, TokenVerifier, refuse_unruled
+from elasticdl_api.web.bodies import BodyLimits, UnreadBodies
 from elasticdl_api.web.query_parameters import refuse_unknown_parameters
 from elasticdl_api.web.route_scopes import check_rules, rules_of
 from elasticdl_api.web.telemetry import RequestMeter
@@ -61,11 +62,13 @@ def create_app(services: Services, background: AbstractAsyncContextManager[None]
         app.include_router(one.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(cluster.health_router)
     app.include_router(internal.router)
+    app.add_middleware(BodyLimits)
     app.add_middleware(
         AuthenticationMiddleware,
         verify=TokenVerifier(services.database, services.settings.admin_token),
         cluster_secret=services.settings.cluster_secret,
     )
+    app.add_middleware(UnreadBodies)
     app.add_middleware(RequestMeter)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

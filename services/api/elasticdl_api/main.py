@@ -78,6 +78,7 @@ async def serve(stop: asyncio.Event) -> int:
                 app,
                 host=settings.host,
                 port=settings.port,
+                http="h11",  # whose limit of the size of a head holds
                 log_config=None,
                 access_log=False,
                 server_header=False,

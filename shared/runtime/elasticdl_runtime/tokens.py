@@ -1,18 +1,21 @@
 """Job tokens: short-lived, signed statements of who a process of a job is.
 
-A token is ``<claims>.<signature>``: base64url of JSON claims and of their HMAC-SHA256 under the job's secret. The
-job's secret is derived from the cluster's, so that the api and the agents know every job's, a master and its
+A token is ``<job>.<claims>.<signature>``: the job's id, base64url of JSON claims, and base64url of the HMAC-SHA256 of
+both under the job's secret. The id stands in the open, so that who checks a token knows the secret before anything of
+it is parsed: what anybody may send is compared with a signature, and only what was signed is read.
+
+The job's secret is derived from the cluster's, so that the api and the agents know every job's, a master and its
 parameter servers know their own job's, and a worker, which runs a tenant's code, knows none.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import functools
 import hashlib
 import hmac
 import json
+import re
 import time
 from dataclasses import dataclass
 
@@ -20,6 +23,7 @@ from elasticdl_core.errors import PermissionDeniedError, UnauthenticatedError
 from elasticdl_core.ports.launcher import Role
 
 LIFETIME_S = 24 * 3600.0
+_TOKEN = re.compile(r"[a-z0-9][-a-z0-9]{0,99}\.[-_A-Za-z0-9]{1,400}\.[-_A-Za-z0-9]{43}", re.ASCII)
 _REMEMBERED = 1024
 """Tokens whose decoding and right signature are kept: a worker shows the same one with every call."""
 
@@ -66,8 +70,8 @@ def issue(
     job_secret: str, job_id: str, role: Role, index: int, incarnation: int, *, lifetime_s: float = LIFETIME_S
 ) -> str:
     """Makes a token for a process of a job."""
-    claims = {"job": job_id, "role": str(role), "index": index, "inc": incarnation, "exp": time.time() + lifetime_s}
-    body = _encode(json.dumps(claims, separators=(",", ":")).encode())
+    claims = {"role": str(role), "index": index, "inc": incarnation, "exp": time.time() + lifetime_s}
+    body = f"{job_id}.{_encode(json.dumps(claims, separators=(',', ':')).encode())}"
     return f"{body}.{_signature(job_secret, body)}"
 
 
@@ -78,11 +82,13 @@ def verify(job_secret: str, token: str, *, job_id: str | None = None) -> Claims:
         UnauthenticatedError: the token is malformed, forged or expired.
         PermissionDeniedError: it belongs to another job.
     """
-    body, _, signature = token.partition(".")
-    if not hmac.compare_digest(signature.encode(), _signature(job_secret, body).encode()):
+    if not _TOKEN.fullmatch(token):
+        raise _malformed()
+    body, _, signature = token.rpartition(".")
+    if not hmac.compare_digest(signature, _signature(job_secret, body)):
         raise UnauthenticatedError("the job token is not valid", fix="use the token that the launcher gave")
     claims = _claims(body)
-    if claims.expires_at < time.time():
+    if not claims.expires_at >= time.time():
         raise UnauthenticatedError("the job token has expired", fix="take the fresh token from the heartbeat")
     if job_id is not None and claims.job_id != job_id:
         raise PermissionDeniedError(f"the token is not for job {job_id}", fix="use that job's token")
@@ -95,16 +101,23 @@ def peek_job_id(token: str) -> str:
     Raises:
         UnauthenticatedError: the token is malformed.
     """
-    return _claims(token.partition(".")[0]).job_id
+    if not _TOKEN.fullmatch(token):
+        raise _malformed()
+    return token.partition(".")[0]
 
 
 @functools.lru_cache(_REMEMBERED)
 def _claims(body: str) -> Claims:
     try:
-        data = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-        return Claims(str(data["job"]), Role(data["role"]), int(data["index"]), int(data["inc"]), float(data["exp"]))
-    except (ValueError, KeyError, TypeError, binascii.Error):
-        raise UnauthenticatedError("the job token is malformed", fix="use the token that the launcher gave") from None
+        job_id, _, text = body.partition(".")
+        data = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        return Claims(job_id, Role(data["role"]), int(data["index"]), int(data["inc"]), float(data["exp"]))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        raise _malformed() from None
+
+
+def _malformed() -> UnauthenticatedError:
+    return UnauthenticatedError("the job token is malformed", fix="use the token that the launcher gave")
 
 
 def _encode(data: bytes) -> str:

@@ -42,8 +42,8 @@ def spec_of(zoo: str) -> JobSpec:
     return JobSpec.from_mapping({"model_def": "model.custom_model", "model_zoo": zoo, "training_data": "/data"})
 
 
-def processes() -> list[psutil.Process]:
-    return [one for one in psutil.Process().children() if "elasticdl_api.examination.process" in one.cmdline()]
+def processes() -> set[psutil.Process]:
+    return {one for one in psutil.Process().children() if "elasticdl_api.examination.process" in one.cmdline()}
 
 
 def filled(line: str) -> str:
@@ -73,7 +73,7 @@ async def test_a_module_that_takes_too_much_memory_is_refused_and_the_next_one_i
 
 
 async def test_what_is_late_is_ended(tmp_path: Path) -> None:
-    good = zoo_of(tmp_path / "good", MODULE)
+    good, before = zoo_of(tmp_path / "good", MODULE), processes()
     with examining(wall_s=0.0) as examiners:
         for _ in range(2):
             with pytest.raises(UserCodeError, match="longer than 0 s"):
@@ -81,14 +81,15 @@ async def test_what_is_late_is_ended(tmp_path: Path) -> None:
         (tmp_path / "b.zip").write_bytes(make_zip({"model.py": MODULE}))
         with pytest.raises(InvalidInputError, match="longer than 0 s"):
             await examiners.examine_bundle(tmp_path / "b.zip")
-    assert processes() == []
+    assert processes() == before
 
 
 async def test_a_process_that_died_idle_costs_nobody_anything(tmp_path: Path) -> None:
     good = zoo_of(tmp_path / "good", MODULE)
+    before = processes()
     with examining(processes=1) as examiners:
         await examiners.check_model(spec_of(good), zoo=good)
-        (process,) = processes()
+        (process,) = processes() - before
         process.kill()
         process.wait(30)
         await examiners.check_model(spec_of(good), zoo=good)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from typing import Any
 
 import pytest
 
@@ -202,3 +203,14 @@ async def test_events_of_a_job_are_numbered_in_the_order_of_their_commits(api: A
     events = (await api.http.get(f"/jobs/{job_id}/events?limit=1000")).json()
     messages = [event["message"] for event in events if event["kind"] == "n"]
     assert messages == [str(n) for n in range(20)] * 8
+
+
+@pytest.mark.parametrize(
+    "at", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", 1e300, -1e18, "NaN", "1969-01-01T00:00:00Z"]
+)
+async def test_a_time_that_no_calendar_has_is_refused_by_its_place(api: Api, at: Any) -> None:
+    _, master = await api.running()
+    answer = await master.heartbeat({}, [{"model_version": 1, "loss": 0.5, "at": at}])
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
+    assert answer.json()["problems"][0]["field"].startswith("losses.0.at")
+    assert (await master.heartbeat({}, [{"model_version": 1, "loss": 0.5, "at": 1.8e9}])).status_code == 200

@@ -39,12 +39,26 @@ class Stamped(BaseModel):
     epoch: Number
 
 
+def _moment(at: datetime | None) -> datetime | None:
+    if at is None:
+        return None
+    try:
+        moment = at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+        if not 1970 <= moment.year < 9999:
+            raise ValueError
+    except (OverflowError, ValueError):
+        raise ValueError("it is no time between 1970 and 9999") from None
+    return moment
+
+
 class Loss(BaseModel):
     """A training loss; a number that JSON cannot write comes as a string."""
 
     model_version: Number
     loss: float = Field(allow_inf_nan=True, description="Or NaN, Infinity, -Infinity as strings.")
-    at: datetime | float | None = Field(default=None, description="ISO 8601, or seconds since the epoch.")
+    at: Annotated[datetime | None, AfterValidator(_moment)] = Field(
+        default=None, description="ISO 8601, or seconds since the epoch."
+    )
 
 
 class HeartbeatReport(Stamped):
@@ -132,7 +146,7 @@ async def lease(job_id: str, body: LeaseRequest, api: Api, master: Master) -> di
 @router.post("/heartbeat", summary="Extend the lease, report status and losses")
 async def heartbeat(job_id: str, body: HeartbeatReport, api: Api, master: Master) -> dict[str, Any]:
     """Answers what is wanted: run, suspend, cancel or evict, and how many workers."""
-    losses = [(item.model_version, item.loss, _moment(item.at)) for item in body.losses]
+    losses = [(item.model_version, item.loss, item.at) for item in body.losses]
     return await api.masters.record_heartbeat(job_id, body.epoch, status=clean(body.status), losses=losses)
 
 
@@ -219,15 +233,6 @@ async def bundle(job_id: str, api: Api, master: Master) -> StreamingResponse:
     if path is None:
         raise NotFoundError(f"job {job_id} has no bundle", fix="its model code is in model_zoo")
     return await asyncio.to_thread(stream_zip, path)
-
-
-def _moment(at: datetime | float | None) -> datetime | None:
-    if isinstance(at, datetime):
-        return at if at.tzinfo else at.replace(tzinfo=UTC)
-    try:
-        return None if at is None else datetime.fromtimestamp(at, UTC)
-    except (OverflowError, ValueError, OSError):
-        return None
 
 
 def _check_path(path: str, output: str) -> None:

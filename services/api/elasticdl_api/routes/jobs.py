@@ -6,7 +6,7 @@ import base64
 import binascii
 import hashlib
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -234,9 +234,9 @@ def _read_page_token(token: str) -> tuple[datetime, str]:
     try:
         at, job_id = parse_json(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
         moment = datetime.fromisoformat(at)
-        if moment.tzinfo is None or not isinstance(job_id, str):
+        if moment.tzinfo is None or not 1970 <= moment.astimezone(UTC).year < 9999 or not isinstance(job_id, str):
             raise ValueError
-    except (ValueError, TypeError, binascii.Error, MalformedError):
+    except (ValueError, TypeError, OverflowError, binascii.Error, MalformedError):
         raise InvalidInputError(
             "the page_token is not one of ours", fix="use next_page_token as it came, or leave it out"
         ) from None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
@@ -13,6 +15,43 @@ from elasticdl_core.json_numbers import to_json
 
 BODY_LIMIT = 1 << 20
 BIGINT = 2**63 - 1
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{},:]', re.DOTALL)
+"""A string, also one without an end, or what gives JSON its shape."""
+
+
+@dataclass(frozen=True)
+class JsonBounds:
+    """What a JSON text may be.
+
+    Attributes:
+        depth: objects and arrays within each other.
+        values: values in all, keys included.
+    """
+
+    depth: int
+    values: int
+
+
+def check_shape(data: bytes | bytearray, bounds: JsonBounds) -> None:
+    """Looks at the bytes of a JSON text before it is parsed; whether it is JSON at all is for the parser.
+
+    Raises:
+        MalformedError: it is nested too deeply, or has too many values.
+    """
+    depth = 0
+    for tokens, found in enumerate(_TOKEN.finditer(data), 1):
+        first = data[found.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > bounds.depth:
+                raise MalformedError(
+                    f"the body is nested more than {bounds.depth} levels deep", fix="send flatter JSON"
+                )
+        elif first in b"]}":
+            depth -= 1
+        if tokens > 4 * bounds.values:
+            # A value has a comma or a colon, perhaps a bracket or two, and may be a string.
+            raise MalformedError(f"the body has more than {bounds.values} values", fix="send less")
 
 
 async def read_json(request: Request, *, limit: int = BODY_LIMIT) -> Any:

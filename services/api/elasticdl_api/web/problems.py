@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from elasticdl_core.errors import (
     ConflictError,
@@ -64,6 +65,12 @@ class TooLargeError(InvalidInputError):
     code = "too_large"
 
 
+class TooSlowError(InvalidInputError):
+    """The body did not come in time."""
+
+    code = "too_slow"
+
+
 class MediaTypeError(InvalidInputError):
     """The body is of a type that the route does not take."""
 
@@ -72,6 +79,7 @@ class MediaTypeError(InvalidInputError):
 
 _STATUS: tuple[tuple[type[ElasticDLError], int], ...] = (
     (TooLargeError, 413),
+    (TooSlowError, 408),
     (MediaTypeError, 415),
     (MalformedError, 400),
     (PreconditionFailedError, 412),
@@ -126,6 +134,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ElasticDLError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(Exception, _on_unexpected)
 
 
@@ -172,6 +181,11 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
     )
     response.headers.update(error.headers or {})
     return response
+
+
+async def _on_disconnect(request: Request, _error: Exception) -> JSONResponse:
+    _log.info("the client left before its request had ended", method=request.method, path=request.url.path)
+    return _response(400, "malformed", "the request was not ended", "send it again", {})
 
 
 async def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
