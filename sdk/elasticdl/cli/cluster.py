@@ -77,17 +77,17 @@ def status(
         else:
             write_line(f"No cluster runs with the data directory {directory.root}. Start one with `elasticdl up`.")
         raise typer.Exit(EXIT_UNAVAILABLE)
-    slots = _slots(state, directory)
+    slots, keeps = _ask(state, directory)
     disk = _disk(directory)
     if as_json:
         import dataclasses
 
-        print_json({"running": True, **dataclasses.asdict(state), "slots": slots, "disk": disk})
+        print_json({"running": True, **dataclasses.asdict(state), "slots": slots, "disk": disk, "keeps_days": keeps})
         return
-    _show(state, slots, disk)
+    _show(state, slots, disk, keeps)
 
 
-def _show(state: ClusterState, slots: dict[str, Any], disk: dict[str, int]) -> None:
+def _show(state: ClusterState, slots: dict[str, Any], disk: dict[str, int], keeps: dict[str, float]) -> None:
     age = time.time() - state.pid_started
     write_line(f"Cluster   {state.api_url}  {'up' if state.ready else 'coming up'} for {_duration(age)}")
     write_line(f"Version   {state.version}  (supervisor: pid {state.pid})")
@@ -96,7 +96,11 @@ def _show(state: ClusterState, slots: dict[str, Any], disk: dict[str, int]) -> N
     write_line(f"Slots     {used} of {slots['total']} in use{reserved}")
     write_line(f"Data      {state.data_dir}")
     parts = ", ".join(f"{name} {size(value)}" for name, value in disk.items() if name != "free")
-    write_line(f"Disk      {parts}; free {size(disk['free'])}\n")
+    write_line(f"Disk      {parts}; free {size(disk['free'])}")
+    if keeps:
+        ages = (f"{name} {f'{days:g} days' if days else 'for ever'}" for name, days in keeps.items())
+        write_line(f"Keeps     {', '.join(ages)}")
+    write_line("")
     rows = [
         (item.name, item.state, str(item.pid or "-"), str(item.restarts), item.detail)
         for item in state.components.values()
@@ -109,8 +113,8 @@ def _duration(seconds: float) -> str:
     return f"{int(seconds)} s" if minutes < 2 else f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
 
 
-def _slots(state: ClusterState, directory: DataDirectory) -> dict[str, Any]:
-    """Total slots and slots in use; ``used`` is None when the API does not answer."""
+def _ask(state: ClusterState, directory: DataDirectory) -> tuple[dict[str, Any], dict[str, float]]:
+    """Slots in all and in use (``used`` is None when the API does not answer), and how many days things are kept."""
     import urllib.request
 
     from elasticdl_runtime.cluster.secrets import read_secret_file
@@ -121,14 +125,16 @@ def _slots(state: ClusterState, directory: DataDirectory) -> dict[str, Any]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=_API_S) as response:
-            slots = json.load(response)["slots"]
-        return {
+            cluster = json.load(response)
+        slots = cluster["slots"]
+        found = {
             "total": int(slots["total"]),
             "used": int(slots["used"]),
             "reserved": int(slots.get("reserved", 0)),
         }
-    except (OSError, ValueError, KeyError, TypeError):
-        return {"total": state.slots, "used": None, "reserved": 0}
+        return found, {str(name): float(days) for name, days in cluster.get("keeps_days", {}).items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {"total": state.slots, "used": None, "reserved": 0}, {}
 
 
 def _disk(directory: DataDirectory) -> dict[str, int]:

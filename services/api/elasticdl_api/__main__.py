@@ -7,18 +7,26 @@ import sys
 
 from elasticdl_runtime.lifecycle import run_service
 
+UNKNOWN_REVISION = 3
+
 
 def main() -> int:
     """Runs what the command line asks for; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m elasticdl_api", description="The REST API of ElasticDL.")
     commands = parser.add_subparsers(dest="command", metavar="command")
     commands.add_parser("serve", help="serve the api (the default)")
-    commands.add_parser("migrate", help="bring the database's schema up to date")
+    schema = commands.add_parser("migrate", help="bring the database's schema up to date")
+    schema.add_argument("--to", default="head", metavar="REVISION", help="only up to that revision")
+    schema.add_argument("--knows", metavar="REVISION", help="change nothing; exit with 3 if it is unknown here")
     arguments = parser.parse_args()
     from elasticdl_api.main import migrate_only, serve
 
     if arguments.command == "migrate":
-        return run_service(migrate_only)
+        if arguments.knows is not None:
+            from elasticdl_api.store.migrate import knows
+
+            return 0 if knows(arguments.knows) else UNKNOWN_REVISION
+        return run_service(lambda stop: migrate_only(stop, arguments.to))
     return run_service(serve)
 
 

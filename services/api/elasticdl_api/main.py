@@ -91,15 +91,15 @@ async def serve(stop: asyncio.Event) -> int:
         return 0 if server.started else 1
 
 
-async def migrate_only(_stop: asyncio.Event) -> int:
-    """Brings the database's schema up to date."""
+async def migrate_only(_stop: asyncio.Event, revision: str = "head") -> int:
+    """Brings the database's schema up to date, or up to a revision."""
     configure_logs(service="api")
     database = Database(DatabaseSettings.read().database_url, application="elasticdl-api")
     try:
-        await migrate(database)
+        await migrate(database, revision)
     finally:
         await database.close()
-    print("the schema is up to date")
+    print(f"the schema is at {revision}")
     return 0
 
 

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from elasticdl_api.examination.examiners import Examiners
 from elasticdl_api.places.digests import ArtifactDigests
+from elasticdl_api.places.disk import DiskLimits
 from elasticdl_api.places.reach import Reaches
 from elasticdl_api.scheduling.cluster_view import ClusterViews
 from elasticdl_api.settings import ApiSettings
@@ -18,6 +19,7 @@ from elasticdl_api.store.jobs import JobStore
 from elasticdl_api.store.masters import MasterStore
 from elasticdl_api.store.namespaces import NamespaceStore
 from elasticdl_api.store.places import PlaceStore
+from elasticdl_api.store.retention import RetentionStore
 from elasticdl_api.store.scheduling import SchedulingStore
 from elasticdl_api.store.tokens import TokenStore
 from elasticdl_api.store.wakeups import Wakeups
@@ -54,6 +56,8 @@ class Services:
         self.tokens = TokenStore(self.database)
         self.namespaces = NamespaceStore(self.database)
         self.scheduling = SchedulingStore(self.database)
+        self.retention = RetentionStore(self.database)
+        self.disk = DiskLimits(self.settings, self.retention)
         self.places = PlaceStore(self.database)
         self.digests = ArtifactDigests()
         self.reaches = Reaches(self.settings, self.places)

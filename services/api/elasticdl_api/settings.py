@@ -30,6 +30,12 @@ class ApiSettings(ProcessSettings):
         node_token: ``ELASTICDL_NODE_TOKEN``, proves the api to the agent.
         data_roots: ``ELASTICDL_DATA_ROOTS``, folders and URL prefixes that the jobs of all namespaces may read,
             separated by commas.
+        keep_jobs_days: ``ELASTICDL_KEEP_JOBS_DAYS``, age after its end at which a job goes with its files; 0: never.
+        keep_events_days: ``ELASTICDL_KEEP_EVENTS_DAYS``, age at which events of jobs that are over go; 0 keeps them.
+        keep_logs_days: ``ELASTICDL_KEEP_LOGS_DAYS``, age after a job's end at which its logs go; 0 keeps them.
+        keep_bundles_days: ``ELASTICDL_KEEP_BUNDLES_DAYS``, age at which bundles go that nobody used; 0 keeps them.
+        namespace_disk_mib: ``ELASTICDL_NAMESPACE_DISK_MIB``, MiB that a namespace's jobs and bundles may fill before
+            it may add more; 0 for no limit. ``disk_mib`` of a namespace's limits goes before it.
         host: ``ELASTICDL_API_HOST``, address to listen on.
         port: ``ELASTICDL_API_PORT``, port to listen on.
     """
@@ -41,6 +47,11 @@ class ApiSettings(ProcessSettings):
     agent_address: str = Field(default="", validation_alias="ELASTICDL_AGENT")
     node_token: str = ""
     data_roots: str = ""
+    keep_jobs_days: float = Field(default=0.0, ge=0, le=36_500)
+    keep_events_days: float = Field(default=90.0, ge=0, le=36_500)
+    keep_logs_days: float = Field(default=30.0, ge=0, le=36_500)
+    keep_bundles_days: float = Field(default=30.0, ge=0, le=36_500)
+    namespace_disk_mib: int = Field(default=0, ge=0, le=1 << 40)
     host: str = Field(default="127.0.0.1", validation_alias="ELASTICDL_API_HOST")
     port: int = Field(default=8850, validation_alias="ELASTICDL_API_PORT")
 
@@ -66,6 +77,11 @@ class ApiSettings(ProcessSettings):
     def shared_roots(self) -> tuple[str, ...]:
         """The data roots, one by one."""
         return tuple(split_places(self.data_roots))
+
+    @property
+    def keeps_days(self) -> dict[str, float]:
+        """How long things are kept, by what they are; 0 is for ever."""
+        return {name: getattr(self, f"keep_{name}_days") for name in ("jobs", "events", "logs", "bundles")}
 
     @property
     def bundles_dir(self) -> Path:

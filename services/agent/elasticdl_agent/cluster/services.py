@@ -22,6 +22,8 @@ from elasticdl_runtime.lifecycle import READY_FILE_VARIABLE
 
 MIGRATE_S = 180.0
 _HTTP_S = 4.0
+_API_VARIABLES = ("ELASTICDL_DATA_ROOTS", "ELASTICDL_KEEP_", "ELASTICDL_NAMESPACE_DISK_MIB")
+"""Settings of the api that are taken from the environment of ``up``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,9 @@ class Wiring:
 
     def api_environment(self) -> dict[str, str]:
         """Variables of the api and of its migrations."""
+        given = {name: value for name, value in os.environ.items() if name.startswith(_API_VARIABLES)}
         return {
+            **given,
             **base_environment(),
             "ELASTICDL_DATABASE_URL": self.database_url,
             "ELASTICDL_CLUSTER_SECRET": self.cluster_secret,

@@ -1,4 +1,4 @@
-"""Ends processes that no job needs: of jobs that are over, suspended, evicted or deleted."""
+"""Ends processes that no job needs: of jobs that are over, suspended, evicted or deleted; then their sockets go."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ ASIDE_S = 20.0
 UNKNOWN_S = 30.0
 """How long processes of a job that is not in the database are left alone."""
 GRACE_S = 8.0
+LEFT_AT_ONCE = 100
 _log = structlog.get_logger(__name__)
 
 
@@ -39,6 +40,7 @@ class LeftoverCleanup:
         self._clock = clock
         self._unknown_since: dict[str, float] = {}
         self._told_at: dict[str, float] = {}
+        self._left: set[str] = set()
 
     async def step(self) -> None:
         """Looks at all processes once, and ends what nobody needs.
@@ -47,9 +49,13 @@ class LeftoverCleanup:
             UnavailableError: the database or the launcher is down.
         """
         living: dict[str, list[ProcessStatus]] = defaultdict(list)
+        ended: set[str] = set()
         for status in await self._launcher.list():
             if status.state is not ProcessState.EXITED:
                 living[status.id.job_id].append(status)
+            else:
+                ended.add(status.id.job_id)
+        await self._leave(ended - living.keys())
         states = await self._intents.read_states(list(living)) if living else {}
         now = self._clock()
         self._unknown_since = {job: self._unknown_since.get(job, now) for job in living if job not in states}
@@ -57,6 +63,17 @@ class LeftoverCleanup:
         for job_id, processes in living.items():
             if self._is_left_over(job_id, states.get(job_id), processes, now):
                 await self._end(job_id, states.get(job_id), processes, now)
+
+    async def _leave(self, ended: set[str]) -> None:
+        """Tells the launcher once of jobs that are over and whose processes all left: it removes their sockets."""
+        self._left &= ended
+        new = sorted(ended - self._left)[:LEFT_AT_ONCE]
+        states = await self._intents.read_states(new) if new else {}
+        for job_id in new:
+            state = states.get(job_id)
+            if state is None or (state[0].terminal and state[1] >= SETTLE_S):
+                await self._launcher.terminate_job(job_id, grace_s=GRACE_S)
+                self._left.add(job_id)
 
     def _is_left_over(
         self, job_id: str, found: tuple[JobState, float] | None, processes: list[ProcessStatus], now: float

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from elasticdl_api.background.housekeeping import Housekeeping
 from elasticdl_api.background.leftovers import LeftoverCleanup
 from elasticdl_api.background.relay import Relay
 from elasticdl_api.background.watchdog import Watchdog
@@ -16,14 +17,18 @@ from elasticdl_api.store.wakeups import wait
 from elasticdl_core.errors import UnavailableError
 
 EVERY_S = 1.0
+HOUSEKEEPING_S = 60.0
+"""How often it is asked whose turn it is; the turns are further apart."""
 _log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
 async def background(services: Services) -> AsyncIterator[None]:
-    """Relay, watchdog, cleanup of left-over processes, and wake-ups, until the block ends."""
+    """Relay, watchdog, cleanup of left-over processes, housekeeping, and wake-ups, until the block ends."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(services.wakeups.run(), name="wakeups")]
+        tidy = Housekeeping(services.settings, services.retention)
+        tasks.append(group.create_task(_now_and_then(tidy.step, HOUSEKEEPING_S), name="housekeeping"))
         if services.launcher is not None:
             steps: dict[str, Callable[[], Awaitable[None]]] = {
                 "relay": Relay(services.intents, services.launcher).step,
@@ -36,6 +41,18 @@ async def background(services: Services) -> AsyncIterator[None]:
         finally:
             for task in tasks:
                 task.cancel()
+
+
+async def _now_and_then(step: Callable[[], Awaitable[None]], every_s: float) -> None:
+    """Takes steps for ever, far apart; the first one not at once, when everything begins."""
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            await step()
+        except UnavailableError as error:
+            _log.warning("a step is put off", task="housekeeping", error=error.message)
+        except Exception:
+            _log.exception("a step failed", task="housekeeping")
 
 
 async def _repeat(services: Services, name: str, step: Callable[[], Awaitable[None]]) -> None:

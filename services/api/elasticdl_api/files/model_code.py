@@ -38,5 +38,5 @@ async def check_model(api: Services, namespace: str, spec: JobSpec, reach: Reach
 async def bundle_path(api: Services, namespace: str, digest: str) -> Path | None:
     """The file of a bundle that a namespace has uploaded; None if it has not."""
     path = api.settings.bundles_dir / f"{digest_hex(digest)}.zip"
-    known = await api.jobs.get_bundle_size(namespace, digest)
-    return path if known is not None and path.is_file() else None
+    known = await api.retention.touch_bundle(namespace, digest)
+    return path if known and path.is_file() else None

@@ -39,13 +39,14 @@ _ZIP: dict[str, Any] = {"application/zip": {"schema": {"type": "string", "format
     response_model=BundleResponse,
     summary="Upload a bundle",
     openapi_extra={"requestBody": {"required": True, "description": "The zip.", "content": _ZIP}},
-    responses={**declared(400, 413, 422), 200: {"model": BundleResponse, "description": "It was there already"}},
+    responses={**declared(400, 409, 413, 422), 200: {"model": BundleResponse, "description": "It was there already"}},
 )
 async def upload(digest: Digest, request: Request, api: Api, user: User) -> JSONResponse:
     """The zip is checked: its digest, its members, its size when unpacked."""
     known = await bundle_path(api, user.home, digest)
     if known is not None:
         return JSONResponse({"digest": digest, "size": known.stat().st_size}, status_code=200)
+    await api.disk.require_room(user.home)
     directory = api.settings.bundles_dir
     await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
     descriptor, name = await asyncio.to_thread(tempfile.mkstemp, prefix=".upload-", dir=directory)

@@ -33,6 +33,7 @@ async def cluster(api: Api, user: User) -> Any:
         },
         "jobs": counts,
         "components": {"database": "ok", "agent": agent, "scheduler": await _scheduler(api)},
+        "keeps_days": api.settings.keeps_days,
     }
 
 

@@ -78,6 +78,7 @@ async def submit(
         if known is not None:
             return await _answer(api, known, 200)
     reach = await api.reaches.check(spec, user.home, restricted=user.restricted)
+    await api.disk.require_room(user.home)
     await check_model(api, user.home, spec, reach)
     job, created = await api.jobs.create(user, spec, key=idempotency_key, body_hash=body_hash)
     response = await _answer(api, job, 201 if created else 200)

@@ -93,6 +93,9 @@ class NamespaceLimits(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     requests_per_second: StrictInt | None = Field(default=None, ge=1, le=100_000, description="Of each token.")
+    disk_mib: StrictInt | None = Field(
+        default=None, ge=0, le=1 << 40, description="MiB that its jobs and bundles may fill; 0 for no limit."
+    )
     max_streams: StrictInt | None = Field(default=None, ge=0, le=100_000, description="Live streams of each token.")
 
 

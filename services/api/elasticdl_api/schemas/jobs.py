@@ -166,6 +166,10 @@ class ClusterResponse(BaseModel):
         description="How each component is: ok, or what is wrong.",
         examples=[{"database": "ok", "scheduler": "ok", "agent": "ok"}],
     )
+    keeps_days: dict[str, float] = Field(
+        description="How many days things are kept; 0 is for ever.",
+        examples=[{"jobs": 0, "events": 90, "logs": 30, "bundles": 30}],
+    )
 
 
 class Health(BaseModel):

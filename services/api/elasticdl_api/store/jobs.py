@@ -291,13 +291,6 @@ class JobStore:
             if (await connection.execute(new)).first() is not None:
                 await audit.record(connection, user, "bundle.upload", digest, {"size": size}, namespace=user.home)
 
-    async def get_bundle_size(self, namespace: str, digest: str) -> int | None:
-        """Size in bytes of a bundle that a namespace has; None if it has not."""
-        query = select(t.bundles.c.size).where(t.bundles.c.namespace == namespace, t.bundles.c.digest == digest)
-        async with self._database.transaction() as connection:
-            size: int | None = (await connection.execute(query)).scalar_one_or_none()
-        return size
-
     async def ping(self) -> None:
         """Checks that the database answers."""
         async with self._database.transaction() as connection:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -16,8 +17,13 @@ _LOCK = 0x656C6173  # any number that nobody else uses as an advisory lock
 _HERE = Path(__file__).parent / "migrations"
 
 
-async def migrate(database: Database, *, deadline_s: float = 60.0) -> None:
+async def migrate(database: Database, revision: str = "head", *, deadline_s: float = 60.0) -> None:
     """Runs the migrations that the database lacks, in one transaction under an advisory lock.
+
+    Args:
+        database: the pool.
+        revision: how far; to the newest by default.
+        deadline_s: how long to wait for another replica that does the same.
 
     Raises:
         UnavailableError: the database is down.
@@ -25,7 +31,7 @@ async def migrate(database: Database, *, deadline_s: float = 60.0) -> None:
     """
     async with asyncio.timeout(deadline_s), database.transaction() as connection:
         await _lock(connection)
-        await connection.run_sync(_upgrade)
+        await connection.run_sync(lambda plain: _upgrade(plain, revision))
 
 
 async def _lock(connection: AsyncConnection) -> None:
@@ -35,8 +41,23 @@ async def _lock(connection: AsyncConnection) -> None:
         await asyncio.sleep(0.1)
 
 
-def _upgrade(connection: Connection) -> None:
+def knows(revision: str) -> bool:
+    """Whether there is a migration of that name."""
+    return revision in revisions()
+
+
+def revisions() -> list[str]:
+    """All revisions of the schema, oldest first."""
+    return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()][::-1]
+
+
+def _config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(_HERE))
+    return config
+
+
+def _upgrade(connection: Connection, revision: str) -> None:
+    config = _config()
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)

@@ -1,0 +1,153 @@
+"""Removes what is past its age, and measures what lies on disk, a bounded amount at a time.
+
+Of all replicas one tidies up, once in a while. What it cannot do now it does the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from elasticdl_api.settings import ApiSettings
+from elasticdl_api.store.retention import RetentionStore
+
+EVERY_S = 600.0
+KEYS_DAYS = 7.0
+CODE_DAYS = 1 / 24
+"""How long the unpacked code of a job that is over stays: nobody reads it any more."""
+STRAY_S = 86_400.0
+"""Age at which files are taken for forgotten: of jobs and bundles that no row knows."""
+MEASURED_AT_ONCE = 200
+_MOST_BATCHES = 40
+_MOST_FILES = 200_000
+_log = structlog.get_logger(__name__)
+
+
+class Housekeeping:
+    """Tidies up, as the settings say.
+
+    Args:
+        settings: ages, and where files are.
+        store: the rows.
+    """
+
+    def __init__(self, settings: ApiSettings, store: RetentionStore) -> None:
+        self._settings = settings
+        self._store = store
+        self._cleared: dict[str, tuple[datetime, str]] = {}
+
+    async def step(self) -> None:
+        """Does a bounded amount of work, if it is this replica's turn.
+
+        Raises:
+            UnavailableError: the database is down.
+        """
+        if not await self._store.take_turn(EVERY_S):
+            return
+        settings = self._settings
+        if settings.keep_jobs_days:
+            await self._remove_jobs(settings.keep_jobs_days)
+        if settings.keep_events_days:
+            await self._drain("events", lambda: self._store.remove_events(settings.keep_events_days))
+        await self._drain("idempotency keys", lambda: self._store.remove_keys(KEYS_DAYS))
+        if settings.keep_bundles_days:
+            await self._drain("bundles", lambda: self._store.remove_bundles(settings.keep_bundles_days))
+        await self._clear_folders("code", CODE_DAYS)
+        if settings.keep_logs_days:
+            await self._clear_folders("logs", settings.keep_logs_days)
+        await self._remove_strays(settings.bundles_dir, self._store.list_bundles, _digest_of)
+        await self._remove_strays(settings.data_dir / "jobs", self._store.list_jobs, lambda path: path.name)
+        await self._measure()
+
+    async def _remove_jobs(self, days: float) -> None:
+        for _ in range(_MOST_BATCHES):
+            gone = await self._store.remove_jobs(days)
+            for job_id in gone:
+                await asyncio.to_thread(_remove, self._settings.job_dir(job_id))
+            if gone:
+                _log.info("jobs removed for their age", jobs=len(gone))
+            else:
+                return
+
+    async def _drain(self, what: str, remove: Callable[[], Awaitable[int]]) -> None:
+        total = 0
+        for _ in range(_MOST_BATCHES):
+            removed = await remove()
+            total += removed
+            if not removed:
+                break
+        if total:
+            _log.info("removed for their age", what=what, number=total)
+
+    async def _clear_folders(self, name: str, days: float) -> None:
+        """Removes one folder of each job that ended so long ago; a job is looked at once."""
+        for _ in range(_MOST_BATCHES):
+            ended = await self._store.list_ended(days, self._cleared.get(name))
+            for _, job_id in ended:
+                await asyncio.to_thread(_remove, self._settings.job_dir(job_id) / name)
+            if not ended:
+                return
+            self._cleared[name] = ended[-1]
+
+    async def _remove_strays(
+        self,
+        folder: Path,
+        known: Callable[[list[str]], Awaitable[frozenset[str]]],
+        name_of: Callable[[Path], str],
+    ) -> None:
+        """Removes files that no row knows: left by an end in the wrong moment, or by what was just removed."""
+        old = await asyncio.to_thread(_older_than, folder, STRAY_S)
+        names = {path: name_of(path) for path in old}
+        present = await known(list(names.values())) if names else frozenset()
+        for path, name in names.items():
+            if name not in present:
+                _log.info("a file that belongs to nothing is removed", path=str(path))
+                await asyncio.to_thread(_remove, path)
+
+    async def _measure(self) -> None:
+        measured = {}
+        for job_id in await self._store.list_unmeasured(MEASURED_AT_ONCE):
+            measured[job_id] = await asyncio.to_thread(tree_bytes, self._settings.job_dir(job_id))
+        await self._store.record_disk(measured)
+
+
+def tree_bytes(root: Path) -> int:
+    """Bytes that the files below a folder take on disk; no link is followed. Stops at very many files."""
+    total, files = 0, 0
+    for folder, _, names in os.walk(root, followlinks=False):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512  # noqa: PTH118 - many files
+            except OSError:
+                continue
+            files += 1
+        if files > _MOST_FILES:
+            break
+    return total
+
+
+def _older_than(folder: Path, seconds: float) -> list[Path]:
+    limit = time.time() - seconds
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in entries if entry.stat(follow_symlinks=False).st_mtime < limit]
+    except OSError:
+        return []
+
+
+def _digest_of(path: Path) -> str:
+    return f"sha256:{path.name.removesuffix('.zip')}"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
