@@ -44,6 +44,7 @@ shown as escapes too. No error ends in a traceback; `ELASTICDL_DEBUG=1` lets the
 | 2 | an option, a value or the model module is wrong; nothing was submitted |
 | 3 | the job was cancelled |
 | 4 | the API does not answer |
+| 5 | what `jobs wait` waits for did not come in its `--timeout` |
 | 130 | Ctrl-C |
 """
 

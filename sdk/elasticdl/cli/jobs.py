@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elasticdl.cli.output import print_json, print_json_line, write_line, write_log
+from elasticdl.cli.formats import FormatOption, JsonOption, OutputFormat, choose_format, print_data
+from elasticdl.cli.job_names import LAST, JobGiven, JobsGiven, find_ids, find_job
+from elasticdl.cli.output import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, print_json_line, write_line, write_log
 from elasticdl.cli.plain_text import neutralise
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobState
@@ -37,9 +39,6 @@ app = typer.Typer(
 )
 
 REFRESH_S = 2.0
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
-JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print what the API answers, as JSON.")]
 
 
 @contextmanager
@@ -57,22 +56,24 @@ def list_jobs(
     label: Annotated[list[str] | None, typer.Option("--label", help="Only with this KEY=VALUE; repeatable.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many, newest first.")] = 50,
     watch: Annotated[bool, typer.Option("--watch", help="Show the list anew until Ctrl-C.")] = False,
-    as_json: Json = False,
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List jobs, newest first."""
-    if watch and as_json:
-        raise InvalidInputError("--watch and --json do not go together", fix="leave one of them out")
+    chosen = choose_format(output, as_json)
+    if watch and chosen.of_data:
+        raise InvalidInputError(f"--watch and {chosen} do not go together", fix="leave one of them out")
     filters: dict[str, Any] = {"state": [str(one) for one in state or ()], "label": label or [], "name": name}
-    chosen = {key: value for key, value in filters.items() if value}
+    given = {key: value for key, value in filters.items() if value}
     with _client() as client:
         if watch:
-            _watch_list(lambda: _first(client, chosen, limit))
+            _watch_list(lambda: _first(client, given, limit), wide=chosen is OutputFormat.WIDE)
             return
-        jobs = _first(client, chosen, limit)
-    if as_json:
-        print_json([job.raw for job in jobs])
+        jobs = _first(client, given, limit)
+    if chosen.of_data:
+        print_data([job.raw for job in jobs], chosen)
         return
-    _print_jobs(jobs)
+    _print_jobs(jobs, wide=chosen is OutputFormat.WIDE)
 
 
 def _first(client: Client, filters: dict[str, Any], limit: int) -> list[Job]:
@@ -85,33 +86,56 @@ def _first(client: Client, filters: dict[str, Any], limit: int) -> list[Job]:
 
 
 _COLUMNS = ("ID", "TYPE", "STATE", "PROGRESS", "WORKERS", "PRIORITY", "AGE", "REASON")
+_WIDE = ("NAMESPACE", "OWNER", "MODEL", "RANGE", "VERSION", "LOSS", "RECORDS/S", "CREATED")
 
 
-def _rows(jobs: list[Job]) -> list[tuple[str, ...]]:
+def _row(job: Job) -> tuple[str, ...]:
     from elasticdl.cli.output import age
 
-    return [
-        (
-            job.id,
-            str(job.type),
-            str(job.state),
-            f"{job.status.progress.fraction:.0%}" if job.status.progress.records_total else "-",
-            f"{len(job.status.workers)}/{job.target_workers}" if not job.state.terminal else "-",
-            str(job.priority),
-            age(job.created_at),
-            job.why,
-        )
-        for job in jobs
-    ]
+    return (
+        job.id,
+        str(job.type),
+        str(job.state),
+        f"{job.status.progress.fraction:.0%}" if job.status.progress.records_total else "-",
+        f"{len(job.status.workers)}/{job.target_workers}" if not job.state.terminal else "-",
+        str(job.priority),
+        age(job.created_at),
+        job.why,
+    )
 
 
-def _print_jobs(jobs: list[Job]) -> None:
+def _more(job: Job) -> tuple[str, ...]:
+    """What a wide list has before the reason."""
+    from elasticdl.cli.output import count, moment
+
+    status = job.status
+    return (
+        str(job.raw.get("namespace") or "-"),
+        str(job.raw.get("owner") or "-"),
+        str(job.spec.get("model_def") or "-"),
+        f"{job.min_workers}-{job.max_workers}",
+        str(status.model_version or "-"),
+        "-" if status.loss is None else f"{status.loss:.4g}",
+        count(status.samples_per_second) if status.samples_per_second else "-",
+        moment(job.created_at),
+    )
+
+
+def _listing(jobs: list[Job], *, wide: bool) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+    """Titles and rows; the reason, which may be long, comes last."""
+    if not wide:
+        return _COLUMNS, [_row(job) for job in jobs]
+    rows = [(*_row(job)[:-1], *_more(job), job.why) for job in jobs]
+    return (*_COLUMNS[:-1], *_WIDE, _COLUMNS[-1]), rows
+
+
+def _print_jobs(jobs: list[Job], *, wide: bool) -> None:
     from elasticdl.cli.output import print_table
 
-    print_table(_COLUMNS, _rows(jobs), empty="no jobs")
+    print_table(*_listing(jobs, wide=wide), empty="no jobs", width=320 if wide else 160)
 
 
-def _watch_list(fetch: Callable[[], list[Job]]) -> None:
+def _watch_list(fetch: Callable[[], list[Job]], *, wide: bool) -> None:
     """Refreshes the list until Ctrl-C."""
     from elasticdl.cli.output import stdout, table
 
@@ -122,7 +146,7 @@ def _watch_list(fetch: Callable[[], list[Job]]) -> None:
     with Live(console=stdout(), auto_refresh=False, screen=False) as live:
         try:
             while True:
-                live.update(table(_COLUMNS, _rows(fetch())), refresh=True)
+                live.update(table(*_listing(fetch(), wide=wide)), refresh=True)
                 time.sleep(REFRESH_S)
         except KeyboardInterrupt:
             return
@@ -130,23 +154,29 @@ def _watch_list(fetch: Callable[[], list[Job]]) -> None:
 
 @app.command("get", epilog="Example: elasticdl jobs get digits-x7k2p9 --watch")
 def get(
-    job_id: JobId,
+    job: JobGiven,
     watch: Annotated[
         bool, typer.Option("--watch", help="Follow it until it ends; the exit code tells how. Ctrl-C detaches.")
     ] = False,
-    as_json: Json = False,
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show one job."""
+    chosen = choose_format(output, as_json)
+    if watch and chosen is OutputFormat.YAML:
+        raise InvalidInputError("--watch and yaml do not go together", fix="leave one of them out, or give --json")
     with _client() as client:
+        found = find_job(client, job)
         if watch:
             from elasticdl.cli.following import follow_to_end
 
-            raise typer.Exit(follow_to_end(client, job_id, as_json=as_json))
-        job = client.get(job_id)
-    if as_json:
-        print_json(job.raw)
+            raise typer.Exit(follow_to_end(client, found.id, as_json=chosen is OutputFormat.JSON))
+        if job == LAST:
+            found = client.get(found.id)  # a list says less
+    if chosen.of_data:
+        print_data(found.raw, chosen)
         return
-    _show(job)
+    _show(found)
 
 
 def _show(job: Job) -> None:
@@ -172,12 +202,13 @@ def _show(job: Job) -> None:
 
 @app.command("events", epilog="Example: elasticdl jobs events digits-x7k2p9 --follow")
 def events(
-    job_id: JobId,
+    job: JobGiven,
     follow: Annotated[bool, typer.Option("--follow", "--watch", "-f", help="Go on until the job ends.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """Show what has happened to a job."""
     with _client() as client:
+        job_id = find_job(client, job).id
         if not follow:
             for event in client.events(job_id):
                 _print_event(event, as_json)
@@ -198,7 +229,7 @@ def _print_event(event: Event, as_json: bool) -> None:
 
 @app.command("logs", epilog="Example: elasticdl jobs logs digits-x7k2p9 --role ps --index 1 --tail 50 --follow")
 def logs(
-    job_id: JobId,
+    job: JobGiven,
     role: Annotated[Role, typer.Option("--role", help="Kind of process.")] = Role.WORKER,
     index: Annotated[int, typer.Option("--index", min=0, help="Number of the process among its kind.")] = 0,
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Only this many last lines.")] = None,
@@ -209,6 +240,7 @@ def logs(
 ) -> None:
     """Print what a process of a job printed, in all its incarnations; control characters are shown, not obeyed."""
     with _client() as client:
+        job_id = find_job(client, job).id
         if follow:
             for line in client.follow_logs(job_id, role=role, index=index, tail=tail):
                 write_log(line + "\n", raw=raw)
@@ -217,14 +249,15 @@ def logs(
 
 
 @app.command("metrics", epilog="Example: elasticdl jobs metrics digits-x7k2p9 --json")
-def metrics(job_id: JobId, as_json: Json = False) -> None:
+def metrics(job: JobGiven, output: FormatOption = None, as_json: JsonOption = False) -> None:
     """Show the losses and evaluations of a job."""
     from elasticdl.cli.output import print_table
 
+    chosen = choose_format(output, as_json)
     with _client() as client:
-        found = client.metrics(job_id)
-    if as_json:
-        print_json(found)
+        found = client.metrics(find_job(client, job).id)
+    if chosen.of_data:
+        print_data(found, chosen)
         return
     losses = [(str(one["model_version"]), _short(one["loss"])) for one in found["losses"]]
     print_table(("VERSION", "LOSS"), losses, empty="no losses yet")
@@ -241,37 +274,83 @@ def _short(value: Any) -> str:
 
 @app.command("cancel", epilog="Example: elasticdl jobs cancel digits-x7k2p9 --wait")
 def cancel(
-    job_ids: JobIds,
+    jobs: JobsGiven,
     wait: Annotated[bool, typer.Option("--wait", help="Return when the jobs have ended.")] = False,
-    as_json: Json = False,
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Stop jobs for good."""
     with _client() as client:
-        jobs = [client.cancel(job_id) for job_id in job_ids]
+        asked = [client.cancel(job_id) for job_id in find_ids(client, jobs)]
         if wait:
-            jobs = [client.wait(job.id) for job in jobs]
-    _print_states(jobs, as_json)
+            asked = [client.wait(job.id) for job in asked]
+    _print_states(asked, choose_format(output, as_json))
+
+
+@app.command("wait", epilog="Example: elasticdl jobs wait digits-x7k2p9 --for RUNNING --timeout 600")
+def wait(
+    jobs: JobsGiven,
+    states: Annotated[
+        list[JobState] | None,
+        typer.Option("--for", help="A state to wait for; repeatable.", show_default="any in which a job is over"),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0, help="Seconds to wait at most.", show_default="no limit")
+    ] = None,
+    patience: Annotated[
+        float | None,
+        typer.Option("--patience", min=0, help="Seconds that the API may be away meanwhile.", show_default="600"),
+    ] = None,
+    output: FormatOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Wait until jobs are over, or in a state; the exit code tells how the first that did not succeed ended.
+
+    With --for it is 0 when all came into one of the states, and 1 when one is over without. 5: the time is over.
+    """
+    from elasticdl.cli.following import code_of
+    from elasticdl.client.requests import PATIENCE_S
+
+    chosen = choose_format(output, as_json)
+    wanted = frozenset(states or ())
+    with _client() as client:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        found = []
+        for job_id in find_ids(client, jobs):
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                found.append(
+                    client.wait(
+                        job_id, left, states=wanted or None, patience_s=PATIENCE_S if patience is None else patience
+                    )
+                )
+            except TimeoutError as error:
+                write_line(f"error: {error}", to=sys.stderr)
+                raise typer.Exit(EXIT_TIMEOUT) from None
+    _print_states(found, chosen)
+    codes = [(EXIT_OK if job.state in wanted else EXIT_FAILED) if wanted else code_of(job) for job in found]
+    raise typer.Exit(next((code for code in codes if code), EXIT_OK))
 
 
 @app.command("suspend", epilog="Example: elasticdl jobs suspend digits-x7k2p9")
-def suspend(job_ids: JobIds, as_json: Json = False) -> None:
+def suspend(jobs: JobsGiven, output: FormatOption = None, as_json: JsonOption = False) -> None:
     """Stop jobs so that they can go on later; their workers are free for others."""
     with _client() as client:
-        jobs = [client.suspend(job_id) for job_id in job_ids]
-    _print_states(jobs, as_json)
+        asked = [client.suspend(job_id) for job_id in find_ids(client, jobs)]
+    _print_states(asked, choose_format(output, as_json))
 
 
 @app.command("resume", epilog="Example: elasticdl jobs resume digits-x7k2p9")
-def resume(job_ids: JobIds, as_json: Json = False) -> None:
+def resume(jobs: JobsGiven, output: FormatOption = None, as_json: JsonOption = False) -> None:
     """Let suspended jobs go on where they were."""
     with _client() as client:
-        jobs = [client.resume(job_id) for job_id in job_ids]
-    _print_states(jobs, as_json)
+        asked = [client.resume(job_id) for job_id in find_ids(client, jobs)]
+    _print_states(asked, choose_format(output, as_json))
 
 
-def _print_states(jobs: list[Job], as_json: bool) -> None:
-    if as_json:
-        print_json([job.raw for job in jobs])
+def _print_states(jobs: list[Job], chosen: OutputFormat) -> None:
+    if chosen.of_data:
+        print_data([job.raw for job in jobs], chosen)
         return
     for job in jobs:
         asked = str(job.raw.get("desired") or "run")
@@ -281,7 +360,7 @@ def _print_states(jobs: list[Job], as_json: bool) -> None:
 
 @app.command("scale", epilog="Example: elasticdl jobs scale digits-x7k2p9 --min-workers 1 --max-workers 4")
 def scale(
-    job_id: JobId,
+    job: JobGiven,
     min_workers: Annotated[int | None, typer.Option("--min-workers", min=1, help="Fewest that it runs with.")] = None,
     max_workers: Annotated[int | None, typer.Option("--max-workers", min=1, help="It never has more.")] = None,
     num_workers: Annotated[
@@ -290,58 +369,64 @@ def scale(
     priority: Annotated[
         int | None, typer.Option("--priority", min=-1000, max=1000, help="Higher goes first.")
     ] = None,
-    as_json: Json = False,
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Change how many workers a job may have, and how it ranks, while it runs."""
     with _client() as client:
         aliases = {} if num_workers is None else {"num_workers": num_workers}
-        job = client.scale(job_id, min_workers, max_workers, priority, **aliases)
-    if as_json:
-        print_json(job.raw)
+        scaled = client.scale(find_job(client, job).id, min_workers, max_workers, priority, **aliases)
+    chosen = choose_format(output, as_json)
+    if chosen.of_data:
+        print_data(scaled.raw, chosen)
         return
-    write_line(f"{job.id}  workers {job.min_workers} to {job.max_workers}, priority {job.priority}")
+    write_line(f"{scaled.id}  workers {scaled.min_workers} to {scaled.max_workers}, priority {scaled.priority}")
 
 
 @app.command("artifacts", epilog="Example: elasticdl jobs artifacts digits-x7k2p9 model.keras --download ./model")
 def artifacts(
-    job_id: JobId,
+    job: JobGiven,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME...]", help="Only these.", show_default=False)
     ] = None,
     download: Annotated[str, typer.Option("--download", metavar="DIR", help="Fetch them into this directory.")] = "",
-    as_json: Json = False,
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List what a job made, or fetch it."""
     from elasticdl.cli.following import ARTIFACT_COLUMNS, artifact_rows
     from elasticdl.cli.output import print_table
 
+    chosen = choose_format(output, as_json)
     with _client() as client:
+        job_id = find_job(client, job).id
         found = [item for item in client.artifacts(job_id) if not names or item.name in names]
         places: Sequence[Path] = ()
         if download:
             places = client.download(job_id, Path(download).absolute(), names or None)
-    if download and as_json:
-        print_json_line([str(place) for place in places])
+    if download and chosen.of_data:
+        print_data([str(place) for place in places], chosen)
     elif download and places:
         write_line("\n".join(str(place) for place in places))
-    elif as_json:
-        print_json([item.raw for item in found])
+    elif chosen.of_data:
+        print_data([item.raw for item in found], chosen)
     else:
         print_table(ARTIFACT_COLUMNS, artifact_rows(found), empty="no artifacts")
 
 
 @app.command("delete", epilog="Example: elasticdl jobs delete digits-x7k2p9 --yes")
 def delete(
-    job_ids: JobIds,
+    jobs: JobsGiven,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete jobs that have ended, with their logs, checkpoints and artifacts."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise InvalidInputError("deleting cannot be undone", fix="give --yes")
-        listed = neutralise(", ".join(job_ids))
-        typer.confirm(f"delete {listed} with all logs, checkpoints and artifacts?", abort=True)
+    if not yes and not sys.stdin.isatty():
+        raise InvalidInputError("deleting cannot be undone", fix="give --yes")
     with _client() as client:
-        for job_id in job_ids:
+        ids = find_ids(client, jobs)
+        if not yes:
+            listed = neutralise(", ".join(ids))
+            typer.confirm(f"delete {listed} with all logs, checkpoints and artifacts?", abort=True)
+        for job_id in ids:
             client.delete(job_id)
             write_line(f"{job_id}  deleted")

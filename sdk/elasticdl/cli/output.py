@@ -30,6 +30,8 @@ EXIT_CANCELLED = 3
 """The job was cancelled."""
 EXIT_UNAVAILABLE = 4
 """The API does not answer."""
+EXIT_TIMEOUT = 5
+"""What was waited for did not come in the time that was given."""
 EXIT_INTERRUPTED = 130
 """Ctrl-C; a job on a cluster goes on."""
 
@@ -52,9 +54,9 @@ def console_on(stream: IO[str], **settings: Any) -> Console:
     return PlainConsole(file=stream, highlight=False, **settings)
 
 
-def stdout() -> Console:
-    """A console on standard output; tables keep their columns when there is no terminal."""
-    return console_on(sys.stdout, width=None if sys.stdout.isatty() else 160)
+def stdout(width: int = 160) -> Console:
+    """A console on standard output; tables keep their columns when there is no terminal, in lines of some width."""
+    return console_on(sys.stdout, width=None if sys.stdout.isatty() else width)
 
 
 def stderr() -> Console:
@@ -137,9 +139,9 @@ def skipped_words(entry: Mapping[str, Any]) -> str:
     return f"skipped: {of}{many} passed over ({entry.get('reason')}), such as {entry.get('example')}"
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str, width: int = 160) -> None:
     """Prints rows under column titles, or a sentence when there are none."""
-    console = stdout()
+    console = stdout(width)
     listed = list(rows)
     if not listed:
         console.print(empty)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elasticdl.cli.formats import FormatOption, JsonOption, choose_format, print_data
+from elasticdl.cli.job_names import JobGiven, find_ids, find_job
 from elasticdl_core.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
     from elasticdl.client import Client
 
-Json = Annotated[bool, typer.Option("--json", help="Print what the API answers, as JSON.")]
 PANEL = "Scheduling"
 
 
@@ -37,16 +38,16 @@ def _client() -> Iterator[Client]:
 
 
 def explain(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)],
-    as_json: Json = False,
+    job: JobGiven,
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Say why a job has the workers that it has, who holds what it lacks, what would help, and when it will end."""
+    chosen = choose_format(output, as_json)
     with _client() as client:
-        found = client.explain(job_id)
-    if as_json:
-        from elasticdl.cli.output import print_json
-
-        print_json(found)
+        found = client.explain(find_job(client, job).id)
+    if chosen.of_data:
+        print_data(found, chosen)
         return
     from elasticdl.cli.output import stdout
     from elasticdl.cli.scheduling_views import explanation
@@ -82,20 +83,22 @@ def what_if(
         float | None, typer.Option("--records", min=1, help="Records of the new jobs, over all epochs.")
     ] = None,
     like: Annotated[
-        str, typer.Option("--like", metavar="ID", help="The new jobs are as fast, and as long, as this one.")
+        str, typer.Option("--like", metavar="JOB", help="The new jobs are as fast, and as long, as this one.")
     ] = "",
     speed: Annotated[
         float | None, typer.Option("--speed", min=1e-9, help="Records a second of one worker of the new jobs.")
     ] = None,
     cancel: Annotated[
-        list[str] | None, typer.Option("--cancel", metavar="ID", help="Without this job. Repeatable.")
+        list[str] | None, typer.Option("--cancel", metavar="JOB", help="Without this job. Repeatable.")
     ] = None,
     slots: Annotated[
         str, typer.Option("--slots", metavar="N", help="With that many worker slots; +N or -N for more or fewer.")
     ] = "",
-    as_json: Json = False,
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Tell what would happen with other jobs, priorities, bounds or slots. Nothing is changed."""
+    chosen = choose_format(output, as_json)
     question = _question(workers or [], priority or [], cancel or [], slots)
     details = {"records": records, "like": like or None, "records_per_second": speed}
     given = {name: value for name, value in details.items() if value is not None}
@@ -104,13 +107,18 @@ def what_if(
             f"--{next(iter(given)).replace('records_per_second', 'speed')} describes a new job, and there is none",
             fix="add one with --workers MIN:MAX",
         )
-    question["add"] = [{**job, **given} for job in question["add"]]
     with _client() as client:
+        if like:
+            given["like"] = find_job(client, like).id
+        question["add"] = [{**job, **given} for job in question["add"]]
+        question["cancel"] = find_ids(client, cancel or [])
+        for name in ("priorities", "sizes"):
+            question[name] = {find_job(client, job).id: value for job, value in question[name].items()}
         found = client.what_if(**{name: value for name, value in question.items() if value not in ([], {}, None)})
-    from elasticdl.cli.output import print_json, stdout
+    from elasticdl.cli.output import stdout
 
-    if as_json:
-        print_json(found)
+    if chosen.of_data:
+        print_data(found, chosen)
         return
     from elasticdl.cli.scheduling_views import comparison
 

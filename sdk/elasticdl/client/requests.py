@@ -14,6 +14,8 @@ from elasticdl_core.job import JobSpec, resolve_aliases
 from elasticdl_core.json_numbers import from_json
 
 POLL_S = 1.0
+PATIENCE_S = 600.0
+"""How long an API that does not answer is waited for by what waits for a job: an upgrade, a restart of a machine."""
 UPLOAD_TIMEOUT_S = 300.0
 EVENTS_AT_ONCE = 1000
 _ID = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,99}")

@@ -49,3 +49,30 @@ class RetryPolicy:
         except ValueError:
             return self.backoff(attempt)
         return min(max(wanted, 0.0), 60.0)
+
+
+class Patience:
+    """How long something that does not answer is waited for, from its last answer.
+
+    Args:
+        seconds: how long.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._since: float | None = None
+
+    def answered(self) -> None:
+        """An answer came: patience is whole again."""
+        self._since = None
+
+    def over(self, asked_at: float, now: float) -> bool:
+        """Whether it has not answered for too long.
+
+        Args:
+            asked_at: when the question was asked that got no answer.
+            now: the time.
+        """
+        if self._since is None:
+            self._since = asked_at
+        return now - self._since >= self._seconds

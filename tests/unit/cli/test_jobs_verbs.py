@@ -57,7 +57,7 @@ def test_one_job_is_shown_whole_or_as_json(api: FakeApi, cli: Cli) -> None:
 def test_an_unknown_job_is_told_and_exits_with_one(api: FakeApi, cli: Cli) -> None:
     outcome = cli("jobs", "get", "nope")
     assert outcome.code == 1
-    assert outcome.err == "error: there is no job 'nope'\n  fix: see the list of jobs\n"
+    assert outcome.err.startswith("error: there is no job 'nope'\n  fix: `elasticdl jobs list` shows the jobs")
 
 
 def test_events_are_listed_and_followed(api: FakeApi, cli: Cli) -> None:

@@ -20,7 +20,7 @@ from tests.unit.cli.test_scheduler_verbs import make_comparison, make_explanatio
 
 pytestmark = pytest.mark.unit
 
-CODES = {0, 1, 2, 3, 4, 130}
+CODES = {0, 1, 2, 3, 4, 5, 130}
 STRANGE = (
     "",
     " ",

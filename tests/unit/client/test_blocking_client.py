@@ -327,6 +327,7 @@ def test_waiting_looks_pauses_and_looks_again(api: FakeApi, client: Client) -> N
     api.jobs["a-1"] = make_job("a-1", state="RUNNING")
     pauses: list[float] = []
     client._api.sleep = pauses.append
+    client._api.now = lambda: sum(pauses)
     with pytest.raises(TimeoutError, match="after 10 s"):
         client.wait("a-1", timeout_s=10.0, poll_s=4.0)
     assert pauses == [4.0, 4.0, 2.0]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from elasticdl.client.endpoint import Endpoint, find_endpoint
 from elasticdl.client.messages import Request
 from elasticdl.client.requests import (
     EVENTS_AT_ONCE,
+    PATIENCE_S,
     POLL_S,
     UPLOAD_TIMEOUT_S,
     given,
@@ -29,11 +31,11 @@ from elasticdl.client.requests import (
     submission,
     submission_of_directory,
 )
-from elasticdl.client.retry import RetryPolicy
+from elasticdl.client.retry import Patience, RetryPolicy
 from elasticdl.client.transport import Filter, moment_text, texts
 from elasticdl.client.views import Artifact, Event, Job, JobPage, Update
-from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.job import JobSpec, resolve_aliases
+from elasticdl_core.errors import InvalidInputError, UnavailableError
+from elasticdl_core.job import JobSpec, JobState, resolve_aliases
 
 
 class AsyncClient(AsyncAccessCalls):
@@ -186,17 +188,19 @@ class AsyncClient(AsyncAccessCalls):
             if len(data) < EVENTS_AT_ONCE:
                 return events
 
-    async def follow(self, job_id: str) -> AsyncIterator[Job]:
+    async def follow(self, job_id: str, *, patience_s: float = PATIENCE_S) -> AsyncIterator[Job]:
         """A job as it is now, then a fresh view about every second, the last when it has ended.
 
-        A lost connection is taken up again.
+        A lost connection is taken up again; an API that is away is waited for, ``patience_s`` seconds at most.
         """
-        async with aclosing(AsyncJobWatch(self._api, job_id, "").updates()) as updates:
+        async with aclosing(AsyncJobWatch(self._api, job_id, "", patience_s).updates()) as updates:
             async for update in updates:
                 if update.job is not None:
                     yield update.job
 
-    def updates(self, job_id: str, *, after: int | None = None) -> AsyncIterator[Update]:
+    def updates(
+        self, job_id: str, *, after: int | None = None, patience_s: float = PATIENCE_S
+    ) -> AsyncIterator[Update]:
         """The same, with the job's events in between as they happen.
 
         The first update is the job as it is now; then come its events (the old ones too) and views; the last has
@@ -205,8 +209,9 @@ class AsyncClient(AsyncAccessCalls):
         Args:
             job_id: the job.
             after: leave out events up to this id.
+            patience_s: how long the API may be away in the meantime.
         """
-        return AsyncJobWatch(self._api, job_id, "" if after is None else str(after)).updates()
+        return AsyncJobWatch(self._api, job_id, "" if after is None else str(after), patience_s).updates()
 
     async def logs(self, job_id: str, *, role: str = "worker", index: int = 0, tail: int | None = None) -> str:
         """What a process of a job printed, in all its incarnations.
@@ -355,27 +360,46 @@ class AsyncClient(AsyncAccessCalls):
         """Gives reserved slots back to jobs; for administrators."""
         await self._api.exchange(Request("DELETE", reservation_path(name)))
 
-    async def wait(self, job_id: str, timeout_s: float | None = None, *, poll_s: float = POLL_S) -> Job:
-        """Waits until a job has ended, however it ends.
+    async def wait(
+        self,
+        job_id: str,
+        timeout_s: float | None = None,
+        *,
+        states: Collection[JobState] | None = None,
+        poll_s: float = POLL_S,
+        patience_s: float = PATIENCE_S,
+    ) -> Job:
+        """Waits until a job has ended, however it ends, or is in a state; one that is over waits for nothing more.
 
         Args:
             job_id: the job.
             timeout_s: how long at most; without end when not given.
+            states: states to wait for besides the end.
             poll_s: seconds between two looks.
+            patience_s: how long the API may be away in the meantime.
 
         Raises:
-            TimeoutError: it has not ended in time.
+            TimeoutError: it has not come so far in time.
+            UnavailableError: the API has not answered for longer than ``patience_s``.
         """
-        waited = 0.0
+        started = self._api.now()
+        patience = Patience(patience_s)
+        state = "not seen"
         while True:
-            job = await self.get(job_id)
-            if job.state.terminal:
-                return job
-            if timeout_s is not None and waited >= timeout_s:
-                raise TimeoutError(f"job {job_id} is still {job.state} after {timeout_s:g} s")
-            pause = poll_s if timeout_s is None else min(poll_s, timeout_s - waited)
-            await self._api.sleep(pause)
-            waited += pause
+            now = self._api.now()
+            try:
+                job = await self.get(job_id)
+                patience.answered()
+                if job.state.terminal or job.state in (states or ()):
+                    return job
+                state = str(job.state)
+            except UnavailableError:
+                if patience.over(now, self._api.now()):
+                    raise
+            left = math.inf if timeout_s is None else started + timeout_s - self._api.now()
+            if left <= 0:
+                raise TimeoutError(f"job {job_id} is still {state} after {timeout_s:g} s")
+            await self._api.sleep(min(poll_s, left))
 
     async def _ask(self, job_id: str, verb: str) -> Job:
         """Asks for a change of state: cancel, suspend or resume. Asking twice is asking once."""

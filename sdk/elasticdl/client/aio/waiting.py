@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -10,6 +11,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 sleep = asyncio.sleep
+now = time.monotonic
 
 
 async def run_blocking(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

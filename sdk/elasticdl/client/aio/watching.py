@@ -10,14 +10,13 @@ from elasticdl.client.aio.connection import AsyncApiConnection, AsyncResponseStr
 from elasticdl.client.messages import NoResponse, Request
 from elasticdl.client.problems import error_of, unreachable
 from elasticdl.client.requests import job_path
+from elasticdl.client.retry import Patience
 from elasticdl.client.sse import Message, SseDecoder
 from elasticdl.client.views import Event, Job, Update
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 
 SILENCE_S = 30.0
 """An event stream sends something, if only a comment, far more often than this; silence means a dead connection."""
-RECONNECTS = 40
-"""How often a stream is opened anew without a single message in between: about three minutes."""
 LOG_SILENCE_S = 3600.0
 _PASSING = frozenset({429, 500, 502, 503, 504})
 
@@ -34,13 +33,15 @@ class AsyncJobWatch:
         api: the API.
         job_id: the job.
         after: leave out events up to this id; empty for none.
+        patience_s: how long to go without a single message before it gives up.
     """
 
-    def __init__(self, api: AsyncApiConnection, job_id: str, after: str) -> None:
+    def __init__(self, api: AsyncApiConnection, job_id: str, after: str, patience_s: float) -> None:
         self._api = api
         self._job_id = job_id
         self._last = after
         self._failures = 0
+        self._patience = Patience(patience_s)
         self._stale = False
 
     async def updates(self) -> AsyncGenerator[Update]:
@@ -52,6 +53,7 @@ class AsyncJobWatch:
         job = await fetch_job(self._api, self._job_id)
         yield Update(job=job)
         while True:
+            opened = self._api.now()
             headers = {"Accept": "text/event-stream", **({"Last-Event-ID": self._last} if self._last else {})}
             request = Request("GET", job_path(self._job_id, "events"), headers=headers, read_timeout_s=SILENCE_S)
             decoder = SseDecoder(self._last)
@@ -62,34 +64,44 @@ class AsyncJobWatch:
                     if not isinstance(chunk, bytes):
                         break
                     for message in decoder.feed(chunk):
-                        update = await self._update(message, job)
+                        try:
+                            update = await self._update(message, job)
+                        except UnavailableError as error:
+                            trouble = error  # between the message and a look at the job; both come again
+                            break
                         if update is None:
                             continue
                         job = update.job or job
                         yield update
                         if update.ended:
                             return
-            await self._pause(trouble, decoder.retry_s)
+            await self._pause(trouble, decoder.retry_s, opened)
 
     async def _update(self, message: Message, job: Job) -> Update | None:
         """What a message of the stream tells, if anything."""
-        self._last, self._failures = message.id, 0
+        self._last = message.id
         if message.type == "end":
             return Update(job=await fetch_job(self._api, self._job_id), ended=True)
         if message.type == "event":
             self._stale = True
+            self._heard()
             return Update(event=Event.from_json(json.loads(message.data)))
         if message.type != "status":
             return None
         # Views lack checkpoints, evaluations and artifacts; an event tells that there may be new ones.
         fresh = await fetch_job(self._api, self._job_id) if self._stale else None
         self._stale = False
+        self._heard()
         return Update(job=fresh or Job.from_json({**job.raw, **json.loads(message.data)}))
 
-    async def _pause(self, trouble: ElasticDLError | None, wanted_s: float | None) -> None:
+    def _heard(self) -> None:
+        self._failures = 0
+        self._patience.answered()
+
+    async def _pause(self, trouble: ElasticDLError | None, wanted_s: float | None, opened: float) -> None:
         """Waits before the stream is opened anew, or gives up."""
         self._failures += 1
-        if self._failures > RECONNECTS:
+        if self._patience.over(opened, self._api.now()):
             raise trouble or UnavailableError(
                 f"the API at {self._api.url} keeps closing the event stream of job {self._job_id}",
                 fix="look at the API's log; `elasticdl jobs get` shows the job without a stream",

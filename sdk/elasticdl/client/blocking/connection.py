@@ -37,12 +37,14 @@ class ApiConnection:
         url: the API's address, for messages.
         retry: when a request is tried again.
         sleep: how pauses are waited out.
+        now: seconds of a clock that only goes on.
     """
 
     def __init__(self, endpoint: Endpoint, retry: RetryPolicy) -> None:
         self.url = endpoint.url
         self.retry = retry
         self.sleep = waiting.sleep
+        self.now = waiting.now
         self._http = httpx.Client(
             base_url=endpoint.url, headers=default_headers(endpoint), trust_env=trusts_environment(endpoint)
         )

@@ -10,6 +10,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 sleep = time.sleep
+now = time.monotonic
 
 
 def run_blocking(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

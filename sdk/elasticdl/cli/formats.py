@@ -1,0 +1,60 @@
+"""The formats of listings: ``-o table|wide|json|yaml``, and ``--json`` as it always was."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from elasticdl.cli.output import print_json
+from elasticdl.cli.plain_text import neutralise
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.json_numbers import to_json
+
+
+class OutputFormat(enum.StrEnum):
+    """How something is printed."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+    @property
+    def of_data(self) -> bool:
+        """Whether it is for programs: all that the API answers."""
+        return self in {OutputFormat.JSON, OutputFormat.YAML}
+
+
+FormatOption = Annotated[
+    OutputFormat | None,
+    typer.Option("--output", "-o", help="wide has more columns, json and yaml all there is.", show_default="table"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print what the API answers, as JSON: -o json.")]
+
+
+def choose_format(output: OutputFormat | None, as_json: bool) -> OutputFormat:
+    """The format that was asked for.
+
+    Raises:
+        InvalidInputError: two were.
+    """
+    if as_json and output not in (None, OutputFormat.JSON):
+        raise InvalidInputError(f"--json and -o {output} do not go together", fix="leave one of them out")
+    return OutputFormat.JSON if as_json else output or OutputFormat.TABLE
+
+
+def print_data(data: Any, output: OutputFormat) -> None:
+    """Prints data as JSON or YAML on standard output."""
+    if output is OutputFormat.JSON:
+        print_json(data)
+        return
+    import yaml
+
+    plain = to_json(data)
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    if neutralise(text) != text:
+        text = yaml.safe_dump(plain, sort_keys=False)
+    sys.stdout.write(text)

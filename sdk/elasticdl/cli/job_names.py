@@ -1,0 +1,112 @@
+"""Jobs as people name them: an id, the beginning of one, a name, or ``last``; and completion of them in shells."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from elasticdl.cli.output import age
+from elasticdl_core.errors import ConflictError, NotFoundError
+
+if TYPE_CHECKING:
+    from elasticdl.client import Client, Job
+
+LAST = "last"
+LOOKED_THROUGH = 500
+"""How many jobs, the newest first, are looked through for the beginning of an id."""
+SHOWN = 10
+COMPLETE_WITHIN_S = 1.5
+_FIX = "`elasticdl jobs list` shows the jobs; give an id, the beginning of one, a name, or `last` for the newest"
+
+
+def find_job(client: Client, given: str) -> Job:
+    """The job that somebody means: by its id, by its name, by the beginning of its id, or the newest for ``last``.
+
+    Raises:
+        NotFoundError: there is none.
+        ConflictError: several have that name or begin so; lists them.
+    """
+    if given == LAST:
+        newest = client.list(limit=1).jobs
+        if not newest:
+            raise NotFoundError("there is no job yet", fix="submit one with `elasticdl train`")
+        return newest[0]
+    try:
+        return client.get(given)
+    except NotFoundError as error:
+        unknown = error
+    if not given.isascii() or not given.replace("-", "").isalnum():
+        raise unknown
+    named = list(itertools.islice(client.iterate(page_size=SHOWN + 1, name=given[:40]), SHOWN + 1))
+    found = named or [
+        job for job in itertools.islice(client.iterate(page_size=100), LOOKED_THROUGH) if job.id.startswith(given)
+    ]
+    if not found:
+        raise NotFoundError(unknown.message, fix=_FIX)
+    if len(found) > 1:
+        raise ConflictError(
+            f"several jobs are meant by {given!r}: {_candidates(found)}",
+            fix="give the id of one, or `last` for the newest job",
+        )
+    return client.get(found[0].id)
+
+
+def find_ids(client: Client, given: Sequence[str]) -> list[str]:
+    """The ids of the jobs that somebody means, all found before anything is done to the first."""
+    return list(dict.fromkeys(find_job(client, one).id for one in given))
+
+
+def _candidates(jobs: Sequence[Job]) -> str:
+    listed = [f"{job.id} ({job.state}, {age(job.created_at)} old)" for job in jobs[:SHOWN]]
+    return ", ".join(listed) + (", and more" if len(jobs) > SHOWN else "")
+
+
+def complete_job(incomplete: str) -> list[tuple[str, str]]:
+    """What a shell offers for a job: ids and names that begin so; nothing at all if the API is slow or away."""
+    found: list[tuple[str, str]] = []
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):
+            from elasticdl.client import Client, RetryPolicy
+
+            with Client(retry=RetryPolicy(attempts=1)) as client:
+                jobs = client.list(limit=100).jobs
+            names = {job.name: "the only job of that name" for job in jobs if _once(job.name, jobs)}
+            offered = [*((job.id, f"{job.state}, {age(job.created_at)} old") for job in jobs), *names.items()]
+            found.extend((name, what) for name, what in offered if name.startswith(incomplete))
+
+    # A thread of its own: whatever it hangs in, the shell waits no longer than this.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(COMPLETE_WITHIN_S)
+    last = [(LAST, "the newest job")] if found and LAST.startswith(incomplete) else []
+    return [*found, *last]
+
+
+def _once(name: str, jobs: Sequence[Job]) -> bool:
+    return sum(job.name == name for job in jobs) == 1 and all(job.id != name for job in jobs)
+
+
+JobGiven = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="The job: its id, the beginning of it, its name, or `last`.",
+        show_default=False,
+        autocompletion=complete_job,
+    ),
+]
+JobsGiven = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="JOB...",
+        help="Jobs: ids, beginnings of them, names, or `last`.",
+        show_default=False,
+        autocompletion=complete_job,
+    ),
+]
