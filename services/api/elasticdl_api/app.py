@@ -17,6 +17,7 @@ from elasticdl_api.routes import (
     internal,
     jobs,
     namespaces,
+    overview,
     reservations,
     scheduling,
     tokens,
@@ -27,15 +28,36 @@ from elasticdl_api.services import Services
 from elasticdl_api.web import problems
 from elasticdl_api.web.auth import OPEN_PATHS, AuthenticationMiddleware, TokenVerifier, refuse_unruled
 from elasticdl_api.web.bodies import BodyLimits, UnreadBodies
+from elasticdl_api.web.methods import HeadMiddleware
 from elasticdl_api.web.query_parameters import refuse_unknown_parameters
+from elasticdl_api.web.rate_limits import FailedTokensMiddleware, Rate, RequestRateMiddleware
+from elasticdl_api.web.representations import RepresentationMiddleware
+from elasticdl_api.web.request_ids import RequestIdMiddleware
 from elasticdl_api.web.route_scopes import check_rules, rules_of
 from elasticdl_api.web.telemetry import RequestMeter
+from elasticdl_api.web.versions import VersionMiddleware, versioned
 
 VERSION = "0.1.0"
+_PUBLIC = (
+    jobs,
+    activity,
+    overview,
+    artifacts,
+    bundles,
+    cluster,
+    scheduling,
+    reservations,
+    tokens,
+    namespaces,
+    access,
+)
 _DESCRIPTION = """Submit, follow and steer elastic training jobs.
 
 Every request carries `Authorization: Bearer <token>`. Errors are problem details (RFC 9457) with a `code` for
-programs and a `fix` for people."""
+programs and a `fix` for people. Each answer has an `X-Request-ID`: the caller's, or a new one.
+
+HEAD works wherever GET does. Answers to GET have an `ETag`, which `If-None-Match` compares, and are compressed for
+who takes gzip. The same paths without `/v1` are aliases that stay."""
 
 
 def create_app(services: Services, background: AbstractAsyncContextManager[None] | None = None) -> FastAPI:
@@ -57,21 +79,35 @@ def create_app(services: Services, background: AbstractAsyncContextManager[None]
     )
     app.state.services = services
     problems.install(app)
-    for one in (jobs, activity, artifacts, bundles, cluster, scheduling, reservations, tokens, namespaces, access):
+    app.state.routers = [one.router for one in _PUBLIC] + [cluster.health_router, internal.router]
+    for one in _PUBLIC:
         check_rules(one.router.routes)
         app.include_router(one.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(cluster.health_router)
     app.include_router(internal.router)
-    app.add_middleware(BodyLimits)
-    app.add_middleware(
-        AuthenticationMiddleware,
-        verify=TokenVerifier(services.database, services.settings.admin_token),
-        cluster_secret=services.settings.cluster_secret,
-    )
-    app.add_middleware(UnreadBodies)
-    app.add_middleware(RequestMeter)
+    _add_middlewares(app, services)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
+
+
+def _add_middlewares(app: FastAPI, services: Services) -> None:
+    """The layers around the routes; the first is the innermost."""
+    settings = services.settings
+    app.add_middleware(BodyLimits)
+    app.add_middleware(RequestRateMiddleware, rate_of=services.limits.rate_of)
+    app.add_middleware(
+        AuthenticationMiddleware,
+        verify=TokenVerifier(services.database, settings.admin_token),
+        cluster_secret=settings.cluster_secret,
+    )
+    rate = Rate(settings.failed_tokens_per_s, settings.failed_tokens_at_once)
+    app.add_middleware(FailedTokensMiddleware, rate=rate, admin_token=settings.admin_token)
+    app.add_middleware(UnreadBodies)
+    app.add_middleware(RepresentationMiddleware)
+    app.add_middleware(RequestMeter)
+    app.add_middleware(HeadMiddleware)
+    app.add_middleware(VersionMiddleware)
+    app.add_middleware(RequestIdMiddleware)
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
@@ -92,6 +128,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
                     operation["security"] = [_security(method.upper(), path)]
                     operation["x-of-the-cluster"] = any(rule.cluster for rule in rules_of(method.upper(), path))
                 _problems_only(operation)
+        schema["paths"] = {versioned(path): operations for path, operations in schema["paths"].items()}
         app.openapi_schema = schema
     return app.openapi_schema
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import socket
 from collections.abc import Iterator
 
@@ -26,6 +27,8 @@ from elasticdl_runtime.telemetry.logs import configure_logs
 
 SHUTDOWN_S = 8
 DATABASE_PATIENCE_S = 60.0
+FILES_BESIDE_STREAMS = 1000
+"""Files that are open besides: requests, the database, logs, artifacts."""
 _DATABASE_PAUSES = Backoff(0.5, 0.5)
 _log = structlog.get_logger(__name__)
 
@@ -57,6 +60,7 @@ async def serve(stop: asyncio.Event) -> int:
     """
     configure_logs(service="api")
     settings = ApiSettings.read()
+    _raise_file_limit(settings.max_streams)
     if not settings.loopback:
         _log.warning("listening beyond loopback without TLS", host=settings.host, fix="put a TLS proxy in front")
     async with contextlib.AsyncExitStack() as stack:
@@ -103,6 +107,24 @@ async def migrate_only(_stop: asyncio.Event, revision: str = "head") -> int:
     return 0
 
 
+def _raise_file_limit(streams: int) -> None:
+    """Lets the process have as many files open as it may: each stream is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = streams + FILES_BESIDE_STREAMS
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        most = soft
+    else:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most != resource.RLIM_INFINITY and most < wanted:
+        _log.warning(
+            "fewer files may be open than streams are allowed",
+            files=most,
+            streams=streams,
+            fix=f"raise the hard limit (ulimit -Hn {wanted}), or lower ELASTICDL_API_MAX_STREAMS",
+        )
+
+
 async def _launcher(settings: ApiSettings, stack: contextlib.AsyncExitStack) -> Launcher | None:
     if not settings.agent_address:
         _log.warning("no agent: jobs are queued, but nothing is launched", fix="set ELASTICDL_AGENT")
@@ -135,7 +157,7 @@ async def _run(server: ApiServer, services: Services, stop: asyncio.Event) -> No
     stopping = asyncio.create_task(stop.wait(), name="stop")
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     # Streams end by themselves now; requests in flight have a few seconds.
-    services.stopping.set()
+    services.stop()
     server.should_exit = True
     stopping.cancel()
     await serving

@@ -9,11 +9,17 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from elasticdl_api.examination.examiners import Examiners
+from elasticdl_api.feeds.jobs import JobFeeds
+from elasticdl_api.feeds.overview import OverviewFeeds
+from elasticdl_api.feeds.streams import Slot, StreamSlots
+from elasticdl_api.limits import LimitReader
 from elasticdl_api.places.digests import ArtifactDigests
 from elasticdl_api.places.disk import DiskLimits
 from elasticdl_api.places.reach import Reaches
 from elasticdl_api.scheduling.cluster_view import ClusterViews
+from elasticdl_api.scheduling.overview import ClusterOverview
 from elasticdl_api.settings import ApiSettings
+from elasticdl_api.store.changes import ChangeStore
 from elasticdl_api.store.intents import IntentStore
 from elasticdl_api.store.jobs import JobStore
 from elasticdl_api.store.masters import MasterStore
@@ -62,6 +68,29 @@ class Services:
         self.digests = ArtifactDigests()
         self.reaches = Reaches(self.settings, self.places)
         self.cluster_views = ClusterViews(self.scheduling, self.launcher)
+        self.overview = ClusterOverview(self.jobs, self.launcher, self.settings)
+        self.limits = LimitReader(self.database, self.settings)
+        changes = ChangeStore(self.database)
+        self.job_feeds = JobFeeds(changes, self.wakeups)
+        self.overview_feeds = OverviewFeeds(changes, self.wakeups, self.overview.read)
+        self.stream_slots = StreamSlots(self.settings.max_streams)
+        self.log_slots = StreamSlots(self.settings.max_followed_logs)
+
+    async def stream_slot(self, user: Identity) -> Slot:
+        """What takes a slot for one more stream of a user's."""
+        most = await self.limits.streams_of(user.namespace)
+        return lambda: self.stream_slots.taken(user.token_id, most)
+
+    async def log_slot(self, user: Identity) -> Slot:
+        """What takes a slot for one more log that a user follows."""
+        most = await self.limits.streams_of(user.namespace)
+        return lambda: self.log_slots.taken(user.token_id, most)
+
+    def stop(self) -> None:
+        """Ends long answers: the api is told to stop."""
+        self.stopping.set()
+        self.job_feeds.close()
+        self.overview_feeds.close()
 
 
 def _services(request: Request) -> Services:

@@ -38,6 +38,15 @@ class ApiSettings(ProcessSettings):
             it may add more; 0 for no limit. ``disk_mib`` of a namespace's limits goes before it.
         host: ``ELASTICDL_API_HOST``, address to listen on.
         port: ``ELASTICDL_API_PORT``, port to listen on.
+        max_streams: ``ELASTICDL_API_MAX_STREAMS``, live streams that one process serves.
+        max_streams_per_token: ``ELASTICDL_API_MAX_STREAMS_PER_TOKEN``, those of one token of a namespace; the limits
+            of the namespace go before it. Administrators have no limit of their own.
+        requests_per_s: ``ELASTICDL_API_REQUESTS_PER_S``, requests a second of one token of a namespace; the same.
+        requests_at_once: ``ELASTICDL_API_REQUESTS_AT_ONCE``, those in a burst.
+        failed_tokens_per_s: ``ELASTICDL_API_FAILED_TOKENS_PER_S``, requests a second with a bad token that one
+            address may send.
+        failed_tokens_at_once: ``ELASTICDL_API_FAILED_TOKENS_AT_ONCE``, those in a burst.
+        max_followed_logs: ``ELASTICDL_API_MAX_FOLLOWED_LOGS``, logs that one process follows at the same time.
     """
 
     database_url: str
@@ -54,6 +63,13 @@ class ApiSettings(ProcessSettings):
     namespace_disk_mib: int = Field(default=0, ge=0, le=1 << 40)
     host: str = Field(default="127.0.0.1", validation_alias="ELASTICDL_API_HOST")
     port: int = Field(default=8850, validation_alias="ELASTICDL_API_PORT")
+    max_streams: int = Field(default=12_000, ge=1, validation_alias="ELASTICDL_API_MAX_STREAMS")
+    max_streams_per_token: int = Field(default=100, ge=1, validation_alias="ELASTICDL_API_MAX_STREAMS_PER_TOKEN")
+    requests_per_s: float = Field(default=200, gt=0, validation_alias="ELASTICDL_API_REQUESTS_PER_S")
+    requests_at_once: int = Field(default=1000, ge=1, validation_alias="ELASTICDL_API_REQUESTS_AT_ONCE")
+    failed_tokens_per_s: float = Field(default=1, gt=0, validation_alias="ELASTICDL_API_FAILED_TOKENS_PER_S")
+    failed_tokens_at_once: int = Field(default=100, ge=1, validation_alias="ELASTICDL_API_FAILED_TOKENS_AT_ONCE")
+    max_followed_logs: int = Field(default=500, ge=1, validation_alias="ELASTICDL_API_MAX_FOLLOWED_LOGS")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -112,7 +112,7 @@ async def test_it_migrates_serves_and_stops_with_streams_open(empty_database_url
         job_id = await _submit(http)
         async with http.stream("GET", f"/jobs/{job_id}/events", headers={"Accept": "text/event-stream"}) as stream:
             lines = stream.aiter_lines()
-            assert (await anext(lines)).startswith("id: ")
+            assert (await anext(lines)).startswith("retry: ")
             process.send_signal(signal.SIGTERM)
             rest = [line async for line in lines]
         assert any(line.startswith("data:") for line in rest)

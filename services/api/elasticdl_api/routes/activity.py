@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -12,19 +11,17 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from elasticdl_api.feeds.streams import EventStreamResponse
 from elasticdl_api.routes.jobs import find
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.schemas.jobs import EventResponse, MetricsResponse
 from elasticdl_api.services import Api, User
-from elasticdl_api.store.records import JobRecord
-from elasticdl_api.store.wakeups import wait
 from elasticdl_api.web.json_bodies import BIGINT
 from elasticdl_api.web.problems import declared
-from elasticdl_core.errors import InvalidInputError, NotFoundError, UnavailableError
+from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import Launcher, Role
 
 router = APIRouter(tags=["activity"])
-STATUS_EVERY_S = 1.0
 LINE_BYTES = 512
 """A guess at the length of a line of logs, to read enough of the end."""
 TAIL_BYTES = 64 << 20
@@ -54,17 +51,18 @@ async def events(
         str | None, Header(description="Streams only: go on after that id.", max_length=40)
     ] = None,
 ) -> Response:
-    """With `Accept: text/event-stream`: each `event` with its id, `status` about once a second, `end` at the end.
+    """With `Accept: text/event-stream`: each `event` with its id, `status` when it changed, `end` at the end.
 
-    A stream that was cut goes on where it was with `Last-Event-ID`.
+    A stream that was cut, or that was too slow, goes on where it was with `Last-Event-ID`.
     """
     job = await find(api, user, job_id)
     if "text/event-stream" not in request.headers.get("accept", ""):
         rows = await api.jobs.list_events(job_id, namespace=user.namespace, after=after, limit=limit)
         return JSONResponse(jsonable_encoder([_event(row) for row in rows]))
     start = after if last_event_id is None else _event_id(last_event_id)
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_stream(api, user, job, start), media_type="text/event-stream", headers=headers)
+    return EventStreamResponse(
+        lambda: api.job_feeds.follow(job.id, user.namespace, start), await api.stream_slot(user)
+    )
 
 
 @router.get(
@@ -93,6 +91,8 @@ async def logs(
         pieces = api.launcher.logs(job_id, role, index, tail=None, follow=follow)
     else:
         pieces = _last_lines(api.launcher, job_id, role, index, tail, follow)
+    if follow:
+        pieces = _counted(pieces, (await api.log_slot(user))())
     pieces = await _begun(pieces)
     return StreamingResponse(
         _until_stopped(pieces, api.stopping),
@@ -130,53 +130,6 @@ def _event_id(text: str) -> int:
     return number
 
 
-async def _stream(api: Api, user: User, job: JobRecord, after: int) -> AsyncIterator[str]:
-    shown: dict[str, Any] | None = None
-    with api.wakeups.waiter(job.id) as changed:
-        while not api.stopping.is_set():
-            try:
-                # The job first: a terminal state that is seen has its event among those that are read next.
-                job = await api.jobs.get(job.id, namespace=user.namespace)
-                rows = await api.jobs.list_events(job.id, namespace=user.namespace, after=after, limit=500)
-            except UnavailableError:
-                yield ": the database does not answer\n\n"
-                await wait(changed, STATUS_EVERY_S)
-                continue
-            except NotFoundError:
-                yield _message("end", {"state": "DELETED", "reason": "the job was deleted"})
-                return
-            for row in rows:
-                after = row["id"]
-                yield _message("event", _event(row), after)
-            status = schemas.job_summary(job)
-            status.pop("spec")
-            if status != shown:
-                shown = status
-                yield _message("status", status)
-            if job.terminal and len(rows) < 500:
-                yield _message("end", {"state": job.state, "reason": job.reason, "error": status["error"]})
-                return
-            if len(rows) < 500:
-                if not rows and status == shown:
-                    yield ": alive\n\n"
-                await _wait_or_stop(changed, api.stopping)
-
-
-async def _wait_or_stop(changed: asyncio.Event, stopping: asyncio.Event) -> None:
-    stop = asyncio.create_task(stopping.wait())
-    wake = asyncio.create_task(wait(changed, STATUS_EVERY_S))
-    try:
-        await asyncio.wait({stop, wake}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stop.cancel()
-        wake.cancel()
-
-
-def _message(kind: str, data: dict[str, Any], number: int | None = None) -> str:
-    head = "" if number is None else f"id: {number}\n"
-    return f"{head}event: {kind}\ndata: {json.dumps(jsonable_encoder(data))}\n\n"
-
-
 async def _last_lines(
     launcher: Launcher, job_id: str, role: Role, index: int, lines: int, follow: bool
 ) -> AsyncIterator[bytes]:
@@ -200,6 +153,15 @@ async def _end(launcher: Launcher, job_id: str, role: Role, index: int, lines: i
         size = min(4 * size, TAIL_BYTES)
     kept = [piece + b"\n" for piece in read[:-1]] + [piece for piece in read[-1:] if piece]
     return b"".join(kept[-lines:]) if lines else b""
+
+
+async def _counted(
+    pieces: AsyncIterator[bytes], slot: contextlib.AbstractContextManager[None]
+) -> AsyncIterator[bytes]:
+    """The same pieces, as one of the logs that are followed now."""
+    with slot:
+        async for piece in pieces:
+            yield piece
 
 
 async def _begun(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse, StreamingResponse
 
@@ -59,18 +59,6 @@ async def upload(digest: Digest, request: Request, api: Api, user: User) -> JSON
     finally:
         await asyncio.to_thread(path.unlink, missing_ok=True)
     return JSONResponse({"digest": digest, "size": size}, status_code=201)
-
-
-@router.head(
-    "/bundles/{digest}",
-    response_class=Response,
-    summary="Is a bundle there?",
-    responses={**declared(404, 422), 200: {"description": "It is there", "content": {}}},
-)
-async def probe(digest: Digest, api: Api, user: User) -> Response:
-    """200 if it need not be uploaded, else 404."""
-    path = await _find(api, user, digest)
-    return Response(media_type="application/zip", headers={"Content-Length": str(path.stat().st_size)})
 
 
 @router.get(

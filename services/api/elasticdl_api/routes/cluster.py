@@ -14,7 +14,6 @@ from elasticdl_api.web import telemetry
 from elasticdl_api.web.problems import declared
 from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.job import JobState
-from elasticdl_core.ports.launcher import CapacityInfo
 
 router = APIRouter()
 health_router = APIRouter(tags=["health"])
@@ -23,18 +22,7 @@ health_router = APIRouter(tags=["health"])
 @router.get("/cluster", tags=["cluster"], response_model=ClusterResponse, summary="The cluster", responses=declared())
 async def cluster(api: Api, user: User) -> Any:
     """Worker slots in all and in use, jobs by state, and how each component is."""
-    counts = await api.jobs.count_by_state(user.namespace)
-    capacity, agent = await _capacity(api)
-    return {
-        "slots": {
-            "total": capacity.slots,
-            "used": sum(capacity.used.values()),
-            "reserved": sum(one.slots for one in capacity.reservations),
-        },
-        "jobs": counts,
-        "components": {"database": "ok", "agent": agent, "scheduler": await _scheduler(api)},
-        "keeps_days": api.settings.keeps_days,
-    }
+    return await api.overview.read(user.namespace)
 
 
 @router.get(
@@ -54,7 +42,7 @@ async def prometheus(api: Api, user: User) -> Response:
     counts = await api.jobs.count_by_state(user.namespace)
     for state in JobState:
         jobs.labels(str(state)).set(counts.get(state, 0))
-    capacity, _ = await _capacity(api)
+    capacity, _ = await api.overview.capacity()
     slots = Gauge("elasticdl_slots", "Worker slots.", ["kind"], registry=gauges)
     slots.labels("total").set(capacity.slots)
     slots.labels("used").set(sum(capacity.used.values()))
@@ -107,26 +95,10 @@ async def readyz(api: Api) -> JSONResponse:
         components["database"] = "ok"
     except ElasticDLError as error:
         components["database"] = error.message
-    components["agent"] = (await _capacity(api))[1]
+    components["agent"] = (await api.overview.capacity())[1]
     ready = components["database"] == "ok" and not api.stopping.is_set()
     return JSONResponse(
         {"status": "ok" if ready else "not ready", "components": components},
         status_code=200 if ready else 503,
         headers={} if ready else {"Retry-After": "2"},
     )
-
-
-async def _capacity(api: Api) -> tuple[CapacityInfo, str]:
-    if api.launcher is None:
-        return CapacityInfo(0), "not configured"
-    try:
-        return await api.launcher.capacity(), "ok"
-    except ElasticDLError as error:
-        return CapacityInfo(0), error.message
-
-
-async def _scheduler(api: Api) -> str:
-    lease = await api.jobs.get_scheduler_lease()
-    if lease is None or not lease["alive"]:
-        return "no scheduler leads: queued jobs wait"
-    return "ok"

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from fastapi.responses import JSONResponse
 
 from elasticdl_api.files import access as files
 from elasticdl_api.files.model_code import check_model
@@ -21,6 +20,8 @@ from elasticdl_api.store.jobs import Filters
 from elasticdl_api.store.records import JobRecord
 from elasticdl_api.web.json_bodies import parse_json, read_json
 from elasticdl_api.web.problems import MalformedError, declared
+from elasticdl_api.web.representations import entity_tag
+from elasticdl_api.web.versions import versioned
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, Problem, SpecError
 from elasticdl_core.job import JobRequest, JobSpec, JobState
 
@@ -38,7 +39,15 @@ def _body(schema: dict[str, Any], description: str) -> dict[str, Any]:
     return {"requestBody": {"required": True, "description": description, "content": content}}
 
 
-_ETAG = {"ETag": {"description": "Grows with state and settings, for If-Match.", "schema": {"type": "string"}}}
+_ETAG = {
+    "ETag": {
+        "description": "For If-None-Match, and for If-Match, where only its first part counts: it grows with state "
+        "and settings.",
+        "schema": {"type": "string"},
+        "example": '"4-3f0a9d1c5b7e2468ace013579bdf2468"',
+    }
+}
+_QUOTE = '"'
 
 
 @router.post(
@@ -66,7 +75,7 @@ async def submit(
             pattern=r"^[\x21-\x7e]+$",
         ),
     ] = None,
-) -> JSONResponse:
+) -> Response:
     """Checks the specification and the model module without running it, and queues the job."""
     mapping = await read_json(request)
     if not isinstance(mapping, dict):
@@ -82,7 +91,7 @@ async def submit(
     await check_model(api, user.home, spec, reach)
     job, created = await api.jobs.create(user, spec, key=idempotency_key, body_hash=body_hash)
     response = await _answer(api, job, 201 if created else 200)
-    response.headers["Location"] = f"/jobs/{job.id}"
+    response.headers["Location"] = versioned(f"/jobs/{job.id}")
     return response
 
 
@@ -125,7 +134,7 @@ async def list_jobs(
     summary="Look at a job",
     responses={**declared(404), 200: {"description": "The job", "headers": _ETAG}},
 )
-async def look(job_id: schemas.JobId, api: Api, user: User) -> JSONResponse:
+async def look(job_id: schemas.JobId, api: Api, user: User) -> Response:
     """State, reason, progress, speed, workers, PS, metrics, checkpoints, evaluations, artifacts."""
     return await _answer(api, await find(api, user, job_id), 200)
 
@@ -140,9 +149,7 @@ async def look(job_id: schemas.JobId, api: Api, user: User) -> JSONResponse:
         200: {"description": "The job", "headers": _ETAG},
     },
 )
-async def change(
-    job_id: schemas.JobId, request: Request, api: Api, user: User, if_match: IfMatch = None
-) -> JSONResponse:
+async def change(job_id: schemas.JobId, request: Request, api: Api, user: User, if_match: IfMatch = None) -> Response:
     """A running job is scaled by the scheduler within the new bounds, without a restart."""
     await find(api, user, job_id)
     changes = await read_json(request)
@@ -157,7 +164,7 @@ async def change(
 
 
 def _request_route(what: JobRequest, summary: str, description: str) -> None:
-    async def ask(job_id: schemas.JobId, api: Api, user: User, if_match: IfMatch = None) -> JSONResponse:
+    async def ask(job_id: schemas.JobId, api: Api, user: User, if_match: IfMatch = None) -> Response:
         await find(api, user, job_id)
         job = await api.jobs.request(job_id, what, user=user, if_match=if_match)
         return await _answer(api, job, 202)
@@ -211,9 +218,12 @@ async def find(api: Api, user: User, job_id: str) -> JobRecord:
     return await api.jobs.get(files.plain_name(job_id), namespace=user.namespace)
 
 
-async def _answer(api: Api, job: JobRecord, status: int) -> JSONResponse:
+async def _answer(api: Api, job: JobRecord, status: int) -> Response:
     content = JobResponse.model_validate(schemas.job_detail(job, await api.jobs.list_outputs(job.id)))
-    return JSONResponse(content.model_dump(mode="json"), status_code=status, headers={"ETag": job.etag})
+    body = content.model_dump_json().encode()
+    # If-Match compares the revision, which what a master reports leaves as it is; If-None-Match all of it.
+    tag = f'"{job.revision}-{entity_tag(body).strip(_QUOTE)}"'
+    return Response(body, status_code=status, headers={"ETag": tag}, media_type="application/json")
 
 
 def _labels(labels: list[str]) -> dict[str, str]:

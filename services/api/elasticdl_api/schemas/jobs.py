@@ -64,8 +64,8 @@ class ArtifactResponse(BaseModel):
     url: str = Field(description="Path to fetch it from.", examples=[f"/jobs/{EXAMPLE_ID}/artifacts/model.keras"])
 
 
-class JobSummaryResponse(BaseModel):
-    """A job, as lists show it."""
+class JobStateResponse(BaseModel):
+    """A job as it stands, without its specification: what streams tell."""
 
     id: str = Field(examples=[EXAMPLE_ID])
     name: str = Field(examples=["digits"])
@@ -89,6 +89,11 @@ class JobSummaryResponse(BaseModel):
     started_at: datetime | None
     finished_at: datetime | None
     error: FailureResponse | None
+
+
+class JobSummaryResponse(JobStateResponse):
+    """A job, as lists show it."""
+
     spec: dict[str, Any] = Field(description="The specification, with defaults.", examples=[EXAMPLE_SPEC])
 
 

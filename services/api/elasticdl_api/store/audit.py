@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_api.web.auth import Identity
 from elasticdl_api.web.json_bodies import clean
+from elasticdl_api.web.request_ids import current_request_id
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 
@@ -44,6 +45,7 @@ async def record(
             action=action,
             target=target,
             detail=clean(dict(detail or {})),
+            request_id=current_request_id(),
         )
     )
 

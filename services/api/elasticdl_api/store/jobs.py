@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -15,16 +16,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_api.store import audit
 from elasticdl_api.store.records import JobRecord
+from elasticdl_api.store.visibility import visible_events, visible_jobs
 from elasticdl_api.web.auth import Identity
 from elasticdl_api.web.problems import IdempotencyError, PreconditionFailedError
 from elasticdl_core.errors import ConflictError, NotFoundError
 from elasticdl_core.job import JobRequest, JobSpec, JobState
 from elasticdl_core.job.life import Desired, outcome_of
-from elasticdl_core.scheduling.explanation import hide_names
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.transitions import add_event, transition
 
+_TAG = re.compile(r'"([0-9]{1,19})(?:-[-a-z0-9]*)?"')
+"""The entity tag of a job: its revision, and what else tells one answer from another."""
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 
 
@@ -137,7 +140,7 @@ class JobStore:
         query = query.order_by(t.jobs.c.created_at.desc(), t.jobs.c.id.desc()).limit(limit)
         async with self._database.transaction() as connection:
             rows = (await connection.execute(query)).mappings().all()
-            return await _records(connection, rows, namespace)
+            return await visible_jobs(connection, rows, namespace)
 
     async def change_settings(
         self, job_id: str, *, user: Identity, changes: Mapping[str, int], if_match: str | None
@@ -219,6 +222,7 @@ class JobStore:
             await connection.execute(delete(t.jobs).where(t.jobs.c.id == job_id))
             detail = {"state": job.state, "owner": job.owner}
             await audit.record(connection, user, "job.delete", job_id, detail, namespace=job.namespace)
+            await connection.execute(select(func.pg_notify(t.CHANNEL, job_id)))
 
     async def list_events(
         self, job_id: str, *, namespace: str | None, after: int, limit: int
@@ -231,16 +235,8 @@ class JobStore:
             .limit(limit)
         )
         async with self._database.transaction() as connection:
-            rows = [dict(row) for row in (await connection.execute(query)).mappings()]
-            hidden = await _hidden(connection, [row["detail"] for row in rows], namespace)
-        for row in rows:
-            unseen = [one for one in _blockers(row["detail"]) if one in hidden]
-            if unseen:
-                seen = [one for one in _blockers(row["detail"]) if one not in hidden]
-                text = hide_names(str(row["detail"].get("text", "")), unseen)
-                row["detail"] = {**row["detail"], "blockers": seen, "text": text}
-                row["message"] = hide_names(row["message"], unseen)
-        return rows
+            rows = (await connection.execute(query)).mappings().all()
+            return await visible_events(connection, rows, namespace)
 
     async def list_outputs(self, job_id: str) -> dict[str, list[dict[str, Any]]]:
         """Checkpoints, evaluations and artifacts of a job, oldest first."""
@@ -312,7 +308,7 @@ async def _submitted(connection: AsyncConnection, namespace: str, key: str, body
             f"the Idempotency-Key {key!r} was used with another body (job {row['id']})",
             fix="use a new key for a new job, or send the same body again",
         )
-    return (await _records(connection, [row], namespace))[0]
+    return (await visible_jobs(connection, [row], namespace))[0]
 
 
 async def _insert_job(connection: AsyncConnection, user: Identity, spec: JobSpec) -> JobRecord:
@@ -349,45 +345,16 @@ async def _get(connection: AsyncConnection, job_id: str, namespace: str | None, 
     row = (await connection.execute(query)).mappings().one_or_none()
     if row is None:
         raise NotFoundError(f"there is no job {job_id}", fix="list the jobs: `elasticdl jobs list`, or GET /jobs")
-    return (await _records(connection, [row], namespace))[0]
-
-
-async def _records(
-    connection: AsyncConnection, rows: Sequence[Mapping[Any, Any]], namespace: str | None
-) -> list[JobRecord]:
-    """Rows of ``jobs`` as a reader of that namespace may see them."""
-    hidden = await _hidden(connection, [row["target_detail"] for row in rows], namespace)
-    records = []
-    for row in rows:
-        record = JobRecord.of(row)
-        unseen = [one for one in _blockers(row["target_detail"]) if one in hidden]
-        records.append(replace(record, target_reason=hide_names(record.target_reason, unseen)) if unseen else record)
-    return records
-
-
-async def _hidden(
-    connection: AsyncConnection, details: Sequence[Mapping[str, Any]], namespace: str | None
-) -> frozenset[str]:
-    """The jobs named as blockers that a reader of that namespace does not see; one that is gone is nobody's."""
-    named = frozenset(one for detail in details for one in _blockers(detail))
-    if namespace is None or not named:
-        return frozenset()
-    query = select(t.jobs.c.id).where(t.jobs.c.id.in_(sorted(named)), t.jobs.c.namespace == namespace)
-    return named - frozenset((await connection.execute(query)).scalars())
-
-
-def _blockers(detail: Mapping[str, Any]) -> list[str]:
-    """The jobs that a reason of the scheduler names."""
-    found = detail.get("blockers")
-    return [str(one) for one in found] if isinstance(found, list) else []
+    return (await visible_jobs(connection, [row], namespace))[0]
 
 
 def _require_match(job: JobRecord, if_match: str | None) -> None:
     if if_match is None or if_match.strip() == "*":
         return
-    if job.etag not in [tag.strip() for tag in if_match.split(",")]:
+    revisions = [found[1] for tag in if_match.split(",") if (found := _TAG.fullmatch(tag.strip()))]
+    if str(job.revision) not in revisions:
         raise PreconditionFailedError(
-            f"job {job.id} has changed: its ETag is {job.etag} now", fix="read it again, and decide anew"
+            f"job {job.id} has changed: its revision is {job.revision} now", fix="read it again, and decide anew"
         )
 
 

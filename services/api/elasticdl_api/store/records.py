@@ -76,8 +76,3 @@ class JobRecord:
     def terminal(self) -> bool:
         """Whether the job has ended for good."""
         return self.state.terminal
-
-    @property
-    def etag(self) -> str:
-        """The entity tag of its state and settings."""
-        return f'"{self.revision}"'

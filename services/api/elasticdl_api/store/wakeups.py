@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import structlog
 
@@ -32,32 +32,52 @@ class Wakeups:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._waiters: dict[asyncio.Event, str | None] = {}
+        self._waiters: set[asyncio.Event] = set()
+        self._hearers: list[Callable[[str | None], None]] = []
+        self._listening = False
+
+    @property
+    def listening(self) -> bool:
+        """Whether changes are told: without that, whoever waits has to look everywhere each time."""
+        return self._listening
 
     @contextlib.contextmanager
-    def waiter(self, job_id: str | None = None) -> Iterator[asyncio.Event]:
-        """An event that is set when that job (or any, for None) may have changed; the waiter clears it."""
+    def hearing(self, heard: Callable[[str | None], None]) -> Iterator[None]:
+        """Calls ``heard`` with each job that may have changed, and with None when any may have."""
+        self._hearers.append(heard)
+        try:
+            yield
+        finally:
+            self._hearers.remove(heard)
+
+    @contextlib.contextmanager
+    def waiter(self) -> Iterator[asyncio.Event]:
+        """An event that is set when a job may have changed; the waiter clears it."""
         event = asyncio.Event()
-        self._waiters[event] = job_id
+        self._waiters.add(event)
         try:
             yield event
         finally:
-            del self._waiters[event]
+            self._waiters.remove(event)
 
     async def run(self) -> None:
         """Listens until it is cancelled; connects again when the connection is lost."""
         async for _ in Attempts(_BACKOFF):
             try:
                 async with self._database.listening(CHANNEL, self._wake) as lost:
+                    self._listening = True
                     self._wake(None)
                     await lost.wait()
             except UnavailableError as error:
                 _log.warning("no wake-ups", error=error.message)
+            finally:
+                self._listening = False
 
     def _wake(self, job_id: str | None) -> None:
-        for event, wanted in self._waiters.items():
-            if job_id is None or wanted is None or wanted == job_id:
-                event.set()
+        for event in self._waiters:
+            event.set()
+        for heard in self._hearers:
+            heard(job_id)
 
 
 async def wait(event: asyncio.Event, timeout_s: float) -> None:

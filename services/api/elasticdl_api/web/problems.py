@@ -1,7 +1,7 @@
 """Errors over HTTP: problem details (RFC 9457), from one table.
 
-Every problem has ``type``, ``title``, ``status``, ``detail``, ``code`` and ``fix``; a refused specification has
-``problems`` too, one entry a field.
+Every problem has ``type``, ``title``, ``status``, ``detail``, ``code``, ``fix`` and ``request_id``; a refused
+specification has ``problems`` too, one entry a field.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
+from elasticdl_api.web.methods import allowed_methods
+from elasticdl_api.web.request_ids import HEADER, current_request_id
 from elasticdl_core.errors import (
     ConflictError,
     ElasticDLError,
@@ -77,10 +80,33 @@ class MediaTypeError(InvalidInputError):
     code = "unsupported_media_type"
 
 
+class NotAcceptableError(InvalidInputError):
+    """The caller takes no media type that the route can give."""
+
+    code = "not_acceptable"
+
+
+class TooManyRequestsError(UnavailableError):
+    """The caller asks more often, or has more streams open, than it may.
+
+    Args:
+        message: what happened.
+        fix: what to do next.
+        retry_after_s: seconds after which it may ask again.
+    """
+
+    code = "too_many_requests"
+
+    def __init__(self, message: str, *, fix: str, retry_after_s: int) -> None:
+        super().__init__(message, fix=fix)
+        self.retry_after_s = retry_after_s
+
+
 _STATUS: tuple[tuple[type[ElasticDLError], int], ...] = (
     (TooLargeError, 413),
     (TooSlowError, 408),
     (MediaTypeError, 415),
+    (NotAcceptableError, 406),
     (MalformedError, 400),
     (PreconditionFailedError, 412),
     (InvalidInputError, 422),
@@ -89,6 +115,7 @@ _STATUS: tuple[tuple[type[ElasticDLError], int], ...] = (
     (ConflictError, 409),
     (UnauthenticatedError, 401),
     (PermissionDeniedError, 403),
+    (TooManyRequestsError, 429),
     (UnavailableError, 503),
 )
 
@@ -111,6 +138,9 @@ class ProblemDetails(BaseModel):
     code: str = Field(description="The kind of problem, for programs.", examples=["not_found"])
     fix: str = Field(description="What to do next.", examples=["list the jobs: `elasticdl jobs list`, or GET /jobs"])
     problems: list[FieldProblem] | None = Field(default=None, description="All that is wrong, field by field.")
+    request_id: str = Field(
+        default="", description="Names the request in the server's log.", examples=["5f0c1b2a3d4e4c6f"]
+    )
     traceback: str | None = Field(default=None, description="The user's part of a traceback, for model code.")
 
 
@@ -126,7 +156,10 @@ def problem_response(error: ElasticDLError) -> JSONResponse:
         extra["problems"] = [{"field": p.field, "message": p.message, "fix": p.fix} for p in error.problems]
     if isinstance(error, UserCodeError) and error.traceback:
         extra["traceback"] = error.traceback
-    return _response(status_of(error), error.code, error.message, error.fix, extra)
+    response = _response(status_of(error), error.code, error.message, error.fix, extra)
+    if isinstance(error, TooManyRequestsError):
+        response.headers["Retry-After"] = str(error.retry_after_s)
+    return response
 
 
 def install(app: FastAPI) -> None:
@@ -164,8 +197,11 @@ def _fix_of(item: dict[str, Any]) -> str:
     return "see the API reference at /docs"
 
 
-async def _on_http(request: Request, error: Exception) -> JSONResponse:
+async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    allowed = allowed_methods(request) if error.status_code == 405 else ""
+    if allowed and request.method == "OPTIONS":
+        return Response(status_code=204, headers={"Allow": allowed})
     fixes = {
         404: "the API reference at /docs lists all paths",
         405: "use a method that the Allow header names",
@@ -180,6 +216,8 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
         error.status_code, codes.get(error.status_code, "http"), detail, fixes.get(error.status_code, ""), {}
     )
     response.headers.update(error.headers or {})
+    if allowed:
+        response.headers["Allow"] = allowed
     return response
 
 
@@ -196,7 +234,7 @@ async def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
 
 
 def _response(status: int, code: str, detail: str, fix: str, extra: dict[str, Any]) -> JSONResponse:
-    headers = {}
+    headers = {HEADER: current_request_id()} if current_request_id() else {}
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="elasticdl"'
     if status == 503:
@@ -208,6 +246,7 @@ def _response(status: int, code: str, detail: str, fix: str, extra: dict[str, An
         "detail": _printable(detail),
         "code": code,
         "fix": _printable(fix),
+        "request_id": current_request_id(),
         **extra,
     }
     return JSONResponse(content, status_code=status, headers=headers, media_type=MEDIA_TYPE)

@@ -61,6 +61,7 @@ RULES: Mapping[str, RouteRule] = {
     "GET /audit": _ADMIN,
     "GET /whoami": _READ,
     "GET /version": _READ,
+    "GET /events": _READ,
     "GET /cluster": _READ,
     "GET /metrics": _READ,
     "GET /cluster/reservations": _CLUSTER_READ,

@@ -1,0 +1,1 @@
+"""Live streams: what changed is read once, whoever watches, and fanned out to bounded queues."""

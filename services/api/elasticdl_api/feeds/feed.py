@@ -1,0 +1,198 @@
+"""One feed and those who follow it.
+
+A message is encoded once and put into the queue of each follower. A follower that does not take its messages is let
+go: it comes again with the last id that it has, and misses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import to_json
+
+from elasticdl_core.errors import UnavailableError
+
+REMEMBERED = 256
+"""Messages that a feed keeps for those who come again."""
+QUEUED_MOST = 1000
+"""Messages that wait for a follower; one more and it is let go."""
+QUEUED_BYTES = 4 << 20
+"""The same in bytes, but for a single message."""
+BEGIN_S = 10.0
+"""Seconds that the first look of a feed may take."""
+TOGETHER = 100
+"""Followers that are told in one go; then others have their turn on the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedMessage:
+    """A message in the form in which it travels.
+
+    Attributes:
+        data: the whole of it, with the empty line at its end.
+        number: its place in the feed; None for what has no place because the next one replaces it.
+        topic: messages of one topic replace each other as long as they wait; empty for none.
+        last: whether nothing comes after it.
+    """
+
+    data: bytes
+    number: int | None = None
+    topic: str = ""
+    last: bool = False
+
+
+def encode(kind: str, content: BaseModel | dict[str, Any], number: int | str | None = None) -> bytes:
+    """A server-sent event as bytes."""
+    head = b"" if number is None else b"id: %s\n" % str(number).encode()
+    data = content.model_dump_json().encode() if isinstance(content, BaseModel) else to_json(content)
+    return b"%sevent: %s\ndata: %s\n\n" % (head, kind.encode(), data)
+
+
+async def wait_until_begun(begun: asyncio.Event) -> None:
+    """Waits until a feed was read for the first time.
+
+    Raises:
+        UnavailableError: that takes too long.
+    """
+    try:
+        async with asyncio.timeout(BEGIN_S):
+            await begun.wait()
+    except TimeoutError:
+        raise UnavailableError("the stream cannot be read now", fix="try again in a moment") from None
+
+
+class Follower:
+    """Messages that wait to be sent to somebody who follows a feed.
+
+    Attributes:
+        overrun: whether it was let go because it took its messages too slowly.
+    """
+
+    __slots__ = ("_ended", "_messages", "_ready", "_size", "overrun")
+
+    def __init__(self) -> None:
+        self._messages: deque[FeedMessage] = deque()
+        self._ready = asyncio.Event()
+        self._size = 0
+        self._ended = False
+        self.overrun = False
+
+    def begin(self, messages: Iterable[FeedMessage]) -> None:
+        """What it gets first, however much that is."""
+        self._messages.extend(messages)
+        if self._messages:
+            self._ready.set()
+
+    def put(self, message: FeedMessage) -> None:
+        """Queues a message, or lets the follower go when too many wait."""
+        if self._ended:
+            return
+        if message.topic:
+            self._forget(message.topic)
+        self._messages.append(message)
+        self._size += len(message.data)
+        if len(self._messages) > QUEUED_MOST or (self._size > QUEUED_BYTES and len(self._messages) > 1):
+            self.overrun = True
+            self._messages.clear()
+            self.end()
+        elif message.last:
+            self.end()
+        self._ready.set()
+
+    def end(self) -> None:
+        """Nothing is queued any more; what waits is still to be taken."""
+        self._ended = True
+        self._ready.set()
+
+    async def take(self, patience_s: float) -> bytes | None:
+        """All that waits, as one piece.
+
+        Returns:
+            Nothing after ``patience_s`` seconds without a message; None at the end.
+        """
+        if not self._messages and not self._ended:
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._ready.wait()
+            except TimeoutError:
+                return b""
+        self._ready.clear()
+        if not self._messages:
+            return None if self._ended else b""
+        piece = b"".join(message.data for message in self._messages)
+        self._messages.clear()
+        self._size = 0
+        return piece
+
+    def _forget(self, topic: str) -> None:
+        for waiting in self._messages:
+            if waiting.topic == topic:
+                self._messages.remove(waiting)
+                self._size -= len(waiting.data)
+                return
+
+
+class Feed:
+    """A sequence of messages, and those who follow it.
+
+    Attributes:
+        first: the number after which every message is remembered.
+        last: the number of the last message that was told.
+        latest: the last message without a number of each topic.
+    """
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.last = 0
+        self.latest: dict[str, FeedMessage] = {}
+        self._remembered: deque[FeedMessage] = deque()
+        self._followers: dict[Follower, None] = {}
+
+    def __len__(self) -> int:
+        """How many follow."""
+        return len(self._followers)
+
+    def add(self, follower: Follower) -> None:
+        """Begins to tell a follower."""
+        self._followers[follower] = None
+
+    def remove(self, follower: Follower) -> None:
+        """Tells it no more."""
+        self._followers.pop(follower, None)
+
+    def after(self, number: int) -> list[FeedMessage] | None:
+        """The remembered messages after a number; None when some of them are forgotten."""
+        if number < self.first:
+            return None
+        return [message for message in self._remembered if message.number is not None and message.number > number]
+
+    def remember(self, messages: Sequence[FeedMessage]) -> None:
+        """Keeps messages for those who come later, and forgets the oldest."""
+        for message in messages:
+            if message.number is not None:
+                self._remembered.append(message)
+                self.last = message.number
+            elif message.topic:
+                self.latest[message.topic] = message
+        while len(self._remembered) > REMEMBERED:
+            self.first = self._remembered.popleft().number or 0
+
+    async def publish(self, messages: Sequence[FeedMessage]) -> None:
+        """Remembers messages and tells them to all who follow now."""
+        self.remember(messages)
+        followers = list(self._followers)
+        for place in range(0, len(followers), TOGETHER):
+            for follower, message in itertools.product(followers[place : place + TOGETHER], messages):
+                follower.put(message)
+            await asyncio.sleep(0)
+
+    def end(self) -> None:
+        """Ends the streams of all who follow."""
+        for follower in self._followers:
+            follower.end()
