@@ -195,7 +195,7 @@ def make_comparison() -> dict[str, Any]:
 
 def test_what_if_asks_and_compares(cli: Cli, api: FakeApi) -> None:
     api.comparison = make_comparison()
-    api.jobs["digits-1"] = make_job("digits-1")
+    api.jobs |= {job_id: make_job(job_id) for job_id in ("digits-1", "a-1", "b-2", "c-3")}
     arguments = ("--workers", "1:4", "--priority", "5", "--records", "60000", "--like", "digits-1", "--slots", "+2")
     shown = cli("what-if", *arguments)
     assert shown.code == 0, shown.err
