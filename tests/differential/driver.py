@@ -97,6 +97,13 @@ class Row:
     served: bool = False
     loose: str = ""
 
+    @property
+    def trains_on(self) -> bool:
+        """Whether a cluster trains on while it evaluates in the midst of an epoch."""
+        return (
+            bool(self.spec.get("evaluation_steps")) and "EarlyStopping" not in self.source.split("def callbacks")[-1]
+        )
+
     def __str__(self) -> str:
         return self.name
 
@@ -124,6 +131,11 @@ class Outcome:
     steps: int = 0
     output: Path = Path()
     history: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def evaluated(self) -> tuple[int, ...]:
+        """The model versions of the evaluations, in order."""
+        return tuple(version for what, version in self.history if what == "evaluated")
 
 
 class Bench:
@@ -387,10 +399,7 @@ def differences(row: Row, local: Outcome, cluster: Outcome, *, records: bool = T
         if row.loose and re.search(row.loose, name):
             continue
         problems += _difference(name, local.weights[name], cluster.weights[name], row.tolerance)
-    problems += _metric_differences(
-        local.evaluations if records else local.evaluations[-1:],
-        cluster.evaluations if records else cluster.evaluations[-1:],
-    )
+    problems += _metric_differences(row, local, cluster) if records else _last_metrics_differ(local, cluster)
     if row.served and not problems:
         problems += _predictions_differ(local, cluster)
     return problems
@@ -414,18 +423,34 @@ def _difference(name: str, mine: Any, other: Any, tolerance: float) -> list[str]
     return [f"{name}{list(mine.shape)}: {gap.max():.3g} apart, {a.ravel()[worst]:.8g} and {b.ravel()[worst]:.8g}"]
 
 
-def _metric_differences(local: Evaluations, cluster: Evaluations) -> list[str]:
-    if len(local) != len(cluster):
-        return [f"{len(local)} evaluations locally, {len(cluster)} on the cluster"]
+def _metric_differences(row: Row, local: Outcome, cluster: Outcome) -> list[str]:
+    if len(local.evaluations) != len(cluster.evaluations):
+        return [f"{len(local.evaluations)} evaluations locally, {len(cluster.evaluations)} on the cluster"]
     problems = []
-    for number, (mine, other) in enumerate(zip(local, cluster, strict=True), 1):
-        if set(mine) != set(other):
-            problems.append(f"evaluation {number}: {sorted(mine)} and {sorted(other)}")
+    for number, versions in enumerate(zip(local.evaluated, cluster.evaluated, strict=True)):
+        # Between the ends of epochs training waits for an evaluation only if that may end it.
+        if row.trains_on and versions[0] < versions[1] and number + 1 < len(local.evaluations):
             continue
-        for name in mine:
-            if not np.isclose(float(mine[name]), float(other[name]), rtol=1e-5, atol=1e-5, equal_nan=True):
-                problems.append(f"evaluation {number}: {name} is {mine[name]} and {other[name]}")
+        problems += _differ(number + 1, local.evaluations[number], cluster.evaluations[number])
     return problems
+
+
+def _last_metrics_differ(local: Outcome, cluster: Outcome) -> list[str]:
+    if bool(local.evaluations) != bool(cluster.evaluations):
+        return [f"{len(local.evaluations)} evaluations locally, {len(cluster.evaluations)} on the cluster"]
+    return (
+        _differ(len(local.evaluations), local.evaluations[-1], cluster.evaluations[-1]) if local.evaluations else []
+    )
+
+
+def _differ(number: int, mine: Mapping[str, float], other: Mapping[str, float]) -> list[str]:
+    if set(mine) != set(other):
+        return [f"evaluation {number}: {sorted(mine)} and {sorted(other)}"]
+    return [
+        f"evaluation {number}: {name} is {mine[name]} and {other[name]}"
+        for name in mine
+        if not np.isclose(float(mine[name]), float(other[name]), rtol=1e-5, atol=1e-5, equal_nan=True)
+    ]
 
 
 def _predictions_differ(local: Outcome, cluster: Outcome) -> list[str]:
