@@ -20,6 +20,7 @@ from elasticdl_api.routes import (
     overview,
     reservations,
     scheduling,
+    session,
     tokens,
 )
 from elasticdl_api.schemas import jobs as schemas
@@ -28,6 +29,7 @@ from elasticdl_api.services import Services
 from elasticdl_api.web import problems
 from elasticdl_api.web.auth import OPEN_PATHS, AuthenticationMiddleware, TokenVerifier, refuse_unruled
 from elasticdl_api.web.bodies import BodyLimits, UnreadBodies
+from elasticdl_api.web.browsers import BrowserRules
 from elasticdl_api.web.methods import HeadMiddleware
 from elasticdl_api.web.query_parameters import refuse_unknown_parameters
 from elasticdl_api.web.rate_limits import FailedTokensMiddleware, Rate, RequestRateMiddleware
@@ -50,6 +52,7 @@ _PUBLIC = (
     tokens,
     namespaces,
     access,
+    session,
 )
 _DESCRIPTION = """Submit, follow and steer elastic training jobs.
 
@@ -105,6 +108,7 @@ def _add_middlewares(app: FastAPI, services: Services) -> None:
     app.add_middleware(UnreadBodies)
     app.add_middleware(RepresentationMiddleware)
     app.add_middleware(RequestMeter)
+    app.add_middleware(BrowserRules, hosts=settings.hosts)
     app.add_middleware(HeadMiddleware)
     app.add_middleware(VersionMiddleware)
     app.add_middleware(RequestIdMiddleware)

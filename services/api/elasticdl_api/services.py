@@ -27,6 +27,7 @@ from elasticdl_api.store.namespaces import NamespaceStore
 from elasticdl_api.store.places import PlaceStore
 from elasticdl_api.store.retention import RetentionStore
 from elasticdl_api.store.scheduling import SchedulingStore
+from elasticdl_api.store.sessions import SessionStore
 from elasticdl_api.store.tokens import TokenStore
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_api.web.auth import Identity, current_master, current_user
@@ -60,6 +61,7 @@ class Services:
         self.masters = MasterStore(self.database)
         self.intents = IntentStore(self.database)
         self.tokens = TokenStore(self.database)
+        self.sessions = SessionStore(self.database)
         self.namespaces = NamespaceStore(self.database)
         self.scheduling = SchedulingStore(self.database)
         self.retention = RetentionStore(self.database)

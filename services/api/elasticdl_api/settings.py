@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -47,6 +48,9 @@ class ApiSettings(ProcessSettings):
             address may send.
         failed_tokens_at_once: ``ELASTICDL_API_FAILED_TOKENS_AT_ONCE``, those in a burst.
         max_followed_logs: ``ELASTICDL_API_MAX_FOLLOWED_LOGS``, logs that one process follows at the same time.
+        allowed_hosts: ``ELASTICDL_API_ALLOWED_HOSTS``, names that the api is reached by besides ``localhost``,
+            separated by commas; requests to other names are refused, those to addresses are not.
+        session_hours: ``ELASTICDL_API_SESSION_HOURS``, how long a browser's session lives.
     """
 
     database_url: str
@@ -70,11 +74,14 @@ class ApiSettings(ProcessSettings):
     failed_tokens_per_s: float = Field(default=1, gt=0, validation_alias="ELASTICDL_API_FAILED_TOKENS_PER_S")
     failed_tokens_at_once: int = Field(default=100, ge=1, validation_alias="ELASTICDL_API_FAILED_TOKENS_AT_ONCE")
     max_followed_logs: int = Field(default=500, ge=1, validation_alias="ELASTICDL_API_MAX_FOLLOWED_LOGS")
+    allowed_hosts: str = Field(default="", validation_alias="ELASTICDL_API_ALLOWED_HOSTS")
+    session_hours: int = Field(default=12, ge=1, le=24 * 30, validation_alias="ELASTICDL_API_SESSION_HOURS")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         _check_secret(self.cluster_secret)
         _check_port(self.port)
+        _check_hosts(self.hosts)
         for root in self.shared_roots:
             check_root(root)
         assert self.admin_token
@@ -98,6 +105,11 @@ class ApiSettings(ProcessSettings):
     def keeps_days(self) -> dict[str, float]:
         """How long things are kept, by what they are; 0 is for ever."""
         return {name: getattr(self, f"keep_{name}_days") for name in ("jobs", "events", "logs", "bundles")}
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names that the api is reached by besides those of loopback."""
+        return frozenset(name.strip().lower() for name in self.allowed_hosts.split(",") if name.strip())
 
     @property
     def bundles_dir(self) -> Path:
@@ -145,6 +157,15 @@ def _read_token(path: Path) -> str:
 def _check_port(port: int) -> None:
     if not 0 <= port < 65536:
         raise InvalidInputError(f"ELASTICDL_API_PORT={port} is no port", fix="give 0 to 65535")
+
+
+def _check_hosts(names: frozenset[str]) -> None:
+    for name in sorted(names):
+        if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name):
+            raise InvalidInputError(
+                f"ELASTICDL_API_ALLOWED_HOSTS has {name!r}, which is no name of a host",
+                fix="give names alone, without scheme and port, separated by commas: elasticdl.example.org,api",
+            )
 
 
 class DatabaseSettings(ProcessSettings):

@@ -187,7 +187,11 @@ def settings(database_url: str, tmp_path: Path) -> ApiSettings:
     (data_dir / "token").write_text(ADMIN)
     # Tests send more bad tokens from one address than anybody may.
     return ApiSettings(
-        database_url=database_url, cluster_secret=SECRET, data_dir=data_dir, failed_tokens_at_once=10**6
+        database_url=database_url,
+        cluster_secret=SECRET,
+        data_dir=data_dir,
+        failed_tokens_at_once=10**6,
+        allowed_hosts="api",
     )
 
 

@@ -20,6 +20,7 @@ async def entries(api: Api) -> list[dict[str, Any]]:
 
 
 async def test_every_change_of_a_job_is_written_down(api: Api) -> None:
+    assert (await api.http.put("/namespaces/default", json={"data_roots": ["/data"]})).status_code == 200
     headers = await api.token("default", "submit", name="ada")
     spec = await api.spec()
     job_id = (await api.http.post("/jobs", json=spec, headers=headers)).json()["id"]
@@ -34,6 +35,7 @@ async def test_every_change_of_a_job_is_written_down(api: Api) -> None:
     found = await entries(api)
     named = [(one["actor"], one["token_id"], one["action"], one["target"]) for one in found]
     assert named == [
+        ("admin", "admin", "namespace.change", "default"),
         ("admin", "admin", "bundle.upload", spec["model_bundle"]),
         ("ada-owner", "ada", "job.submit", job_id),
         ("ada-owner", "ada", "job.change", job_id),
@@ -44,8 +46,8 @@ async def test_every_change_of_a_job_is_written_down(api: Api) -> None:
         ("admin", "admin", "reservation.put", "shop"),
         ("admin", "admin", "reservation.delete", "shop"),
     ]
-    assert found[2]["detail"] == {"priority": 7}
-    assert [one["namespace"] for one in found] == ["default"] * 7 + [None] * 2
+    assert found[3]["detail"] == {"priority": 7}
+    assert [one["namespace"] for one in found] == ["default"] * 8 + [None] * 2
 
 
 async def test_what_changes_nothing_is_not_written_down(api: Api) -> None:

@@ -42,7 +42,7 @@ class Stream:
         self._started = asyncio.Event()
         self.comment = asyncio.Event()
         self._gone = asyncio.Event()
-        headers = {"authorization": token, "accept": "text/event-stream"}
+        headers = {"host": "api", "authorization": token, "accept": "text/event-stream"}
         if last_event_id:
             headers["last-event-id"] = last_event_id
         path, _, query = path.partition("?")

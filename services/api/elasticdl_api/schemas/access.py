@@ -142,6 +142,16 @@ class WhoAmIResponse(BaseModel):
     expires_at: datetime | None = Field(description="When the token ends; null: when it is revoked.")
 
 
+class SessionResponse(BaseModel):
+    """The session of a browser."""
+
+    user: str = Field(examples=["ada"])
+    namespace: str | None = Field(description="The only one that the user sees; null: all of them.")
+    scope: TokenScope
+    expires_at: datetime | None = Field(description="When it ends by itself; sooner if its token ends.")
+    csrf_token: str = Field(description="Send it as X-CSRF-Token with what changes something.")
+
+
 class VersionResponse(BaseModel):
     """What the api is."""
 

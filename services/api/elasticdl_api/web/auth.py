@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
 from sqlalchemy import ColumnElement, Select, Update, case, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from elasticdl_api.web.problems import problem_response
 from elasticdl_api.web.route_scopes import RouteRule, rules_of
+from elasticdl_api.web.session_cookies import check_csrf, session_of
 from elasticdl_core.access import DEFAULT_NAMESPACE, TokenScope, is_mistyped
 from elasticdl_core.errors import ElasticDLError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from elasticdl_core.ports.launcher import Role
@@ -82,8 +83,8 @@ class Identity:
             )
 
 
-Verifier = Callable[[str], Awaitable[Identity]]
-"""Takes a token; returns who that is, or raises."""
+ADMINISTRATOR = Identity(None, ADMIN_USER, TokenScope.ADMIN, ADMIN_USER)
+"""Who holds the token of the token file."""
 
 
 class TokenVerifier:
@@ -106,22 +107,45 @@ class TokenVerifier:
         """
         digest = token_digest(token)
         if hmac.compare_digest(digest, self._admin):
-            return Identity(None, ADMIN_USER, TokenScope.ADMIN, ADMIN_USER)
+            return ADMINISTRATOR
         if is_mistyped(token):
             raise UnauthenticatedError(
                 "the token is mistyped or cut off: its checksum is not right", fix="copy all of it, and try again"
             )
         async with self._database.transaction() as connection:
-            row = (await connection.execute(_find_token(digest))).one_or_none()
-            if row is None:
-                raise UnauthenticatedError(
-                    "the token is not valid", fix="use one of `elasticdl tokens create`, or that of `elasticdl up`"
-                )
-            if row.ended:
-                raise UnauthenticatedError(f"the token {row.name!r} {row.ended}", fix="ask who made it for a new one")
-            if row.unrecorded:
-                await connection.execute(_record_use(row.id))
-        return Identity(row.namespace, row.owner, TokenScope(row.scope), row.id)
+            return await _holder(connection, digest)
+
+    async def of_session(self, secret: str) -> Identity:
+        """Checks the session of a browser, and the token that it was made with.
+
+        Raises:
+            UnauthenticatedError: there is no such session, or it or its token has ended.
+        """
+        sessions = t.sessions.c
+        query = select(sessions.token_sha256).where(
+            sessions.sha256 == token_digest(secret), sessions.expires_at > func.now()
+        )
+        async with self._database.transaction() as connection:
+            digest = (await connection.execute(query)).scalar_one_or_none()
+            if digest is None:
+                raise UnauthenticatedError("the session is over", fix="log in again")
+            if hmac.compare_digest(digest, self._admin):
+                return ADMINISTRATOR
+            return await _holder(connection, digest)
+
+
+async def _holder(connection: AsyncConnection, digest: str) -> Identity:
+    """Who has the token with that digest."""
+    row = (await connection.execute(_find_token(digest))).one_or_none()
+    if row is None:
+        raise UnauthenticatedError(
+            "the token is not valid", fix="use one of `elasticdl tokens create`, or that of `elasticdl up`"
+        )
+    if row.ended:
+        raise UnauthenticatedError(f"the token {row.name!r} {row.ended}", fix="ask who made it for a new one")
+    if row.unrecorded:
+        await connection.execute(_record_use(row.id))
+    return Identity(row.namespace, row.owner, TokenScope(row.scope), row.id)
 
 
 def _find_token(digest: str) -> Select[Any]:
@@ -160,7 +184,7 @@ class AuthenticationMiddleware:
         cluster_secret: derives the secrets that sign job tokens.
     """
 
-    def __init__(self, app: ASGIApp, verify: Verifier, cluster_secret: str) -> None:
+    def __init__(self, app: ASGIApp, verify: TokenVerifier, cluster_secret: str) -> None:
         self._app = app
         self._verify = verify
         self._secret = cluster_secret
@@ -174,12 +198,11 @@ class AuthenticationMiddleware:
             return
         rules: list[RouteRule] = []
         try:
-            token = _bearer(scope)
             path: str = scope["path"]
             if path == "/internal" or path.startswith("/internal/"):
-                identity: object = self._master(path, token)
+                identity: object = self._master(path, bearer_of(scope))
             else:
-                identity = user = await self._verify(token)
+                identity = user = await self._user(scope)
                 rules = rules_of(scope["method"], path)
                 for rule in rules:
                     user.require(rule.scope, cluster=rule.cluster)
@@ -188,6 +211,14 @@ class AuthenticationMiddleware:
             return
         scope.setdefault("state", {}).update(identity=identity, ruled=bool(rules))
         await self._app(scope, receive, send)
+
+    async def _user(self, scope: Scope) -> Identity:
+        """Who sends a request: by the token in its header, else by the session in its cookie."""
+        session = session_of(scope)
+        if session is None:
+            return await self._verify(bearer_of(scope))
+        check_csrf(scope, session)
+        return await self._verify.of_session(session)
 
     def _master(self, path: str, token: str) -> tokens.Claims:
         parts = path.split("/")
@@ -228,7 +259,12 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _bearer(scope: Scope) -> str:
+def bearer_of(scope: Scope) -> str:
+    """The bearer token of a request.
+
+    Raises:
+        UnauthenticatedError: it has none.
+    """
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, token = value.decode("latin-1").partition(" ")

@@ -20,6 +20,7 @@ from starlette.responses import Response
 
 from elasticdl_api.web.methods import allowed_methods
 from elasticdl_api.web.request_ids import HEADER, current_request_id
+from elasticdl_api.web.safe_headers import add_headers
 from elasticdl_core.errors import (
     ConflictError,
     ElasticDLError,
@@ -228,9 +229,11 @@ async def _on_disconnect(request: Request, _error: Exception) -> JSONResponse:
 
 async def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
     _log.error("request failed", method=request.method, path=request.url.path, exc_info=error)
-    return _response(
+    response = _response(
         500, "internal", f"the server failed: {type(error).__name__}", "report it with the server's log", {}
     )
+    add_headers(response.headers)  # no middleware sees this answer
+    return response
 
 
 def _response(status: int, code: str, detail: str, fix: str, extra: dict[str, Any]) -> JSONResponse:

@@ -275,6 +275,17 @@ tokens = Table(
     ),
 )
 
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("sha256", Text, primary_key=True),
+    Column("token_sha256", Text, nullable=False),
+    _at("created_at"),
+    Column("expires_at", TIMESTAMP(timezone=True), nullable=False),
+    Index("sessions_token", "token_sha256", "created_at"),
+    Index("sessions_expires", "expires_at"),
+)
+
 audit_log = Table(
     "audit_log",
     metadata,
