@@ -254,11 +254,14 @@ class Bench:
                 limits=Limits(heartbeat_s=0.2, recovery_s=0.0, drain_s=5.0),
                 quit_at_once=lambda code: None,
             )
+            running = asyncio.create_task(runner.run())
             try:
-                await asyncio.wait_for(runner.run(), JOB_S)
-            except TimeoutError:
-                return Outcome(error=(f"{HUNG}: {api.state}, {json.dumps(api.status)[:2000]}", ""))
+                if not (await asyncio.wait({running}, timeout=JOB_S))[0]:
+                    return Outcome(error=(f"{HUNG}: {api.state}, {json.dumps(api.status)[:2000]}", waiting()))
+                running.result()
             finally:
+                running.cancel()
+                await asyncio.wait({running}, timeout=JOB_S)
                 await processes.close()
         return outcome_of(api, place)
 
@@ -283,6 +286,15 @@ class Bench:
             **row.spec,
             **fields,
         }
+
+
+def waiting() -> str:
+    """Where each task of this event loop waits, for a master that does not end."""
+    lines = []
+    for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
+        frames = [f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}" for frame in task.get_stack()]
+        lines.append(f"{task.get_name()}: {' < '.join(frames)}")
+    return "; ".join(lines)
 
 
 def outcome_of(api: InternalApi, place: Path) -> Outcome:

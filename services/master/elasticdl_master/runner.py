@@ -47,6 +47,7 @@ _TICK_S = 0.25
 _REAP_S = 1.0
 _LAST_WORDS_S = 3.0
 _SERVER_GRACE_S = 1.0
+_CANCEL_AGAIN_S = 2.0
 _SAVE_S = 20.0
 """What is saved when the launcher goes down must be saved within that time: less than the launcher's grace."""
 _log = structlog.get_logger(__name__)
@@ -110,9 +111,16 @@ class JobRunner:
                     await self._over.wait()
                 finally:
                     self._ending = True
-                    for task in self._tasks:
-                        task.cancel()
+                    await self._end_tasks()
         return self._code
+
+    async def _end_tasks(self) -> None:
+        """Cancels all tasks until they have ended: what is awaited may lose a cancellation that comes with its result."""
+        remaining = set(self._tasks)
+        while remaining:
+            for task in remaining:
+                task.cancel()
+            _, remaining = await asyncio.wait(remaining, timeout=_CANCEL_AGAIN_S)
 
     # -- the beginning ---------------------------------------------------------------------------------------------
 

@@ -99,6 +99,27 @@ async def test_a_master_can_be_ended_while_it_begins(
             await asyncio.wait_for(asyncio.shield(master), 20)
 
 
+async def test_a_cancellation_that_is_lost_does_not_keep_a_master(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticdl_master.runner._CANCEL_AGAIN_S", 0.05)
+    job = await make_job()
+    heard: list[asyncio.CancelledError] = []
+
+    async def deaf() -> None:
+        while len(heard) < 3:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError as error:
+                heard.append(error)
+
+    job.start_master()
+    await job.api.pulse.until(lambda: len(job.processes.traces) > 3)
+    job.runners[-1]._spawn("deaf", deaf())
+    assert await job.finish() == 0
+    assert (job.api.state, len(heard)) == (JobState.SUCCEEDED, 3)
+
+
 async def test_a_killed_worker_is_replaced_and_its_task_done_again(make_job: MakeJob) -> None:
     job = await make_job()
     job.processes.step_s = 0.02
