@@ -115,7 +115,7 @@ class JobRunner:
         return self._code
 
     async def _end_tasks(self) -> None:
-        """Cancels all tasks until they have ended: what is awaited may lose a cancellation that comes with its result."""
+        """Cancels all tasks until they have ended: what is awaited may lose a cancellation."""
         remaining = set(self._tasks)
         while remaining:
             for task in remaining:
