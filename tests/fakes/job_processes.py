@@ -302,7 +302,16 @@ class JobProcesses:
         self.servers: dict[int, FakeServer] = {}
         self.traces: list[tuple[str, str, str, str, int, int]] = []
         self.closing = False
-        self.description: dict[str, Any] = {"has": {}, "callbacks": {"max_steps": 0, "early_stopping": None}}
+        self.description: dict[str, Any] = {
+            "has": {},
+            "dense": [],
+            "tables": [],
+            "dense_bytes": 0,
+            "table_bytes": 0,
+            "optimizer": None,
+            "callbacks": {"max_steps": 0, "early_stopping": None, "saved_model": False},
+            "keras": "3.0",
+        }
         self.custom_shards: dict[str, list[tuple[str, int, int]]] = {}
         self.fail_at_start: dict[int, dict[str, str]] = {}
         self.fail_on: Callable[[TaskId, int], dict[str, str] | None] = lambda task, position: None
@@ -345,7 +354,16 @@ class JobProcesses:
             payload = json.loads(task.payload)
             self.exports.append(payload)
             return json.dumps(
-                {"files": [{"path": f"{payload['output']}/model.keras", "size": 3, "sha256": "00"}]}
+                {
+                    "files": [
+                        {
+                            "name": "model/model.keras",
+                            "path": f"{payload['output']}/model.keras",
+                            "size": 3,
+                            "sha256": "00",
+                        }
+                    ]
+                }
             ).encode()
         return b""
 

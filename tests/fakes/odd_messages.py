@@ -144,7 +144,7 @@ def _values(one: FieldDescriptor, words: Sequence[str]) -> st.SearchStrategy[Any
         near = [number for number in (-1, 0, 1, 2, 3, 7, 1000, low, low + 1, high - 1, high) if low <= number <= high]
         return st.one_of(st.sampled_from(near), st.integers(low, high))
     if one.type in (_KIND.TYPE_DOUBLE, _KIND.TYPE_FLOAT):
-        return st.one_of(st.sampled_from(_FLOATS), st.floats(width=32))
+        return st.one_of(st.sampled_from(_FLOATS), st.floats())
     if one.type == _KIND.TYPE_BOOL:
         return st.booleans()
     if one.type == _KIND.TYPE_STRING:

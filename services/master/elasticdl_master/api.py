@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import (
     ConflictError,
     ElasticDLError,
@@ -86,7 +87,7 @@ class ApiClient:
         await self._post("/done", tasks=list(tasks), accounts=accounts)
         failpoint("master.after_done_marks")
 
-    async def commit_checkpoint(self, manifest: Mapping[str, Any]) -> None:
+    async def commit_checkpoint(self, manifest: Manifest) -> None:
         """Commits a checkpoint."""
         await self._post("/checkpoints", manifest=manifest)
 

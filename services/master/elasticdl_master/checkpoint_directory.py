@@ -10,12 +10,13 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
+from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import DataError, PermissionDeniedError
 from elasticdl_core.places import Reach
+from elasticdl_master.json_forms import read_manifest
 from elasticdl_runtime.places import require_reach
 from elasticdl_runtime.safe_files import read_regular
 
@@ -52,7 +53,7 @@ class CheckpointDirectory:
             raise OSError(errno.EPERM, error.message) from None
         return path
 
-    def commit(self, manifest: Mapping[str, Any]) -> None:
+    def commit(self, manifest: Manifest) -> None:
         """Writes a manifest so that it is there wholly or not at all, also after a power cut."""
         directory = Path(manifest["directory"])
         temporary = directory / f".{MANIFEST}.tmp"
@@ -84,7 +85,7 @@ class CheckpointDirectory:
             if str(path.absolute()) not in known:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def prune(self, manifest: Mapping[str, Any]) -> None:
+    def prune(self, manifest: Manifest) -> None:
         """Removes a checkpoint of this job: its manifest first, so that a half removed one does not look whole."""
         directory = Path(manifest["directory"])
         if manifest.get("job_id") != self._job_id or directory.parent not in (
@@ -96,7 +97,7 @@ class CheckpointDirectory:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def find_checkpoint(path: str, reach: Reach | None = None) -> dict[str, Any]:
+def find_checkpoint(path: str, reach: Reach | None = None) -> Manifest:
     """The manifest of a checkpoint directory, or of the newest checkpoint within a directory.
 
     Args:
@@ -118,9 +119,8 @@ def find_checkpoint(path: str, reach: Reach | None = None) -> dict[str, Any]:
     for candidate in candidates:
         try:
             folder = require_reach(candidate.parent, reach)
-            manifest = json.loads(read_regular(folder, MANIFEST, MAX_MANIFEST_BYTES))
-            manifests.append({**manifest, "directory": str(candidate.parent.absolute())})
-            _ = [(f["name"], int(f["size"]), str(f["sha256"])) for f in manifest["files"]], int(manifest["version"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{candidate} is damaged: {error}", fix="give another checkpoint") from None
+            data = read_regular(folder, MANIFEST, MAX_MANIFEST_BYTES)
+        except OSError as error:
+            raise DataError(f"{candidate} cannot be read: {error}", fix="give another checkpoint") from None
+        manifests.append(read_manifest(data, str(candidate.parent.absolute())))
     return max(manifests, key=lambda manifest: (manifest.get("created_at", 0.0), manifest["version"]))

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from elasticdl_core.backoff import Backoff
+from elasticdl_core.checkpoint_manifest import Manifest, Provenance
 from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError
 from elasticdl_master.api import ApiClient
 from elasticdl_master.checkpoint_directory import CheckpointDirectory
@@ -51,7 +52,7 @@ class ServerOperations:
         directory: CheckpointDirectory,
         api: ApiClient,
         tell: Tell,
-        provenance: Mapping[str, Any],
+        provenance: Provenance,
     ) -> None:
         self._machine = machine
         self._control = control
@@ -160,7 +161,7 @@ class ServerOperations:
         match instruction:
             case do.RestoreServers(manifest):
                 failpoint("master.before_restore")
-                mine = manifest.get("job_id") == self._provenance.get("job_id")
+                mine = manifest.get("job_id") == self._provenance["job_id"]
                 version = await self._control.restore(
                     manifest, other_job=not mine, stop_at=self._machine.gate.step_limit
                 )
@@ -178,7 +179,7 @@ class ServerOperations:
             case _:
                 raise TypeError(f"{instruction} is not about the PS")
 
-    async def _save(self, save: do.Save, generation: int) -> dict[str, Any]:
+    async def _save(self, save: do.Save, generation: int) -> Manifest:
         directory = await asyncio.to_thread(self._directory.prepare, self._machine.version.present)
         try:
             manifest = await self._write(save, directory)
@@ -189,9 +190,9 @@ class ServerOperations:
             raise
         return manifest
 
-    async def _write(self, save: do.Save, directory: Path) -> dict[str, Any]:
+    async def _write(self, save: do.Save, directory: Path) -> Manifest:
         parts = await self._control.save(str(directory), one_version=self._has_rounds)
-        manifest = {
+        manifest: Manifest = {
             **self._provenance,
             "version": parts.version,
             "directory": str(directory),
@@ -210,7 +211,7 @@ class ServerOperations:
         failpoint("master.after_manifest_written")
         return manifest
 
-    async def _commit(self, manifest: Mapping[str, Any], generation: int) -> None:
+    async def _commit(self, manifest: Manifest, generation: int) -> None:
         async for _ in Attempts(_BACKOFF):
             if generation != self._machine.servers.generation:
                 raise UnavailableError("a PS was lost while the checkpoint was being committed", fix="it is repeated")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.places import Reach
 from elasticdl_core.task import TaskId
@@ -55,7 +56,7 @@ class JobLease:
     plan: Mapping[str, Any] | None = None
     done: Sequence[TaskId] = ()
     accounts: Mapping[str, Any] = field(default_factory=dict)
-    manifests: Sequence[Mapping[str, Any]] = ()
+    manifests: Sequence[Manifest] = ()
     evaluations: int = 0
     evaluated_epochs: frozenset[int] = frozenset()
     measured: Mapping[str, Any] = field(default_factory=dict)

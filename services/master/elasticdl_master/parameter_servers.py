@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from elasticdl_core.checkpoint_manifest import Manifest, ManifestFile
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
 from elasticdl_master.state.tally import Tallied
 from elasticdl_proto.v1 import ps_pb2
@@ -47,7 +48,7 @@ class SavedParts:
     """
 
     version: int
-    files: Sequence[Mapping[str, Any]]
+    files: Sequence[ManifestFile]
     model: str
 
 
@@ -89,7 +90,7 @@ class ServerControl:
             for answer in answers
         ]
 
-    async def restore(self, manifest: Mapping[str, Any], *, other_job: bool = False, stop_at: int = 0) -> int:
+    async def restore(self, manifest: Manifest, *, other_job: bool = False, stop_at: int = 0) -> int:
         """Brings all PS to a checkpoint, of this job or another one; returns the version.
 
         Args:
@@ -162,7 +163,7 @@ class ServerControl:
         versions = [int(answer.version) for answer in answers]
         if one_version and len(set(versions)) > 1:
             raise ConflictError(f"the parts of the checkpoint are of the versions {versions}", fix="save again")
-        files = [
+        files: list[ManifestFile] = [
             {"name": file.name, "size": file.size, "sha256": file.sha256, "ps": index}
             for index, answer in enumerate(answers)
             for file in answer.files

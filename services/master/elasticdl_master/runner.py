@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from elasticdl.data import files
+from elasticdl_core.checkpoint_manifest import Provenance
 from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.places import Reach
@@ -195,7 +196,7 @@ class JobRunner:
         self._spawn("reaper", self._reaper())
         self._spawn("queue repair", self._repairs())
 
-    def _provenance(self, spec: JobSpec) -> dict[str, Any]:
+    def _provenance(self, spec: JobSpec) -> Provenance:
         return {
             "job_id": self._settings.job_id,
             "model_def": spec.model_def,

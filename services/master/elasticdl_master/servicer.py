@@ -16,6 +16,7 @@ from elasticdl_core.shuffling import Reading
 from elasticdl_core.skips import SkipReason, Skips
 from elasticdl_core.task import LeaseToken, TaskId
 from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
+from elasticdl_master.json_forms import check_result, read_description
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.accounts import RecordAccount
@@ -101,13 +102,7 @@ class MasterServicer:
 
     async def DescribeModel(self, request: pb.DescribeModelRequest, caller: Claims) -> pb.DescribeModelResponse:
         """Takes the description of the model."""
-        try:
-            description = json.loads(request.description)
-        except ValueError:
-            description = None
-        if not isinstance(description, dict):
-            raise InvalidInputError("the description is not a JSON object", fix="use this version's worker")
-        await self._dispatcher.tell(ev.ModelDescribed(caller.owner, description))
+        await self._dispatcher.tell(ev.ModelDescribed(caller.owner, read_description(request.description)))
         return pb.DescribeModelResponse()
 
     async def Lease(self, request: pb.LeaseRequest, caller: Claims) -> pb.LeaseResponse:
@@ -148,6 +143,7 @@ class MasterServicer:
 
     async def Report(self, request: pb.ReportRequest, caller: Claims) -> pb.ReportResponse:
         """Takes the report of a done task, and leases others if they are asked for."""
+        check_result(request.result)
         if request.trace_trouble and not self._machine.troubles.traces:
             await self._dispatcher.tell(ev.TracesFailed(caller.owner, request.trace_trouble[:_MAX_TEXT]))
         answer = await self._dispatcher.report(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from elasticdl.model_check import check_model_module
+from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import ElasticDLError, FencedError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.places import Reach
@@ -43,7 +43,7 @@ class FoundCode:
     """
 
     zoo: Path
-    initial: Mapping[str, Any] | None = None
+    initial: Manifest | None = None
     problem: ElasticDLError | None = None
     output: str = ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing_extensions import TypedDict  # Pydantic does not read that of typing before Python 3.12
 
 
 class EarlyStoppingRule(TypedDict):

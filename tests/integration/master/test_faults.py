@@ -481,7 +481,12 @@ async def test_early_stopping_that_would_never_stop_fails_the_job(
     make_job: MakeJob, monitor: str, validation: str, message: str
 ) -> None:
     job = await make_job(num_epochs=3, validation_data=validation)
-    job.processes.description["callbacks"]["early_stopping"] = {"monitor": monitor, "patience": 2, "mode": "max"}
+    job.processes.description["callbacks"]["early_stopping"] = {
+        "monitor": monitor,
+        "patience": 2,
+        "mode": "max",
+        "min_delta": 0.0,
+    }
     job.start_master()
     assert await job.finish() == 0
     assert job.api.state is JobState.FAILED

@@ -25,7 +25,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Master"]
 METHODS = sorted(SERVICE.methods_by_name)
 EARLY = {"monitor": "loss", "patience": 2, "mode": "min", "min_delta": 0.0}
 DESCRIPTIONS = (
-    *("{}", "[]", "3", "null", "NaN", "1e999", '"x"', "{", '{"a":' * 2000, "[" * 100_000, '{"\\ud800": 1}'),
+    *("{}", "[]", "3", "null", "NaN", "1e999", '"x"', "{", '{"a":' * 1200, "[" * 5000, '{"\\ud800": 1}'),
     *(json.dumps({"has": {}, "callbacks": one}) for one in (None, 3, [], "x", {}, {"max_steps": "x"})),
     *(json.dumps({"callbacks": {"max_steps": number}}) for number in (-1, 1.5, 1e300, 10**30, [1], None)),
     *(json.dumps({"callbacks": {"early_stopping": one}}) for one in (3, "x", {}, [1], {"monitor": 3})),
@@ -70,7 +70,7 @@ class MasterDoor:
         named = {"task_id": self.task.id, "token": self.task.token}
         found: dict[str, list[Any]] = {
             "Register": [pb.RegisterRequest(index=0, incarnation=0, pid=1)],
-            "DescribeModel": [pb.DescribeModelRequest(description='{"callbacks": {}}')],
+            "DescribeModel": [pb.DescribeModelRequest(description=json.dumps(self.job.processes.description))],
             "Lease": [pb.LeaseRequest(max_tasks=1)],
             "Heartbeat": [pb.HeartbeatRequest(tasks=[pb.TaskProgress(token=self.task.token)], phase="training")],
             "Report": [pb.ReportRequest(**named, records=10, account=account)],

@@ -119,8 +119,8 @@ async def test_rows_that_were_left_out_are_counted_in_records(make_job: MakeJob)
 
 async def test_the_reason_tells_of_an_early_end_and_of_skips(make_job: MakeJob) -> None:
     job = await make_job(validation_data="yes", num_epochs=3)
-    stopping = {"monitor": "accuracy", "patience": 1, "mode": "max"}
-    job.processes.description = {"has": {}, "callbacks": {"early_stopping": stopping}}
+    stopping = {"monitor": "accuracy", "patience": 1, "mode": "max", "min_delta": 0.0}
+    job.processes.description["callbacks"]["early_stopping"] = stopping
     job.processes.account_of = in_second_and_fourth
     job.start_master()
     assert await job.finish() == 0

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from elasticdl_core.job import JobState
+from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskType
 from tests.fakes.job_world import World, ended, run
 from tests.fakes.sim_faults import SEEDS, Faults, kinds, make_world, restless
@@ -24,6 +25,16 @@ def test_a_limit_of_steps_reached_before_the_listing_is_complete_still_ends_with
     assert world.state is JobState.SUCCEEDED
     assert [one.model_version for one in world.evaluations] == [world.manifests[-1]["version"]]
     assert world.plan is not None
+
+
+@pytest.mark.parametrize("listed", [[Shard("a", 0, 1 << 62)], [Shard("a", 0, 5), Shard("b", 0, (1 << 63) - 1)]])
+def test_data_of_more_tasks_than_a_master_can_hold_fail_the_job_at_once(listed: list[Shard]) -> None:
+    world = World(1, make_world(1).spec, listed)
+    world.start_master()
+    run(world, ended)
+    assert world.state is JobState.FAILED
+    assert re.search(r"would make [\d,]{20,} tasks of \d+ records, more than 5,000,000", world.reason)
+    assert len(world.machine.plans.main.parts) <= 1
 
 
 @pytest.mark.parametrize("faults", [False, True])

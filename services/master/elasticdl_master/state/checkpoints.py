@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.job import JobType
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
@@ -17,7 +17,6 @@ RECOVERY = "recovery"
 FINAL = "final"
 SUSPEND = "suspend"
 
-Manifest = Mapping[str, Any]
 _RETRY_S = 5.0
 
 
@@ -43,7 +42,7 @@ class CheckpointBook:
         self.every = every
         self.keep = keep
         self.recovery_s = recovery_s
-        self.manifests = list(manifests)
+        self.manifests: list[Manifest] = list(manifests)
         self.initial = initial
         self.saving = ""
         self.saving_since = 0.0
@@ -56,10 +55,7 @@ class CheckpointBook:
     @property
     def latest(self) -> Manifest | None:
         """The newest checkpoint of this job that was not refused."""
-        for manifest in reversed(self.manifests):
-            if manifest["directory"] not in self._refused:
-                return manifest
-        return None
+        return next((one for one in reversed(self.manifests) if one["directory"] not in self._refused), None)
 
     @property
     def to_restore(self) -> Manifest | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobState, JobType
 from elasticdl_core.task import TaskId, TaskType
@@ -62,7 +63,7 @@ class Closing:
         self._checkpoints = checkpoints
         self._audit = audit
         self._version = version
-        self.final: dict[str, Any] | None = None
+        self.final: Manifest | None = None
         self.exported = False
         self.last_evaluation_begun = False
 
@@ -70,7 +71,7 @@ class Closing:
         """Takes in the last checkpoint, the export, and the audit."""
         match event:
             case ev.Saved(kind, manifest) if kind == FINAL and self._epochs.trained:
-                self.final = dict(manifest)
+                self.final = manifest
                 return self._export() if self._is_trained(self.final) else []
             case ev.TaskReported(task=TaskId(type=TaskType.EXPORT) as task, result=result):
                 if self._job.single_tasks.finish(task):
@@ -110,7 +111,7 @@ class Closing:
         self.exported = exported
         self.last_evaluation_begun = last_evaluation_begun
         manifests = self._checkpoints.book.manifests
-        self.final = next((dict(m) for m in manifests if m.get("kind") == FINAL), None)
+        self.final = next((m for m in manifests if m.get("kind") == FINAL), None)
 
     @property
     def _formats(self) -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from elasticdl_core.checkpoint_manifest import Manifest
+from elasticdl_core.model_description import ModelDescription
 from elasticdl_core.ports.launcher import ProcessStatus
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Lease, TaskId, TaskType
@@ -50,7 +52,7 @@ class ModelDescribed:
     """A worker built the model and describes it."""
 
     owner: str
-    description: Mapping[str, Any]
+    description: ModelDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ class Saved:
     """A checkpoint is committed: files, manifest on disk, manifest in the api."""
 
     kind: str
-    manifest: Mapping[str, Any]
+    manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)

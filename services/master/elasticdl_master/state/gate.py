@@ -6,9 +6,10 @@ Whenever that changes what may be leased, the queue is made anew.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 from elasticdl_core.errors import UserCodeError
+from elasticdl_core.model_description import ModelDescription
 from elasticdl_core.task import Lease, TaskId, TaskType
 from elasticdl_core.training_rules import DeclaredRules, TrainingRules
 from elasticdl_master.state import events as ev
@@ -31,7 +32,7 @@ class TrainingGate:
         version: the model version.
 
     Attributes:
-        description: what the workers said of the model.
+        description: what the workers said of the model; None before one did.
         rules: when training ends and what is exported, by the job and, once it is described, the model.
     """
 
@@ -48,7 +49,7 @@ class TrainingGate:
         self._evaluations = evaluations
         self._checkpoints = checkpoints
         self._version = version
-        self.description: dict[str, Any] = {}
+        self.description: ModelDescription | None = None
         self.rules = TrainingRules.of(job.spec, DeclaredRules())
         self._returns_until = 0.0
 
@@ -56,8 +57,8 @@ class TrainingGate:
         """Takes in the model's rules, leases, tasks that come back, and results of evaluations."""
         match event:
             case ev.ModelDescribed(description=description):
-                first = not self.description
-                self.description = dict(description)
+                first = self.description is None
+                self.description = description
                 if first:
                     self._read_rules()
             case ev.TasksLeased(leases):
@@ -123,9 +124,9 @@ class TrainingGate:
         late = self._epochs.stopped and now >= self._returns_until and self._job.workers.training_in_hand()
         return self._take_training_back() if late else []
 
-    def restore(self, description: dict[str, Any], best: float | None, waited: int) -> None:
+    def restore(self, description: ModelDescription | None, best: float | None, waited: int) -> None:
         """Goes on where an earlier master was."""
-        self.description = dict(description)
+        self.description = description
         self._read_rules()
         if self.rules.early_stopping is not None:
             self.rules.early_stopping.best, self.rules.early_stopping.waited = best, waited
@@ -140,14 +141,14 @@ class TrainingGate:
         return pushes if spec.use_async else -(-pushes // max(1, spec.grads_to_wait))
 
     def _read_rules(self) -> None:
-        declared = DeclaredRules.from_mapping(self.description.get("callbacks") or {})
+        declared = DeclaredRules.from_mapping(self.description["callbacks"] if self.description else {})
         self.rules = TrainingRules.of(self._job.spec, declared)
         try:
             self.rules.check()
         except UserCodeError as error:
             self._job.lifecycle.fail(error.message, fix=error.fix, kind="user_code")
 
-    def _leased(self, leases: Any, now: float) -> list[Instruction]:
+    def _leased(self, leases: Iterable[Lease], now: float) -> list[Instruction]:
         """Admits leases; those that come too early go back to the queue."""
         refused = False
         for lease in leases:

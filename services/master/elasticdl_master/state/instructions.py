@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.job import JobState
 from elasticdl_core.task import TaskId
 from elasticdl_master.state.accounts import RecordAccount
@@ -51,7 +52,7 @@ class TerminateServer:
 class RestoreServers:
     """Bring all PS to a checkpoint."""
 
-    manifest: Mapping[str, Any]
+    manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class ReadTallies:
 class Prune:
     """Remove a checkpoint's files, and its entry unless a new one of the same version ``replaced`` it."""
 
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     replaced: bool = False
 
 

@@ -11,6 +11,9 @@ from elasticdl_master.state.context import JobContext
 from elasticdl_master.state.epochs import Epochs
 from elasticdl_master.state.instructions import AddTasks, Instruction, ListShards, PutPlan, tell
 
+MAX_TASKS = 5_000_000
+"""Tasks of one pass over the data: the master holds an entry for each in memory."""
+
 
 class ShardListing:
     """Has the shards listed, here or by a worker, and adds tasks as soon as their records are known.
@@ -70,6 +73,15 @@ class ShardListing:
     def _listed(self, event: ev.ShardsListed) -> list[Instruction]:
         plan = self._job.plans.of(event.type)
         if plan is None or plan.listed:
+            return []
+        tasks = plan.count_tasks(event.shards)
+        if tasks > MAX_TASKS:
+            self._job.lifecycle.fail(
+                f"the {event.type} data would make {tasks:,} tasks of {plan.records_per_task} records, more than "
+                f"{MAX_TASKS:,}",
+                fix="raise minibatch_size or num_minibatches_per_task, or look at what the data reader says",
+                kind="data",
+            )
             return []
         ready = plan.extend(event.shards, last=event.last)
         plan.damaged.update(event.damaged)

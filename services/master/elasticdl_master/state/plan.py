@@ -54,6 +54,10 @@ class TaskPlan:
     def __post_init__(self) -> None:
         self._order = RecordOrder(self.seed, self.block)
 
+    def count_tasks(self, shards: Sequence[Shard]) -> int:
+        """How many tasks a pass would have with these shards as well."""
+        return len(self.parts) + sum(-(-shard.records // self.records_per_task) for shard in shards)
+
     def extend(self, shards: Sequence[Shard], *, last: bool = False) -> range:
         """Takes in more shards; ``last`` ends the list. Returns the indexes of the parts that are ready by that."""
         ready = self.ready

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.model_description import ModelDescription
 from elasticdl_core.task import TaskId
 
 FORMAT = 1
@@ -58,7 +59,7 @@ class TakeoverRecord:
         evaluated_version: the model version of the last evaluation; -1 for none.
         evaluated_epochs: numbers of complete epochs of which there is an evaluation.
         evaluated: whether an evaluation was published.
-        description: what the workers said of the model.
+        description: what the workers said of the model; None before one did.
         best: the best value that early stopping saw; None for none.
         waited: evaluations since then.
     """
@@ -79,7 +80,7 @@ class TakeoverRecord:
     evaluated_version: int = -1
     evaluated_epochs: tuple[int, ...] = ()
     evaluated: bool = False
-    description: Mapping[str, Any] = field(default_factory=dict)
+    description: ModelDescription | None = None
     best: float | None = None
     waited: int = 0
 
@@ -108,6 +109,7 @@ class TakeoverRecord:
             data["servers"] = {int(index): int(incarnation) for index, incarnation in data["servers"].items()}
             data["evaluations"] = tuple(EvaluationRecord(**one) for one in data["evaluations"])
             data["evaluated_epochs"] = tuple(data["evaluated_epochs"])
+            data["description"] = data["description"] or None
             return cls(**data)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidInputError(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.job import JobType
 from elasticdl_core.ports.launcher import ProcessStatus, Role
 from elasticdl_core.task import TaskId, TaskType
@@ -218,12 +217,12 @@ class ServerRecovery:
         self._evaluations.go_back(version)
         self._checkpoints.book.went_back(version)
 
-    def _roll_back(self, manifest: Any, now: float) -> list[do.Instruction]:
+    def _roll_back(self, manifest: Manifest | None, now: float) -> list[do.Instruction]:
         """The PS hold exactly a checkpoint, or nothing: so does the ledger, and what came after is to do again."""
         out: list[do.Instruction] = []
         if self._trains:
-            own = manifest is not None and self._checkpoints.is_own(manifest)
-            again, out = self._epochs.roll_back(manifest["done"] if own else None)
+            own = manifest if manifest is not None and self._checkpoints.is_own(manifest) else None
+            again, out = self._epochs.roll_back(own["done"] if own is not None else None)
             again = max(again, self._known_done - self._epochs.records_done)
             self._known_done = 0
             # Durable done-marks are never taken back: from now on they say more than the PS hold.

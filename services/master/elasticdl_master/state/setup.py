@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.ports.launcher import ProcessStatus
 from elasticdl_core.task import TaskId
@@ -44,8 +45,8 @@ class Setup:
     plan: Mapping[str, Any] | None = None
     done: Sequence[TaskId] = ()
     accounts: Mapping[str, Any] = field(default_factory=dict)
-    manifests: Sequence[Mapping[str, Any]] = ()
-    initial: Mapping[str, Any] | None = None
+    manifests: Sequence[Manifest] = ()
+    initial: Manifest | None = None
     evaluations: int = 0
     evaluated_epochs: frozenset[int] = frozenset()
     contents: Contents | None = None

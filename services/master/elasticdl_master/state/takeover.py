@@ -156,7 +156,7 @@ class Takeover:
         self._job.single_tasks.restore(record.single_tasks, record.single_tasks_done)
         self._closing.restore(exported=record.exported, last_evaluation_begun=record.last_evaluation_begun)
         self._schedule.restore(record.closed_epoch, record.awaited_pin)
-        self._gate.restore(dict(record.description), record.best, record.waited)
+        self._gate.restore(record.description, record.best, record.waited)
         self._job.failures.quarantined = set(contents.quarantined)
         out = self._evaluations.restore(
             record.evaluations,

@@ -1,0 +1,71 @@
+"""What a checkpoint consists of, as JSON data: ``manifest.json`` beside its files, and the entry in the api."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict  # Pydantic does not read that of typing before Python 3.12
+
+
+class ManifestFile(TypedDict):
+    """A file of one parameter server; ``ps`` says which one wrote it."""
+
+    name: str
+    size: int
+    sha256: str
+    ps: NotRequired[int]
+
+
+class Provenance(TypedDict):
+    """Of which job and which code a checkpoint is.
+
+    Attributes:
+        job_id: whose it is.
+        model_def: the entry of the model module.
+        model_params: its parameters.
+        code: the bundle, or the directory, of the code.
+    """
+
+    job_id: str
+    model_def: str
+    model_params: Mapping[str, Any]
+    code: str
+
+
+class Manifest(TypedDict):
+    """A checkpoint. What is not required was added after the first checkpoints were written.
+
+    Attributes:
+        version: the model version: that of the first PS.
+        directory: where the files are, as an absolute path.
+        files: those of all PS.
+        job_id: whose it is.
+        kind: why it was taken: periodic, recovery, final, suspend.
+        created_at: seconds since 1970.
+        num_ps: how many PS wrote it.
+        model: what the first PS says of the model.
+        model_def: the entry of the model module.
+        model_params: its parameters.
+        code: the bundle, or the directory, of the code.
+        training_epoch: number of complete epochs.
+        records_done: records of the job's work that are in it.
+        done: the ledger of those records.
+        start_version: the model version that the job began at.
+    """
+
+    version: int
+    directory: str
+    files: list[ManifestFile]
+    job_id: NotRequired[str]
+    kind: NotRequired[str]
+    created_at: NotRequired[float]
+    num_ps: NotRequired[int]
+    model: NotRequired[Any]
+    model_def: NotRequired[str]
+    model_params: NotRequired[Mapping[str, Any]]
+    code: NotRequired[str]
+    training_epoch: NotRequired[int]
+    records_done: NotRequired[int]
+    done: NotRequired[Mapping[str, Any]]
+    start_version: NotRequired[int]
