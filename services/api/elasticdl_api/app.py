@@ -105,13 +105,13 @@ def _add_middlewares(app: FastAPI, services: Services) -> None:
     )
     rate = Rate(settings.failed_tokens_per_s, settings.failed_tokens_at_once)
     app.add_middleware(FailedTokensMiddleware, rate=rate, admin_token=settings.admin_token)
-    app.add_middleware(UnreadBodies)
     app.add_middleware(RepresentationMiddleware)
     app.add_middleware(RequestMeter)
     app.add_middleware(BrowserRules, hosts=settings.hosts)
     app.add_middleware(HeadMiddleware)
     app.add_middleware(VersionMiddleware)
     app.add_middleware(RequestIdMiddleware)
+    app.add_middleware(UnreadBodies)
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
+import psutil
 from pydantic import Field, model_validator
 
 from elasticdl_core.errors import InvalidInputError
@@ -15,6 +16,10 @@ from elasticdl_core.places import check_root, split_places
 from elasticdl_runtime.settings import ProcessSettings
 
 MIN_TOKEN_LENGTH = 16
+PS_BYTES = 256 << 20
+"""What a parameter server with little in it takes."""
+LEAST_PS = 8
+"""Parameter servers that any machine's jobs may have."""
 
 
 class ApiSettings(ProcessSettings):
@@ -37,6 +42,8 @@ class ApiSettings(ProcessSettings):
         keep_bundles_days: ``ELASTICDL_KEEP_BUNDLES_DAYS``, age at which bundles go that nobody used; 0 keeps them.
         namespace_disk_mib: ``ELASTICDL_NAMESPACE_DISK_MIB``, MiB that a namespace's jobs and bundles may fill before
             it may add more; 0 for no limit. ``disk_mib`` of a namespace's limits goes before it.
+        max_ps: ``ELASTICDL_MAX_PS``, most parameter servers of a job, where its namespace has no limit of its own; 0
+            for what half of this machine's memory holds.
         host: ``ELASTICDL_API_HOST``, address to listen on.
         port: ``ELASTICDL_API_PORT``, port to listen on.
         max_streams: ``ELASTICDL_API_MAX_STREAMS``, live streams that one process serves.
@@ -65,6 +72,7 @@ class ApiSettings(ProcessSettings):
     keep_logs_days: float = Field(default=30.0, ge=0, le=36_500)
     keep_bundles_days: float = Field(default=30.0, ge=0, le=36_500)
     namespace_disk_mib: int = Field(default=0, ge=0, le=1 << 40)
+    max_ps: int = Field(default=0, ge=0, le=1000)
     host: str = Field(default="127.0.0.1", validation_alias="ELASTICDL_API_HOST")
     port: int = Field(default=8850, validation_alias="ELASTICDL_API_PORT")
     max_streams: int = Field(default=12_000, ge=1, validation_alias="ELASTICDL_API_MAX_STREAMS")
@@ -100,6 +108,12 @@ class ApiSettings(ProcessSettings):
     def shared_roots(self) -> tuple[str, ...]:
         """The data roots, one by one."""
         return tuple(split_places(self.data_roots))
+
+    @cached_property
+    def most_ps(self) -> int:
+        """Most parameter servers of one job: they take no slots, so nothing else bounds them."""
+        fitting = psutil.virtual_memory().total // 2 // PS_BYTES
+        return self.max_ps or min(max(fitting, LEAST_PS), 1000)
 
     @property
     def keeps_days(self) -> dict[str, float]:

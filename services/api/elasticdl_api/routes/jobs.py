@@ -86,6 +86,7 @@ async def submit(
         known = await api.jobs.find_submitted(user.home, idempotency_key, body_hash)
         if known is not None:
             return await _answer(api, known, 200)
+    await _check_limits(api, user.home, spec)
     reach = await api.reaches.check(spec, user.home, restricted=user.restricted)
     await api.disk.require_room(user.home)
     await check_model(api, user.home, spec, reach)
@@ -216,6 +217,13 @@ async def find(api: Api, user: User, job_id: str) -> JobRecord:
         NotFoundError: there is none.
     """
     return await api.jobs.get(files.plain_name(job_id), namespace=user.namespace)
+
+
+async def _check_limits(api: Api, namespace: str, spec: JobSpec) -> None:
+    most = (await api.namespaces.get_limits(namespace)).get("max_ps") or api.settings.most_ps
+    if spec.num_ps > most:
+        fix = f"give {most} or fewer; an administrator can raise max_ps of the namespace, or ELASTICDL_MAX_PS"
+        raise SpecError([Problem("num_ps", f"a job of {namespace} may have {most} parameter servers", fix)])
 
 
 async def _answer(api: Api, job: JobRecord, status: int) -> Response:

@@ -96,6 +96,7 @@ class NamespaceLimits(BaseModel):
     disk_mib: StrictInt | None = Field(
         default=None, ge=0, le=1 << 40, description="MiB that its jobs and bundles may fill; 0 for no limit."
     )
+    max_ps: StrictInt | None = Field(default=None, ge=1, le=1000, description="Parameter servers of each job.")
     max_streams: StrictInt | None = Field(default=None, ge=0, le=100_000, description="Live streams of each token.")
 
 

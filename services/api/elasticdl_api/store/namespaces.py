@@ -45,6 +45,12 @@ class NamespaceStore:
             raise _missing(name)
         return dict(found[0])
 
+    async def get_limits(self, name: str) -> Mapping[str, Any]:
+        """What a namespace may take, as far as that was said; nothing for one that was never made."""
+        query = select(t.namespaces.c.limits).where(t.namespaces.c.name == name)
+        async with self._database.transaction() as connection:
+            return (await connection.execute(query)).scalar_one_or_none() or {}
+
     async def put(self, user: Identity, name: str, values: Mapping[str, Any]) -> bool:
         """Makes a namespace, or changes it.
 

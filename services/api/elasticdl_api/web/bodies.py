@@ -43,7 +43,7 @@ class BodyLimits:
         if scope["type"] != "http" or not _has_body(scope):
             await self._app(scope, receive, send)
             return
-        path = unversioned(scope["path"])
+        path: str = scope["path"]
         upload = path.startswith(_UPLOADS)
         limit = MAX_ZIP_BYTES if upload else MASTER_BODY_LIMIT if path.startswith(_INTERNAL) else BODY_LIMIT
         try:
@@ -87,11 +87,6 @@ class UnreadBodies:
             await send(message)
 
         await self._app(scope, watch, answer)
-
-
-def unversioned(path: str) -> str:
-    """A path without the version that it may begin with."""
-    return path.removeprefix("/v1") if path.startswith("/v1/") else path
 
 
 def _has_body(scope: Scope) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
-import math
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 from elasticdl_core.errors import Problem, SpecError
+from elasticdl_core.job.bounds import find_problems
 from elasticdl_core.job.names import resolve_aliases
 
 
@@ -182,6 +183,9 @@ class JobSpec:
         Raises:
             SpecError: with every problem found: unknown fields, wrong types, values and combinations.
         """
+        if len(mapping) > _MOST_FIELDS:
+            fix = "see the API reference for all fields"
+            raise SpecError([Problem("body", f"a specification has no {len(mapping)} fields", fix)])
         mapping = resolve_aliases(mapping)
         hints = get_type_hints(cls)
         fields = {f.name: f for f in dataclasses.fields(cls)}
@@ -189,13 +193,14 @@ class JobSpec:
         values: dict[str, Any] = {}
         for key, value in mapping.items():
             if key not in fields:
-                near = difflib.get_close_matches(key, fields, n=1)
+                near = difflib.get_close_matches(key, fields, n=1) if len(key) <= 2 * _LONGEST_FIELD else []
                 fix = f"did you mean {near[0]!r}?" if near else "remove it; see the API reference for all fields"
-                problems.append(Problem(key, f"there is no field {key!r}", fix))
+                shown = ascii(key)[:100]
+                problems.append(Problem(key[:100], f"there is no field {shown}", fix))
                 continue
             converted, wrong = _convert(value, hints[key])
             if wrong:
-                problems.append(Problem(key, f"{value!r} is not {wrong}", f"give {wrong}"))
+                problems.append(Problem(key, f"{_SHOWN.repr(value)} is not {wrong}", f"give {wrong}"))
             else:
                 values[key] = converted
         if "model_def" not in mapping:
@@ -218,7 +223,8 @@ class JobSpec:
         Raises:
             SpecError: with every problem found.
         """
-        problems = [*self._value_problems(), *self._combination_problems()]
+        problems = self._value_problems()
+        problems += self._combination_problems()
         if problems:
             raise SpecError(problems)
 
@@ -234,6 +240,9 @@ class JobSpec:
             if not ok:
                 problems.append(Problem(name, message, fix))
 
+        problems += find_problems(vars(self))
+        if problems:
+            return problems  # what else is wrong would be told with what is out of bounds in it
         need(
             bool(_NAME.fullmatch(self.name)),
             "name",
@@ -295,8 +304,6 @@ class JobSpec:
             f"{sorted(formats)} are unknown",
             "give 'keras', 'saved_model' or both",
         )
-        reserved = sorted(key for key in self.envs if key.startswith("ELASTICDL_"))
-        need(not reserved, "envs", f"{reserved} are reserved", "choose names that do not start with ELASTICDL_")
         return problems
 
     def _combination_problems(self) -> list[Problem]:
@@ -360,7 +367,7 @@ class JobSpec:
             "set use_async to false, or leave it at 0",
         )
         need(
-            0 <= self.delay_compensation < math.inf,
+            0 <= self.delay_compensation <= 1e9,
             "delay_compensation",
             f"{self.delay_compensation} is out of range",
             "give a number of 0 or more, such as 30",
@@ -440,6 +447,12 @@ _AT_LEAST = {
 }
 _INT32 = 2**31 - 1
 _AT_MOST = {
+    "minibatch_size": 2**24,
+    "num_minibatches_per_task": 2**24,
+    "num_epochs": 1_000_000,
+    "progress_timeout_s": 30 * 24 * 3600,
+    "worker_memory_mib": 2**24,
+    "ps_memory_mib": 2**24,
     "num_ps": 1000,
     "max_staleness": 16,
     "table_admission": 255,
@@ -449,6 +462,11 @@ _AT_MOST = {
     "max_workers": 10_000,
     "embedding_threshold_bytes": 2**62,
 }
+_MOST_FIELDS = 200
+_LARGEST = 10**300
+_LONGEST_FIELD = 40
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = _SHOWN.maxother = 100
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(JobSpec)}
 _WHOLE_NUMBERS = tuple(f.name for f in dataclasses.fields(JobSpec) if f.type == "int")
 
@@ -464,6 +482,7 @@ def _convert(value: Any, hint: Any) -> tuple[Any, str]:
         return (value, "") if isinstance(value, int) and not isinstance(value, bool) else (None, "a whole number")
     if hint is float:
         fits = isinstance(value, int | float) and not isinstance(value, bool)
+        fits = fits and not (isinstance(value, int) and abs(value) > _LARGEST)  # which no float holds
         return (float(value), "") if fits else (None, "a number")
     if hint is str:
         return (value, "") if isinstance(value, str) else (None, "a string")
