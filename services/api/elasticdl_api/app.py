@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 from fastapi import Depends, FastAPI
-from fastapi.openapi.utils import get_openapi
 
+from elasticdl_api.openapi import describe
 from elasticdl_api.routes import (
     access,
     activity,
@@ -18,16 +17,15 @@ from elasticdl_api.routes import (
     jobs,
     namespaces,
     overview,
+    reference,
     reservations,
     scheduling,
     session,
     tokens,
 )
-from elasticdl_api.schemas import jobs as schemas
-from elasticdl_api.schemas import scheduling as scheduling_schemas
 from elasticdl_api.services import Services
 from elasticdl_api.web import problems
-from elasticdl_api.web.auth import OPEN_PATHS, AuthenticationMiddleware, TokenVerifier, refuse_unruled
+from elasticdl_api.web.auth import AuthenticationMiddleware, TokenVerifier, refuse_unruled
 from elasticdl_api.web.bodies import BodyLimits, UnreadBodies
 from elasticdl_api.web.browsers import BrowserRules
 from elasticdl_api.web.methods import HeadMiddleware
@@ -35,9 +33,9 @@ from elasticdl_api.web.query_parameters import refuse_unknown_parameters
 from elasticdl_api.web.rate_limits import FailedTokensMiddleware, Rate, RequestRateMiddleware
 from elasticdl_api.web.representations import RepresentationMiddleware
 from elasticdl_api.web.request_ids import RequestIdMiddleware
-from elasticdl_api.web.route_scopes import check_rules, rules_of
+from elasticdl_api.web.route_scopes import check_rules
 from elasticdl_api.web.telemetry import RequestMeter
-from elasticdl_api.web.versions import VersionMiddleware, versioned
+from elasticdl_api.web.versions import VersionMiddleware
 
 VERSION = "0.1.0"
 _PUBLIC = (
@@ -75,6 +73,7 @@ def create_app(services: Services, background: AbstractAsyncContextManager[None]
         version=VERSION,
         description=_DESCRIPTION,
         lifespan=None if background is None else lambda _app: background,
+        docs_url=None,
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
         redirect_slashes=False,
@@ -82,14 +81,15 @@ def create_app(services: Services, background: AbstractAsyncContextManager[None]
     )
     app.state.services = services
     problems.install(app)
-    app.state.routers = [one.router for one in _PUBLIC] + [cluster.health_router, internal.router]
+    app.state.routers = [one.router for one in _PUBLIC] + [cluster.health_router, reference.router, internal.router]
     for one in _PUBLIC:
         check_rules(one.router.routes)
         app.include_router(one.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(cluster.health_router)
+    app.include_router(reference.router)
     app.include_router(internal.router)
     _add_middlewares(app, services)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     return app
 
 
@@ -112,43 +112,3 @@ def _add_middlewares(app: FastAPI, services: Services) -> None:
     app.add_middleware(VersionMiddleware)
     app.add_middleware(RequestIdMiddleware)
     app.add_middleware(UnreadBodies)
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        components = schema.setdefault("components", {})
-        components.setdefault("schemas", {})["JobSpec"] = schemas.spec_schema()
-        components["schemas"]["JobChanges"] = schemas.JobChanges.model_json_schema()
-        question = scheduling_schemas.WhatIf.model_json_schema(ref_template="#/components/schemas/{model}")
-        components["schemas"] |= question.pop("$defs") | {"WhatIf": question}
-        components["securitySchemes"] = {
-            "user": {"type": "http", "scheme": "bearer", "description": "The admin token, or one of a namespace."},
-            "master": {"type": "http", "scheme": "bearer", "description": "The job token of a master."},
-        }
-        for path, operations in schema["paths"].items():
-            for method, operation in operations.items():
-                if path not in OPEN_PATHS:
-                    operation["security"] = [_security(method.upper(), path)]
-                    operation["x-of-the-cluster"] = any(rule.cluster for rule in rules_of(method.upper(), path))
-                _problems_only(operation)
-        schema["paths"] = {versioned(path): operations for path, operations in schema["paths"].items()}
-        app.openapi_schema = schema
-    return app.openapi_schema
-
-
-def _security(method: str, path: str) -> dict[str, list[str]]:
-    """Which scheme opens a route, and what a token needs there."""
-    if path.startswith("/internal/"):
-        return {"master": []}
-    return {"user": sorted({str(rule.scope) for rule in rules_of(method, path)})}
-
-
-def _problems_only(operation: dict[str, Any]) -> None:
-    """FastAPI declares its own shape of 422, which this api never sends."""
-    for status, response in operation["responses"].items():
-        content = response.get("content", {})
-        if status == "422" and problems.MEDIA_TYPE not in content:
-            response["content"] = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
-        elif problems.MEDIA_TYPE in content:
-            response["content"] = {problems.MEDIA_TYPE: content[problems.MEDIA_TYPE]}

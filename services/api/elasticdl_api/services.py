@@ -21,6 +21,7 @@ from elasticdl_api.scheduling.overview import ClusterOverview
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.changes import ChangeStore
 from elasticdl_api.store.intents import IntentStore
+from elasticdl_api.store.job_lists import JobLists
 from elasticdl_api.store.jobs import JobStore
 from elasticdl_api.store.masters import MasterStore
 from elasticdl_api.store.namespaces import NamespaceStore
@@ -31,6 +32,7 @@ from elasticdl_api.store.sessions import SessionStore
 from elasticdl_api.store.tokens import TokenStore
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_api.web.auth import Identity, current_master, current_user
+from elasticdl_api.web.paging import PageTokens
 from elasticdl_core.ports.launcher import Launcher
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.tokens import Claims
@@ -63,6 +65,8 @@ class Services:
         self.tokens = TokenStore(self.database)
         self.sessions = SessionStore(self.database)
         self.namespaces = NamespaceStore(self.database)
+        self.job_lists = JobLists(self.database)
+        self.pages = PageTokens(self.settings.cluster_secret)
         self.scheduling = SchedulingStore(self.database)
         self.retention = RetentionStore(self.database)
         self.disk = DiskLimits(self.settings, self.retention)

@@ -107,7 +107,8 @@ async def test_before_any_scheduler_ran_the_routes_say_so(api: Api) -> None:
     assert explained["next"]["code"] == "at_max", "what a scheduler would decide is known all the same"
     plan = (await api.http.get("/scheduler/plan")).json()
     assert (plan["alive"], plan["sequence"], plan["policy"]) == (False, None, "goodput")
-    assert (await api.http.get("/scheduler/decisions")).json() == {"decisions": [], "next_cursor": None}
+    empty = {"decisions": [], "next_page_token": None, "next_cursor": None}
+    assert (await api.http.get("/scheduler/decisions")).json() == empty
 
 
 async def test_a_waiting_job_is_told_who_holds_what_it_wants_and_what_would_help(cluster: Any) -> None:

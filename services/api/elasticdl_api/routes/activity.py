@@ -8,15 +8,16 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.encoders import jsonable_encoder
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
 from elasticdl_api.feeds.streams import EventStreamResponse
 from elasticdl_api.routes.jobs import find
+from elasticdl_api.routes.pages import page_response
 from elasticdl_api.schemas import jobs as schemas
-from elasticdl_api.schemas.jobs import EventResponse, MetricsResponse
+from elasticdl_api.schemas.jobs import EventPageResponse, EventResponse, MetricsResponse
 from elasticdl_api.services import Api, User
 from elasticdl_api.web.json_bodies import BIGINT
+from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import declared
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import Launcher, Role
@@ -36,7 +37,7 @@ _SSE: dict[str, Any] = {
 
 @router.get(
     "/jobs/{job_id}/events",
-    response_model=list[EventResponse],
+    response_model=EventPageResponse,
     summary="Events of a job, as a list or a live stream",
     responses={**declared(404, 422), 200: {"description": "Events, oldest first", "content": _SSE}},
 )
@@ -46,7 +47,8 @@ async def events(
     api: Api,
     user: User,
     after: Annotated[int, Query(description="Only events after that id.", ge=0, le=BIGINT)] = 0,
-    limit: Annotated[int, Query(description="At most that many (lists only).", ge=1, le=1000)] = 200,
+    page_token: PageToken = None,
+    limit: Annotated[int, Query(description="Events on a page (lists only).", ge=1, le=1000)] = 200,
     last_event_id: Annotated[
         str | None, Header(description="Streams only: go on after that id.", max_length=40)
     ] = None,
@@ -57,8 +59,13 @@ async def events(
     """
     job = await find(api, user, job_id)
     if "text/event-stream" not in request.headers.get("accept", ""):
-        rows = await api.jobs.list_events(job_id, namespace=user.namespace, after=after, limit=limit)
-        return JSONResponse(jsonable_encoder([_event(row) for row in rows]))
+        about = {"job": job_id}
+        if page_token is not None:
+            (after,) = api.pages.read(page_token, "events", about)
+        rows = await api.jobs.list_events(job_id, namespace=user.namespace, after=after, limit=limit + 1)
+        found = [EventResponse.model_validate(row) for row in rows[:limit]]
+        following = api.pages.make("events", about, [found[-1].id]) if len(rows) > limit else None
+        return page_response(request, EventPageResponse(events=found, next_page_token=following), "events")
     start = after if last_event_id is None else _event_id(last_event_id)
     return EventStreamResponse(
         lambda: api.job_feeds.follow(job.id, user.namespace, start), await api.stream_slot(user)
@@ -117,10 +124,6 @@ async def metrics(
     await find(api, user, job_id)
     outputs = await api.jobs.list_outputs(job_id)
     return schemas.metrics(await api.jobs.list_losses(job_id, limit=limit), outputs["evaluations"])
-
-
-def _event(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("id", "at", "kind", "message", "detail")}
 
 
 def _event_id(text: str) -> int:

@@ -10,17 +10,24 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
 
 from elasticdl_api.files import access as files
 from elasticdl_api.places.digests import FileState, changed, unchanged_pieces
 from elasticdl_api.routes.jobs import find
+from elasticdl_api.routes.pages import page_response
 from elasticdl_api.schemas import jobs as schemas
-from elasticdl_api.schemas.jobs import ArtifactResponse
+from elasticdl_api.schemas.jobs import (
+    ArtifactPageResponse,
+    ArtifactResponse,
+    CheckpointPageResponse,
+    EvaluationPageResponse,
+)
 from elasticdl_api.services import Api, Services, User
 from elasticdl_api.store.records import JobRecord
+from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import declared
 from elasticdl_core.errors import NotFoundError
 from elasticdl_core.places import Reach
@@ -32,15 +39,72 @@ _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "
 
 @router.get(
     "/jobs/{job_id}/artifacts",
-    response_model=list[ArtifactResponse],
+    response_model=ArtifactPageResponse,
     summary="What a job made",
     responses=declared(404, 422),
 )
-async def list_artifacts(job_id: schemas.JobId, api: Api, user: User) -> Any:
+async def list_artifacts(
+    job_id: schemas.JobId,
+    request: Request,
+    api: Api,
+    user: User,
+    page_token: PageToken = None,
+    limit: Annotated[int, Query(description="Artifacts on a page.", ge=1, le=10_000)] = 1000,
+) -> Response:
     """Exported models, predictions and whatever else the job left."""
     await find(api, user, job_id)
-    outputs = await api.jobs.list_outputs(job_id)
-    return [schemas.artifact(job_id, row) for row in outputs["artifacts"]]
+    rows = sorted((await api.jobs.list_outputs(job_id))["artifacts"], key=_name)
+    page, following = api.pages.cut("artifacts", rows, _name, limit, page_token, {"job": job_id})
+    found = [ArtifactResponse.model_validate(schemas.artifact(job_id, row)) for row in page]
+    return page_response(request, ArtifactPageResponse(artifacts=found, next_page_token=following), "artifacts")
+
+
+@router.get(
+    "/jobs/{job_id}/checkpoints",
+    response_model=CheckpointPageResponse,
+    summary="Checkpoints of a job",
+    responses=declared(404, 422),
+)
+async def list_checkpoints(
+    job_id: schemas.JobId,
+    api: Api,
+    user: User,
+    page_token: PageToken = None,
+    limit: Annotated[int, Query(description="Checkpoints on a page.", ge=1, le=1000)] = 100,
+) -> Any:
+    """Those that are committed, by the version of the model."""
+    await find(api, user, job_id)
+    rows = (await api.jobs.list_outputs(job_id))["checkpoints"]
+    page, following = api.pages.cut(
+        "checkpoints", rows, lambda row: row["version"], limit, page_token, {"job": job_id}
+    )
+    return {"checkpoints": page, "next_page_token": following}
+
+
+@router.get(
+    "/jobs/{job_id}/evaluations",
+    response_model=EvaluationPageResponse,
+    summary="Evaluations of a job",
+    responses=declared(404, 422),
+)
+async def list_evaluations(
+    job_id: schemas.JobId,
+    api: Api,
+    user: User,
+    page_token: PageToken = None,
+    limit: Annotated[int, Query(description="Evaluations on a page.", ge=1, le=1000)] = 100,
+) -> Any:
+    """Metrics of the model at each version that was evaluated, oldest first."""
+    await find(api, user, job_id)
+    rows = (await api.jobs.list_outputs(job_id))["evaluations"]
+    page, following = api.pages.cut(
+        "evaluations", rows, lambda row: row["number"], limit, page_token, {"job": job_id}
+    )
+    return {"evaluations": page, "next_page_token": following}
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return str(row["name"])
 
 
 @router.get(

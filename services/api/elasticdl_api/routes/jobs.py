@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
+import dataclasses
 import hashlib
 import json
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import Field
 
 from elasticdl_api.files import access as files
 from elasticdl_api.files.model_code import check_model
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.schemas.jobs import JobChanges, JobPageResponse, JobResponse
 from elasticdl_api.services import Api, User
-from elasticdl_api.store.jobs import Filters
+from elasticdl_api.store.job_lists import JobFilters, JobOrder, place_of
 from elasticdl_api.store.records import JobRecord
-from elasticdl_api.web.json_bodies import parse_json, read_json
+from elasticdl_api.web.json_bodies import read_json
+from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import MalformedError, declared
 from elasticdl_api.web.representations import entity_tag
 from elasticdl_api.web.versions import versioned
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, Problem, SpecError
-from elasticdl_core.job import JobRequest, JobSpec, JobState
+from elasticdl_core.job import JobRequest, JobSpec, JobState, resolve_aliases
 
 router = APIRouter(tags=["jobs"])
 _CHANGEABLE = frozenset(JobChanges.model_fields)
 
+Label = Annotated[str, Field(max_length=400)]
 IfMatch = Annotated[
     str | None,
     Header(description="ETag of the job as you read it; refused with 412 if it has changed since.", max_length=200),
@@ -103,29 +104,31 @@ async def list_jobs(
     state: Annotated[list[JobState] | None, Query(description="Only in these states.")] = None,
     name: Annotated[str | None, Query(description="Only with that name.", pattern=r"^[-a-z0-9]{1,40}$")] = None,
     label: Annotated[
-        list[str] | None, Query(description="Only with all these labels, each as key=value.", examples=[["team=a"]])
+        list[Label] | None, Query(description="Only with all these labels, each as key=value.", examples=[["team=a"]])
     ] = None,
     namespace: Annotated[
         str | None, Query(description="Only of that namespace.", pattern=r"^[-a-z0-9]{1,40}$")
     ] = None,
-    page_token: Annotated[str | None, Query(description="next_page_token of the page before.")] = None,
+    q: Annotated[
+        str, Query(description="Only with that in id, name or owner.", max_length=100, pattern=r"^[^\x00]*$")
+    ] = "",
+    sort: Annotated[JobOrder, Query(description="In what order; `-` for the largest first.")] = JobOrder.NEWEST,
+    total: Annotated[bool, Query(description="Count all that match, too.")] = False,
+    page_token: PageToken = None,
     limit: Annotated[int, Query(description="Jobs on a page.", ge=1, le=500)] = 50,
 ) -> Any:
-    """Jobs that match all filters, newest first."""
+    """Jobs that match all filters, newest first unless `sort` says something else."""
     if namespace is not None and user.namespace not in (None, namespace):
-        return {"jobs": [], "next_page_token": None}
-    filters = Filters(
-        namespace=namespace,
-        states=state or (),
-        name=name,
-        labels=_labels(label or []),
-    )
-    before = None if page_token is None else _read_page_token(page_token)
-    found = await api.jobs.list_page(filters, namespace=user.namespace, limit=limit + 1, before=before)
+        return {"jobs": [], "next_page_token": None, "total": 0 if total else None}
+    filters = JobFilters(namespace=namespace, states=state or (), name=name, labels=_labels(label or []), text=q)
+    about = {**dataclasses.asdict(filters), "order": str(sort), "seen": user.namespace}
+    after = None if page_token is None else api.pages.read(page_token, "jobs", about)
+    found = await api.job_lists.list_page(filters, namespace=user.namespace, order=sort, limit=limit + 1, after=after)
     page = found[:limit]
     return {
         "jobs": [schemas.job_summary(job) for job in page],
-        "next_page_token": _page_token(page[-1]) if len(found) > limit else None,
+        "next_page_token": api.pages.make("jobs", about, place_of(page[-1], sort)) if len(found) > limit else None,
+        "total": await api.job_lists.count(filters, namespace=user.namespace) if total else None,
     }
 
 
@@ -143,7 +146,7 @@ async def look(job_id: schemas.JobId, api: Api, user: User) -> Response:
 @router.patch(
     "/jobs/{job_id}",
     response_model=JobResponse,
-    summary="Change priority or bounds of the number of workers",
+    summary="Change priority, bounds of the number of workers, labels",
     openapi_extra=_body({"$ref": "#/components/schemas/JobChanges"}, "Only what shall change."),
     responses={
         **declared(400, 404, 409, 412, 413, 415, 422),
@@ -151,11 +154,15 @@ async def look(job_id: schemas.JobId, api: Api, user: User) -> Response:
     },
 )
 async def change(job_id: schemas.JobId, request: Request, api: Api, user: User, if_match: IfMatch = None) -> Response:
-    """A running job is scaled by the scheduler within the new bounds, without a restart."""
+    """A running job is scaled by the scheduler within the new bounds, without a restart.
+
+    Labels are merged into those that there are (RFC 7396): null removes one; also of a job that is over.
+    """
     await find(api, user, job_id)
-    changes = await read_json(request)
-    if not isinstance(changes, dict):
+    given = await read_json(request)
+    if not isinstance(given, dict):
         raise MalformedError("the body is not a JSON object", fix=f"send some of {sorted(_CHANGEABLE)}")
+    changes = resolve_aliases(given)
     wrong = [key for key in changes if key not in _CHANGEABLE]
     if wrong:
         fix = f"only {', '.join(sorted(_CHANGEABLE))} can be changed; submit a new job for the rest"
@@ -242,21 +249,3 @@ def _labels(labels: list[str]) -> dict[str, str]:
             raise InvalidInputError(f"the label {label!r} is not key=value", fix="write label=key=value")
         pairs[key] = value
     return pairs
-
-
-def _page_token(job: JobRecord) -> str:
-    text = json.dumps([job.created_at.isoformat(), job.id])
-    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
-
-
-def _read_page_token(token: str) -> tuple[datetime, str]:
-    try:
-        at, job_id = parse_json(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        moment = datetime.fromisoformat(at)
-        if moment.tzinfo is None or not 1970 <= moment.astimezone(UTC).year < 9999 or not isinstance(job_id, str):
-            raise ValueError
-    except (ValueError, TypeError, OverflowError, binascii.Error, MalformedError):
-        raise InvalidInputError(
-            "the page_token is not one of ours", fix="use next_page_token as it came, or leave it out"
-        ) from None
-    return moment, job_id

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from fastapi import Path as PathParameter
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import text
 
+from elasticdl_api.schemas.jobs import NEXT_PAGE
+from elasticdl_api.schemas.moments import Moment
 from elasticdl_api.services import Api, User
 from elasticdl_api.store import audit
+from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import declared
 from elasticdl_core.errors import NotFoundError, UnavailableError
 from elasticdl_core.ports.launcher import CapacityInfo, Launcher
@@ -47,14 +50,15 @@ class ReservationView(BaseModel):
     slots: int = Field(description="Slots asked for.")
     granted: int = Field(description="Those of them that no worker holds any more.")
     grace_s: float = Field(description="Seconds that workers have to leave.")
-    changed_at: float = Field(description="When it was last changed, in seconds since the epoch.")
-    granted_at: float | None = Field(description="When all of it was granted; null while workers are leaving.")
+    changed_at: Moment = Field(description="When it was last changed.")
+    granted_at: Moment | None = Field(description="When all of it was granted; null while workers are leaving.")
 
 
 class ReservationList(BaseModel):
     """All reservations, and what they leave."""
 
     reservations: list[ReservationView]
+    next_page_token: str | None = NEXT_PAGE
     slots: int = Field(description="Slots of the cluster.")
     headroom: int = Field(description="Slots that are kept free of workers for reservations to come.")
     for_jobs: int = Field(description="Slots that jobs may have together.")
@@ -63,11 +67,19 @@ class ReservationList(BaseModel):
 @router.get(
     "/cluster/reservations", response_model=ReservationList, summary="List reservations", responses=declared(403, 503)
 )
-async def list_reservations(api: Api, user: User) -> Any:
+async def list_reservations(
+    api: Api,
+    user: User,
+    page_token: PageToken = None,
+    limit: Annotated[int, Query(description="Reservations on a page.", ge=1, le=1000)] = 1000,
+) -> Any:
     """Who takes slots from jobs, and how many of them are free of workers by now."""
     capacity = await _agent(api).capacity()
+    rows = sorted(capacity.reservations, key=lambda one: one.name)
+    page, following = api.pages.cut("reservations", rows, lambda one: one.name, limit, page_token)
     return {
-        "reservations": capacity.reservations,
+        "reservations": page,
+        "next_page_token": following,
         "slots": capacity.slots,
         "headroom": capacity.headroom,
         "for_jobs": capacity.for_jobs,

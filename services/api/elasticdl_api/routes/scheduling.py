@@ -19,6 +19,7 @@ from elasticdl_api.services import Api, User
 from elasticdl_api.store.scheduling import DecisionFilters
 from elasticdl_api.web.auth import Identity
 from elasticdl_api.web.json_bodies import BIGINT, read_json
+from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import MalformedError, declared
 from elasticdl_core.errors import InvalidInputError, PermissionDeniedError
 from elasticdl_core.scheduling.explanation import hide_names
@@ -100,7 +101,10 @@ async def decisions(
     job: JobName = None,
     since: Annotated[datetime | None, Query(description="Only from then on (ISO 8601, with a zone).")] = None,
     until: Annotated[datetime | None, Query(description="Only before then.")] = None,
-    cursor: Annotated[str | None, Query(description="next_cursor of the page before.")] = None,
+    page_token: PageToken = None,
+    cursor: Annotated[
+        str | None, Query(description="An alias of page_token: next_cursor of the page before.", max_length=20)
+    ] = None,
     limit: Annotated[int, Query(description="Decisions on a page.", ge=1, le=500)] = 50,
     full: Annotated[
         bool,
@@ -119,7 +123,11 @@ async def decisions(
         if moment is not None and (moment.tzinfo is None or not 1970 <= moment.year < 9999):
             raise InvalidInputError(f"{name} is no time with a zone", fix=f"write {name}=2026-01-31T12:00:00Z")
     size = min(limit, MOST_FULL) if full else limit
-    filters = DecisionFilters(user.namespace, job, since, until, None if cursor is None else _cursor(cursor))
+    about = {"seen": user.namespace, "job": job, "since": since, "until": until}
+    before = None if cursor is None else _cursor(cursor)
+    if page_token is not None:
+        (before,) = api.pages.read(page_token, "decisions", about)
+    filters = DecisionFilters(user.namespace, job, since, until, before)
     rows = await api.scheduling.list_decisions(filters, limit=size + 1, full=full)
     page = rows[:size]
     changes: dict[int, list[s.JobChange]] = {}
@@ -127,6 +135,7 @@ async def decisions(
         changes.setdefault(change.sequence, []).append(change)
     return {
         "decisions": [_decision(row, changes.get(row["id"], [])) for row in page],
+        "next_page_token": api.pages.make("decisions", about, [page[-1]["id"]]) if len(rows) > size else None,
         "next_cursor": str(page[-1]["id"]) if len(rows) > size else None,
     }
 

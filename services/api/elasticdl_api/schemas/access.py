@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
+from elasticdl_api.schemas.moments import Moment
 from elasticdl_core.access import NAMESPACE_PATTERN, USER_PATTERN, TokenScope
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.places import check_root
@@ -59,11 +59,11 @@ class TokenResponse(BaseModel):
     namespace: str | None = Field(description="The only one that its holder sees; null: all of them.")
     scope: TokenScope
     state: str = Field(description="valid, expired or revoked.", examples=["valid"])
-    created_at: datetime
+    created_at: Moment
     created_by: str = Field(description="Who made it.", examples=["admin"])
-    expires_at: datetime | None
-    last_used_at: datetime | None = Field(description="When it was last used, to about a minute; null: never.")
-    revoked_at: datetime | None
+    expires_at: Moment | None
+    last_used_at: Moment | None = Field(description="When it was last used, to about a minute; null: never.")
+    revoked_at: Moment | None
 
 
 class NewTokenResponse(TokenResponse):
@@ -119,7 +119,7 @@ class NamespaceResponse(BaseModel):
     """A namespace."""
 
     name: str = Field(examples=["team-a"])
-    created_at: datetime
+    created_at: Moment
     data_roots: list[str] = Field(examples=[["/data/team-a"]])
     limits: dict[str, Any] = Field(examples=[{"max_streams": 20}])
     jobs: int = Field(description="Jobs in it, in any state.")
@@ -140,7 +140,7 @@ class WhoAmIResponse(BaseModel):
     home: str = Field(description="The namespace that what the caller submits belongs to.", examples=["team-a"])
     scope: TokenScope
     token_id: str = Field(examples=["tok-7f3kq2mx"])
-    expires_at: datetime | None = Field(description="When the token ends; null: when it is revoked.")
+    expires_at: Moment | None = Field(description="When the token ends; null: when it is revoked.")
 
 
 class SessionResponse(BaseModel):
@@ -149,7 +149,7 @@ class SessionResponse(BaseModel):
     user: str = Field(examples=["ada"])
     namespace: str | None = Field(description="The only one that the user sees; null: all of them.")
     scope: TokenScope
-    expires_at: datetime | None = Field(description="When it ends by itself; sooner if its token ends.")
+    expires_at: Moment | None = Field(description="When it ends by itself; sooner if its token ends.")
     csrf_token: str = Field(description="Send it as X-CSRF-Token with what changes something.")
 
 
@@ -164,7 +164,7 @@ class AuditEntryResponse(BaseModel):
     """A change that a user made."""
 
     id: int
-    at: datetime
+    at: Moment
     actor: str = Field(description="Whose token it was.", examples=["ada"])
     token_id: str
     namespace: str | None = Field(description="Of what was changed; null: of the cluster.")

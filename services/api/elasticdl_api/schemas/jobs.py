@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from elasticdl_api.schemas.moments import Moment
 from elasticdl_api.store.records import JobRecord
 from elasticdl_api.web.json_bodies import clean
 from elasticdl_core.job import JobSpec, JobState, JobType
@@ -26,6 +26,7 @@ EXAMPLE_SPEC: dict[str, Any] = {
     "max_workers": 4,
 }
 EXAMPLE_ID = "digits-x7k2p9"
+NEXT_PAGE: Any = Field(description="Give it as page_token to get the next page; null at the end.")
 
 
 class FailureResponse(BaseModel):
@@ -40,7 +41,7 @@ class CheckpointResponse(BaseModel):
     """A committed checkpoint."""
 
     version: int = Field(description="Model version.", examples=[400])
-    committed_at: datetime
+    committed_at: Moment
     manifest: dict[str, Any] = Field(description="Files with sha256 and size, versions, tasks that it contains.")
 
 
@@ -51,7 +52,7 @@ class EvaluationResponse(BaseModel):
     model_version: int
     training_epoch: int
     metrics: dict[str, Any] = Field(examples=[{"accuracy": 0.97}])
-    at: datetime
+    at: Moment
 
 
 class ArtifactResponse(BaseModel):
@@ -60,7 +61,7 @@ class ArtifactResponse(BaseModel):
     name: str = Field(examples=["model.keras"])
     size: int = Field(description="Bytes.")
     sha256: str
-    at: datetime
+    at: Moment
     url: str = Field(description="Path to fetch it from.", examples=[f"/jobs/{EXAMPLE_ID}/artifacts/model.keras"])
 
 
@@ -84,10 +85,10 @@ class JobStateResponse(BaseModel):
         description="What its master reported last: progress, speed, ETA, workers, PS, metrics.",
         examples=[{"progress": {"records_done": 1200, "records_total": 3000}, "samples_per_second": 812.5}],
     )
-    created_at: datetime
-    updated_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
+    created_at: Moment
+    updated_at: Moment
+    started_at: Moment | None
+    finished_at: Moment | None
     error: FailureResponse | None
 
 
@@ -109,7 +110,8 @@ class JobPageResponse(BaseModel):
     """One page of jobs, newest first."""
 
     jobs: list[JobSummaryResponse]
-    next_page_token: str | None = Field(description="Give it as page_token to get the next page; null at the end.")
+    next_page_token: str | None = NEXT_PAGE
+    total: int | None = Field(default=None, description="How many match, on all pages; null unless asked for.")
 
 
 class JobChanges(BaseModel):
@@ -120,16 +122,49 @@ class JobChanges(BaseModel):
     priority: int = Field(default=0, ge=-1000, le=1000, description="Higher goes first.")
     min_workers: int = Field(default=1, ge=1, le=10_000)
     max_workers: int = Field(default=1, ge=1, le=10_000)
+    labels: dict[str, str | None] = Field(
+        default={},
+        description="Merged into those that there are; null removes one.",
+        examples=[{"team": "a", "old": None}],
+    )
 
 
 class EventResponse(BaseModel):
     """Something that happened to a job."""
 
     id: int
-    at: datetime
+    at: Moment
     kind: str = Field(examples=["state"])
     message: str = Field(examples=["2 of 2 workers fit"])
     detail: dict[str, Any] = Field(examples=[{"from": "QUEUED", "to": "STARTING"}])
+
+
+class EventPageResponse(BaseModel):
+    """One page of events, oldest first."""
+
+    events: list[EventResponse]
+    next_page_token: str | None = NEXT_PAGE
+
+
+class ArtifactPageResponse(BaseModel):
+    """One page of artifacts, by name."""
+
+    artifacts: list[ArtifactResponse]
+    next_page_token: str | None = NEXT_PAGE
+
+
+class CheckpointPageResponse(BaseModel):
+    """One page of checkpoints, by version."""
+
+    checkpoints: list[CheckpointResponse]
+    next_page_token: str | None = NEXT_PAGE
+
+
+class EvaluationPageResponse(BaseModel):
+    """One page of evaluations, oldest first."""
+
+    evaluations: list[EvaluationResponse]
+    next_page_token: str | None = NEXT_PAGE
 
 
 class LossPoint(BaseModel):
@@ -137,7 +172,7 @@ class LossPoint(BaseModel):
 
     model_version: int
     loss: float | Spelled = Field(description="What JSON cannot write is a string: NaN, Infinity or -Infinity.")
-    at: datetime
+    at: Moment
 
 
 class MetricsResponse(BaseModel):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from elasticdl_api.schemas.jobs import EXAMPLE_ID
+from elasticdl_api.schemas.moments import Moment
 
 _REASON = "it has 1 of at most 4 workers; 1 more would speed it up by 90%, and the slots do more for other jobs"
 Count = Annotated[int, Field(ge=1, le=10_000)]
@@ -29,7 +29,7 @@ class Blocker(BaseModel):
     priority: int
     workers: int = Field(description="What it holds now.")
     min_workers: int
-    ends_at: datetime | None = Field(description="When it is expected to end; null if that cannot be told.")
+    ends_at: Moment | None = Field(description="When it is expected to end; null if that cannot be told.")
 
 
 class Hidden(BaseModel):
@@ -51,8 +51,8 @@ class Workers(BaseModel):
 class Expected(BaseModel):
     """When a job is expected to start and to end, if nothing new is submitted."""
 
-    starts_at: datetime | None = Field(description="Null if that cannot be told.")
-    ends_at: datetime | None
+    starts_at: Moment | None = Field(description="Null if that cannot be told.")
+    ends_at: Moment | None
     seconds: float | None = Field(description="Until the end.", examples=[840.0])
     seconds_low: float | None = Field(description="Four of five ends are not sooner...", examples=[700.0])
     seconds_high: float | None = Field(description="...and not later than this.", examples=[1008.0])
@@ -97,7 +97,7 @@ class JobChange(BaseModel):
     """What a decision did to a job."""
 
     sequence: int = Field(description="Number of the decision.")
-    at: datetime
+    at: Moment
     job_id: str
     before: int = Field(description="Workers before.")
     after: int = Field(description="Workers after.")
@@ -171,7 +171,7 @@ class PresentPlan(BaseModel):
     epoch: int | None = Field(description="Grows with each change of the leading scheduler.")
     sequence: int | None = Field(description="Number of the last decision that changed something.")
     input_hash: str | None = Field(description="Hash of what that decision was made on.")
-    decided_at: datetime | None = Field(description="When the scheduler looked last.")
+    decided_at: Moment | None = Field(description="When the scheduler looked last.")
     age_s: float | None
     seconds: float | None = Field(description="How long that took.")
     passes: int | None = Field(description="How often it has looked.")
@@ -185,7 +185,7 @@ class Decision(BaseModel):
     """One decision of the scheduler that changed something."""
 
     sequence: int
-    at: datetime
+    at: Moment
     epoch: int
     policy: str
     input_hash: str = Field(description="SHA-256 of the snapshot.")
@@ -198,6 +198,7 @@ class DecisionPage(BaseModel):
     """One page of decisions, the latest first."""
 
     decisions: list[Decision]
+    next_page_token: str | None = Field(description="Give it as page_token to get the next page; null at the end.")
     next_cursor: str | None = Field(description="Give it as cursor to get the next page; null at the end.")
 
 
@@ -265,8 +266,8 @@ class Course(BaseModel):
     """What is expected of a job."""
 
     workers: int = Field(description="What the policy gives it now, once others have left.")
-    starts_at: datetime | None
-    ends_at: datetime | None
+    starts_at: Moment | None
+    ends_at: Moment | None
     reason: ReasonResponse
 
 
@@ -297,7 +298,7 @@ class WhatIfAnswer(BaseModel):
     """The same cluster without and with the changes."""
 
     policy: str
-    at: datetime
+    at: Moment
     slots_before: int
     slots_after: int
     jobs: list[Effect]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import and_, delete, func, insert, select, text, tuple_, update
+from sqlalchemy import and_, delete, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -29,23 +27,6 @@ from elasticdl_runtime.database.transitions import add_event, transition
 _TAG = re.compile(r'"([0-9]{1,19})(?:-[-a-z0-9]*)?"')
 """The entity tag of a job: its revision, and what else tells one answer from another."""
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
-
-
-@dataclass(frozen=True)
-class Filters:
-    """Which jobs to list.
-
-    Attributes:
-        namespace: only of that namespace.
-        states: only in one of these states; empty for any.
-        name: only with that name.
-        labels: only with all these labels.
-    """
-
-    namespace: str | None = None
-    states: Sequence[JobState] = ()
-    name: str | None = None
-    labels: Mapping[str, str] | None = None
 
 
 class JobStore:
@@ -109,67 +90,39 @@ class JobStore:
         async with self._database.transaction() as connection:
             return await _get(connection, job_id, namespace)
 
-    async def list_page(
-        self,
-        filters: Filters,
-        *,
-        namespace: str | None,
-        limit: int,
-        before: tuple[datetime, str] | None = None,
-    ) -> list[JobRecord]:
-        """Jobs that match, newest first.
-
-        Args:
-            filters: which.
-            namespace: the only one that the reader sees, whichever is asked for.
-            limit: at most that many.
-            before: creation time and id of the last job of the page before.
-        """
-        query = select(t.jobs)
-        for wanted in (filters.namespace, namespace):
-            if wanted is not None:
-                query = query.where(t.jobs.c.namespace == wanted)
-        if filters.states:
-            query = query.where(t.in_states(filters.states))
-        if filters.name is not None:
-            query = query.where(t.jobs.c.name == filters.name)
-        if filters.labels:
-            query = query.where(t.jobs.c.spec["labels"].contains(dict(filters.labels)))
-        if before is not None:
-            query = query.where(tuple_(t.jobs.c.created_at, t.jobs.c.id) < tuple_(*before))
-        query = query.order_by(t.jobs.c.created_at.desc(), t.jobs.c.id.desc()).limit(limit)
-        async with self._database.transaction() as connection:
-            rows = (await connection.execute(query)).mappings().all()
-            return await visible_jobs(connection, rows, namespace)
-
     async def change_settings(
-        self, job_id: str, *, user: Identity, changes: Mapping[str, int], if_match: str | None
+        self, job_id: str, *, user: Identity, changes: Mapping[str, Any], if_match: str | None
     ) -> JobRecord:
-        """Changes priority or the bounds of the number of workers.
+        """Changes priority, the bounds of the number of workers, or labels.
 
         Args:
             job_id: the job.
             user: who changes it.
-            changes: new values of ``priority``, ``min_workers``, ``max_workers``.
+            changes: new values of ``priority``, ``min_workers``, ``max_workers``; ``labels`` are merged into those
+                that there are, and null removes one.
             if_match: entity tag that the job must still have; None for any.
 
         Raises:
             NotFoundError: there is no such job.
             PreconditionFailedError: it changed since.
-            ConflictError: it is over.
+            ConflictError: it is over; labels can be changed even then.
             SpecError: the values do not fit together.
         """
         async with self._database.transaction() as connection:
             job = await _get(connection, job_id, user.namespace, lock=True)
             _require_match(job, if_match)
-            if job.terminal:
-                raise ConflictError(f"job {job_id} is over ({job.state})", fix="submit a new job")
-            spec = JobSpec.from_mapping({**job.spec, **changes})
-            changed = {name: value for name, value in changes.items() if getattr(job, name) != value}
+            wanted = dict(changes)
+            if "labels" in wanted:
+                wanted["labels"] = _merged(job.spec.get("labels", {}), wanted["labels"])
+            spec = JobSpec.from_mapping({**job.spec, **wanted})
+            changed = {name: value for name, value in wanted.items() if job.spec.get(name) != value}
             if not changed:
                 return job
+            if job.terminal and changed.keys() != {"labels"}:
+                raise ConflictError(f"job {job_id} is over ({job.state})", fix="submit a new job")
+            columns = {name: value for name, value in changed.items() if name in t.jobs.c}
             await connection.execute(
-                update(t.jobs).where(t.jobs.c.id == job_id).values(spec=spec.to_mapping(), **changed)
+                update(t.jobs).where(t.jobs.c.id == job_id).values(spec=spec.to_mapping(), **columns)
             )
             message = ", ".join(f"{name} is {value} now" for name, value in changed.items())
             await add_event(connection, job_id, "settings", message, changed)
@@ -346,6 +299,13 @@ async def _get(connection: AsyncConnection, job_id: str, namespace: str | None, 
     if row is None:
         raise NotFoundError(f"there is no job {job_id}", fix="list the jobs: `elasticdl jobs list`, or GET /jobs")
     return (await visible_jobs(connection, [row], namespace))[0]
+
+
+def _merged(present: Mapping[str, str], changes: Any) -> Any:
+    """Labels after a merge (RFC 7396); what is no object is left for the specification to refuse."""
+    if not isinstance(changes, dict):
+        return changes
+    return {key: value for key, value in {**present, **changes}.items() if value is not None}
 
 
 def _require_match(job: JobRecord, if_match: str | None) -> None:

@@ -27,7 +27,8 @@ from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.transitions import in_seconds
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
+_REFERENCE = ("/docs", "/docs/start.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css")
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", *_REFERENCE})
 ADMIN_USER = "admin"
 """Who holds the token of the cluster's token file: its id, and the user's name."""
 USE_RECORDED_EVERY_S = 60.0

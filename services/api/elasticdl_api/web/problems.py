@@ -267,5 +267,5 @@ def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
             "description": http.HTTPStatus(status).phrase,
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
         }
-        for status in sorted({*statuses, 401, 403, 500, 503})
+        for status in sorted({*statuses, 401, 403, 429, 500, 503})
     }

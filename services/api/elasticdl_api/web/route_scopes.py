@@ -44,6 +44,8 @@ RULES: Mapping[str, RouteRule] = {
     "GET /jobs/{job_id}/logs": _READ,
     "GET /jobs/{job_id}/metrics": _READ,
     "GET /jobs/{job_id}/artifacts": _READ,
+    "GET /jobs/{job_id}/checkpoints": _READ,
+    "GET /jobs/{job_id}/evaluations": _READ,
     "GET /jobs/{job_id}/artifacts/{name:path}": _READ,
     "GET /jobs/{job_id}/explain": _READ,
     "GET /bundles/{digest}": _READ,

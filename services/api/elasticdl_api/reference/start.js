@@ -1,0 +1,8 @@
+"use strict";
+window.ui = SwaggerUIBundle({
+  url: "/openapi.json",
+  dom_id: "#reference",
+  deepLinking: true,
+  persistAuthorization: false,
+  validatorUrl: null,
+});

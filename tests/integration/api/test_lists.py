@@ -1,0 +1,161 @@
+"""Lists: one way to page through all of them, and jobs in any order, by text, counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.integration.api.conftest import Api
+
+pytestmark = pytest.mark.integration
+
+
+async def _pages(api: Api, path: str, items: str, limit: int) -> list[Any]:
+    found: list[Any] = []
+    token = None
+    joiner = "&" if "?" in path else "?"
+    while True:
+        answer = await api.http.get(f"{path}{joiner}limit={limit}" + (f"&page_token={token}" if token else ""))
+        assert answer.status_code == 200, answer.text
+        body = answer.json()
+        assert len(body[items]) <= limit
+        found += body[items]
+        token = body["next_page_token"]
+        if token is None:
+            return found
+
+
+async def test_all_lists_are_paged_alike(api: Api) -> None:
+    job_id, master = await api.running()
+    for number in range(5):
+        await master.post("/events", events=[{"kind": "note", "message": str(number)}])
+        await master.post("/checkpoints", manifest={"version": number * 10})
+        await master.post("/evaluations", number=number, model_version=number, training_epoch=0, metrics={})
+        folder = api.services.settings.job_dir(job_id) / "artifacts"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"part-{number}").write_bytes(b"x")
+        await master.post("/artifacts", name=f"part-{number}", path=f"part-{number}", size=1, sha256="ab" * 32)
+        await api.http.put(f"/cluster/reservations/r{number}", json={"slots": 0})
+        await api.submit()
+    lists = {
+        "/v1/jobs": "jobs",
+        f"/v1/jobs/{job_id}/events": "events",
+        f"/v1/jobs/{job_id}/checkpoints": "checkpoints",
+        f"/v1/jobs/{job_id}/evaluations": "evaluations",
+        f"/v1/jobs/{job_id}/artifacts": "artifacts",
+        "/v1/cluster/reservations": "reservations",
+        "/v1/audit": "entries",
+        "/v1/scheduler/decisions": "decisions",
+        "/v1/tokens": "tokens",
+    }
+    for path, items in lists.items():
+        whole = (await api.http.get(f"{path}?limit=500")).json()[items]
+        assert await _pages(api, path, items, 2) == whole, path
+        assert len(whole) > 4 or items in ("decisions", "tokens"), path
+        for bad in ("page_token=", "page_token=eyJ4IjogMX0", "page_token=%00", "limit=0", "limit=x", "limt=2"):
+            refused = await api.http.get(f"{path}?{bad}")
+            assert (refused.status_code, refused.json()["code"]) == (422, "invalid_input"), f"{path}?{bad}"
+
+
+async def test_a_token_is_of_its_list_and_its_filters(api: Api) -> None:
+    for number in range(3):
+        await api.submit(name=f"job{number}")
+    token = (await api.http.get("/v1/jobs?limit=1")).json()["next_page_token"]
+    for query in ("name=job1", "sort=name", "q=job", "state=QUEUED"):
+        refused = await api.http.get(f"/v1/jobs?limit=1&page_token={token}&{query}")
+        assert refused.status_code == 422, query
+        assert "page_token" in refused.json()["detail"]
+    assert (await api.http.get(f"/v1/audit?page_token={token}")).status_code == 422
+    assert (await api.http.get(f"/jobs?limit=2&page_token={token}")).json()["next_page_token"] is None
+
+
+async def test_lists_without_a_version_are_as_they_were(api: Api) -> None:
+    job_id = await api.submit()
+    assert (await api.http.get(f"/jobs/{job_id}/events")).json() == (
+        await api.http.get(f"/v1/jobs/{job_id}/events")
+    ).json()["events"]
+    assert (await api.http.get(f"/jobs/{job_id}/artifacts")).json() == []
+    assert (await api.http.get(f"/v1/jobs/{job_id}/artifacts")).json() == {"artifacts": [], "next_page_token": None}
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"),
+    [
+        ("created_at", "b"),
+        ("-created_at", "c"),
+        ("name", "a"),
+        ("-name", "c"),
+        ("priority", "c"),
+        ("-priority", "a"),
+        ("state", "b"),
+        ("-state", "c"),
+        ("-updated_at", "b"),
+        ("owner", None),
+    ],
+)
+async def test_jobs_in_any_order(api: Api, sort: str, first: str | None) -> None:
+    made = {name: await api.submit(name=name, priority=priority) for name, priority in (("b", 5), ("a", 7), ("c", 1))}
+    await api.http.post(f"/jobs/{made['b']}/cancel")
+    path = f"/v1/jobs?sort={sort}"
+    whole = [job["name"] for job in (await api.http.get(path)).json()["jobs"]]
+    assert first is None or whole[0] == first
+    assert sorted(whole) == ["a", "b", "c"]
+    assert [job["name"] for job in await _pages(api, path, "jobs", 1)] == whole
+
+
+async def test_jobs_by_text_and_their_number(api: Api) -> None:
+    for name in ("mnist-one", "mnist-two", "other"):
+        await api.submit(name=name)
+
+    async def ask(query: str) -> tuple[int, int | None]:
+        body = (await api.http.get(f"/v1/jobs?{query}")).json()
+        return len(body["jobs"]), body["total"]
+
+    assert await ask("") == (3, None)
+    assert await ask("total=true&limit=1") == (1, 3)
+    assert await ask("q=MNIST&total=true&limit=1") == (1, 2)
+    assert await ask("q=two") == (1, None)
+    assert await ask("q=ADMIN&total=true") == (3, 3)
+    assert await ask("q=%25&total=true") == (0, 0)
+    assert await ask("q=_&total=true") == (0, 0)
+    assert await ask("namespace=elsewhere&total=true") == (0, 0)
+    stranger = await api.token("team-b", "read")
+    assert (await api.http.get("/v1/jobs?total=true", headers=stranger)).json()["total"] == 0
+    for bad in ("sort=created", "sort=spec", "total=2", "q=" + "x" * 101, "q=%00"):
+        assert (await api.http.get(f"/v1/jobs?{bad}")).status_code == 422, bad
+
+
+async def test_labels_are_merged(api: Api) -> None:
+    job_id = await api.submit(labels={"team": "a", "old": "1"})
+    path = f"/v1/jobs/{job_id}"
+
+    async def patch(labels: Any) -> Any:
+        answer = await api.http.patch(path, json={"labels": labels})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["spec"]["labels"]
+
+    assert await patch({"old": None, "new": "2"}) == {"team": "a", "new": "2"}
+    assert await patch({}) == {"team": "a", "new": "2"}
+    assert await patch({"none": None}) == {"team": "a", "new": "2"}
+    assert len((await api.http.get("/v1/jobs?label=new=2")).json()["jobs"]) == 1
+    for wrong in ("x", {"a": 1}, {"a": ["b"]}, None, []):
+        answer = await api.http.patch(path, json={"labels": wrong})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_spec"), wrong
+    await api.http.post(f"{path}/cancel")
+    assert await patch({"after": "the end"}) == {"team": "a", "new": "2", "after": "the end"}
+    assert (await api.http.patch(path, json={"labels": {"x": "y"}, "priority": 3})).status_code == 409
+    events = (await api.http.get(f"{path}/events")).json()["events"]
+    assert [event["kind"] for event in events].count("settings") == 2
+
+
+async def test_a_field_has_its_other_names_here_too(api: Api) -> None:
+    job_id = await api.submit()
+    changed = await api.http.patch(f"/v1/jobs/{job_id}", json={"num_workers": 7})
+    assert (changed.status_code, changed.json()["max_workers"]) == (200, 7)
+    both = await api.http.patch(f"/v1/jobs/{job_id}", json={"num_workers": 7, "max_workers": 8})
+    assert (both.status_code, both.json()["code"]) == (422, "invalid_spec")
+    spec = await api.spec(num_ps_pods=2, num_workers=4)
+    spec.pop("max_workers")
+    made = (await api.http.post("/v1/jobs", json=spec)).json()
+    assert (made["max_workers"], made["spec"]["num_ps"]) == (4, 2)
