@@ -1,16 +1,25 @@
-"""What a command needs beyond a plain installation, and how to get it."""
+"""What a command, or a service, needs beyond a plain installation, and how to get it."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 from elasticdl_core.errors import InvalidInputError
 
+EXIT_CONFIGURATION = 64
 _RPC = ("google.protobuf", "grpc", "structlog")
+_SERVICE = (*_RPC, "pydantic_settings")
+_DATABASE = ("asyncpg", "sqlalchemy")
 MODULES: Mapping[str, Sequence[str]] = {
     "local": (*_RPC, "alembic", "asyncpg", "fastapi", "numba", "prometheus_client", "redis", "sqlalchemy", "uvicorn"),
-    "worker": _RPC,
+    "api": (*_SERVICE, *_DATABASE, "alembic", "fastapi", "prometheus_client", "uvicorn"),
+    "scheduler": (*_SERVICE, *_DATABASE),
+    "master": (*_SERVICE, "pydantic", "redis"),
+    "ps": (*_SERVICE, "numba"),
+    "worker": _SERVICE,
+    "agent": (*_SERVICE, "asyncpg", "redis"),
     "tensorflow": ("tensorflow",),
 }
 """By extra, the modules that must be there; a test compares it with what the extras install."""
@@ -32,6 +41,19 @@ def require(what: str, *extras: str) -> None:
             f"{what} needs packages that are not installed: {', '.join(missing)}",
             fix=f"pip install 'elasticdl[{','.join(extras)}]'",
         )
+
+
+def require_service(extra: str) -> None:
+    """Ends this process with a message if a package of a service is missing; call it before the service's imports.
+
+    Args:
+        extra: the service and its extra, which have one name.
+    """
+    try:
+        require(f"elasticdl_{extra}", extra)
+    except InvalidInputError as error:
+        print(f"error: {error.message}\n  fix: {error.fix}", file=sys.stderr)
+        raise SystemExit(EXIT_CONFIGURATION) from None
 
 
 def _found(module: str) -> bool:

@@ -1,8 +1,9 @@
 """``python -m elasticdl_agent``."""
 
-import sys
-
-from elasticdl_agent.main import main
+from elasticdl.extras import require_service
 
 if __name__ == "__main__":
-    sys.exit(main())
+    require_service("agent")
+    from elasticdl_agent.main import main
+
+    raise SystemExit(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from elasticdl_runtime.lifecycle import run_service
+from elasticdl.extras import require_service
 
 UNKNOWN_REVISION = 3
 
@@ -19,7 +19,9 @@ def main() -> int:
     schema.add_argument("--to", default="head", metavar="REVISION", help="only up to that revision")
     schema.add_argument("--knows", metavar="REVISION", help="change nothing; exit with 3 if it is unknown here")
     arguments = parser.parse_args()
+    require_service("api")
     from elasticdl_api.main import migrate_only, serve
+    from elasticdl_runtime.lifecycle import run_service
 
     if arguments.command == "migrate":
         if arguments.knows is not None:

@@ -1,8 +1,9 @@
 """``python -m elasticdl_scheduler``."""
 
-import sys
-
-from elasticdl_scheduler.main import main
+from elasticdl.extras import require_service
 
 if __name__ == "__main__":
-    sys.exit(main())
+    require_service("scheduler")
+    from elasticdl_scheduler.main import main
+
+    raise SystemExit(main())

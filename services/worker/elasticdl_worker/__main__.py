@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from elasticdl.extras import require_service
+
 if __name__ == "__main__":
+    require_service("worker")
     if sys.argv[1:2] == ["local"]:
         from elasticdl_worker.local import main as local_main
 

@@ -156,6 +156,19 @@ def plainly(*arguments: str, environment: dict[str, str]) -> subprocess.Complete
     )
 
 
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_without_its_packages_says_which_extra_brings_them(service: str) -> None:
+    blocked = ",".join(sorted({"google.protobuf", *modules()} - provided(()) - OWN - set(sys.stdlib_module_names)))
+    code = f"{BLOCK}\nimport runpy\nrunpy.run_module('elasticdl_{service}', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code, blocked], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 64
+    assert f"error: elasticdl_{service} needs packages that are not installed: " in done.stderr
+    assert f"pip install 'elasticdl[{service}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
     with FakeApi() as api:
