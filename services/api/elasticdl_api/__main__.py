@@ -24,10 +24,12 @@ def main() -> int:
     from elasticdl_runtime.lifecycle import run_service
 
     if arguments.command == "migrate":
-        if arguments.knows is not None:
-            from elasticdl_api.store.migrate import knows
+        from elasticdl_api.store.migrate import knows
 
+        if arguments.knows is not None:
             return 0 if knows(arguments.knows) else UNKNOWN_REVISION
+        if arguments.to != "head" and not knows(arguments.to):
+            return UNKNOWN_REVISION
         return run_service(lambda stop: migrate_only(stop, arguments.to))
     return run_service(serve)
 

@@ -25,6 +25,7 @@ from elasticdl_api.routes import (
 )
 from elasticdl_api.services import Services
 from elasticdl_api.web import problems
+from elasticdl_api.web.access_log import AccessLogMiddleware
 from elasticdl_api.web.auth import AuthenticationMiddleware, TokenVerifier, refuse_unruled
 from elasticdl_api.web.bodies import BodyLimits, UnreadBodies
 from elasticdl_api.web.browsers import BrowserRules
@@ -109,6 +110,7 @@ def _add_middlewares(app: FastAPI, services: Services) -> None:
     app.add_middleware(RequestMeter)
     app.add_middleware(BrowserRules, hosts=settings.hosts)
     app.add_middleware(HeadMiddleware)
+    app.add_middleware(AccessLogMiddleware, log=services.access_log)
     app.add_middleware(VersionMiddleware)
     app.add_middleware(RequestIdMiddleware)
     app.add_middleware(UnreadBodies)

@@ -17,6 +17,7 @@ from elasticdl_api.services import Services
 from elasticdl_api.settings import ApiSettings, DatabaseSettings
 from elasticdl_api.store.migrate import migrate
 from elasticdl_api.store.wakeups import Wakeups
+from elasticdl_api.web.access_log import AccessLog
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.ports.launcher import Launcher
@@ -74,6 +75,7 @@ async def serve(stop: asyncio.Event) -> int:
             database=database,
             launcher=await _launcher(settings, stack),
             wakeups=Wakeups(database),
+            access_log=_access_log(settings, stack),
         )
         stack.callback(services.examiners.close)
         app = create_app(services, background(services))
@@ -123,6 +125,14 @@ def _raise_file_limit(streams: int) -> None:
             streams=streams,
             fix=f"raise the hard limit (ulimit -Hn {wanted}), or lower ELASTICDL_API_MAX_STREAMS",
         )
+
+
+def _access_log(settings: ApiSettings, stack: contextlib.AsyncExitStack) -> AccessLog | None:
+    if settings.access_log_file is None:
+        return None
+    log = AccessLog(settings.access_log_file)
+    stack.callback(log.close)
+    return log
 
 
 async def _launcher(settings: ApiSettings, stack: contextlib.AsyncExitStack) -> Launcher | None:

@@ -31,6 +31,7 @@ from elasticdl_api.store.scheduling import SchedulingStore
 from elasticdl_api.store.sessions import SessionStore
 from elasticdl_api.store.tokens import TokenStore
 from elasticdl_api.store.wakeups import Wakeups
+from elasticdl_api.web.access_log import AccessLog
 from elasticdl_api.web.auth import Identity, current_master, current_user
 from elasticdl_api.web.paging import PageTokens
 from elasticdl_core.ports.launcher import Launcher
@@ -48,6 +49,7 @@ class Services:
         launcher: starts and stops processes of jobs; None when there is no agent.
         wakeups: tells when a job has changed.
         examiners: read what tenants made; whoever builds this closes them.
+        access_log: takes a line for each request; None for no log. Whoever builds this closes it.
         stopping: set when the api is told to stop: long answers end then.
     """
 
@@ -56,6 +58,7 @@ class Services:
     launcher: Launcher | None
     wakeups: Wakeups
     examiners: Examiners = field(default_factory=Examiners)
+    access_log: AccessLog | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:

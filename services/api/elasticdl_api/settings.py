@@ -36,6 +36,8 @@ class ApiSettings(ProcessSettings):
         node_token: ``ELASTICDL_NODE_TOKEN``, proves the api to the agent.
         data_roots: ``ELASTICDL_DATA_ROOTS``, folders and URL prefixes that the jobs of all namespaces may read,
             separated by commas.
+        access_log: ``ELASTICDL_ACCESS_LOG``, file of the log of requests; by default ``logs/access.log`` in the data
+            directory, ``off`` for none.
         keep_jobs_days: ``ELASTICDL_KEEP_JOBS_DAYS``, age after its end at which a job goes with its files; 0: never.
         keep_events_days: ``ELASTICDL_KEEP_EVENTS_DAYS``, age at which events of jobs that are over go; 0 keeps them.
         keep_logs_days: ``ELASTICDL_KEEP_LOGS_DAYS``, age after a job's end at which its logs go; 0 keeps them.
@@ -67,6 +69,7 @@ class ApiSettings(ProcessSettings):
     agent_address: str = Field(default="", validation_alias="ELASTICDL_AGENT")
     node_token: str = ""
     data_roots: str = ""
+    access_log: str = ""
     keep_jobs_days: float = Field(default=0.0, ge=0, le=36_500)
     keep_events_days: float = Field(default=90.0, ge=0, le=36_500)
     keep_logs_days: float = Field(default=30.0, ge=0, le=36_500)
@@ -124,6 +127,13 @@ class ApiSettings(ProcessSettings):
     def hosts(self) -> frozenset[str]:
         """The names that the api is reached by besides those of loopback."""
         return frozenset(name.strip().lower() for name in self.allowed_hosts.split(",") if name.strip())
+
+    @property
+    def access_log_file(self) -> Path | None:
+        """The log of requests; None for none."""
+        if self.access_log == "off":
+            return None
+        return Path(self.access_log) if self.access_log else self.data_dir / "logs" / "access.log"
 
     @property
     def bundles_dir(self) -> Path:

@@ -11,6 +11,7 @@ import stat
 import tarfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -143,16 +144,15 @@ def read_manifest(path: Path) -> BackupManifest:
     """
     seen: dict[str, dict[str, Any]] = {}
     manifest: dict[str, Any] | None = None
-    for name, member, source in _members(path):
-        if name == MANIFEST:
-            if member.size > _MANIFEST_BYTES:
-                raise _damaged(path, "its manifest is too large")
-            manifest = _parse(path, source.read())
-            continue
-        hasher = hashlib.sha256()
-        while piece := source.read(_CHUNK):
-            hasher.update(piece)
-        seen[name] = {"size": member.size, "sha256": hasher.hexdigest()}
+    with _opened(path) as archive:
+        for name, member, source in _members(archive, path):
+            if name == MANIFEST:
+                if member.size > _MANIFEST_BYTES:
+                    raise _damaged(path, "its manifest is too large")
+                manifest = _parse(path, source.read())
+                continue
+            digest = hashlib.file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]
+            seen[name] = {"size": member.size, "sha256": digest}
     if not isinstance(manifest, dict) or "format" not in manifest:
         raise _damaged(path, "it has no manifest: it was cut off, or is no backup of ours")
     if manifest["format"] != FORMAT:
@@ -174,28 +174,34 @@ def extract(path: Path, prefix: str, target: Path) -> int:
         InvalidInputError: a member's name leaves the folder.
     """
     count = 0
-    for name, _, source in _members(path):
-        if not name.startswith(f"{prefix}/"):
-            continue
-        place = target / name.removeprefix(f"{prefix}/")
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = place.with_name(f".{place.name[:200]}.restored")
-        with temporary.open("wb") as file:
-            shutil.copyfileobj(source, file, _CHUNK)
-        temporary.rename(place)
-        count += 1
+    with _opened(path) as archive:
+        for name, _, source in _members(archive, path):
+            if not name.startswith(f"{prefix}/"):
+                continue
+            place = target / name.removeprefix(f"{prefix}/")
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary = place.with_name(f".{place.name[:200]}.restored")
+            with temporary.open("wb") as file:
+                shutil.copyfileobj(source, file, _CHUNK)
+            temporary.rename(place)
+            count += 1
     return count
 
 
-def _members(path: Path) -> Iterator[tuple[str, tarfile.TarInfo, IO[bytes]]]:
+def _members(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[str, tarfile.TarInfo, IO[bytes]]]:
+    for member in archive:
+        parts = PurePosixPath(member.name).parts
+        source = archive.extractfile(member) if member.isreg() else None
+        if source is None or not parts or parts[0] == "/" or ".." in parts or "\0" in member.name:
+            raise _damaged(path, f"it holds {member.name[:100]!r}, which is no file of a backup")
+        yield member.name, member, source
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tarfile.TarFile]:
     try:
         with tarfile.open(path, mode="r:") as archive:
-            for member in archive:
-                parts = PurePosixPath(member.name).parts
-                source = archive.extractfile(member) if member.isreg() else None
-                if source is None or not parts or parts[0] == "/" or ".." in parts or "\0" in member.name:
-                    raise _damaged(path, f"it holds {member.name[:100]!r}, which is no file of a backup")
-                yield member.name, member, source
+            yield archive
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise _damaged(path, str(error)) from None
     except FileNotFoundError:

@@ -67,7 +67,7 @@ async def back_up(target: Path, directory: DataDirectory, database_url: str, *, 
 
 
 async def restore(source: Path, directory: DataDirectory, database_url: str, *, force: bool, tell: Tell) -> None:
-    """Puts a backup in the place of a cluster that does not run.
+    """Puts a backup in the place of a cluster that does not run. The next ``up`` brings its schema up to date.
 
     Args:
         source: the backup.
@@ -84,7 +84,6 @@ async def restore(source: Path, directory: DataDirectory, database_url: str, *, 
     directory.prepare()
     with _locked(directory):
         async with _database(directory, database_url, locked=True) as url:
-            await _migrate(directory, url, "--knows", manifest.revision)
             revision, present = await read_contents(url)
             if present and not force:
                 raise ConflictError(
@@ -92,10 +91,10 @@ async def restore(source: Path, directory: DataDirectory, database_url: str, *, 
                     fix="restore into an empty data directory, or replace what is there with --force",
                 )
             if revision:
+                await _migrate(directory, url, "--knows", manifest.revision)
                 await empty_schema(url)
             await _migrate(directory, url, "--to", manifest.revision)
             await _load(url, source, manifest)
-            await _migrate(directory, url)
         for name in ("bundles", "jobs"):
             count = await asyncio.to_thread(extract, source, name, directory.root / name)
             tell(f"{name}: {count} files")

@@ -47,7 +47,7 @@ def restore(
     data_dir: DataDirOption = None,
     database_url: DatabaseOption = "",
 ) -> None:
-    """Restore a backup into the data directory of a cluster that does not run, and bring its schema up to date."""
+    """Restore a backup into the data directory of a cluster that does not run; the next `up` upgrades its schema."""
     import asyncio
 
     require("`elasticdl restore`", "local")

@@ -22,7 +22,7 @@ from elasticdl_runtime.lifecycle import READY_FILE_VARIABLE
 
 MIGRATE_S = 180.0
 _HTTP_S = 4.0
-_API_VARIABLES = ("ELASTICDL_DATA_ROOTS", "ELASTICDL_KEEP_", "ELASTICDL_NAMESPACE_DISK_MIB")
+_API_VARIABLES = ("ELASTICDL_ACCESS_LOG", "ELASTICDL_DATA_ROOTS", "ELASTICDL_KEEP_", "ELASTICDL_NAMESPACE_DISK_MIB")
 """Settings of the api that are taken from the environment of ``up``."""
 
 

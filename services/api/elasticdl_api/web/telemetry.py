@@ -39,6 +39,7 @@ class RequestMeter:
             if message["type"] == "http.response.start":
                 # The path of the route, not of the request: that one has no bound.
                 route = getattr(scope.get("route"), "path", "none")
+                scope.setdefault("state", {})["route"] = route
                 method = scope["method"] if scope["method"] in _METHODS else "other"
                 REQUESTS.labels(method, route, str(message["status"])).inc()
                 SECONDS.labels(route).observe(time.monotonic() - began)
