@@ -37,6 +37,7 @@ async def api(database: Database, settings: ApiSettings, log: AccessLog) -> Asyn
     api = Api(services, launcher)
     async with api.http:
         yield api
+    services.examiners.close()
 
 
 def lines(log: AccessLog, tmp_path: Path) -> list[dict[str, Any]]:

@@ -77,7 +77,9 @@ async def test_a_restored_cluster_is_the_one_that_was_saved(
         app = create_app(Services(ApiSettings(**given), database, None, Wakeups(database)))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         headers = {"Authorization": f"Bearer {ADMIN}"}
-        async with httpx.AsyncClient(transport=transport, base_url="http://api", headers=headers, timeout=30) as http:
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1", headers=headers, timeout=30
+        ) as http:
             assert await read_history(http) == history
             suspended = next(job for job, seen in history.items() if seen[0]["state"] == "SUSPENDED")
             resumed = await http.post(f"/jobs/{suspended}/resume")
