@@ -1,5 +1,7 @@
 #!/bin/sh
 # Takes secrets from files: ELASTICDL_X_FILE=/run/secrets/x becomes ELASTICDL_X. Then it becomes the command.
+# As root (the node) it reads them where nobody else can, and the command runs as user 10001 with the capabilities that
+# give jobs users of their own.
 set -eu
 
 for name in CLUSTER_SECRET NODE_TOKEN DATABASE_URL REDIS_URL; do
@@ -16,4 +18,9 @@ for name in CLUSTER_SECRET NODE_TOKEN DATABASE_URL REDIS_URL; do
     fi
 done
 
+if [ "$(id -u)" = 0 ]; then
+    kept=-all,+chown,+dac_override,+fowner,+kill,+setgid,+setpcap,+setuid
+    exec setpriv --reuid=10001 --regid=10001 --clear-groups --bounding-set="$kept" --inh-caps="$kept" \
+        --ambient-caps="$kept" --no-new-privs "$@"
+fi
 exec "$@"

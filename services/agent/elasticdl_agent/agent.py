@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from types import TracebackType
 
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes.environment import Endpoints, common_environment
+from elasticdl_agent.processes.isolation import Isolation
 from elasticdl_agent.servicer import AgentServicer, authenticator
 from elasticdl_agent.table import COMMANDS, ProcessTable
 from elasticdl_agent.zygote.client import ZygoteClient
@@ -39,6 +41,8 @@ class Agent:
         stop_grace_s: seconds that processes have to leave when the agent stops.
         master_grace_s: seconds that masters have before, to save their jobs.
         headroom: slots that are kept free of workers.
+        isolation: what keeps jobs apart, as in the settings.
+        uids: user ids for namespaces.
         preloads: by role, the module that a zygote imports before it forks the role's processes.
 
     Raises:
@@ -56,6 +60,8 @@ class Agent:
         stop_grace_s: float = STOP_GRACE_S,
         master_grace_s: float = MASTER_GRACE_S,
         headroom: int = 0,
+        isolation: str = "off",
+        uids: range = range(0),
         preloads: Mapping[Role, str] | None = None,
     ) -> None:
         if slots < 1:
@@ -75,6 +81,8 @@ class Agent:
         self._stop_grace_s = stop_grace_s
         self._master_grace_s = master_grace_s
         self._headroom = headroom
+        self._isolation = isolation
+        self._uids = uids
         self._preloads = dict(preloads or {})
         self._zygotes = contextlib.AsyncExitStack()
         self._table: ProcessTable | None = None
@@ -84,12 +92,26 @@ class Agent:
     async def __aenter__(self) -> Agent:
         prepare_run_dir(self._directories.run)
         self._directories.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        isolation = await asyncio.to_thread(
+            Isolation.find,
+            self._isolation,
+            self._directories,
+            self._uids,
+            self._slots,
+            self._commands[Role.WORKER][0],
+        )
         zygotes = {
             role: await self._zygotes.enter_async_context(ZygoteClient(module, common_environment()))
             for role, module in self._preloads.items()
         }
         self._table = ProcessTable(
-            self._directories, self._endpoints, self._slots, self._commands, headroom=self._headroom, zygotes=zygotes
+            self._directories,
+            self._endpoints,
+            self._slots,
+            self._commands,
+            headroom=self._headroom,
+            zygotes=zygotes,
+            isolation=isolation,
         )
         servicer = AgentServicer(self._table, self._directories)
         self._server = make_server(SERVICE, servicer, authenticator(self._node_token, self._endpoints.cluster_secret))
@@ -115,7 +137,7 @@ def prepare_run_dir(run: Path) -> None:
     """
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = run.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if found.st_uid != os.getuid() or found.st_mode & 0o066:
         raise InvalidInputError(
             f"the run directory {run} belongs to another user or is open to others",
             fix="remove it, or set ELASTICDL_RUN_DIR to a directory of mode 0700 that is yours",

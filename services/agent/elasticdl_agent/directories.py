@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,19 @@ _MAX_SOCKET_PATH = 103
 
 
 @dataclass(frozen=True, slots=True)
+class JobUser:
+    """Who the workers of a namespace are.
+
+    Attributes:
+        uid: user id.
+        gid: group id.
+    """
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
 class AgentDirectories:
     """The two directories of an agent.
 
@@ -29,9 +44,27 @@ class AgentDirectories:
     data: Path
     run: Path
 
+    @property
+    def jobs(self) -> Path:
+        """The folder of all jobs' files."""
+        return self.data / "jobs"
+
+    def worker_folders(self, job_id: str) -> tuple[Path, ...]:
+        """Where workers write, in the job's directory."""
+        job = self.job_dir(job_id)
+        return job / "artifacts", job / "traces", self.work_dir(job_id)
+
+    def work_dir(self, job_id: str) -> Path:
+        """Where a confined worker starts."""
+        return self.job_dir(job_id) / "work"
+
+    def worker_tmp(self, job_id: str) -> Path:
+        """Temporary files of confined workers."""
+        return self.job_run_dir(job_id) / "worker"
+
     def job_dir(self, job_id: str) -> Path:
         """The job's files: code, checkpoints, artifacts, logs, traces."""
-        return self.data / "jobs" / job_id
+        return self.jobs / job_id
 
     def log_dir(self, job_id: str) -> Path:
         """The folder of the job's logs."""
@@ -69,8 +102,15 @@ class AgentDirectories:
                 fix="give the cluster a shorter run directory (ELASTICDL_RUN_DIR), or the job a shorter name",
             )
 
-    def prepare(self, process: ProcessId) -> None:
-        """Makes the folders that a process needs and removes what an earlier incarnation left at its address."""
+    def prepare(self, process: ProcessId, user: JobUser | None = None, *, confined: bool = False) -> None:
+        """Makes the folders that a process needs and removes what an earlier incarnation left at its address.
+
+        Args:
+            process: the process.
+            user: who the job's workers are, if they are somebody else: they may enter the job's folders and use its
+                sockets, and write in folders of their own, which the agent's group may empty.
+            confined: whether the workers write in folders of their own only.
+        """
         for folder in (
             self.job_run_dir(process.job_id),
             self.job_run_dir(process.job_id) / "tmp",
@@ -78,7 +118,44 @@ class AgentDirectories:
             self.log_dir(process.job_id),
         ):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own = (*self.worker_folders(process.job_id), self.worker_tmp(process.job_id)) if confined else ()
+        for folder in own:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        if user is not None:
+            # Those around belong to the agent and no worker can put a link there; mkdir takes no link for a folder.
+            for folder, mode in ((self.job_dir(process.job_id), 0o750), (self.job_run_dir(process.job_id), 0o2710)):
+                os.chown(folder, -1, user.gid)
+                folder.chmod(mode)
+            for folder in own:
+                os.chown(folder, user.uid, os.getegid(), follow_symlinks=False)
+                folder.chmod(0o2770)
         self.socket(process).unlink(missing_ok=True)
+
+    def let_others_pass(self) -> Callable[[], None]:
+        """Lets users of jobs get to their folders, whose names they must know; what lies beside stays closed.
+
+        Returns:
+            What undoes it.
+        """
+        changed: list[tuple[Path, int]] = []
+        ours = [self.data, self.jobs, self.run]
+        if self.run.parent.name == f"elasticdl-{os.getuid()}":
+            ours.append(self.run.parent)
+        for folder in ours:
+            found = folder.stat()
+            if found.st_uid == os.geteuid():
+                changed.append((folder, found.st_mode & 0o7777))
+                folder.chmod(found.st_mode & 0o7777 | 0o011)
+        for beside in self.data.iterdir():
+            found = beside.lstat()
+            if beside != self.jobs and found.st_uid == os.geteuid() and not beside.is_symlink():
+                beside.chmod(found.st_mode & 0o7700)
+
+        def undo() -> None:
+            for folder, mode in changed:
+                folder.chmod(mode)
+
+        return undo
 
     def remove_run_dir(self, job_id: str) -> None:
         """Removes the job's sockets and temporary files."""

@@ -9,6 +9,7 @@ import structlog
 from elasticdl_agent.agent import PRELOADS, Agent
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes.environment import Endpoints
+from elasticdl_agent.processes.isolation import parse_uids
 from elasticdl_agent.settings import AgentSettings
 from elasticdl_agent.zygote.client import wanted
 from elasticdl_runtime.lifecycle import run_service
@@ -26,6 +27,8 @@ async def serve(stop: asyncio.Event) -> int:
         settings.node_token,
         settings.slots,
         headroom=settings.headroom,
+        isolation=settings.isolation,
+        uids=parse_uids(settings.uids),
         preloads=PRELOADS if wanted(settings.zygote) else {},
     )
     async with agent:

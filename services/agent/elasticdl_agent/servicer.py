@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes.logs import read_logs
 from elasticdl_agent.table import ProcessTable
 from elasticdl_core.errors import ConflictError, InvalidInputError, PermissionDeniedError
-from elasticdl_core.ports.launcher import ProcessId, Role
+from elasticdl_core.ports.launcher import ProcessId, Role, Tenant
 from elasticdl_proto.v1 import agent_pb2
 from elasticdl_runtime import tokens
 from elasticdl_runtime.launcher import codec
@@ -101,7 +101,8 @@ class AgentServicer:
         caller.require_process(spec.id)
         if caller.job_id is not None and self._table.leaving(caller.job_id):
             raise ConflictError(f"job {caller.job_id} is being terminated", fix="launch nothing more and exit")
-        self._table.launch(spec)
+        # Whose a job is the node says: a master is believed in nothing about it.
+        self._table.launch(spec if caller.job_id is None else replace(spec, tenant=Tenant()))
         return agent_pb2.LaunchResponse()
 
     async def Terminate(

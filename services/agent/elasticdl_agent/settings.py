@@ -20,6 +20,8 @@ class AgentSettings(ProcessSettings):
         slots: ``ELASTICDL_SLOTS``, how many workers the machine holds.
         headroom: ``ELASTICDL_HEADROOM``, slots that are kept free.
         zygote: ``ELASTICDL_ZYGOTE``, ``auto``, ``on`` or ``off``: whether workers are forked from one.
+        isolation: ``ELASTICDL_ISOLATION``, ``auto``, ``uid``, ``landlock`` or ``off``: what keeps jobs apart.
+        uids: ``ELASTICDL_UIDS``, the user ids that namespaces get where the agent may change users.
     """
 
     data_dir: Path
@@ -31,3 +33,5 @@ class AgentSettings(ProcessSettings):
     slots: int
     headroom: int = 0
     zygote: str = "auto"
+    isolation: str = "auto"
+    uids: str = "200000-265535"

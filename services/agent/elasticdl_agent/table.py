@@ -20,6 +20,7 @@ from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes import memory
 from elasticdl_agent.processes.child import LOG_BYTES, Child, Command
 from elasticdl_agent.processes.environment import Endpoints, check_variables, process_environment
+from elasticdl_agent.processes.isolation import Isolation
 from elasticdl_agent.processes.journal import Journal, Record, recover, shim_record
 from elasticdl_agent.processes.reservations import Reservations
 from elasticdl_agent.processes.shim import RotatingLog
@@ -32,6 +33,7 @@ from elasticdl_core.ports.launcher import (
     ProcessState,
     ProcessStatus,
     Role,
+    Tenant,
 )
 from elasticdl_runtime.failpoints import failpoint
 
@@ -78,6 +80,7 @@ class ProcessTable:
         commands: what each role runs; other than the default in tests only.
         headroom: slots that no worker takes.
         zygotes: by role, what forks its processes; the others get interpreters of their own.
+        isolation: what is taken from processes.
     """
 
     def __init__(
@@ -89,12 +92,15 @@ class ProcessTable:
         *,
         headroom: int = 0,
         zygotes: Mapping[Role, ZygoteClient] | None = None,
+        isolation: Isolation | None = None,
     ) -> None:
         self._directories = directories
         self._endpoints = endpoints
         self._slots = slots
         self._commands = commands
         self._zygotes = dict(zygotes or {})
+        self._isolation = isolation or Isolation(directories)
+        self._tenants: dict[str, Tenant] = {}
         self._entries: dict[ProcessId, _Entry] = {}
         self._runs: set[asyncio.Task[int]] = set()
         self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
@@ -137,6 +143,8 @@ class ProcessTable:
             )
         for zygote in self._zygotes.values():
             zygote.ask()  # a job's workers follow its master
+        if spec.id.role is Role.MASTER:
+            self._tenants[spec.id.job_id] = spec.tenant
         entry = _Entry(spec, ProcessStatus(spec.id, ProcessState.PENDING))
         self._entries[spec.id] = entry
         self._changed(entry)
@@ -200,7 +208,8 @@ class ProcessTable:
             if entry.spec.slots and not entry.ended:
                 used[entry.spec.id.job_id] = used.get(entry.spec.id.job_id, 0) + entry.spec.slots
         reservations = tuple(self._reservations.all())
-        return CapacityInfo(self._slots, used, reservations, self._reservations.headroom, self._closing)
+        headroom, isolation = self._reservations.headroom, str(self._isolation)
+        return CapacityInfo(self._slots, used, reservations, headroom, self._closing, isolation)
 
     def reserve(self, name: str, slots: int, grace_s: float) -> None:
         """Takes slots from jobs; workers that still hold them after ``grace_s`` seconds are ended.
@@ -282,7 +291,9 @@ class ProcessTable:
     async def _live(self, entry: _Entry) -> int:
         """The life of a process, from before its start until nothing of it is left; returns its exit code."""
         killed_before = memory.oom_kills()
-        self._directories.prepare(entry.spec.id)
+        tenant = self._tenant(entry.spec)
+        level = self._isolation.level(tenant)
+        self._directories.prepare(entry.spec.id, self._isolation.user(tenant), confined=level.user or level.files)
         failpoint("agent.before_start")
         zygote = self._zygotes.get(entry.spec.id.role)
         entry.child = child = await Child.start(self._command(entry.spec), zygote.spawn if zygote else None)
@@ -322,13 +333,20 @@ class ProcessTable:
         self._note(entry, f"{what}: {error}\n")
 
     def _command(self, spec: ProcessSpec) -> Command:
+        tenant = self._tenant(spec)
+        environment = process_environment(spec, self._directories, self._endpoints)
         return Command(
             argv=self._commands[spec.id.role],
-            environment=process_environment(spec, self._directories, self._endpoints),
-            directory=self._directories.job_dir(spec.id.job_id),
+            environment={**environment, **self._isolation.environment(spec, tenant)},
+            directory=self._isolation.directory(spec, tenant),
             log=self._directories.log_file(spec.id),
             expendable=True,
+            confinement=self._isolation.plan(spec, tenant),
         )
+
+    def _tenant(self, spec: ProcessSpec) -> Tenant:
+        """Whose a job is: its master's launch says so, which nobody but the api can ask for."""
+        return self._tenants.get(spec.id.job_id, spec.tenant)
 
     def _note(self, entry: _Entry, text: str) -> None:
         """Writes a line of our own into the log of a process that has none of its own."""

@@ -14,7 +14,7 @@ from elasticdl_api.background.loops import background
 from elasticdl_api.background.relay import Relay
 from elasticdl_api.background.watchdog import MAX_FAILURES, Watchdog
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
-from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
+from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role, Tenant
 from tests.fakes.launcher import FakeLauncher
 from tests.integration.api.conftest import Api
 
@@ -47,7 +47,7 @@ async def _launched(api: Api, *, state: str = "RUNNING") -> str:
     """A job whose master runs and holds the lease."""
     job_id = await api.submit()
     await api.admit(job_id)
-    await Relay(api.services.intents, api.launcher).step()
+    await Relay(api.services.intents, api.launcher, api.services.reaches).step()
     master = api.master(job_id)
     await master.lease()
     if state == "RUNNING":
@@ -85,12 +85,12 @@ class Down(FakeLauncher):
 
 async def test_the_relay_launches_each_master_once(api: Api) -> None:
     job_id = await api.submit()
-    relays = [Relay(api.services.intents, api.launcher) for _ in range(4)]
+    relays = [Relay(api.services.intents, api.launcher, api.services.reaches) for _ in range(4)]
     await relays[0].step()
     assert api.launcher.launched == []
     await api.admit(job_id)
     await asyncio.gather(*(relay.step() for relay in relays))
-    assert api.launcher.launched == [ProcessSpec(_master(job_id))]
+    assert api.launcher.launched == [ProcessSpec(_master(job_id), tenant=Tenant("default"))]
     assert await _intents(api, job_id) == [("master/0/1", "")]
 
 
@@ -99,10 +99,10 @@ async def test_an_intent_survives_a_launcher_that_is_down(api: Api) -> None:
     await api.admit(job_id)
     launcher = Refusing(UnavailableError("down"))
     with pytest.raises(UnavailableError):
-        await Relay(api.services.intents, launcher).step()
+        await Relay(api.services.intents, launcher, api.services.reaches).step()
     assert await _intents(api, job_id) == [("master/0/1", None)]
     launcher.error = None
-    await Relay(api.services.intents, launcher).step()
+    await Relay(api.services.intents, launcher, api.services.reaches).step()
     assert [spec.id for spec in launcher.launched] == [_master(job_id)]
 
 
@@ -110,7 +110,7 @@ async def test_a_conflict_is_put_off_and_a_refusal_is_recorded(api: Api) -> None
     job_id = await api.submit()
     await api.admit(job_id)
     launcher = Refusing(ConflictError("the job is being stopped"))
-    relay = Relay(api.services.intents, launcher)
+    relay = Relay(api.services.intents, launcher, api.services.reaches)
     await relay.step()
     query = "SELECT delivered_at IS NULL AND deliver_after > now() FROM launch_intents"
     assert (await _sql(api, query))[0][0] is True
@@ -126,7 +126,7 @@ async def test_intents_of_a_cancelled_job_are_dropped(api: Api) -> None:
     job_id = await api.submit()
     await api.admit(job_id)
     await api.http.post(f"/jobs/{job_id}/cancel")
-    await Relay(api.services.intents, api.launcher).step()
+    await Relay(api.services.intents, api.launcher, api.services.reaches).step()
     assert api.launcher.launched == []
     assert await _intents(api, job_id) == [("master/0/1", "dropped")]
     await Watchdog(api.services.intents, api.launcher).step()
@@ -144,7 +144,7 @@ async def test_a_master_that_exits_is_replaced_at_once_by_one_replica_only(api: 
     api.launcher.finish(_master(job_id), -9)
     await asyncio.gather(*(watchdog.step() for watchdog in watchdogs))
     assert [name for name, _ in await _intents(api, job_id)] == ["master/0/1", "master/0/2"]
-    await Relay(api.services.intents, api.launcher).step()
+    await Relay(api.services.intents, api.launcher, api.services.reaches).step()
     assert [spec.id.incarnation for spec in api.launcher.launched] == [1, 2]
     assert (await api.master(job_id, 2).lease())["state"] == "RUNNING"
     await watchdogs[0].step()
@@ -205,7 +205,7 @@ async def test_a_master_that_keeps_failing_fails_the_job_with_a_growing_back_off
         api.launcher.finish(_master(job_id, incarnation), 1)
         await watchdog.step()
         await _sql(api, "UPDATE launch_intents SET deliver_after = now()")
-        await Relay(api.services.intents, api.launcher).step()
+        await Relay(api.services.intents, api.launcher, api.services.reaches).step()
     job = await api.job(job_id)
     assert job["state"] == "FAILED"
     assert "exited with code 1" in job["error"]["message"]
@@ -229,7 +229,7 @@ async def test_progress_forgives_the_masters_that_were_lost_on_the_way_but_only_
         api.launcher.finish(_master(job_id, incarnation), 1)
         await watchdog.step()
         await _sql(api, "UPDATE launch_intents SET deliver_after = now()")
-        await Relay(api.services.intents, api.launcher).step()
+        await Relay(api.services.intents, api.launcher, api.services.reaches).step()
 
     async def reach(incarnation: int, records: int) -> None:
         master = api.master(job_id, incarnation)
@@ -256,7 +256,7 @@ async def test_planned_stops_never_fail_a_job(api: Api) -> None:
     for incarnation in range(1, 2 * MAX_FAILURES):
         api.launcher.finish(_master(job_id, incarnation), 0)
         await watchdog.step()
-        await Relay(api.services.intents, api.launcher).step()
+        await Relay(api.services.intents, api.launcher, api.services.reaches).step()
     assert (await api.job(job_id))["state"] == "RUNNING"
     assert await _failures(api, job_id) == 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -57,8 +58,53 @@ def test_secrets_come_by_file_and_are_declared() -> None:
         for variable, value in service.get("environment", {}).items():
             if any(word in variable for word in ("PASSWORD", "SECRET", "TOKEN", "DATABASE_URL", "REDIS_URL")):
                 assert variable.endswith("_FILE"), (name, variable)
-                assert Path(value).name in service["secrets"], (name, variable)
-        assert set(service.get("secrets", [])) <= set(COMPOSE["secrets"])
+                assert Path(value).name in sources(service).values(), (name, variable)
+        assert set(sources(service)) <= set(COMPOSE["secrets"])
+
+
+def sources(service: dict[str, Any]) -> dict[str, str]:
+    """The secrets of a service, and the name of each in its container."""
+    given = service.get("secrets", [])
+    return {one: one for one in given if isinstance(one, str)} | {
+        one["source"]: one["target"] for one in given if isinstance(one, dict)
+    }
+
+
+def test_every_service_has_limits() -> None:
+    for name, service in COMPOSE["services"].items():
+        for limit in ("mem_limit", "memswap_limit", "cpus", "pids_limit"):
+            assert service[limit], (name, limit)
+        assert service["ulimits"] == {"core": 0}, name
+
+
+def test_redis_and_what_reads_its_password_are_never_root() -> None:
+    redis = COMPOSE["services"]["redis"]
+    assert redis["user"] == "999:1000"
+    assert redis["cap_drop"] == ["ALL"] and redis["read_only"] is True
+
+
+def test_the_node_alone_may_change_users_and_reads_secrets_of_its_own() -> None:
+    given = {name: service.get("cap_add", []) for name, service in COMPOSE["services"].items()}
+    assert {name for name, capabilities in given.items() if capabilities} == {"node"}
+    assert {"SYS_ADMIN", "SYS_PTRACE", "NET_ADMIN", "DAC_READ_SEARCH"}.isdisjoint(given["node"])
+    node = COMPOSE["services"]["node"]
+    assert node["user"] == "0:0" and node["environment"]["ELASTICDL_ISOLATION"] == "uid"
+    others = {
+        secret for name, service in COMPOSE["services"].items() if name != "node" for secret in sources(service)
+    }
+    assert not others & set(sources(node))
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="root alone becomes somebody else")
+def test_as_root_the_entry_point_becomes_the_agents_user_with_what_it_needs_and_no_more() -> None:
+    entry = ["sh", str(ROOT / "deploy" / "docker" / "entrypoint.sh"), "cat", "/proc/self/status"]
+    done = subprocess.run(entry, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=30)
+    told = dict(line.split(":\t", 1) for line in done.stdout.splitlines() if ":\t" in line)
+    assert told["Uid"].split() == told["Gid"].split() == ["10001"] * 4
+    numbers = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7, "SETPCAP": 8}
+    kept = sum(1 << numbers[name] for name in COMPOSE["services"]["node"]["cap_add"])
+    assert all(int(told[name], 16) == kept for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb"))
+    assert told["NoNewPrivs"] == "1"
 
 
 def test_volumes_are_declared() -> None:
@@ -129,7 +175,11 @@ def test_secrets_are_made_once(tmp_path: Path) -> None:
         subprocess.run(["sh", str(script)], check=True, capture_output=True, timeout=30)
         made = {path.name: path.read_text().strip() for path in (tmp_path / "secrets").iterdir()}
     assert set(made) == set(COMPOSE["secrets"])
-    assert len(set(made.values())) == len(made)
+    copies = {"node_cluster_secret": "cluster_secret", "node_node_token": "node_token"}
+    assert {copy: made[copy] for copy in copies} == {copy: made[name] for copy, name in copies.items()}
+    assert len(set(made.values())) == len(made) - len(copies)
+    closed = {path.name for path in (tmp_path / "secrets").iterdir() if stat.S_IMODE(path.stat().st_mode) == 0o600}
+    assert closed == set(sources(COMPOSE["services"]["node"]))
     assert made["postgres_password"] in made["database_url"]
     assert made["redis_password"] in made["redis_url"]
     assert all(len(made[name]) == 64 for name in ("admin_token", "cluster_secret", "node_token"))

@@ -81,6 +81,8 @@ class Wiring:
             "ELASTICDL_RUN_DIR": str(self.directory.run),
             "ELASTICDL_SLOTS": str(self.slots),
             "ELASTICDL_HEADROOM": os.environ.get("ELASTICDL_HEADROOM", "0"),
+            "ELASTICDL_ISOLATION": os.environ.get("ELASTICDL_ISOLATION", "auto"),
+            "ELASTICDL_UIDS": os.environ.get("ELASTICDL_UIDS", "200000-265535"),
             "ELASTICDL_ZYGOTE": os.environ.get("ELASTICDL_ZYGOTE", "auto"),
             "ELASTICDL_CLUSTER_SECRET": self.cluster_secret,
             "ELASTICDL_NODE_TOKEN": self.node_token,
@@ -146,7 +148,7 @@ class Wiring:
     async def _agent_ready(self) -> str:
         async with ProcessLauncher(self.agent, self.node_token, deadline_s=_HTTP_S) as launcher:
             capacity = await launcher.capacity()
-        return f"{capacity.slots} slots"
+        return f"{capacity.slots} slots; isolation: {capacity.isolation}"
 
     async def _api_ready(self) -> str:
         await asyncio.to_thread(_get, f"{self.api_url}/readyz")

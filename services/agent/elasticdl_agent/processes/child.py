@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
-from typing import Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import psutil
 import structlog
 
 from elasticdl_core.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from elasticdl_agent.processes.shim import Order
 
 LOG_BYTES = 32 << 20
 """A log file is rotated at this size; with the file before it, it never takes more than twice as much."""
@@ -45,6 +50,7 @@ class Command:
         owner_lost_grace_s: seconds between the two.
         user: (uid, gid) to become, or None to stay who we are.
         expendable: the kernel chooses it before others when memory runs out.
+        confinement: what is taken from it before it starts (see ``confinement``).
     """
 
     argv: Sequence[str]
@@ -56,6 +62,21 @@ class Command:
     owner_lost_grace_s: float = 0.0
     user: tuple[int, int] | None = None
     expendable: bool = False
+    confinement: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_order(self) -> Order:
+        """What its shim is told."""
+        return {
+            "argv": list(self.argv),
+            "environment": dict(self.environment),
+            "directory": str(self.directory),
+            "log": str(self.log or ""),
+            "log_bytes": self.log_bytes,
+            "eof_signal": int(self.owner_lost_signal),
+            "eof_grace_s": self.owner_lost_grace_s,
+            "expendable": self.expendable,
+            "confinement": {**self.confinement, **({"user": list(self.user)} if self.user else {})},
+        }
 
 
 class ShimProcess(Protocol):
@@ -237,29 +258,29 @@ async def spawn_shim(command: Command, control: int) -> ShimProcess:
     Raises:
         OSError: the interpreter or the directory is not there, or there are too many processes.
     """
-    user = "" if command.user is None else f"{command.user[0]}:{command.user[1]}"
-    argv = [
-        sys.executable,
-        "-I",
-        "-S",
-        str(SHIM),
-        str(control),
-        str(command.log or ""),
-        str(command.log_bytes),
-        str(command.owner_lost_signal),
-        str(command.owner_lost_grace_s),
-        user,
-        "1" if command.expendable else "0",
-        *command.argv,
-    ]
-    return subprocess.Popen(  # noqa: ASYNC220 - some milliseconds
-        argv,
-        stdin=subprocess.DEVNULL,
-        env=dict(command.environment),
-        cwd=command.directory,
-        pass_fds=(control,),
-        start_new_session=True,
-    )
+    with _nameless_file() as order:
+        order.write(json.dumps(command.to_order()).encode())
+        order.seek(0)
+        return subprocess.Popen(  # noqa: ASYNC220 - some milliseconds
+            [sys.executable, "-I", "-S", str(SHIM), str(control)],
+            stdin=order,
+            env=_shim_environment(),
+            cwd="/",
+            pass_fds=(control,),
+            start_new_session=True,
+        )
+
+
+def _nameless_file() -> IO[bytes]:
+    """A file that nobody else can open."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("order"), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def _shim_environment() -> dict[str, str]:
+    """What an interpreter needs to be found and to start, from our own variables: nothing that a job asks for."""
+    return {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
 
 
 def _kill_tree(shim: int) -> None:

@@ -1,20 +1,16 @@
 """Runs one command, writes what it prints to a file, and lets nothing of it outlive its owner.
 
-    python -I -S shim.py <fd> <log> <log bytes> <eof signal> <eof grace> <user> <expendable> <command> [<argument>...]
+    python -I -S shim.py <fd>
 
-The descriptor is a socket whose other end the owner holds. The shim writes ``pid <n>`` when the command runs
-and ``exit <code>`` when it has ended (minus the signal's number when a signal ended it). The owner writes
-``signal <n>`` (for the command alone) or ``kill`` (the whole tree, now). When the owner dies, however it dies, the
-socket ends, and the shim ends the tree: the kernel's parent-death signal would reach the command alone and leave
-what it started.
+What to run comes as a JSON object (see ``Order``) through standard input: the shim itself runs with none of the
+command's variables, which may be a tenant's. The descriptor is a socket whose other end the owner holds. The shim
+writes ``pid <n>`` when the command runs and ``exit <code>`` when it has ended (minus the signal's number when a
+signal ended it). The owner writes ``signal <n>`` (for the command alone) or ``kill`` (the whole tree, now). When
+the owner dies, however it dies, the socket ends, and the shim ends the tree: the kernel's parent-death signal would
+reach the command alone and leave what it started.
 
 On Linux the shim is a subreaper: whatever the command leaves behind becomes the shim's child, in whatever session
 or group it hides, and is killed with it. Elsewhere the process group is killed.
-
-``log`` is the file for the command's output, or empty to leave it where it goes; at ``log bytes`` it becomes
-``<log>.1`` and begins anew. ``eof signal`` is sent to the command when the owner dies, and the tree ends
-``eof grace`` seconds later (0: at once). ``user`` is ``<uid>:<gid>`` to become, or empty. With ``expendable`` 1 the
-kernel is offered the command, rather than the services, when memory runs out.
 
 A zygote (see ``zygote``) runs the same loop in a process that it has forked, and the command in a fork of that.
 
@@ -23,6 +19,8 @@ Standard library only, and little of it: each process of a job has one of these,
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import select
 import signal
@@ -32,7 +30,34 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypedDict
+
+    class Order(TypedDict):
+        """What to run.
+
+        Attributes:
+            argv: the program and its arguments.
+            environment: all variables of the command.
+            directory: working directory.
+            log: file for the command's output, or empty to leave it where it goes.
+            log_bytes: at that size the file becomes ``<log>.1`` and begins anew.
+            eof_signal: sent to the command when the owner dies; 0 for none.
+            eof_grace_s: seconds between that signal and the end of the tree.
+            expendable: the kernel is offered the command, rather than the services, when memory runs out.
+            confinement: what is taken from the command before it starts (see ``confinement``).
+        """
+
+        argv: list[str]
+        environment: dict[str, str]
+        directory: str
+        log: str
+        log_bytes: int
+        eof_signal: int
+        eof_grace_s: float
+        expendable: bool
+        confinement: dict[str, Any]
+
 
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_CHILD_SUBREAPER = 36
@@ -269,19 +294,42 @@ def take_defaults(writer: int) -> None:
         os.dup2(writer, 2)
 
 
-def _become(command: list[str], writer: int, user: tuple[int, int] | None) -> None:
+def _become(order: Order, confine: Callable[[Mapping[str, Any]], None], writer: int) -> None:
     """Turns the forked process into the command; never returns."""
+    program = order["argv"][0]
     try:
         take_defaults(writer)
-        if user is not None:
-            os.setgroups([])
-            os.setgid(user[1])
-            os.setuid(user[0])
-        os.execvp(command[0], command)
-    except OSError as error:
-        os.write(2, f"cannot run {command[0]}: {error}\n".encode())
+        os.chdir(order["directory"])
+        confine(order["confinement"])
+        os.execvpe(program, order["argv"], order["environment"])
+    except (OSError, ValueError) as error:
+        os.write(2, f"cannot run {program}: {error}\n".encode(errors="replace"))
     finally:
         os._exit(127)
+
+
+def _load_confinement() -> Callable[[Mapping[str, Any]], None]:
+    """``confinement.confine``, from the file beside this one: in this interpreter there are no packages."""
+    path = os.path.join(os.path.dirname(__file__), "confinement.py")  # noqa: PTH118, PTH120 - as above
+    found = importlib.util.spec_from_file_location("confinement", path)
+    if found is None or found.loader is None:
+        raise ImportError(f"cannot load {path}")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    confine: Callable[[Mapping[str, Any]], None] = module.confine
+    return confine
+
+
+def _read_order() -> Order:
+    """Reads standard input to its end, and leaves none."""
+    pieces = []
+    while piece := os.read(0, 1 << 16):
+        pieces.append(piece)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    order: Order = json.loads(b"".join(pieces))
+    return order
 
 
 def _descendants() -> list[int]:
@@ -351,14 +399,14 @@ def _do_nothing(number: int, frame: object) -> None:
 
 def main() -> None:
     """Runs the command line."""
-    control, log, log_bytes, eof_signal, eof_grace, user, expendable, *command = sys.argv[1:]
-    os.set_inheritable(int(control), False)
+    control = int(sys.argv[1])
+    os.set_inheritable(control, False)
+    order = _read_order()
+    confine = _load_confinement()
     become_subreaper()
-    uid, _, gid = user.partition(":")
-    output = RotatingLog(log, int(log_bytes)) if log else None
-    shim = Shim(int(control), output, int(eof_signal), float(eof_grace), expendable == "1")
-    identity = (int(uid), int(gid)) if user else None
-    shim.run(lambda writer: _become(command, writer, identity))
+    output = RotatingLog(order["log"], order["log_bytes"]) if order["log"] else None
+    shim = Shim(control, output, order["eof_signal"], order["eof_grace_s"], order["expendable"])
+    shim.run(lambda writer: _become(order, confine, writer))
 
 
 if __name__ == "__main__":

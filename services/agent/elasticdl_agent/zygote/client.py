@@ -19,7 +19,7 @@ import structlog
 
 from elasticdl_agent.processes import memory
 from elasticdl_agent.processes.child import Command, ShimProcess, spawn_shim
-from elasticdl_agent.zygote.process import EXIT_NO_IMPORT, MAX_ORDER, ROOM, Order
+from elasticdl_agent.zygote.process import EXIT_NO_IMPORT, MAX_ORDER, ROOM
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_runtime.lifecycle import wait_for_event
@@ -170,6 +170,8 @@ class ZygoteClient:
         if command.user is not None or len(command.argv) < 3 or tuple(command.argv[:2]) != (sys.executable, "-P"):
             return False
         names = self._environment.keys() | command.environment.keys()
+        if command.confinement.get("user") or command.confinement.get("files"):
+            names -= {"HOME"}  # it is the job's own then, and what was read from ours is our settings of libraries
         differing = [name for name in names if self._environment.get(name) != command.environment.get(name)]
         return not any(name.startswith(_READ_AT_IMPORT) for name in differing)
 
@@ -183,7 +185,7 @@ class ZygoteClient:
         self.ask()
         if not self.suits(command) or not await self.warm():
             return await spawn_shim(command, control)
-        order = _order(command).to_json()
+        order = json.dumps(command.to_order()).encode()
         if len(order) > MAX_ORDER:
             return await spawn_shim(command, control)
         async with self._lock:
@@ -286,19 +288,6 @@ class ZygoteClient:
             await _readable(pidfd)
         finally:
             os.close(pidfd)
-
-
-def _order(command: Command) -> Order:
-    return Order(
-        tuple(command.argv),
-        dict(command.environment),
-        str(command.directory),
-        str(command.log or ""),
-        command.log_bytes,
-        command.owner_lost_signal,
-        command.owner_lost_grace_s,
-        command.expendable,
-    )
 
 
 def _settled(value: bool) -> asyncio.Future[bool]:

@@ -29,52 +29,20 @@ import signal
 import socket
 import sys
 import traceback
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elasticdl_agent.processes import shim
+from elasticdl_agent.processes.confinement import confine
 from elasticdl_agent.zygote.forked import enter, prepare_interpreter, run, show_as
+
+if TYPE_CHECKING:
+    from elasticdl_agent.processes.shim import Order
 
 MAX_ORDER = 64 << 10
 """Bytes of an order; a command with a larger environment gets an interpreter of its own."""
 EXIT_NO_IMPORT = 3
 ROOM = "ELASTICDL_ZYGOTE_ROOM"
 _PR_SET_PDEATHSIG = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What to run; see ``child.Command``.
-
-    Attributes:
-        argv: ``<python> -P -m <module> ...`` or ``<python> -P <file> ...``.
-        environment: all variables.
-        directory: working directory.
-        log: file for the output, or empty.
-        log_bytes: size at which to rotate it.
-        eof_signal: for the command when the owner dies; 0 kills at once.
-        eof_grace_s: seconds between that and the end.
-        expendable: whether the kernel shall choose it first when memory runs out.
-    """
-
-    argv: tuple[str, ...]
-    environment: dict[str, str]
-    directory: str
-    log: str
-    log_bytes: int
-    eof_signal: int
-    eof_grace_s: float
-    expendable: bool
-
-    def to_json(self) -> bytes:
-        """The message."""
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def from_json(cls, message: bytes) -> Order:
-        """Reads a message."""
-        data: dict[str, Any] = json.loads(message)
-        return cls(**{**data, "argv": tuple(data["argv"])})
 
 
 class _InCommand(BaseException):
@@ -123,7 +91,8 @@ class Zygote:
             return False
         if not message:
             return False
-        order, (control,) = Order.from_json(message), passed
+        order: Order = json.loads(message)
+        (control,) = passed
         if threads() != 1:
             os.close(control)
             self._answer({"error": f"{threads()} threads run, which a fork would cut off"})
@@ -151,12 +120,12 @@ class Zygote:
             for fd in descriptors() - self._kept - {control}:
                 os.close(fd)
             os.setsid()
-            os.chdir(order.directory)
-            enter({**self._imported, **order.environment})
-            show_as([sys.executable, shim.__file__, *order.argv], order.environment)
+            os.chdir(order["directory"])
+            enter({})  # what the command gets, a tenant may have chosen
+            show_as([sys.executable, shim.__file__, *order["argv"]], {})
             shim.become_subreaper()
-            log = shim.RotatingLog(order.log, order.log_bytes) if order.log else None
-            loop = shim.Shim(control, log, order.eof_signal, order.eof_grace_s, order.expendable)
+            log = shim.RotatingLog(order["log"], order["log_bytes"]) if order["log"] else None
+            loop = shim.Shim(control, log, order["eof_signal"], order["eof_grace_s"], order["expendable"])
             loop.run(lambda writer: self._become_command(order, writer))
         except _InCommand:
             raise
@@ -169,8 +138,10 @@ class Zygote:
             shim.take_defaults(writer)
             for fd in descriptors() - self._kept:
                 os.close(fd)
-            show_as(order.argv, order.environment)
+            enter({**self._imported, **order["environment"]})
+            show_as(order["argv"], order["environment"])
             prepare_interpreter()
+            confine(order["confinement"])
         except BaseException:
             traceback.print_exc()
             os._exit(127)
@@ -242,7 +213,7 @@ def main() -> None:
         return
     except _InCommand as forked:
         order = forked.order
-    run(order.argv)
+    run(order["argv"])
 
 
 if __name__ == "__main__":

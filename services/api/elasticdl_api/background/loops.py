@@ -31,7 +31,7 @@ async def background(services: Services) -> AsyncIterator[None]:
         tasks.append(group.create_task(_now_and_then(tidy.step, HOUSEKEEPING_S), name="housekeeping"))
         if services.launcher is not None:
             steps: dict[str, Callable[[], Awaitable[None]]] = {
-                "relay": Relay(services.intents, services.launcher).step,
+                "relay": Relay(services.intents, services.launcher, services.reaches).step,
                 "watchdog": Watchdog(services.intents, services.launcher).step,
                 "leftovers": LeftoverCleanup(services.intents, services.launcher).step,
             }

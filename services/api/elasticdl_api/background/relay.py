@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import structlog
 
-from elasticdl_api.store.intents import IntentStore
+from elasticdl_api.places.reach import Reaches
+from elasticdl_api.store.intents import Delivery, IntentStore
 from elasticdl_api.web import telemetry
 from elasticdl_core.errors import ConflictError, ElasticDLError, UnavailableError
-from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessSpec
+from elasticdl_core.ports.launcher import Launcher, ProcessSpec, Tenant
 from elasticdl_runtime.failpoints import failpoint
 
 REFUSED = "refused: "
@@ -21,11 +22,13 @@ class Relay:
     Args:
         intents: where the intents are.
         launcher: where they go.
+        reaches: says what of the machine a job may touch, which its launcher opens to its workers.
     """
 
-    def __init__(self, intents: IntentStore, launcher: Launcher) -> None:
+    def __init__(self, intents: IntentStore, launcher: Launcher, reaches: Reaches) -> None:
         self._intents = intents
         self._launcher = launcher
+        self._reaches = reaches
 
     async def step(self) -> None:
         """Delivers all that is due.
@@ -41,7 +44,7 @@ class Relay:
             if delivery is None:
                 return False
             try:
-                outcome = await self._launch(delivery.process) if delivery.wanted else "dropped"
+                outcome = await self._launch(delivery) if delivery.wanted else "dropped"
             except ConflictError as error:
                 # What is left of the job's last run is still being ended: soon it is not.
                 _log.info("launch put off", process=str(delivery.process), reason=error.message)
@@ -52,10 +55,14 @@ class Relay:
         _log.info("launch intent settled", process=str(delivery.process), outcome=outcome or "launched")
         return True
 
-    async def _launch(self, process: ProcessId) -> str:
+    async def _launch(self, delivery: Delivery) -> str:
+        reach = await self._reaches.of_job(delivery.process.job_id)
+        tenant = Tenant(delivery.namespace)
+        if reach is not None:
+            tenant = Tenant(delivery.namespace, True, reach.read, reach.write)
         try:
             failpoint("api.before_intent")
-            await self._launcher.launch(ProcessSpec(process))
+            await self._launcher.launch(ProcessSpec(delivery.process, tenant=tenant))
             failpoint("api.after_intent")
         except (UnavailableError, ConflictError):
             raise

@@ -46,9 +46,10 @@ class Watched:
 class Delivery:
     """An intent in the hands of a relay, locked against all others until the block ends."""
 
-    def __init__(self, connection: AsyncConnection, process: ProcessId, wanted: bool) -> None:
+    def __init__(self, connection: AsyncConnection, process: ProcessId, wanted: bool, namespace: str) -> None:
         self.process = process
         self.wanted = wanted
+        self.namespace = namespace
         self._connection = connection
 
     async def settle(self, outcome: str) -> None:
@@ -77,7 +78,7 @@ class IntentStore:
         """The oldest intent that is due and that no other replica is delivering; None if there is none."""
         intents = t.launch_intents
         query = (
-            select(intents, t.jobs.c.state, t.jobs.c.master_incarnation)
+            select(intents, t.jobs.c.state, t.jobs.c.master_incarnation, t.jobs.c.namespace)
             .join(t.jobs, t.jobs.c.id == intents.c.job_id)
             .where(intents.c.delivered_at.is_(None), intents.c.deliver_after <= func.now())
             .order_by(intents.c.deliver_after)
@@ -91,7 +92,7 @@ class IntentStore:
                 return
             process = ProcessId(row["job_id"], Role(row["role"]), row["index"], row["incarnation"])
             wanted = JobState(row["state"]).admitted and row["incarnation"] == row["master_incarnation"]
-            yield Delivery(connection, process, wanted)
+            yield Delivery(connection, process, wanted, row["namespace"])
 
     async def list_watched(self) -> list[Watched]:
         """All active jobs."""

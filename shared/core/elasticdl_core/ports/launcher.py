@@ -45,6 +45,23 @@ class ProcessId:
 
 
 @dataclass(frozen=True, slots=True)
+class Tenant:
+    """Whose a job is, and what of the machine it was allowed to name.
+
+    Attributes:
+        namespace: the job's.
+        restricted: whether it may touch its namespace's places only: not so for jobs of the cluster's administrator.
+        readable: paths that its workers may read, beside their own.
+        writable: paths that its workers may make and write.
+    """
+
+    namespace: str = ""
+    restricted: bool = False
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessSpec:
     """What to launch. The command follows from the role: no caller can make a launcher run anything else.
 
@@ -53,12 +70,14 @@ class ProcessSpec:
         environment: variables for the process besides those that the launcher gives every process.
         memory_mib: limit of resident memory in MiB; 0 for none.
         slots: worker slots that the process takes; it is pending until they are free.
+        tenant: whose job it is. Told with a master; its PS and workers are the same tenant's, whatever it says.
     """
 
     id: ProcessId
     environment: Mapping[str, str] = field(default_factory=dict)
     memory_mib: int = 0
     slots: int = 0
+    tenant: Tenant = field(default_factory=Tenant)
 
 
 class ProcessState(enum.StrEnum):
@@ -119,6 +138,7 @@ class CapacityInfo:
         used: worker slots taken by running or pending processes, by job id.
         reservations: slots that are not for jobs.
         headroom: slots that are kept free for reservations to come.
+        isolation: what keeps jobs from the cluster's secrets and from each other, in words.
         closing: whether the launcher is being stopped, and all processes with it; masters first, so that they save.
     """
 
@@ -127,6 +147,7 @@ class CapacityInfo:
     reservations: Sequence[SlotReservation] = ()
     headroom: int = 0
     closing: bool = False
+    isolation: str = ""
 
     @property
     def for_jobs(self) -> int:

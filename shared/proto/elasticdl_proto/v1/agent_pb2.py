@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x65lasticdl_proto/v1/agent.proto\x12\x0c\x65lasticdl.v1\"M\n\tProcessId\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05index\x18\x03 \x01(\x05\x12\x13\n\x0bincarnation\x18\x04 \x01(\x05\"\x8a\x01\n\rProcessStatus\x12#\n\x02id\x18\x01 \x01(\x0b\x32\x17.elasticdl.v1.ProcessId\x12\r\n\x05state\x18\x02 \x01(\t\x12\x15\n\rhas_exit_code\x18\x03 \x01(\x08\x12\x11\n\texit_code\x18\x04 \x01(\x05\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0b\n\x03pid\x18\x06 \x01(\x03\"\xce\x01\n\rLaunchRequest\x12#\n\x02id\x18\x01 \x01(\x0b\x32\x17.elasticdl.v1.ProcessId\x12\x41\n\x0b\x65nvironment\x18\x02 \x03(\x0b\x32,.elasticdl.v1.LaunchRequest.EnvironmentEntry\x12\x12\n\nmemory_mib\x18\x03 \x01(\x03\x12\r\n\x05slots\x18\x04 \x01(\x05\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x10\n\x0eLaunchResponse\"H\n\x10TerminateRequest\x12#\n\x02id\x18\x01 \x01(\x0b\x32\x17.elasticdl.v1.ProcessId\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\"6\n\x13TerminateJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\"\x13\n\x11TerminateResponse\"\x1d\n\x0bListRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\">\n\x0cListResponse\x12.\n\tprocesses\x18\x01 \x03(\x0b\x32\x1b.elasticdl.v1.ProcessStatus\"\x1e\n\x0cWatchRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x11\n\x0f\x43\x61pacityRequest\"\xde\x01\n\x10\x43\x61pacityResponse\x12\r\n\x05slots\x18\x01 \x01(\x05\x12\x36\n\x04used\x18\x02 \x03(\x0b\x32(.elasticdl.v1.CapacityResponse.UsedEntry\x12\x33\n\x0creservations\x18\x03 \x03(\x0b\x32\x1d.elasticdl.v1.SlotReservation\x12\x10\n\x08headroom\x18\x04 \x01(\x05\x12\x0f\n\x07\x63losing\x18\x05 \x01(\x08\x1a+\n\tUsedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"\x90\x01\n\x0fSlotReservation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\x05\x12\x0f\n\x07granted\x18\x03 \x01(\x05\x12\x0f\n\x07grace_s\x18\x04 \x01(\x01\x12\x12\n\nchanged_at\x18\x05 \x01(\x01\x12\x16\n\x0ehas_granted_at\x18\x06 \x01(\x08\x12\x12\n\ngranted_at\x18\x07 \x01(\x01\">\n\x0eReserveRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\x05\x12\x0f\n\x07grace_s\x18\x03 \x01(\x01\"\x1e\n\x0eReleaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x11\n\x0fReserveResponse\"X\n\x0bLogsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05index\x18\x03 \x01(\x05\x12\x0c\n\x04tail\x18\x04 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\"\x19\n\tLogsChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\x8a\x05\n\x05\x41gent\x12\x43\n\x06Launch\x12\x1b.elasticdl.v1.LaunchRequest\x1a\x1c.elasticdl.v1.LaunchResponse\x12L\n\tTerminate\x12\x1e.elasticdl.v1.TerminateRequest\x1a\x1f.elasticdl.v1.TerminateResponse\x12R\n\x0cTerminateJob\x12!.elasticdl.v1.TerminateJobRequest\x1a\x1f.elasticdl.v1.TerminateResponse\x12=\n\x04List\x12\x19.elasticdl.v1.ListRequest\x1a\x1a.elasticdl.v1.ListResponse\x12\x42\n\x05Watch\x12\x1a.elasticdl.v1.WatchRequest\x1a\x1b.elasticdl.v1.ProcessStatus0\x01\x12I\n\x08\x43\x61pacity\x12\x1d.elasticdl.v1.CapacityRequest\x1a\x1e.elasticdl.v1.CapacityResponse\x12\x46\n\x07Reserve\x12\x1c.elasticdl.v1.ReserveRequest\x1a\x1d.elasticdl.v1.ReserveResponse\x12\x46\n\x07Release\x12\x1c.elasticdl.v1.ReleaseRequest\x1a\x1d.elasticdl.v1.ReserveResponse\x12<\n\x04Logs\x12\x19.elasticdl.v1.LogsRequest\x1a\x17.elasticdl.v1.LogsChunk0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x65lasticdl_proto/v1/agent.proto\x12\x0c\x65lasticdl.v1\"M\n\tProcessId\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05index\x18\x03 \x01(\x05\x12\x13\n\x0bincarnation\x18\x04 \x01(\x05\"\x8a\x01\n\rProcessStatus\x12#\n\x02id\x18\x01 \x01(\x0b\x32\x17.elasticdl.v1.ProcessId\x12\r\n\x05state\x18\x02 \x01(\t\x12\x15\n\rhas_exit_code\x18\x03 \x01(\x08\x12\x11\n\texit_code\x18\x04 \x01(\x05\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0b\n\x03pid\x18\x06 \x01(\x03\"\x99\x02\n\rLaunchRequest\x12#\n\x02id\x18\x01 \x01(\x0b\x32\x17.elasticdl.v1.ProcessId\x12\x41\n\x0b\x65nvironment\x18\x02 \x03(\x0b\x32,.elasticdl.v1.LaunchRequest.EnvironmentEntry\x12\x12\n\nmemory_mib\x18\x03 \x01(\x03\x12\r\n\x05slots\x18\x04 \x01(\x05\x12\x11\n\tnamespace\x18\x05 \x01(\t\x12\x12\n\nrestricted\x18\x08 \x01(\x08\x12\x10\n\x08readable\x18\x06 \x03(\t\x12\x10\n\x08writable\x18\x07 \x03(\t\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x10\n\x0eLaunchResponse\"H\n\x10TerminateRequest\x12#\n\x02id\x18\x01 \x01(\x0b\x32\x17.elasticdl.v1.ProcessId\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\"6\n\x13TerminateJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\"\x13\n\x11TerminateResponse\"\x1d\n\x0bListRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\">\n\x0cListResponse\x12.\n\tprocesses\x18\x01 \x03(\x0b\x32\x1b.elasticdl.v1.ProcessStatus\"\x1e\n\x0cWatchRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x11\n\x0f\x43\x61pacityRequest\"\xf1\x01\n\x10\x43\x61pacityResponse\x12\r\n\x05slots\x18\x01 \x01(\x05\x12\x36\n\x04used\x18\x02 \x03(\x0b\x32(.elasticdl.v1.CapacityResponse.UsedEntry\x12\x33\n\x0creservations\x18\x03 \x03(\x0b\x32\x1d.elasticdl.v1.SlotReservation\x12\x10\n\x08headroom\x18\x04 \x01(\x05\x12\x0f\n\x07\x63losing\x18\x05 \x01(\x08\x12\x11\n\tisolation\x18\x06 \x01(\t\x1a+\n\tUsedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"\x90\x01\n\x0fSlotReservation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\x05\x12\x0f\n\x07granted\x18\x03 \x01(\x05\x12\x0f\n\x07grace_s\x18\x04 \x01(\x01\x12\x12\n\nchanged_at\x18\x05 \x01(\x01\x12\x16\n\x0ehas_granted_at\x18\x06 \x01(\x08\x12\x12\n\ngranted_at\x18\x07 \x01(\x01\">\n\x0eReserveRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\x05\x12\x0f\n\x07grace_s\x18\x03 \x01(\x01\"\x1e\n\x0eReleaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x11\n\x0fReserveResponse\"X\n\x0bLogsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05index\x18\x03 \x01(\x05\x12\x0c\n\x04tail\x18\x04 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\"\x19\n\tLogsChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\x8a\x05\n\x05\x41gent\x12\x43\n\x06Launch\x12\x1b.elasticdl.v1.LaunchRequest\x1a\x1c.elasticdl.v1.LaunchResponse\x12L\n\tTerminate\x12\x1e.elasticdl.v1.TerminateRequest\x1a\x1f.elasticdl.v1.TerminateResponse\x12R\n\x0cTerminateJob\x12!.elasticdl.v1.TerminateJobRequest\x1a\x1f.elasticdl.v1.TerminateResponse\x12=\n\x04List\x12\x19.elasticdl.v1.ListRequest\x1a\x1a.elasticdl.v1.ListResponse\x12\x42\n\x05Watch\x12\x1a.elasticdl.v1.WatchRequest\x1a\x1b.elasticdl.v1.ProcessStatus0\x01\x12I\n\x08\x43\x61pacity\x12\x1d.elasticdl.v1.CapacityRequest\x1a\x1e.elasticdl.v1.CapacityResponse\x12\x46\n\x07Reserve\x12\x1c.elasticdl.v1.ReserveRequest\x1a\x1d.elasticdl.v1.ReserveResponse\x12\x46\n\x07Release\x12\x1c.elasticdl.v1.ReleaseRequest\x1a\x1d.elasticdl.v1.ReserveResponse\x12<\n\x04Logs\x12\x19.elasticdl.v1.LogsRequest\x1a\x17.elasticdl.v1.LogsChunk0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,41 +40,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROCESSSTATUS']._serialized_start=128
   _globals['_PROCESSSTATUS']._serialized_end=266
   _globals['_LAUNCHREQUEST']._serialized_start=269
-  _globals['_LAUNCHREQUEST']._serialized_end=475
-  _globals['_LAUNCHREQUEST_ENVIRONMENTENTRY']._serialized_start=425
-  _globals['_LAUNCHREQUEST_ENVIRONMENTENTRY']._serialized_end=475
-  _globals['_LAUNCHRESPONSE']._serialized_start=477
-  _globals['_LAUNCHRESPONSE']._serialized_end=493
-  _globals['_TERMINATEREQUEST']._serialized_start=495
-  _globals['_TERMINATEREQUEST']._serialized_end=567
-  _globals['_TERMINATEJOBREQUEST']._serialized_start=569
-  _globals['_TERMINATEJOBREQUEST']._serialized_end=623
-  _globals['_TERMINATERESPONSE']._serialized_start=625
-  _globals['_TERMINATERESPONSE']._serialized_end=644
-  _globals['_LISTREQUEST']._serialized_start=646
-  _globals['_LISTREQUEST']._serialized_end=675
-  _globals['_LISTRESPONSE']._serialized_start=677
-  _globals['_LISTRESPONSE']._serialized_end=739
-  _globals['_WATCHREQUEST']._serialized_start=741
-  _globals['_WATCHREQUEST']._serialized_end=771
-  _globals['_CAPACITYREQUEST']._serialized_start=773
-  _globals['_CAPACITYREQUEST']._serialized_end=790
-  _globals['_CAPACITYRESPONSE']._serialized_start=793
-  _globals['_CAPACITYRESPONSE']._serialized_end=1015
-  _globals['_CAPACITYRESPONSE_USEDENTRY']._serialized_start=972
-  _globals['_CAPACITYRESPONSE_USEDENTRY']._serialized_end=1015
-  _globals['_SLOTRESERVATION']._serialized_start=1018
-  _globals['_SLOTRESERVATION']._serialized_end=1162
-  _globals['_RESERVEREQUEST']._serialized_start=1164
-  _globals['_RESERVEREQUEST']._serialized_end=1226
-  _globals['_RELEASEREQUEST']._serialized_start=1228
-  _globals['_RELEASEREQUEST']._serialized_end=1258
-  _globals['_RESERVERESPONSE']._serialized_start=1260
-  _globals['_RESERVERESPONSE']._serialized_end=1277
-  _globals['_LOGSREQUEST']._serialized_start=1279
-  _globals['_LOGSREQUEST']._serialized_end=1367
-  _globals['_LOGSCHUNK']._serialized_start=1369
-  _globals['_LOGSCHUNK']._serialized_end=1394
-  _globals['_AGENT']._serialized_start=1397
-  _globals['_AGENT']._serialized_end=2047
+  _globals['_LAUNCHREQUEST']._serialized_end=550
+  _globals['_LAUNCHREQUEST_ENVIRONMENTENTRY']._serialized_start=500
+  _globals['_LAUNCHREQUEST_ENVIRONMENTENTRY']._serialized_end=550
+  _globals['_LAUNCHRESPONSE']._serialized_start=552
+  _globals['_LAUNCHRESPONSE']._serialized_end=568
+  _globals['_TERMINATEREQUEST']._serialized_start=570
+  _globals['_TERMINATEREQUEST']._serialized_end=642
+  _globals['_TERMINATEJOBREQUEST']._serialized_start=644
+  _globals['_TERMINATEJOBREQUEST']._serialized_end=698
+  _globals['_TERMINATERESPONSE']._serialized_start=700
+  _globals['_TERMINATERESPONSE']._serialized_end=719
+  _globals['_LISTREQUEST']._serialized_start=721
+  _globals['_LISTREQUEST']._serialized_end=750
+  _globals['_LISTRESPONSE']._serialized_start=752
+  _globals['_LISTRESPONSE']._serialized_end=814
+  _globals['_WATCHREQUEST']._serialized_start=816
+  _globals['_WATCHREQUEST']._serialized_end=846
+  _globals['_CAPACITYREQUEST']._serialized_start=848
+  _globals['_CAPACITYREQUEST']._serialized_end=865
+  _globals['_CAPACITYRESPONSE']._serialized_start=868
+  _globals['_CAPACITYRESPONSE']._serialized_end=1109
+  _globals['_CAPACITYRESPONSE_USEDENTRY']._serialized_start=1066
+  _globals['_CAPACITYRESPONSE_USEDENTRY']._serialized_end=1109
+  _globals['_SLOTRESERVATION']._serialized_start=1112
+  _globals['_SLOTRESERVATION']._serialized_end=1256
+  _globals['_RESERVEREQUEST']._serialized_start=1258
+  _globals['_RESERVEREQUEST']._serialized_end=1320
+  _globals['_RELEASEREQUEST']._serialized_start=1322
+  _globals['_RELEASEREQUEST']._serialized_end=1352
+  _globals['_RESERVERESPONSE']._serialized_start=1354
+  _globals['_RESERVERESPONSE']._serialized_end=1371
+  _globals['_LOGSREQUEST']._serialized_start=1373
+  _globals['_LOGSREQUEST']._serialized_end=1461
+  _globals['_LOGSCHUNK']._serialized_start=1463
+  _globals['_LOGSCHUNK']._serialized_end=1488
+  _globals['_AGENT']._serialized_start=1491
+  _globals['_AGENT']._serialized_end=2141
 # @@protoc_insertion_point(module_scope)

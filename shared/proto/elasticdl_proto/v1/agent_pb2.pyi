@@ -35,7 +35,7 @@ class ProcessStatus(_message.Message):
     def __init__(self, id: _Optional[_Union[ProcessId, _Mapping]] = ..., state: _Optional[str] = ..., has_exit_code: bool = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class LaunchRequest(_message.Message):
-    __slots__ = ("id", "environment", "memory_mib", "slots")
+    __slots__ = ("id", "environment", "memory_mib", "slots", "namespace", "restricted", "readable", "writable")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -47,11 +47,19 @@ class LaunchRequest(_message.Message):
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    RESTRICTED_FIELD_NUMBER: _ClassVar[int]
+    READABLE_FIELD_NUMBER: _ClassVar[int]
+    WRITABLE_FIELD_NUMBER: _ClassVar[int]
     id: ProcessId
     environment: _containers.ScalarMap[str, str]
     memory_mib: int
     slots: int
-    def __init__(self, id: _Optional[_Union[ProcessId, _Mapping]] = ..., environment: _Optional[_Mapping[str, str]] = ..., memory_mib: _Optional[int] = ..., slots: _Optional[int] = ...) -> None: ...
+    namespace: str
+    restricted: bool
+    readable: _containers.RepeatedScalarFieldContainer[str]
+    writable: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[_Union[ProcessId, _Mapping]] = ..., environment: _Optional[_Mapping[str, str]] = ..., memory_mib: _Optional[int] = ..., slots: _Optional[int] = ..., namespace: _Optional[str] = ..., restricted: bool = ..., readable: _Optional[_Iterable[str]] = ..., writable: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LaunchResponse(_message.Message):
     __slots__ = ()
@@ -100,7 +108,7 @@ class CapacityRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class CapacityResponse(_message.Message):
-    __slots__ = ("slots", "used", "reservations", "headroom", "closing")
+    __slots__ = ("slots", "used", "reservations", "headroom", "closing", "isolation")
     class UsedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -113,12 +121,14 @@ class CapacityResponse(_message.Message):
     RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
     HEADROOM_FIELD_NUMBER: _ClassVar[int]
     CLOSING_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
     slots: int
     used: _containers.ScalarMap[str, int]
     reservations: _containers.RepeatedCompositeFieldContainer[SlotReservation]
     headroom: int
     closing: bool
-    def __init__(self, slots: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ..., reservations: _Optional[_Iterable[_Union[SlotReservation, _Mapping]]] = ..., headroom: _Optional[int] = ..., closing: bool = ...) -> None: ...
+    isolation: str
+    def __init__(self, slots: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ..., reservations: _Optional[_Iterable[_Union[SlotReservation, _Mapping]]] = ..., headroom: _Optional[int] = ..., closing: bool = ..., isolation: _Optional[str] = ...) -> None: ...
 
 class SlotReservation(_message.Message):
     __slots__ = ("name", "slots", "granted", "grace_s", "changed_at", "has_granted_at", "granted_at")

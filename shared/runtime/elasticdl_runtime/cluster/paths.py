@@ -123,7 +123,7 @@ def private_folder(folder: Path, *, owner: int | None = None) -> None:
     except FileExistsError:
         pass
     found = folder.lstat()
-    if folder.is_symlink() or found.st_uid != wanted or found.st_mode & 0o077:
+    if folder.is_symlink() or found.st_uid != wanted or found.st_mode & 0o066:
         raise InvalidInputError(
             f"the folder {folder} belongs to another user, is a link, or is open to others",
             fix=f"remove it, or set {RUN_DIR_VARIABLE} to a folder of mode 0700 that is yours",

@@ -11,6 +11,7 @@ from elasticdl_core.ports.launcher import (
     ProcessStatus,
     Role,
     SlotReservation,
+    Tenant,
 )
 from elasticdl_proto.v1 import agent_pb2
 
@@ -50,7 +51,11 @@ def spec_from_message(message: agent_pb2.LaunchRequest) -> ProcessSpec:
         InvalidInputError: there is no such role.
     """
     return ProcessSpec(
-        id_from_message(message.id), dict(message.environment), int(message.memory_mib), int(message.slots)
+        id_from_message(message.id),
+        dict(message.environment),
+        int(message.memory_mib),
+        int(message.slots),
+        Tenant(message.namespace, message.restricted, tuple(message.readable), tuple(message.writable)),
     )
 
 
@@ -61,6 +66,10 @@ def spec_to_message(spec: ProcessSpec) -> agent_pb2.LaunchRequest:
         environment=dict(spec.environment),
         memory_mib=spec.memory_mib,
         slots=spec.slots,
+        namespace=spec.tenant.namespace,
+        restricted=spec.tenant.restricted,
+        readable=spec.tenant.readable,
+        writable=spec.tenant.writable,
     )
 
 
@@ -105,6 +114,7 @@ def capacity_from_message(message: agent_pb2.CapacityResponse) -> CapacityInfo:
         ),
         int(message.headroom),
         bool(message.closing),
+        message.isolation,
     )
 
 
@@ -128,4 +138,5 @@ def capacity_to_message(capacity: CapacityInfo) -> agent_pb2.CapacityResponse:
         reservations=reservations,
         headroom=capacity.headroom,
         closing=capacity.closing,
+        isolation=capacity.isolation,
     )

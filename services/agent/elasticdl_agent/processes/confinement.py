@@ -1,0 +1,166 @@
+"""Takes away from a forked process what the user's code that it will run must not have.
+
+    python -I -S confinement.py <plan as JSON> <command> [<argument>...]
+
+Standard library only, and little of it: it is loaded by its path into the shim, and runs between the fork and the
+command. ``isolation`` decides what a plan says; this carries it out, in an order in which no step undoes another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+MIN_ABI = 2
+"""Of Landlock; the first one lets nobody move a file between folders."""
+READ, WRITE, EVERYTHING = "read", "write", "everything"
+"""What a plan allows with a path: read and run; also change what is there; also make and remove what lies below."""
+
+_PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 24, 38, 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_CAPABILITY_VERSION = 0x20080522
+_LAST_CAPABILITY = 63
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_RULE_PATH_BENEATH = 1
+_ABI_VERSION = 1
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _MAKE_BLOCK, _REFER, _TRUNCATE = 1, 2, 4, 8, 1 << 11, 1 << 13, 1 << 14
+_READING = _EXECUTE | _READ_FILE | _READ_DIR
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
+_MAKING = 0b1_1111_1111_0000 & ~(1 << 6) & ~_MAKE_BLOCK  # all but devices
+_SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS = 3
+_FIRST_ABI_WITH_SCOPES = 6
+
+
+def confine(plan: Mapping[str, Any]) -> None:
+    """Carries out a plan; there is no way back.
+
+    Args:
+        plan: any of ``user`` (uid and gid to become), ``limits`` (by name of ``resource.RLIMIT_...``), ``umask``,
+            ``capabilities`` (mask of those to keep), ``no_new_privileges``, ``fence`` (no signal and no look into a
+            process outside), ``files`` (pairs of path and ``read``, ``write`` or ``everything``: all else is closed).
+
+    Raises:
+        OSError: a step is not possible here; the process must not go on.
+    """
+    if not plan:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    _limit(plan.get("limits", {}))
+    if "umask" in plan:
+        os.umask(int(plan["umask"]))
+    files = plan.get("files")
+    rules = _prepare_rules(libc, files, bool(plan.get("fence"))) if files is not None or plan.get("fence") else -1
+    kept = plan.get("capabilities")
+    if kept is not None:
+        _close_bounding_set(libc, int(kept))
+    if plan.get("user"):
+        uid, gid = plan["user"]
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+    if kept is not None:
+        _drop_capabilities(libc, int(kept))
+    if plan.get("no_new_privileges") or rules >= 0:
+        _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    if rules >= 0:
+        _check(libc.syscall(_RESTRICT_SELF, rules, 0), "landlock_restrict_self")
+        os.close(rules)
+    if plan.get("user"):
+        # A process that has changed its user may not look into itself until it says so; it has no secret.
+        _check(libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "dumpable")
+
+
+def landlock_abi() -> int:
+    """The version of Landlock that the kernel has; 0 for none."""
+    if sys.platform != "linux":
+        return 0
+    version: int = ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, 0, _ABI_VERSION)
+    return max(0, version)
+
+
+def _limit(limits: Mapping[str, int]) -> None:
+    if not limits:
+        return
+    import resource
+
+    for name, value in limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}", None)
+        if kind is None:
+            continue
+        soft, hard = resource.getrlimit(kind)
+        ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (ceiling if soft == resource.RLIM_INFINITY else min(soft, ceiling), ceiling))
+
+
+def _prepare_rules(libc: ctypes.CDLL, files: Sequence[Sequence[str]] | None, fence: bool) -> int:
+    """Makes a ruleset while paths can still be opened."""
+    abi = landlock_abi()
+    if abi < MIN_ABI:
+        raise OSError("this kernel has no Landlock, or an early one")
+    changing = _WRITE_FILE | (_TRUNCATE if abi >= 3 else 0)
+    making = changing | _MAKING | _REFER
+    # There is no ruleset about nothing: one that is a fence only forbids to make block devices. To move files between
+    # folders is forbidden by any ruleset that does not allow it.
+    handled = _READING | making | _MAKE_BLOCK | (1 << 6) if files is not None else _MAKE_BLOCK | _REFER
+    scoped = _SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS if fence and abi >= _FIRST_ABI_WITH_SCOPES else 0
+    attributes = struct.pack("=QQQ", handled, 0, scoped)
+    size = 24 if abi >= _FIRST_ABI_WITH_SCOPES else 16 if abi >= 4 else 8
+    rules = _check(libc.syscall(_CREATE_RULESET, attributes, size, 0), "landlock_create_ruleset")
+    os.set_inheritable(rules, False)
+    allowed = {READ: _READING, WRITE: _READING | changing, EVERYTHING: _READING | making}
+    for path, access in files if files is not None else [("/", EVERYTHING)]:
+        try:
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            continue  # what is not there need not be opened
+        try:
+            folder = os.fstat(fd).st_mode & 0o170000 == 0o040000
+            rights = allowed[access] & handled & (~0 if folder else _OF_FILES)
+            rule = struct.pack("=Qi", rights, fd)
+            _check(libc.syscall(_ADD_RULE, rules, _RULE_PATH_BENEATH, rule, 0), f"landlock_add_rule {path}")
+        finally:
+            os.close(fd)
+    return rules
+
+
+def _close_bounding_set(libc: ctypes.CDLL, kept: int) -> None:
+    """What no program that is started later can get back; who may not close it has little to lose."""
+    for number in range(_LAST_CAPABILITY + 1):
+        if not kept >> number & 1:
+            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+
+
+def _drop_capabilities(libc: ctypes.CDLL, kept: int) -> None:
+    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header, data = struct.pack("=Ii", _CAPABILITY_VERSION, 0), ctypes.create_string_buffer(24)
+    _check(libc.capget(header, data), "capget")
+    low, high = kept & 0xFFFFFFFF, kept >> 32
+    effective, permitted, _, effective_high, permitted_high, _ = struct.unpack("=6I", data.raw)
+    now = (effective & low, permitted & low, 0, effective_high & high, permitted_high & high, 0)
+    _check(libc.capset(header, struct.pack("=6I", *now)), "capset")
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def main() -> None:
+    """Confines itself and becomes the command."""
+    import json
+
+    confine(json.loads(sys.argv[1]))
+    os.execv(sys.argv[2], sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()

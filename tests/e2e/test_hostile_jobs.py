@@ -1,0 +1,78 @@
+"""Whole jobs of tenants whose model files attack: the job trains, and gets hold of nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.local_cluster import EXAMPLES, Cluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+ATTACK = """
+
+import json as _json
+import os as _os
+from pathlib import Path as _Path
+
+
+def _attack():
+    data = _Path(_os.environ["ELASTICDL_JOB_DIR"]).parents[1]
+    found = {}
+    for name in ("token", "secret", "cluster.json", "logs/agent.log", "jobs", "jobs/OTHER", "jobs/OTHER/artifacts"):
+        path = data / name
+        try:
+            found[str(path)] = path.read_text()[:100] if path.is_file() else str(list(path.iterdir()))
+        except OSError:
+            pass
+    for name in _os.listdir("/proc"):
+        if name.isdigit() and int(name) != _os.getpid():
+            try:
+                found[name] = _Path(f"/proc/{name}/environ").read_text(errors="replace")[:100]
+            except OSError:
+                pass
+    try:
+        _os.mkfifo(_Path(_os.environ["ELASTICDL_JOB_DIR"]) / "logs" / "worker-0.7.log")
+        found["pipe"] = "made"
+    except OSError:
+        pass
+    print("ATTACK", _json.dumps({name: text for name, text in found.items() if text}), flush=True)
+
+
+_attack()
+"""
+
+
+def hostile_zoo(folder: Path, other: str) -> Path:
+    shutil.copytree(EXAMPLES / "digits" / "zoo", folder)
+    for module in folder.glob("*.py"):
+        module.write_text(module.read_text() + ATTACK.replace("OTHER", other))
+    return folder
+
+
+def test_a_tenants_job_trains_and_reaches_nothing_of_others(cluster: Cluster, digits: Path, tmp_path: Path) -> None:
+    status = json.loads(cluster.cli("status", "--json").stdout)
+    isolation = status["components"]["agent"]["detail"].partition("isolation: ")[2]
+    if isolation.startswith("none"):
+        pytest.skip("nothing isolates jobs on this machine")
+    cluster.cli("namespaces", "create", "mallory", "--data-root", str(digits))
+    created = cluster.cli("tokens", "create", "attack", "--namespace", "mallory", "--scope", "submit", "--json")
+    token = json.loads(created.stdout)["token"]
+    (cluster.job_dir("alice-aaaaaa") / "artifacts").mkdir(parents=True)
+    (cluster.job_dir("alice-aaaaaa") / "artifacts" / "model.keras").write_text("hers")
+    tenant = replace(cluster, environment={**cluster.environment, "ELASTICDL_TOKEN": token})
+    job_id = tenant.submit(
+        *("--model_zoo", str(hostile_zoo(tmp_path / "zoo", "alice-aaaaaa")), "--model_def", "digits.forward"),
+        *("--training_data", str(digits / "train"), "--validation_data", str(digits / "validation")),
+        *("--num_epochs", "1", "--num_ps_pods", "1", "--max_workers", "1", "--job_name", "hostile"),
+    )
+    job = tenant.wait(job_id)
+    log = tenant.cli("jobs", "logs", job_id, expect=None).stdout
+    assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1) + log[-3000:]
+    told = [json.loads(line.split("ATTACK ", 1)[1]) for line in log.splitlines() if "ATTACK {" in line]
+    assert told and all(found == {} for found in told), (isolation, told)
+    assert cluster.token not in log
