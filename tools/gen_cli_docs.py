@@ -28,7 +28,7 @@ Key-value options are pairs separated by semicolons with JSON values, or one JSO
 they stand, and may be separated by commas too.
 
 The API is found from `ELASTICDL_API_URL` and `ELASTICDL_TOKEN`, else it is the cluster that `elasticdl up` started
-on this machine.
+on this machine. Under https it is verified by the certificates of this machine, or of `ELASTICDL_CA_FILE`.
 
 Ctrl-C while a job is followed leaves the job alone: it goes on, and the command says how to watch it again
 (`elasticdl jobs get ID --watch`) and how to cancel it (`elasticdl jobs cancel ID`). With `--local` it ends the run.

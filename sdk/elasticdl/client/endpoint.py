@@ -12,6 +12,7 @@ from elasticdl_core.errors import InvalidInputError, UnavailableError
 
 URL_VARIABLE = "ELASTICDL_API_URL"
 TOKEN_VARIABLE = "ELASTICDL_TOKEN"
+CA_VARIABLE = "ELASTICDL_CA_FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +22,12 @@ class Endpoint:
     Attributes:
         url: base address, without a slash at its end.
         token: bearer token; empty for none.
+        ca_file: certificates that an API under https is verified by; those that this machine trusts if empty.
     """
 
     url: str
     token: str = field(default="", repr=False)
+    ca_file: str = ""
 
     @property
     def local(self) -> bool:
@@ -60,7 +63,7 @@ def find_endpoint(
     if not secret:
         found = _cluster_here()
         secret = found.token if found is not None and found.url == url.rstrip("/") else ""
-    return Endpoint(url.rstrip("/"), _checked(secret))
+    return Endpoint(url.rstrip("/"), _checked(secret), known.get(CA_VARIABLE, ""))
 
 
 def _is_address(url: str) -> bool:

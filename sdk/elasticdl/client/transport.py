@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -29,6 +30,19 @@ def default_headers(endpoint: Endpoint) -> dict[str, str]:
 def trusts_environment(endpoint: Endpoint) -> bool:
     """Whether proxies of the environment apply: never on the way to this machine."""
     return not endpoint.local
+
+
+def verified_by(endpoint: Endpoint) -> ssl.SSLContext | bool:
+    """What an API under https is verified by; nothing is read for one without TLS.
+
+    Raises:
+        InvalidInputError: the file of certificates cannot be used.
+    """
+    if not endpoint.url.startswith("https:"):
+        return False
+    from elasticdl_runtime.tls import trust
+
+    return trust(endpoint.ca_file)
 
 
 def httpx_request(http: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Request:

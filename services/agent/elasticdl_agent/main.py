@@ -23,7 +23,7 @@ async def serve(stop: asyncio.Event) -> int:
     settings = AgentSettings.read()
     agent = Agent(
         AgentDirectories(settings.data_dir, settings.run_dir),
-        Endpoints(settings.cluster_secret, settings.api_url, settings.redis_url),
+        Endpoints(settings.cluster_secret, settings.api_url, settings.redis_url, settings.ca_file),
         settings.node_token,
         settings.slots,
         headroom=settings.headroom,

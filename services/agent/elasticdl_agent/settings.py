@@ -15,6 +15,7 @@ class AgentSettings(ProcessSettings):
         run_dir: ``ELASTICDL_RUN_DIR``, sockets.
         cluster_secret: ``ELASTICDL_CLUSTER_SECRET``, derives the secrets that sign job tokens.
         api_url: ``ELASTICDL_API_URL``, told to masters.
+        ca_file: ``ELASTICDL_CA_FILE``, certificates that the api is verified by, told to masters.
         redis_url: ``ELASTICDL_REDIS_URL``, told to masters.
         node_token: ``ELASTICDL_NODE_TOKEN``, what callers of the agent must show.
         slots: ``ELASTICDL_SLOTS``, how many workers the machine holds.
@@ -35,3 +36,4 @@ class AgentSettings(ProcessSettings):
     zygote: str = "auto"
     isolation: str = "auto"
     uids: str = "200000-265535"
+    ca_file: str = ""

@@ -62,8 +62,8 @@ async def serve(stop: asyncio.Event) -> int:
     configure_logs(service="api")
     settings = ApiSettings.read()
     _raise_file_limit(settings.max_streams)
-    if not settings.loopback:
-        _log.warning("listening beyond loopback without TLS", host=settings.host, fix="put a TLS proxy in front")
+    if not settings.loopback and settings.tls_cert is None:
+        _log.warning("listening beyond loopback without TLS, as ELASTICDL_API_PLAIN_HTTP says", host=settings.host)
     async with contextlib.AsyncExitStack() as stack:
         database = Database(settings.database_url, application="elasticdl-api")
         stack.push_async_callback(database.close)
@@ -84,6 +84,8 @@ async def serve(stop: asyncio.Event) -> int:
                 app,
                 host=settings.host,
                 port=settings.port,
+                ssl_certfile=settings.tls_cert,
+                ssl_keyfile=settings.tls_key,
                 http="h11",  # whose limit of the size of a head holds
                 log_config=None,
                 access_log=False,

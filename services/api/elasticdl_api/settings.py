@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.places import check_root, split_places
 from elasticdl_runtime.settings import ProcessSettings
+from elasticdl_runtime.tls import check_certificate
 
 MIN_TOKEN_LENGTH = 16
 PS_BYTES = 256 << 20
@@ -59,6 +60,10 @@ class ApiSettings(ProcessSettings):
         max_followed_logs: ``ELASTICDL_API_MAX_FOLLOWED_LOGS``, logs that one process follows at the same time.
         allowed_hosts: ``ELASTICDL_API_ALLOWED_HOSTS``, names that the api is reached by besides ``localhost``,
             separated by commas; requests to other names are refused, those to addresses are not.
+        tls_cert: ``ELASTICDL_API_TLS_CERT``, the certificate with its chain, as PEM; with it the api speaks TLS only.
+        tls_key: ``ELASTICDL_API_TLS_KEY``, its key, as PEM.
+        plain_http: ``ELASTICDL_API_PLAIN_HTTP``, whether the api may listen beyond loopback without TLS: in a private
+            network, or behind a proxy that speaks TLS.
         session_hours: ``ELASTICDL_API_SESSION_HOURS``, how long a browser's session lives.
     """
 
@@ -86,6 +91,9 @@ class ApiSettings(ProcessSettings):
     failed_tokens_at_once: int = Field(default=100, ge=1, validation_alias="ELASTICDL_API_FAILED_TOKENS_AT_ONCE")
     max_followed_logs: int = Field(default=500, ge=1, validation_alias="ELASTICDL_API_MAX_FOLLOWED_LOGS")
     allowed_hosts: str = Field(default="", validation_alias="ELASTICDL_API_ALLOWED_HOSTS")
+    tls_cert: Path | None = Field(default=None, validation_alias="ELASTICDL_API_TLS_CERT")
+    tls_key: Path | None = Field(default=None, validation_alias="ELASTICDL_API_TLS_KEY")
+    plain_http: bool = Field(default=False, validation_alias="ELASTICDL_API_PLAIN_HTTP")
     session_hours: int = Field(default=12, ge=1, le=24 * 30, validation_alias="ELASTICDL_API_SESSION_HOURS")
 
     @model_validator(mode="after")
@@ -93,10 +101,25 @@ class ApiSettings(ProcessSettings):
         _check_secret(self.cluster_secret)
         _check_port(self.port)
         _check_hosts(self.hosts)
+        self._check_tls()
         for root in self.shared_roots:
             check_root(root)
         assert self.admin_token
         return self
+
+    def _check_tls(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidInputError(
+                "ELASTICDL_API_TLS_CERT and ELASTICDL_API_TLS_KEY go together", fix="give both, or none"
+            )
+        if self.tls_cert is not None and self.tls_key is not None:
+            check_certificate(self.tls_cert, self.tls_key)
+        elif not self.loopback and not self.plain_http:
+            raise InvalidInputError(
+                f"refusing to listen on {self.host} without TLS: tokens would travel in the open",
+                fix="set ELASTICDL_API_TLS_CERT and ELASTICDL_API_TLS_KEY; or, in a private network or behind a "
+                "proxy that speaks TLS, ELASTICDL_API_PLAIN_HTTP=true",
+            )
 
     @cached_property
     def admin_token(self) -> str:

@@ -21,6 +21,7 @@ from elasticdl_core.errors import (
 from elasticdl_core.json_numbers import to_json
 from elasticdl_master.job_lease import JobLease, Wishes
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.tls import trust
 
 _DEADLINE_S = 5.0
 _BUNDLE_DEADLINE_S = 300.0
@@ -39,16 +40,21 @@ class ApiClient:
         base_url: of the api.
         job_id: the job.
         token: returns the present job token.
+        ca_file: certificates that the api is verified by, if it speaks TLS; those that the machine trusts if empty.
 
     Attributes:
         epoch: this master's epoch, sent with everything once the job is leased.
     """
 
-    def __init__(self, base_url: str, job_id: str, token: Callable[[], str]) -> None:
+    def __init__(self, base_url: str, job_id: str, token: Callable[[], str], ca_file: str = "") -> None:
         self.epoch = 0
         self._token = token
         self._http = httpx.AsyncClient(
-            base_url=f"{base_url.rstrip('/')}/internal/jobs/{job_id}", timeout=_DEADLINE_S, trust_env=False
+            base_url=f"{base_url.rstrip('/')}/internal/jobs/{job_id}",
+            timeout=_DEADLINE_S,
+            trust_env=False,
+            # Reading the machine's certificates takes longer than all else here.
+            verify=trust(ca_file) if base_url.startswith("https:") else False,
         )
 
     async def lease(self, holder: str) -> JobLease:

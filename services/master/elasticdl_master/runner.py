@@ -85,7 +85,7 @@ class JobRunner:
         self._limits = limits
         self._quit_at_once = quit_at_once
         self._token = OwnToken(settings)
-        self._api = ApiClient(settings.api_url, settings.job_id, self._token)
+        self._api = ApiClient(settings.api_url, settings.job_id, self._token, settings.ca_file)
         self._outbox = Outbox(self._api)
         self._over = asyncio.Event()
         self._departed = asyncio.Event()

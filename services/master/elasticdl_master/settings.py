@@ -21,6 +21,7 @@ class MasterSettings(ProcessSettings):
         listen: ``ELASTICDL_LISTEN``, the address to serve workers on.
         job_dir: ``ELASTICDL_JOB_DIR``, directory of the job's files.
         api_url: ``ELASTICDL_API_URL``, base URL of the api.
+        ca_file: ``ELASTICDL_CA_FILE``, certificates that the api is verified by.
         redis_url: ``ELASTICDL_REDIS_URL``, URL of the queue's Redis.
         agent: ``ELASTICDL_AGENT``, address of the agent that launches processes.
         job_secret: ``ELASTICDL_JOB_SECRET``, signs the tokens of this job's processes.
@@ -32,6 +33,7 @@ class MasterSettings(ProcessSettings):
     listen: str
     job_dir: Path
     api_url: str
+    ca_file: str = ""
     redis_url: str
     agent: str
     job_secret: str

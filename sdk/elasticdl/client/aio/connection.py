@@ -21,6 +21,7 @@ from elasticdl.client.transport import (
     no_response_of,
     response_of,
     trusts_environment,
+    verified_by,
 )
 from elasticdl_core.errors import ElasticDLError
 
@@ -45,7 +46,10 @@ class AsyncApiConnection:
         self.sleep = waiting.sleep
         self.now = waiting.now
         self._http = httpx.AsyncClient(
-            base_url=endpoint.url, headers=default_headers(endpoint), trust_env=trusts_environment(endpoint)
+            base_url=endpoint.url,
+            headers=default_headers(endpoint),
+            trust_env=trusts_environment(endpoint),
+            verify=verified_by(endpoint),
         )
 
     async def close(self) -> None:

@@ -22,6 +22,7 @@ from elasticdl.client.transport import (
     no_response_of,
     response_of,
     trusts_environment,
+    verified_by,
 )
 from elasticdl_core.errors import ElasticDLError
 
@@ -46,7 +47,10 @@ class ApiConnection:
         self.sleep = waiting.sleep
         self.now = waiting.now
         self._http = httpx.Client(
-            base_url=endpoint.url, headers=default_headers(endpoint), trust_env=trusts_environment(endpoint)
+            base_url=endpoint.url,
+            headers=default_headers(endpoint),
+            trust_env=trusts_environment(endpoint),
+            verify=verified_by(endpoint),
         )
 
     def close(self) -> None:

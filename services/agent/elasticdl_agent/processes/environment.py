@@ -120,11 +120,13 @@ class Endpoints:
         cluster_secret: the secret that the jobs' secrets are derived from; never handed on itself.
         api_url: base URL of the api.
         redis_url: URL of the queue's Redis.
+        ca_file: certificates that the api is verified by; empty for those that the machine trusts.
     """
 
     cluster_secret: str
     api_url: str
     redis_url: str
+    ca_file: str = ""
 
 
 def process_environment(
@@ -155,6 +157,7 @@ def process_environment(
         environment.update(
             {
                 "ELASTICDL_API_URL": endpoints.api_url,
+                "ELASTICDL_CA_FILE": endpoints.ca_file,
                 "ELASTICDL_REDIS_URL": endpoints.redis_url,
                 "ELASTICDL_AGENT": agent_address(directories.run),
                 "ELASTICDL_JOB_SECRET": secret,
