@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
+from elasticdl_api.web.json_bodies import prune
 from elasticdl_core.job.life import Desired, JobState
 
 
@@ -70,6 +71,10 @@ class JobRecord:
     def of(cls, row: Mapping[Any, Any]) -> JobRecord:
         """Reads a row of ``jobs``."""
         values = {field.name: row[field.name] for field in fields(cls)}
+        for name in ("spec", "status", "error"):
+            values[name] = prune(values[name])
+        if values["error"] is not None:
+            values["error"] = {key: value if isinstance(value, str) else "" for key, value in values["error"].items()}
         return cls(**values | {"state": JobState(row["state"]), "desired": Desired(row["desired"])})
 
     @property

@@ -15,6 +15,8 @@ from elasticdl_core.json_numbers import to_json
 
 BODY_LIMIT = 1 << 20
 BIGINT = 2**63 - 1
+SHOWN_DEPTH = 70
+"""Objects and arrays within each other that a value of the database is shown with."""
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{},:]', re.DOTALL)
 """A string, also one without an end, or what gives JSON its shape."""
 
@@ -122,6 +124,18 @@ def _check(value: Any) -> None:
     elif isinstance(value, list):
         for item in value:
             _check(item)
+
+
+def prune(value: Any, depth: int = SHOWN_DEPTH) -> Any:
+    """A value of the database as it can be shown: what is nested more deeply than any door lets in is left out.
+
+    Whoever shows it goes through it level by level, and one row that is too deep would break a list of many.
+    """
+    if isinstance(value, dict):
+        return {key: prune(item, depth - 1) for key, item in value.items()} if depth else "..."
+    if isinstance(value, list):
+        return [prune(item, depth - 1) for item in value] if depth else "..."
+    return value
 
 
 def clean(value: Any) -> Any:
