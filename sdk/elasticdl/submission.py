@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,56 @@ _DATA = ("training_data", "validation_data", "prediction_data")
 _PLACES = ("checkpoint_dir", "checkpoint_dir_for_init", "output")
 
 
-def prepare(mapping: dict[str, Any], *, check: bool = True) -> dict[str, Any]:
+_OF_THE_MODEL = (
+    "model_def",
+    "model_zoo",
+    "model_bundle",
+    "model_params",
+    "feed",
+    "loss",
+    "eval_metrics_fn",
+    "custom_data_reader",
+    "data_reader_params",
+    "prediction_outputs_processor",
+    "keras",
+    "embedding_threshold_bytes",
+    "envs",
+)
+"""What a job that evaluates or predicts shares with the one that trained."""
+
+
+def continue_from(job: Mapping[str, Any], version: int | None = None) -> dict[str, Any]:
+    """The fields of a job that evaluates or predicts with what another job trained: its code, settings, checkpoint.
+
+    Args:
+        job: the job that trained, as ``Client.get`` gives it.
+        version: the model version of the checkpoint; the newest that is committed when not given, also of a job that
+            still runs.
+
+    Raises:
+        InvalidInputError: it has no such checkpoint.
+    """
+    committed = {int(one["version"]): one for one in job.get("checkpoints") or ()}
+    if not committed:
+        spec = job.get("spec") or {}
+        trains = spec.get("type", "training") == "training"
+        fix = (
+            "wait until it has saved one (--checkpoint_steps, or its end)"
+            if trains
+            else f"name the job that trained the model; this one is of type {spec.get('type')}"
+        )
+        raise InvalidInputError(f"job {job['id']} ({job['state']}) has no checkpoint", fix=fix)
+    chosen = max(committed) if version is None else version
+    if chosen not in committed:
+        known = ", ".join(str(one) for one in sorted(committed))
+        raise InvalidInputError(
+            f"job {job['id']} has no checkpoint of version {chosen}", fix=f"it has checkpoints of {known}"
+        )
+    fields = {name: value for name, value in job["spec"].items() if name in _OF_THE_MODEL and value not in ("", {})}
+    return {**fields, "checkpoint_dir_for_init": str(committed[chosen]["manifest"]["directory"])}
+
+
+def prepare(mapping: dict[str, Any], *, check: bool = True, zoo_is_here: bool = True) -> dict[str, Any]:
     """A specification ready for submission.
 
     ``max_workers`` follows ``min_workers`` up when only the latter was given.
@@ -23,6 +73,7 @@ def prepare(mapping: dict[str, Any], *, check: bool = True) -> dict[str, Any]:
     Args:
         mapping: fields of ``JobSpec`` as given on the command line.
         check: whether to look into the model module too.
+        zoo_is_here: whether ``model_zoo`` is a directory of this machine, and no path that the cluster alone may see.
 
     Raises:
         SpecError: with every problem of the specification.
@@ -32,10 +83,10 @@ def prepare(mapping: dict[str, Any], *, check: bool = True) -> dict[str, Any]:
     prepared = resolve_aliases(mapping)
     if "min_workers" in prepared and "max_workers" not in prepared:
         prepared["max_workers"] = max(1, prepared["min_workers"])
-    if prepared.get("model_zoo"):
+    if prepared.get("model_zoo") and zoo_is_here:
         prepared["model_zoo"] = str(_zoo(prepared["model_zoo"]))
     spec = JobSpec.from_mapping(prepared)
-    if check and spec.model_zoo:
+    if check and spec.model_zoo and zoo_is_here:
         from elasticdl.model_check import check_model_module
 
         check_model_module(spec.model_zoo, spec)

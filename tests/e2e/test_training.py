@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -182,11 +183,28 @@ def test_a_job_is_evaluated_and_predicted_from_its_checkpoint(cluster: Cluster, 
     output = cluster.directory / "predictions"
     predicted = cluster.cli(
         *("predict", "--detach", *flags, "--job_name", "guess", "--prediction_data", str(digits / "validation")),
-        *("--checkpoint_dir_for_init", directory, "--output", str(output)),
+        *("--checkpoint_dir_for_init", directory, "--output", str(output), "--output_format", "csv"),
     ).stdout.split()[-1]
     job = cluster.wait(predicted)
     assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
-    assert any(output.rglob("*")), "predictions lie where --output says"
+    here = cluster.directory / "predicted-here.csv"
+    data = ("--prediction_data", str(digits / "validation"), "--model_zoo", DIGITS[DIGITS.index("--model_zoo") + 1])
+    cluster.cli("predict", "--local", "--from", "first", *data, "--output", str(here), timeout=300)
+    assert _predictions(output) == pytest.approx(_predictions(here), abs=1e-5), "both give each record its prediction"
+
+
+def _predictions(folder: Path) -> dict[tuple[str, int], list[float]]:
+    """The predictions of a folder of CSV files, by their records; each record once."""
+    found: dict[tuple[str, int], list[float]] = {}
+    for path in sorted(folder.iterdir()):
+        with path.open(newline="") as file:
+            titles, *rows = csv.reader(file)
+        assert titles[:2] == ["file", "row"]
+        for name, row, *values in rows:
+            assert (name, int(row)) not in found
+            found[name, int(row)] = [float(value) for value in values]
+    assert found
+    return found
 
 
 def test_a_cancelled_job_leaves_no_process(cluster: Cluster, digits: Path) -> None:

@@ -85,6 +85,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
         "keep_checkpoint_max",
         "checkpoint_dir_for_init",
         "output",
+        "output_format",
         "export_formats",
     ),
     "Job": ("name", "labels", "envs"),
@@ -130,9 +131,10 @@ _TRAINING_ONLY = frozenset(
         "on_nan",
     }
 )
+_PREDICTION_ONLY = frozenset({"prediction_data", "prediction_outputs_processor", "output_format"})
 _NOT_FOR: Mapping[JobType, frozenset[str]] = {
-    JobType.TRAINING: frozenset({"prediction_data", "prediction_outputs_processor"}),
-    JobType.EVALUATION: _TRAINING_ONLY | {"prediction_data", "prediction_outputs_processor", "output"},
+    JobType.TRAINING: _PREDICTION_ONLY,
+    JobType.EVALUATION: _TRAINING_ONLY | _PREDICTION_ONLY | {"output"},
     JobType.PREDICTION: _TRAINING_ONLY | {"validation_data", "eval_metrics_fn"},
 }
 _TRUE = frozenset({"true", "yes", "on", "1"})

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from elasticdl.cli.flags import VERBS, Flag, flags_of, mapping_of, rewrite
+from elasticdl.cli.job_names import complete_job, find_job
 from elasticdl.cli.output import write_line
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobType
@@ -27,6 +28,24 @@ _OWN: dict[str, tuple[bool, Any, str]] = {
     "idempotency-key": (True, "", "Submitting twice with the same key makes one job."),
 }
 """Options beside the flags of the job: whether they take a value, their default, and their help."""
+_FROM: dict[str, tuple[bool, Any, str]] = {
+    "from": (
+        True,
+        "",
+        "JOB[@VERSION]: the code, parameters and checkpoint (the newest by default) of a job that trained or trains. "
+        "What is given besides replaces what that job has.",
+    )
+}
+
+
+def _own_options(kind: JobType) -> dict[str, tuple[bool, Any, str]]:
+    return _OWN if kind is JobType.TRAINING else {**_FROM, **_OWN}
+
+
+def _parameter_name(option: str) -> str:
+    """The Python name of an option's value."""
+    return "from_job" if option == "from" else option.replace("-", "_")
+
 
 _EPILOGS = {
     "train": """Examples:
@@ -41,11 +60,15 @@ _EPILOGS = {
 
 Ctrl-C leaves the job alone and returns 130; `elasticdl jobs cancel ID` cancels it. Exit codes: 0 succeeded, 1 failed,
 2 wrong flags or model module, 3 cancelled, 4 no API.""",
-    "evaluate": """Example:
+    "evaluate": """Examples:
+
+    elasticdl evaluate --from=digits --validation_data=data/validation
 
     elasticdl evaluate --model_zoo=zoo --model_def=digits.forward --validation_data=data/validation
     --checkpoint_dir_for_init=checkpoints""",
-    "predict": """Example:
+    "predict": """Examples:
+
+    elasticdl predict --from=digits@1200 --prediction_data=data/new --output=predictions
 
     elasticdl predict --model_zoo=zoo --model_def=digits.forward --prediction_data=data/new
     --checkpoint_dir_for_init=checkpoints --output=predictions""",
@@ -62,9 +85,11 @@ class JobCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Checks and rewrites the arguments before they are parsed."""
-        others = {name: takes_value for name, (takes_value, _, _) in _OWN.items()}
-        plain = rewrite(VERBS[str(self.name)], args, others)
-        return list(super().parse_args(ctx, plain))
+        if ctx.resilient_parsing:  # a shell asks how to go on
+            return list(super().parse_args(ctx, args))
+        kind = VERBS[str(self.name)]
+        others = {name: takes_value for name, (takes_value, _, _) in _own_options(kind).items()}
+        return list(super().parse_args(ctx, rewrite(kind, args, others)))
 
 
 def register(app: typer.Typer) -> None:
@@ -82,18 +107,20 @@ def register(app: typer.Typer) -> None:
 
 def _callback(kind: JobType) -> Callable[..., None]:
     """A function whose signature has a parameter for every flag, for typer to read."""
+    options = _own_options(kind)
 
     def run(**given: Any) -> None:
-        own = {name.replace("-", "_"): given.pop(name.replace("-", "_")) for name in _OWN}
+        own = {name: given.pop(name) for name in map(_parameter_name, options)}
         raise typer.Exit(_run(kind, given, own))
 
     parameters = [_parameter(flag) for flag in flags_of(kind).values()]
-    for name, (takes_value, default, text) in _OWN.items():
-        option = typer.Option(f"--{name}", help=text, rich_help_panel=_OWN_PANEL)
+    for name, (takes_value, default, text) in options.items():
+        completed = complete_job if name == "from" else None
+        option = typer.Option(f"--{name}", help=text, rich_help_panel=_OWN_PANEL, autocompletion=completed)
         annotation: Any = Annotated[str, option] if takes_value else Annotated[bool, option]
         parameters.append(
             inspect.Parameter(
-                name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+                _parameter_name(name), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
             )
         )
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -123,15 +150,49 @@ def _run(kind: JobType, given: dict[str, str | None], own: dict[str, Any]) -> in
             )
     from elasticdl.submission import prepare
 
-    prepared = prepare(mapping_of(kind, given), check=not own["no_check"])
+    mapping = mapping_of(kind, given)
+    zoo_is_here = True
+    if own.get("from_job"):
+        mapping, zoo_is_here = _with_job(own["from_job"], mapping, local=own["local"])
+    prepared = prepare(mapping, check=not own["no_check"], zoo_is_here=zoo_is_here)
+    own["no_upload"] = own["no_upload"] or not zoo_is_here
     if own["local"]:
         from elasticdl.cli.local import run_local
 
         return run_local(prepared, as_json=own["json"])
-    from elasticdl.client import Client
+    from elasticdl.cli.connection import connect
 
-    with Client() as client:
+    with connect() as client:
         return _submit(client, prepared, own)
+
+
+def _with_job(given: str, mapping: dict[str, Any], *, local: bool) -> tuple[dict[str, Any], bool]:
+    """Adds what a job trained to what was given; and whether the model zoo is a directory of this machine.
+
+    Raises:
+        InvalidInputError: that job has no such checkpoint, or what was given does not go with it.
+    """
+    from elasticdl.cli.connection import connect
+    from elasticdl.submission import continue_from
+
+    name, at, version = given.partition("@")
+    if at and not (version.isascii() and version.isdigit() and len(version) < 19):
+        raise InvalidInputError(f"--from {given}: {version!r} is no model version", fix="write JOB or JOB@VERSION")
+    if mapping.get("checkpoint_dir_for_init"):
+        raise InvalidInputError(
+            "--from and --checkpoint_dir_for_init both name a checkpoint", fix="leave one of them out"
+        )
+    with connect() as client:
+        fields = continue_from(find_job(client, name), int(version) if at else None)
+    own_code = {"model_zoo", "model_bundle"} & mapping.keys()
+    if own_code:
+        fields = {name: value for name, value in fields.items() if name not in {"model_zoo", "model_bundle"}}
+    elif local and "model_bundle" in fields:
+        raise InvalidInputError(
+            f"the code of job {name} lies packed on the cluster, and --local runs from a directory",
+            fix="give --model_zoo DIR, or leave --local out",
+        )
+    return {**fields, **mapping}, bool(own_code) or local
 
 
 def _submit(client: Client, prepared: dict[str, Any], own: dict[str, Any]) -> int:

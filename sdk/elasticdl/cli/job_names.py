@@ -35,7 +35,7 @@ def find_job(client: Client, given: str) -> Job:
         newest = client.list(limit=1).jobs
         if not newest:
             raise NotFoundError("there is no job yet", fix="submit one with `elasticdl train`")
-        return newest[0]
+        return client.get(newest[0].id)
     try:
         return client.get(given)
     except NotFoundError as error:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elasticdl.cli.connection import connect
 from elasticdl.cli.formats import FormatOption, JsonOption, OutputFormat, choose_format, print_data
-from elasticdl.cli.job_names import LAST, JobGiven, JobsGiven, find_ids, find_job
+from elasticdl.cli.job_names import JobGiven, JobsGiven, find_ids, find_job
 from elasticdl.cli.output import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, print_json_line, write_line, write_log
 from elasticdl.cli.plain_text import neutralise
 from elasticdl_core.errors import InvalidInputError
@@ -41,14 +41,6 @@ app = typer.Typer(
 REFRESH_S = 2.0
 
 
-@contextmanager
-def _client() -> Iterator[Client]:
-    from elasticdl.client import Client
-
-    with Client() as client:
-        yield client
-
-
 @app.command("list", epilog="Example: elasticdl jobs list --state RUNNING --state QUEUED --label team=ads --watch")
 def list_jobs(
     state: Annotated[list[JobState] | None, typer.Option("--state", help="Only in this state; repeatable.")] = None,
@@ -65,7 +57,7 @@ def list_jobs(
         raise InvalidInputError(f"--watch and {chosen} do not go together", fix="leave one of them out")
     filters: dict[str, Any] = {"state": [str(one) for one in state or ()], "label": label or [], "name": name}
     given = {key: value for key, value in filters.items() if value}
-    with _client() as client:
+    with connect() as client:
         if watch:
             _watch_list(lambda: _first(client, given, limit), wide=chosen is OutputFormat.WIDE)
             return
@@ -165,14 +157,12 @@ def get(
     chosen = choose_format(output, as_json)
     if watch and chosen is OutputFormat.YAML:
         raise InvalidInputError("--watch and yaml do not go together", fix="leave one of them out, or give --json")
-    with _client() as client:
+    with connect() as client:
         found = find_job(client, job)
         if watch:
             from elasticdl.cli.following import follow_to_end
 
             raise typer.Exit(follow_to_end(client, found.id, as_json=chosen is OutputFormat.JSON))
-        if job == LAST:
-            found = client.get(found.id)  # a list says less
     if chosen.of_data:
         print_data(found.raw, chosen)
         return
@@ -207,7 +197,7 @@ def events(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """Show what has happened to a job."""
-    with _client() as client:
+    with connect() as client:
         job_id = find_job(client, job).id
         if not follow:
             for event in client.events(job_id):
@@ -239,7 +229,7 @@ def logs(
     ] = False,
 ) -> None:
     """Print what a process of a job printed, in all its incarnations; control characters are shown, not obeyed."""
-    with _client() as client:
+    with connect() as client:
         job_id = find_job(client, job).id
         if follow:
             for line in client.follow_logs(job_id, role=role, index=index, tail=tail):
@@ -254,7 +244,7 @@ def metrics(job: JobGiven, output: FormatOption = None, as_json: JsonOption = Fa
     from elasticdl.cli.output import print_table
 
     chosen = choose_format(output, as_json)
-    with _client() as client:
+    with connect() as client:
         found = client.metrics(find_job(client, job).id)
     if chosen.of_data:
         print_data(found, chosen)
@@ -280,7 +270,7 @@ def cancel(
     as_json: JsonOption = False,
 ) -> None:
     """Stop jobs for good."""
-    with _client() as client:
+    with connect() as client:
         asked = [client.cancel(job_id) for job_id in find_ids(client, jobs)]
         if wait:
             asked = [client.wait(job.id) for job in asked]
@@ -313,7 +303,7 @@ def wait(
 
     chosen = choose_format(output, as_json)
     wanted = frozenset(states or ())
-    with _client() as client:
+    with connect() as client:
         deadline = None if timeout is None else time.monotonic() + timeout
         found = []
         for job_id in find_ids(client, jobs):
@@ -335,7 +325,7 @@ def wait(
 @app.command("suspend", epilog="Example: elasticdl jobs suspend digits-x7k2p9")
 def suspend(jobs: JobsGiven, output: FormatOption = None, as_json: JsonOption = False) -> None:
     """Stop jobs so that they can go on later; their workers are free for others."""
-    with _client() as client:
+    with connect() as client:
         asked = [client.suspend(job_id) for job_id in find_ids(client, jobs)]
     _print_states(asked, choose_format(output, as_json))
 
@@ -343,7 +333,7 @@ def suspend(jobs: JobsGiven, output: FormatOption = None, as_json: JsonOption = 
 @app.command("resume", epilog="Example: elasticdl jobs resume digits-x7k2p9")
 def resume(jobs: JobsGiven, output: FormatOption = None, as_json: JsonOption = False) -> None:
     """Let suspended jobs go on where they were."""
-    with _client() as client:
+    with connect() as client:
         asked = [client.resume(job_id) for job_id in find_ids(client, jobs)]
     _print_states(asked, choose_format(output, as_json))
 
@@ -373,7 +363,7 @@ def scale(
     as_json: JsonOption = False,
 ) -> None:
     """Change how many workers a job may have, and how it ranks, while it runs."""
-    with _client() as client:
+    with connect() as client:
         aliases = {} if num_workers is None else {"num_workers": num_workers}
         scaled = client.scale(find_job(client, job).id, min_workers, max_workers, priority, **aliases)
     chosen = choose_format(output, as_json)
@@ -398,7 +388,7 @@ def artifacts(
     from elasticdl.cli.output import print_table
 
     chosen = choose_format(output, as_json)
-    with _client() as client:
+    with connect() as client:
         job_id = find_job(client, job).id
         found = [item for item in client.artifacts(job_id) if not names or item.name in names]
         places: Sequence[Path] = ()
@@ -422,7 +412,7 @@ def delete(
     """Delete jobs that have ended, with their logs, checkpoints and artifacts."""
     if not yes and not sys.stdin.isatty():
         raise InvalidInputError("deleting cannot be undone", fix="give --yes")
-    with _client() as client:
+    with connect() as client:
         ids = find_ids(client, jobs)
         if not yes:
             listed = neutralise(", ".join(ids))

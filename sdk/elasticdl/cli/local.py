@@ -49,8 +49,9 @@ def run_local(prepared: Mapping[str, Any], *, as_json: bool = False) -> int:
         prepared: a checked specification with absolute paths; without ``output``, the results go to ``./output``.
         as_json: print the final report as JSON on standard output, and all else on standard error.
     """
-    require("`--local`", "worker", "tensorflow")
     spec = JobSpec.from_mapping(prepared)
+    parquet = ("parquet",) if spec.prediction_format == "parquet" else ()
+    require("`--local`", "worker", "tensorflow", *parquet)
     output = spec.output or str(Path("output").absolute())
     with tempfile.TemporaryDirectory(prefix="elasticdl-local-") as folder:
         file = Path(folder) / "spec.json"

@@ -5,19 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elasticdl.cli.connection import connect
 from elasticdl.cli.formats import FormatOption, JsonOption, choose_format, print_data
 from elasticdl.cli.job_names import JobGiven, find_ids, find_job
 from elasticdl_core.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from elasticdl.client import Client
+    pass
 
 PANEL = "Scheduling"
 
@@ -29,14 +27,6 @@ def register(app: typer.Typer) -> None:
     app.command("top", rich_help_panel=PANEL, epilog="Example: elasticdl top --once")(top)
 
 
-@contextmanager
-def _client() -> Iterator[Client]:
-    from elasticdl.client import Client
-
-    with Client() as client:
-        yield client
-
-
 def explain(
     job: JobGiven,
     output: FormatOption = None,
@@ -44,7 +34,7 @@ def explain(
 ) -> None:
     """Say why a job has the workers that it has, who holds what it lacks, what would help, and when it will end."""
     chosen = choose_format(output, as_json)
-    with _client() as client:
+    with connect() as client:
         found = client.explain(find_job(client, job).id)
     if chosen.of_data:
         print_data(found, chosen)
@@ -107,7 +97,7 @@ def what_if(
             f"--{next(iter(given)).replace('records_per_second', 'speed')} describes a new job, and there is none",
             fix="add one with --workers MIN:MAX",
         )
-    with _client() as client:
+    with connect() as client:
         if like:
             given["like"] = find_job(client, like).id
         question["add"] = [{**job, **given} for job in question["add"]]
@@ -190,7 +180,7 @@ def top(
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan once, as JSON.")] = False,
 ) -> None:
     """Show the cluster live: slots, and every job with its workers, speed, progress, expected end and reason."""
-    with _client() as client:
+    with connect() as client:
         if as_json:
             from elasticdl.cli.output import print_json
 

@@ -218,11 +218,11 @@ class _LocalRun:
         from elasticdl_worker.trainers.predictions import PredictionWriter
 
         spec, module = self._spec, self._module
+        sink = PredictionWriter(module, output, 0, spec.prediction_format)
         reader = self._reader(spec.prediction_data)
         pipeline = self._pipeline(reader, Mode.PREDICTION)
         trainer = self._trainer(pipeline, None)
-        sink = PredictionWriter(module, output, worker_index=0)
-        shards = list(reader.create_shards())
+        shards = cut(reader.create_shards(), spec.records_per_task)
         progress = _Progress(self._emit, sum(shard.records for shard in shards))
         for shard in shards:
             progress.begin(shard.records)
@@ -230,7 +230,7 @@ class _LocalRun:
                 for batch in pipeline.minibatches(shard):
                     with module.guard("the model"):
                         predictions = trainer.predict(batch.features)
-                    write(predictions)
+                    write(predictions, batch.first)
                     progress.advance(batch.records, 0, 0, None)
             progress.end(pipeline.intake.skips)
             self._skip(pipeline.intake.skips)

@@ -27,7 +27,7 @@ SERVICES = ("api", "scheduler", "master", "ps", "worker", "agent")
 OWN = {"elasticdl", "recordio", "tests"}
 OPTIONAL = {
     "agent": {"fakeredis"},  # the Redis of last resort, which `local` brings
-    "worker": {"tensorflow", "keras", "tf_keras"},
+    "worker": {"tensorflow", "keras", "tf_keras", "pyarrow"},
     "sdk": {"tensorflow", "sklearn"},  # where the user's own model needs them, and for two data sets of examples
 }
 BLOCK = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import os
 import re
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from elasticdl.data import ShardLike
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.output_files import OutputFile, describe_file
+from elasticdl_worker.trainers.prediction_files import UNKNOWN_ROW, check_names, require_format, write_predictions
 from elasticdl_worker.user_code import ModelModule
 
 
@@ -28,6 +28,10 @@ class OutputArray(NDArray[np.generic]):
         return np.asarray(self)
 
 
+WritePredictions = Callable[[object, int | None], None]
+"""Takes the predictions of a minibatch, and the number of its first record if that is known."""
+
+
 class _Processor(Protocol):
     def process(self, predictions: object, worker_id: int, /) -> object: ...
 
@@ -36,21 +40,33 @@ class PredictionWriter:
     """Writes the predictions of tasks.
 
     With a ``PredictionOutputsProcessor`` in the module each minibatch goes to its ``process``. Otherwise each task
-    becomes one ``.npz`` file named by its shard, written under another name first, so that a task that is done
-    twice leaves the same single file. A single output is the array ``predictions``, several keep their names.
+    becomes one file named by its shard, written under another name first, so that a task that is done twice leaves
+    the same single file. Each prediction stands beside its record: the file and the number of the record in it. A
+    single output is the column ``predictions``, several keep their names.
 
     Args:
         module: the user's module.
         output: directory of the files.
         worker_index: handed to the processor.
+        kind: the format, ``npz``, ``csv`` or ``parquet``; empty for ``npz``.
+
+    Raises:
+        ElasticDLError: that format cannot be written, or the module's processor takes the predictions.
     """
 
-    def __init__(self, module: ModelModule, output: Path, worker_index: int) -> None:
+    def __init__(self, module: ModelModule, output: Path, worker_index: int, kind: str = "") -> None:
         self._module = module
         self._output = output
         self._worker_index = worker_index
         self._written: dict[str, Path] = {}
         self._processor: _Processor | None = None
+        self._kind = kind or "npz"
+        require_format(self._kind)
+        if kind and module.prediction_outputs_processor is not None:
+            raise UserCodeError(
+                f"PredictionOutputsProcessor in {module.path} takes the predictions, so no file in {kind} is made",
+                fix="leave --output_format out, or give --prediction_outputs_processor='' to have files",
+            )
         if module.prediction_outputs_processor is not None:
             with module.guard("PredictionOutputsProcessor"):
                 processor = module.prediction_outputs_processor()
@@ -62,15 +78,28 @@ class PredictionWriter:
             self._processor = cast(_Processor, processor)
 
     @contextlib.contextmanager
-    def write_task(self, shard: ShardLike) -> Iterator[Callable[[object], None]]:
-        """A context for one task: gives a function for predictions of minibatches, and writes the file at its end."""
+    def write_task(self, shard: ShardLike) -> Iterator[WritePredictions]:
+        """A context for one task: gives a function for predictions of minibatches, and writes the file at its end.
+
+        The function takes the predictions and the number of the first record that they are of, or None where
+        ``feed`` or damaged data let nobody know it.
+        """
         if self._processor is not None:
-            yield functools.partial(self._process, self._processor)
+            processor = self._processor
+            yield lambda predictions, first: self._process(processor, predictions)
             return
         parts: list[dict[str, NDArray[np.generic]]] = []
-        yield lambda predictions: parts.append(_named(predictions))
+        rows: list[NDArray[np.int64]] = []
+
+        def add(predictions: object, first: int | None) -> None:
+            parts.append(_named(predictions))
+            check_names(parts[-1])
+            many = len(next(iter(parts[-1].values())))
+            rows.append(np.full(many, UNKNOWN_ROW) if first is None else np.arange(first, first + many))
+
+        yield add
         if parts:
-            self._write(shard, parts)
+            self._write(shard, np.concatenate(rows), parts)
 
     def list_files(self) -> list[OutputFile]:
         """The files written so far: ``{"name", "path", "sha256", "size"}``."""
@@ -82,15 +111,15 @@ class PredictionWriter:
         with self._module.guard("PredictionOutputsProcessor.process"):
             processor.process(value, self._worker_index)
 
-    def _write(self, shard: ShardLike, parts: list[dict[str, NDArray[np.generic]]]) -> None:
+    def _write(self, shard: ShardLike, rows: NDArray[np.int64], parts: list[dict[str, NDArray[np.generic]]]) -> None:
         self._output.mkdir(parents=True, exist_ok=True)
         stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(shard.name).name) or "shard"
         unique = hashlib.sha256(shard.name.encode()).hexdigest()[:8]
-        path = self._output / f"{stem}-{unique}-{shard.start:012d}-{shard.end:012d}.npz"
+        path = self._output / f"{stem}-{unique}-{shard.start:012d}-{shard.end:012d}.{self._kind}"
         staged = path.with_name(f".{path.name}.{os.getpid()}")
         with staged.open("wb") as file:
             arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-            np.savez(file, allow_pickle=False, **arrays)
+            write_predictions(self._kind, file, shard.name, rows, arrays)
             file.flush()
             os.fsync(file.fileno())
         staged.replace(path)

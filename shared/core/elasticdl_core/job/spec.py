@@ -28,6 +28,7 @@ STRATEGIES = ("auto", "ParameterServerStrategy")
 KERAS_FLAVOURS = ("default", "legacy")
 XLA_MODES = ("auto", "on", "off")
 WIRE_DTYPES = ("float32", "bfloat16")
+OUTPUT_FORMATS = ("npz", "csv", "parquet")
 NAN_POLICIES = ("fail", "skip")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
@@ -101,6 +102,8 @@ class JobSpec:
         keep_checkpoint_max: keep the last N; 0 keeps all.
         checkpoint_dir_for_init: a checkpoint (or a directory of them) to start from.
         output: where the exported model, or predictions, go; empty for the job's artifacts.
+        output_format: format of predictions, ``npz``, ``csv`` or ``parquet``; empty to go by the ending of the
+            output, else npz.
         export_formats: comma separated ``keras``, ``saved_model``.
         min_workers: the job starts only when this many fit.
         max_workers: the job never has more.
@@ -166,6 +169,7 @@ class JobSpec:
     keep_checkpoint_max: int = 3
     checkpoint_dir_for_init: str = ""
     output: str = ""
+    output_format: str = ""
     export_formats: str = "keras,saved_model"
     min_workers: int = 1
     max_workers: int = 1
@@ -227,6 +231,16 @@ class JobSpec:
         problems += self._combination_problems()
         if problems:
             raise SpecError(problems)
+
+    @property
+    def prediction_format(self) -> str:
+        """The format of predictions that was asked for, by name or by the ending of ``output``; empty if none was."""
+        return self.output_format or self._output_ending
+
+    @property
+    def _output_ending(self) -> str:
+        ending = self.output.rstrip("/").rpartition("/")[2].rpartition(".")
+        return ending[2].lower() if ending[0] and ending[2].lower() in OUTPUT_FORMATS else ""
 
     @property
     def records_per_task(self) -> int:
@@ -408,6 +422,24 @@ class JobSpec:
             "table_max_rows",
             f"{self.table_max_rows} rows do not even hold one minibatch",
             "give several times the ids of a minibatch, or 0 for no limit",
+        )
+        need(
+            self.output_format in ("", *OUTPUT_FORMATS),
+            "output_format",
+            f"{self.output_format!r} is unknown",
+            f"give one of {OUTPUT_FORMATS}",
+        )
+        need(
+            self.type is JobType.PREDICTION or not self.output_format,
+            "output_format",
+            f"a {self.type} job writes no predictions",
+            "leave it out; --export_formats are those of a trained model",
+        )
+        need(
+            not self.output_format or self._output_ending in ("", self.output_format),
+            "output_format",
+            f"{self.output_format!r} is not what the ending of the output says ({self.output})",
+            "leave one of them out",
         )
         need(
             not self.evaluation_steps or bool(self.validation_data),

@@ -98,6 +98,9 @@ class TensorFlowEngine:
         from elasticdl_worker.trainers.tensorflow.export.model_files import check_exportable
 
         spec, module = self._spec, self._module
+        if spec.type is JobType.PREDICTION:  # refuses now what would end the first task
+            output = Path(spec.output or self._job_dir / "artifacts" / "predictions")
+            self._writer = PredictionWriter(module, output, self._worker_index, spec.prediction_format)
         self._callbacks = callbacks_of(module, spec)
         self._declared = declared_rules(self._callbacks)
         self._rules = TrainingRules.of(spec, self._declared)
@@ -293,9 +296,7 @@ class TensorFlowEngine:
         return TaskOutcome(0, {"metrics": self._evaluation_metrics().results(from_json(data.get("states", data)))})
 
     def _predict(self, lease: LeasedTask) -> TaskOutcome:
-        if self._writer is None:
-            output = self._spec.output or self._job_dir / "artifacts" / "predictions"
-            self._writer = PredictionWriter(self._module, Path(output), self._worker_index)
+        assert self._writer is not None
         before = {file["path"] for file in self._writer.list_files()}
         with self._writer.write_task(lease.task.shard) as write:
             seen = self._trainer.predict(self._followed(lease, Mode.PREDICTION, "predicting"), write)

@@ -26,6 +26,7 @@ from elasticdl_worker.parameters import LIMIT, Gradients, ParameterClient, Pulle
 from elasticdl_worker.reporting.accounts import TaskAccounts
 from elasticdl_worker.reporting.progress import WorkerProgress
 from elasticdl_worker.trainers.not_finite import NanPolicy, find_not_finite
+from elasticdl_worker.trainers.predictions import WritePredictions
 from elasticdl_worker.trainers.tensorflow.input.pipeline import Minibatch
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics, to_numpy
@@ -257,11 +258,11 @@ class Trainer:
             records += batch.records
         return records
 
-    def predict(self, minibatches: Iterable[Minibatch], write: Callable[[object], None], pin: int = 0) -> int:
+    def predict(self, minibatches: Iterable[Minibatch], write: WritePredictions, pin: int = 0) -> int:
         """Writes the model's outputs for minibatches; returns the number of records."""
         records = 0
         for batch, predictions in self._infer(minibatches, pin):
-            write(to_numpy(predictions))
+            write(to_numpy(predictions), batch.first)
             records += batch.records
         return records
 

@@ -1,0 +1,120 @@
+"""``evaluate`` and ``predict`` with what a job trained: its code, its settings and its checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.api import FakeApi, make_job
+from tests.unit.cli.conftest import Cli
+
+pytestmark = pytest.mark.unit
+DIGEST = "sha256:" + "0f" * 32
+SPEC = {
+    "model_def": "digits.forward",
+    "model_bundle": DIGEST,
+    "model_zoo": "",
+    "model_params": {"units": 8},
+    "training_data": "/data/train",
+    "num_epochs": 9,
+    "optimizer_params": {"lr": 0.1},
+    "keras": "legacy",
+    "name": "digits",
+    "min_workers": 3,
+    "envs": {"A": "1"},
+}
+
+
+def checkpoint(version: int) -> dict[str, Any]:
+    return {
+        "version": version,
+        "manifest": {"directory": f"/jobs/digits-1/checkpoints/{version}", "version": version},
+    }
+
+
+@pytest.fixture
+def trained(api: FakeApi, zoo: Path) -> FakeApi:
+    """A job that trains and has saved two checkpoints, the older one listed last; and data to predict."""
+    job = make_job("digits-1", state="RUNNING", spec=SPEC, checkpoints=[checkpoint(1000), checkpoint(200)])
+    api.jobs["digits-1"] = job
+    return api
+
+
+def submitted(api: FakeApi) -> dict[str, Any]:
+    return dict(api.requests("POST", "/jobs")[-1].json())
+
+
+@pytest.mark.parametrize("given", ["digits-1", "digits", "last", "dig"])
+def test_the_newest_checkpoint_of_a_job_that_runs_is_taken_with_its_code(
+    trained: FakeApi, cli: Cli, given: str
+) -> None:
+    outcome = cli("predict", f"--from={given}", "--prediction_data=data", "--detach")
+    assert outcome.code == 0, outcome.err
+    body = submitted(trained)
+    assert body == {
+        "type": "prediction",
+        "model_def": "digits.forward",
+        "model_bundle": DIGEST,
+        "model_params": {"units": 8},
+        "keras": "legacy",
+        "envs": {"A": "1"},
+        "checkpoint_dir_for_init": "/jobs/digits-1/checkpoints/1000",
+        "prediction_data": body["prediction_data"],
+    }
+
+
+def test_a_version_can_be_named_and_what_is_given_besides_counts(trained: FakeApi, cli: Cli) -> None:
+    more = ("--from", "digits@200", "--model_params=units=4", "--validation_data=data", "--num_workers=2")
+    assert cli("evaluate", *more, "--detach").code == 0
+    body = submitted(trained)
+    assert body["checkpoint_dir_for_init"].endswith("/200")
+    assert (body["model_params"], body["max_workers"], body["type"]) == ({"units": 4}, 2, "evaluation")
+
+
+def test_newer_code_can_be_given(trained: FakeApi, cli: Cli) -> None:
+    assert cli("evaluate", "--from=digits", "--model_zoo=zoo", "--validation_data=data", "--detach").code == 0
+    body = submitted(trained)
+    assert body["model_bundle"] in trained.bundles
+    assert "model_zoo" not in body
+
+
+def test_a_shared_directory_of_the_job_is_named_as_it_was(trained: FakeApi, cli: Cli) -> None:
+    trained.jobs["digits-1"]["spec"] = {**SPEC, "model_bundle": "", "model_zoo": "/shared/zoo-of-the-cluster"}
+    assert cli("predict", "--from=digits", "--prediction_data=data", "--detach").code == 0
+    assert submitted(trained)["model_zoo"] == "/shared/zoo-of-the-cluster"
+    assert trained.bundles == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--from=digits@7",), "has no checkpoint of version 7\n  fix: it has checkpoints of 200, 1000"),
+        (("--from=digits@x",), "'x' is no model version"),
+        (("--from=digits@",), "'' is no model version"),
+        (("--from=nobody",), "there is no job 'nobody'"),
+        (("--from=digits", "--checkpoint_dir_for_init=c"), "both name a checkpoint"),
+        (("--from=digits", "--local"), "give --model_zoo DIR"),
+        (("--from",), "--from lacks its value"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused(trained: FakeApi, cli: Cli, words: tuple[str, ...], said: str) -> None:
+    outcome = cli("predict", "--prediction_data=data", *words)
+    assert outcome.code in {1, 2}
+    assert said in outcome.err
+    assert trained.requests("POST") == []
+
+
+def test_a_job_without_a_checkpoint_is_refused_with_what_to_do(trained: FakeApi, cli: Cli) -> None:
+    trained.jobs["digits-1"]["checkpoints"] = []
+    outcome = cli("predict", "--from=digits", "--prediction_data=data", "--detach")
+    assert (outcome.code, "job digits-1 (RUNNING) has no checkpoint" in outcome.err) == (2, True)
+    assert "wait until it has saved one" in outcome.err
+    trained.jobs["digits-1"]["spec"] = {**SPEC, "type": "evaluation"}
+    assert "name the job that trained the model" in cli("predict", "--from=digits", "--prediction_data=data").err
+
+
+def test_training_has_no_such_option(cli: Cli) -> None:
+    outcome = cli("train", "--from=digits")
+    assert (outcome.code, "there is no flag --from" in outcome.err) == (2, True)

@@ -1,0 +1,138 @@
+"""Predictions as files: each format holds the same values, exactly, beside the records that they are of."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from elasticdl.data import Shard
+from elasticdl_core.errors import InvalidInputError, SpecError, UserCodeError
+from elasticdl_core.job import JobSpec
+from elasticdl_worker.trainers import prediction_files
+from elasticdl_worker.trainers.predictions import PredictionWriter
+from elasticdl_worker.user_code import ModelModule
+
+pytestmark = pytest.mark.unit
+SHARD = Shard("/data/tägs, 1.csv", 100, 104)
+OUTPUTS = {
+    "score": np.array([[0.1], [1 / 3], [np.nan], [1e-30]], np.float32),
+    "pair": np.arange(8, dtype=np.float64).reshape(4, 2) / 7,
+    "kind": np.array([1, 2, 2**40, -1]),
+}
+
+
+def module(**parts: Any) -> ModelModule:
+    return ModelModule(Path("net.py"), (), lambda: None, **parts)
+
+
+def written(folder: Path, kind: str, *, known: bool = True) -> Path:
+    """The file of a task of two minibatches; the place of the second may not be known."""
+    sink = PredictionWriter(module(), folder, 0, kind)
+    for _ in range(2):  # a task that is done twice leaves the same one file
+        with sink.write_task(SHARD) as write:
+            write({name: values[:3] for name, values in OUTPUTS.items()}, 100)
+            write({name: values[3:] for name, values in OUTPUTS.items()}, 103 if known else None)
+    (path,) = folder.iterdir()
+    assert [file["name"] for file in sink.list_files()] == [path.name]
+    return path
+
+
+def test_an_npz_holds_arrays_and_the_records(tmp_path: Path) -> None:
+    for kind in ("", "npz"):
+        with np.load(written(tmp_path / f"out-{kind}", kind)) as found:
+            assert found["file"].tolist() == [SHARD.name] * 4
+            assert found["row"].tolist() == [100, 101, 102, 103]
+            for name, values in OUTPUTS.items():
+                np.testing.assert_array_equal(found[name], values)
+                assert found[name].dtype == values.dtype
+
+
+def test_a_csv_holds_a_column_for_each_value_that_reads_back_exactly(tmp_path: Path) -> None:
+    with written(tmp_path / "out", "csv").open(encoding="utf-8", newline="") as file:
+        titles, *rows = csv.reader(file)
+    assert titles == ["file", "row", "score", "pair.0", "pair.1", "kind"]
+    assert [row[:2] for row in rows] == [[SHARD.name, str(number)] for number in range(100, 104)]
+    assert rows[0][2] == "0.1", "the shortest text for a float32"
+    np.testing.assert_array_equal(np.array([row[2] for row in rows]).astype(np.float32), OUTPUTS["score"][:, 0])
+    np.testing.assert_array_equal(np.array([row[3:5] for row in rows]).astype(float), OUTPUTS["pair"])
+    assert [int(row[5]) for row in rows] == OUTPUTS["kind"].tolist()
+
+
+def test_a_parquet_file_has_columns_of_the_outputs_types(tmp_path: Path) -> None:
+    found = pq.read_table(written(tmp_path / "out", "parquet"))
+    assert found.column_names == ["file", "row", "score", "pair", "kind"]
+    assert (str(found.schema.field("score").type), str(found.schema.field("row").type)) == ("float", "int64")
+    assert found["row"].to_pylist() == [100, 101, 102, 103]
+    np.testing.assert_array_equal(found["score"].to_numpy(), OUTPUTS["score"][:, 0])
+    np.testing.assert_array_equal(np.array(found["pair"].to_pylist()), OUTPUTS["pair"])
+    assert found["kind"].to_pylist() == OUTPUTS["kind"].tolist()
+
+
+def test_a_record_that_nobody_knows_has_no_number(tmp_path: Path) -> None:
+    with np.load(written(tmp_path / "npz", "npz", known=False)) as found:
+        assert found["row"].tolist() == [100, 101, 102, -1]
+    assert pq.read_table(written(tmp_path / "parquet", "parquet", known=False))["row"].to_pylist()[3] is None
+    assert written(tmp_path / "csv", "csv", known=False).read_text().splitlines()[4].split(",")[-5] == ""
+
+
+def test_an_output_named_as_the_record_is_refused(tmp_path: Path) -> None:
+    sink = PredictionWriter(module(), tmp_path / "out", 0)
+    with pytest.raises(UserCodeError, match="an output named 'row'"), sink.write_task(SHARD) as write:
+        write({"row": np.zeros(4)}, 100)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_format_that_cannot_be_written_is_refused_before_any_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Processor:
+        def process(self, predictions: Any, worker_id: int) -> None: ...
+
+    with pytest.raises(UserCodeError, match="takes the predictions, so no file in csv is made"):
+        PredictionWriter(module(prediction_outputs_processor=Processor), tmp_path, 0, "csv")
+    PredictionWriter(module(prediction_outputs_processor=Processor), tmp_path, 0)
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    with pytest.raises(InvalidInputError, match="need pyarrow") as caught:
+        prediction_files.require_format("parquet")
+    assert "elasticdl[parquet]" in caught.value.fix
+
+
+PREDICT = {"type": "prediction", "model_def": "a.b", "model_zoo": "/zoo", "prediction_data": "/d"}
+PREDICT |= {"checkpoint_dir_for_init": "/c"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({}, ""),
+        ({"output": "/out"}, ""),
+        ({"output": "/out.parquet"}, "parquet"),
+        ({"output": "/out.CSV/"}, "csv"),
+        ({"output": "/x.csv/out"}, ""),
+        ({"output": "/.csv"}, ""),
+        ({"output_format": "csv"}, "csv"),
+        ({"output_format": "csv", "output": "/out.csv"}, "csv"),
+    ],
+)
+def test_the_format_is_named_or_told_by_the_ending_of_the_output(fields: dict[str, str], kind: str) -> None:
+    assert JobSpec.from_mapping({**PREDICT, **fields}).prediction_format == kind
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"output_format": "xlsx"},
+        {"output_format": "csv", "output": "/out.parquet"},
+        {"output_format": "csv", "type": "evaluation", "validation_data": "/d"},
+        {"output_format": "csv", "type": "training", "training_data": "/d"},
+    ],
+)
+def test_a_format_that_means_nothing_is_refused(fields: dict[str, str]) -> None:
+    with pytest.raises(SpecError) as caught:
+        JobSpec.from_mapping({**PREDICT, **fields})
+    assert [problem.field for problem in caught.value.problems] == ["output_format"]
