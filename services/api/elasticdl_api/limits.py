@@ -68,7 +68,7 @@ class LimitReader:
 
     async def _row(self, namespace: str) -> Any:
         query = select(t.namespaces.c.limits).where(t.namespaces.c.name == namespace)
-        async with self._database.transaction() as connection:
+        async with self._database.reading() as connection:
             return (await connection.execute(query)).scalar_one_or_none()
 
 

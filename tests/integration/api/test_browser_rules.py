@@ -71,7 +71,7 @@ async def test_every_answer_has_the_headers_of_a_safe_one(api: Api, monkeypatch:
         await api.http.get("/openapi.json"),
         await api.http.get("/docs"),
     ]
-    monkeypatch.setattr(api.services.jobs, "list_page", broken)
+    monkeypatch.setattr(api.services.job_lists, "list_page", broken)
     answers.append(await api.http.get("/jobs"))
     assert [answer.status_code for answer in answers][-1] == 500
     for answer in answers:

@@ -142,17 +142,19 @@ def limited(api: Api, **changes: Any) -> Api:
 
 
 class Queries:
-    """Counts the transactions of a database."""
+    """Counts the uses of a database."""
 
     def __init__(self, database: Database, patch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        transaction = database.transaction
+        for name in ("transaction", "reading"):
+            patch.setattr(database, name, self._counted(getattr(database, name)))
 
+    def _counted(self, begin: Any) -> Any:
         def counted() -> Any:
             self.count += 1
-            return transaction()
+            return begin()
 
-        patch.setattr(database, "transaction", counted)
+        return counted
 
 
 async def test_idle_streams_cost_no_queries_of_their_own(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ class ChangeStore:
             .select_from(watched.outerjoin(t.jobs, mine))
             .where(_VERSION.is_distinct_from(watched.c.version))
         )
-        async with self._database.transaction() as connection:
+        async with self._database.reading() as connection:
             rows = (await connection.execute(query)).mappings().all()
             there = [row for row in rows if row["id"] is not None]
             records = {job.id: job for job in await visible_jobs(connection, there, namespace)}
@@ -79,7 +79,7 @@ class ChangeStore:
             query = query.where(t.in_states(LIVE_STATES))
         if namespace is not None:
             query = query.where(t.jobs.c.namespace == namespace)
-        async with self._database.transaction() as connection:
+        async with self._database.reading() as connection:
             return {row.id: row.version for row in await connection.execute(query)}
 
     async def list_events(
@@ -98,7 +98,7 @@ class ChangeStore:
             .lateral("newer")
         )
         query = select(newer).select_from(watched.join(newer, true())).order_by(newer.c.id)
-        async with self._database.transaction() as connection:
+        async with self._database.reading() as connection:
             rows = (await connection.execute(query)).mappings().all()
             return _by_job(await visible_events(connection, rows, namespace))
 
@@ -116,7 +116,7 @@ class ChangeStore:
             .lateral("last")
         )
         query = select(last).select_from(watched.join(last, true())).order_by(last.c.id)
-        async with self._database.transaction() as connection:
+        async with self._database.reading() as connection:
             rows = (await connection.execute(query)).mappings().all()
             return _by_job(await visible_events(connection, rows, namespace))
 

@@ -98,14 +98,14 @@ class JobLists:
             here = tuple_(column, key)
             query = query.where(here < place if order.descending else here > place)
         turned = [one.desc() if order.descending else one.asc() for one in (column, key)]
-        async with self._database.transaction() as connection:
+        async with self._database.reading() as connection:
             rows = (await connection.execute(query.order_by(*turned).limit(limit))).mappings().all()
             return await visible_jobs(connection, rows, namespace)
 
     async def count(self, filters: JobFilters, *, namespace: str | None) -> int:
         """How many jobs match."""
         query: Select[Any] = select(func.count()).select_from(t.jobs).where(*_conditions(filters, namespace))
-        async with self._database.transaction() as connection:
+        async with self._database.reading() as connection:
             return int((await connection.execute(query)).scalar_one())
 
 

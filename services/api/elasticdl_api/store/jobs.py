@@ -87,7 +87,7 @@ class JobStore:
         Raises:
             NotFoundError: there is none.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.reading() as connection:
             return await _get(connection, job_id, namespace)
 
     async def change_settings(
@@ -187,14 +187,14 @@ class JobStore:
             .order_by(t.events.c.id)
             .limit(limit)
         )
-        async with self._database.transaction() as connection:
+        async with self._database.reading() as connection:
             rows = (await connection.execute(query)).mappings().all()
             return await visible_events(connection, rows, namespace)
 
     async def list_outputs(self, job_id: str) -> dict[str, list[dict[str, Any]]]:
         """Checkpoints, evaluations and artifacts of a job, oldest first."""
         found = {}
-        async with self._database.transaction() as connection:
+        async with self._database.reading() as connection:
             for table, order in (
                 (t.checkpoints, t.checkpoints.c.version),
                 (t.evaluations, t.evaluations.c.number),
@@ -212,7 +212,7 @@ class JobStore:
             .order_by(t.losses.c.model_version.desc())
             .limit(limit)
         )
-        async with self._database.transaction() as connection:
+        async with self._database.reading() as connection:
             return [dict(row) for row in (await connection.execute(query)).mappings()][::-1]
 
     async def count_by_state(self, namespace: str | None) -> dict[JobState, int]:
@@ -220,7 +220,7 @@ class JobStore:
         query = select(t.jobs.c.state, func.count().label("number")).group_by(t.jobs.c.state)
         if namespace is not None:
             query = query.where(t.jobs.c.namespace == namespace)
-        async with self._database.transaction() as connection:
+        async with self._database.reading() as connection:
             return {JobState(row.state): row.number for row in await connection.execute(query)}
 
     async def get_scheduler_lease(self) -> dict[str, Any] | None:
@@ -228,7 +228,7 @@ class JobStore:
         query = select(
             t.leadership.c.holder, t.leadership.c.epoch, (t.leadership.c.expires_at > func.now()).label("alive")
         ).where(t.leadership.c.name == "scheduler")
-        async with self._database.transaction() as connection:
+        async with self._database.reading() as connection:
             row = (await connection.execute(query)).mappings().one_or_none()
         return None if row is None else dict(row)
 

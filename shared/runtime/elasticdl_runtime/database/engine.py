@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import asyncpg
-from sqlalchemy import text
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import event, text
+from sqlalchemy.engine import URL, Engine, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 
@@ -20,6 +23,9 @@ QUERY_S = 8.0
 POOL_S = 3.0
 ACQUIRE_S = 5.0
 """Seconds to get a connection that lives, from the pool or anew."""
+IDLE_S = 1.0
+"""Seconds after which a connection of the pool is looked at before it is used again."""
+_USED_AT = "elasticdl_used_at"
 _READ_ONLY = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
 _OUTAGE_CLASSES = ("08", "53", "57", "58", "40")
 """SQLSTATE classes: connection, resources, operator intervention, system error, rollback (try again)."""
@@ -45,7 +51,6 @@ class Database:
             pool_size=size,
             max_overflow=overflow,
             pool_timeout=POOL_S,
-            pool_pre_ping=True,
             pool_recycle=1800,
             connect_args={
                 "timeout": CONNECT_S,
@@ -53,6 +58,18 @@ class Database:
                 "server_settings": {"application_name": application, "lock_timeout": "5s"},
             },
         )
+        _ping_the_idle(self._engine.sync_engine)
+        self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncConnection]:
+        """Statements that only read, each by itself: without the two trips to Postgres that a transaction takes.
+
+        Raises:
+            UnavailableError: Postgres is down, full or too slow.
+        """
+        async with self._connected(self._reading.connect) as connection:
+            yield connection
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
@@ -61,10 +78,17 @@ class Database:
         Raises:
             UnavailableError: Postgres is down, full or too slow.
         """
+        async with self._connected(self._engine.begin) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _connected(
+        self, connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
+    ) -> AsyncIterator[AsyncConnection]:
         try:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(ACQUIRE_S):
-                    connection = await stack.enter_async_context(self._engine.begin())
+                    connection = await stack.enter_async_context(connect())
                 yield connection
         except DBAPIError as error:
             if _is_outage(error):
@@ -117,6 +141,28 @@ class Database:
     async def close(self) -> None:
         """Closes all connections."""
         await self._engine.dispose()
+
+
+def _ping_the_idle(engine: Engine) -> None:
+    """Looks whether a connection of the pool still lives, before it is used, if it has not been for a while.
+
+    Busy connections need no look: one that breaks while it is used fails that use anyhow, and the pool with it.
+    """
+
+    @event.listens_for(engine, "checkin")
+    def note(_connection: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
+        record.info[_USED_AT] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def look(connection: DBAPIConnection, record: ConnectionPoolEntry, _proxy: PoolProxiedConnection) -> None:
+        if time.monotonic() - record.info.get(_USED_AT, time.monotonic()) < IDLE_S:
+            return
+        try:
+            alive = engine.dialect.do_ping(connection)
+        except Exception as error:
+            raise DisconnectionError from error
+        if not alive:
+            raise DisconnectionError
 
 
 def _parse(url: str) -> URL:
