@@ -79,7 +79,7 @@ def test_a_loss_that_is_no_number_is_shown_but_does_not_spoil_the_mean() -> None
     assert math.isnan(shown.last)
 
 
-def test_metrics_are_due_with_each_reported_loss_and_stay_until_there_are_others() -> None:
+def test_metrics_are_due_with_each_reported_loss_and_at_first_and_stay_until_there_are_others() -> None:
     progress = WorkerProgress()
     progress.set_loss_interval(3)
     due = []
@@ -88,7 +88,7 @@ def test_metrics_are_due_with_each_reported_loss_and_stay_until_there_are_others
         due.append(progress.metrics_due)
         if progress.metrics_due and version != 3:  # that minibatch could not be measured: the next one is
             progress.record_metrics({"accuracy": 0.5})
-    assert due == [True, False, False, True, True, False, True]
+    assert due == [True, True, False, True, True, False, True]
     for _ in range(2):
         shown = progress.take_snapshot().summary
         assert shown is not None and shown.metrics == {"accuracy": 0.5}

@@ -35,7 +35,8 @@ class LossWindow:
         every: minibatches that make one point of the history; the first minibatch is a point of its own.
 
     Attributes:
-        metrics_due: whether a point was made since the last metrics: they are computed where the loss is reported.
+        metrics_due: whether the metrics of a minibatch are to be computed: with each point of the history, and before
+            the second one with minibatches 1, 2, 4, ..., so that a short job does not show those of its first one.
     """
 
     def __init__(self, every: int = WINDOW) -> None:
@@ -46,7 +47,7 @@ class LossWindow:
         self._points: list[tuple[int, float]] = []
         self._learning_rate: float | None = None
         self._metrics: Mapping[str, float] = {}
-        self._first = True
+        self._added = 0
         self.metrics_due = False
 
     def add(self, version: int, loss: float, learning_rate: float | None) -> None:
@@ -54,10 +55,12 @@ class LossWindow:
         self._recent.append(loss)
         self._open.append(loss)
         self._version, self._learning_rate = version, learning_rate
-        if self._first or len(self._open) >= self._every:
+        self._added += 1
+        if self._added == 1 or len(self._open) >= self._every:
             self.close()
             self.metrics_due = True
-        self._first = False
+        elif self._added < self._every and self._added.bit_count() == 1:
+            self.metrics_due = True
 
     def set_metrics(self, metrics: Mapping[str, float]) -> None:
         """Sets the metrics of the latest minibatch that has any."""
