@@ -101,7 +101,7 @@ def _add_middlewares(app: FastAPI, services: Services) -> None:
     app.add_middleware(RequestRateMiddleware, rate_of=services.limits.rate_of)
     app.add_middleware(
         AuthenticationMiddleware,
-        verify=TokenVerifier(services.database, settings.admin_token),
+        verify=TokenVerifier(services.database, settings.admin_token, services.provider),
         cluster_secret=settings.cluster_secret,
     )
     rate = Rate(settings.failed_tokens_per_s, settings.failed_tokens_at_once)

@@ -78,6 +78,7 @@ async def serve(stop: asyncio.Event) -> int:
             access_log=_access_log(settings, stack),
         )
         stack.callback(services.examiners.close)
+        stack.push_async_callback(services.close_provider)
         app = create_app(services, background(services))
         server = ApiServer(
             uvicorn.Config(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import httpx
 from fastapi import Depends, Request
 
 from elasticdl_api.examination.examiners import Examiners
@@ -33,6 +35,7 @@ from elasticdl_api.store.tokens import TokenStore
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_api.web.access_log import AccessLog
 from elasticdl_api.web.auth import Identity, current_master, current_user
+from elasticdl_api.web.oidc import ProviderKeys, ProviderTokens
 from elasticdl_api.web.paging import PageTokens
 from elasticdl_core.ports.launcher import Launcher
 from elasticdl_runtime.database.engine import Database
@@ -65,6 +68,13 @@ class Services:
         self.jobs = JobStore(self.database)
         self.masters = MasterStore(self.database)
         self.intents = IntentStore(self.database)
+        self._provider_http: httpx.AsyncClient | None = None
+        self.provider_keys: ProviderKeys | None = None
+        self.provider: Callable[[str], Awaitable[Identity]] | None = None
+        if self.settings.provider is not None:
+            self._provider_http = httpx.AsyncClient()
+            self.provider_keys = ProviderKeys(self.settings.provider.issuer, self._provider_http)
+            self.provider = ProviderTokens(self.settings.provider, self.provider_keys).identify
         self.tokens = TokenStore(self.database)
         self.sessions = SessionStore(self.database)
         self.namespaces = NamespaceStore(self.database)
@@ -84,6 +94,11 @@ class Services:
         self.overview_feeds = OverviewFeeds(changes, self.wakeups, self.overview.read)
         self.stream_slots = StreamSlots(self.settings.max_streams)
         self.log_slots = StreamSlots(self.settings.max_followed_logs)
+
+    async def close_provider(self) -> None:
+        """Closes the connections to the identity provider."""
+        if self._provider_http is not None:
+            await self._provider_http.aclose()
 
     async def stream_slot(self, user: Identity) -> Slot:
         """What takes a slot for one more stream of a user's."""

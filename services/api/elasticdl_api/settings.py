@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Self
 import psutil
 from pydantic import Field, model_validator
 
+from elasticdl_api.web.oidc import Provider, is_safe_address
+from elasticdl_core.access import ProviderGrant
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.places import check_root, split_places
 from elasticdl_runtime.settings import ProcessSettings
@@ -64,6 +67,12 @@ class ApiSettings(ProcessSettings):
         tls_key: ``ELASTICDL_API_TLS_KEY``, its key, as PEM.
         plain_http: ``ELASTICDL_API_PLAIN_HTTP``, whether the api may listen beyond loopback without TLS: in a private
             network, or behind a proxy that speaks TLS.
+        oidc_issuer: ``ELASTICDL_OIDC_ISSUER``, address of an identity provider whose bearer tokens are taken too.
+        oidc_audience: ``ELASTICDL_OIDC_AUDIENCE``, whom its tokens must be for.
+        oidc_user_claim: ``ELASTICDL_OIDC_USER_CLAIM``, the claim that names the user.
+        oidc_grants_claim: ``ELASTICDL_OIDC_GRANTS_CLAIM``, the claim that lists what the user belongs to.
+        oidc_grants: ``ELASTICDL_OIDC_GRANTS``, what those who belong there may do, as JSON:
+            ``{"ml-ads": "team-a:submit", "platform": "*:admin"}``.
         session_hours: ``ELASTICDL_API_SESSION_HOURS``, how long a browser's session lives.
     """
 
@@ -94,6 +103,11 @@ class ApiSettings(ProcessSettings):
     tls_cert: Path | None = Field(default=None, validation_alias="ELASTICDL_API_TLS_CERT")
     tls_key: Path | None = Field(default=None, validation_alias="ELASTICDL_API_TLS_KEY")
     plain_http: bool = Field(default=False, validation_alias="ELASTICDL_API_PLAIN_HTTP")
+    oidc_issuer: str = ""
+    oidc_audience: str = ""
+    oidc_user_claim: str = "sub"
+    oidc_grants_claim: str = "groups"
+    oidc_grants: str = ""
     session_hours: int = Field(default=12, ge=1, le=24 * 30, validation_alias="ELASTICDL_API_SESSION_HOURS")
 
     @model_validator(mode="after")
@@ -102,6 +116,7 @@ class ApiSettings(ProcessSettings):
         _check_port(self.port)
         _check_hosts(self.hosts)
         self._check_tls()
+        assert self.provider or not self.oidc_issuer
         for root in self.shared_roots:
             check_root(root)
         assert self.admin_token
@@ -120,6 +135,28 @@ class ApiSettings(ProcessSettings):
                 fix="set ELASTICDL_API_TLS_CERT and ELASTICDL_API_TLS_KEY; or, in a private network or behind a "
                 "proxy that speaks TLS, ELASTICDL_API_PLAIN_HTTP=true",
             )
+
+    @cached_property
+    def provider(self) -> Provider | None:
+        """The identity provider, if there is one.
+
+        Raises:
+            InvalidInputError: its settings cannot work.
+        """
+        if not self.oidc_issuer:
+            return None
+        if not is_safe_address(self.oidc_issuer):
+            raise InvalidInputError(
+                f"ELASTICDL_OIDC_ISSUER={self.oidc_issuer!r} is no https address",
+                fix="give the issuer as its tokens name it",
+            )
+        if not self.oidc_audience:
+            raise InvalidInputError(
+                "ELASTICDL_OIDC_AUDIENCE is missing: tokens for anybody else would be taken",
+                fix="give the audience that the provider puts into tokens for this cluster",
+            )
+        grants = _grants(self.oidc_grants)
+        return Provider(self.oidc_issuer, self.oidc_audience, self.oidc_user_claim, self.oidc_grants_claim, grants)
 
     @cached_property
     def admin_token(self) -> str:
@@ -204,6 +241,18 @@ def _read_token(path: Path) -> str:
 def _check_port(port: int) -> None:
     if not 0 <= port < 65536:
         raise InvalidInputError(f"ELASTICDL_API_PORT={port} is no port", fix="give 0 to 65535")
+
+
+def _grants(text: str) -> dict[str, ProviderGrant]:
+    try:
+        listed = json.loads(text)
+        found = {str(name): ProviderGrant.parse(grant) for name, grant in listed.items()}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise InvalidInputError(
+            f"ELASTICDL_OIDC_GRANTS cannot be read: {error}",
+            fix='write JSON such as {"ml-ads": "team-a:submit", "platform": "*:admin"}',
+        ) from None
+    return found
 
 
 def _check_hosts(names: frozenset[str]) -> None:

@@ -7,9 +7,11 @@ has.
 
 from __future__ import annotations
 
+import re
 import secrets
 import string
 import zlib
+from dataclasses import dataclass
 from enum import StrEnum
 
 PREFIX = "edl_"
@@ -18,6 +20,8 @@ NAMESPACE_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 """A namespace's name: as a label of a DNS name, at most 40 characters."""
 USER_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9._@+]{0,118}[A-Za-z0-9])?$"
 """A user's name, such as ``ada``, ``ci-bot`` or ``ada@example.org``."""
+
+USER = re.compile(USER_PATTERN.removesuffix("$"))
 
 _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _RANDOM = 32
@@ -35,6 +39,31 @@ class TokenScope(StrEnum):
         """Whether who has this scope may do what needs the other one."""
         order = list(TokenScope)
         return order.index(self) >= order.index(other)
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderGrant:
+    """What those may do here whom an identity provider counts to a group.
+
+    Attributes:
+        namespace: the only one that they see; None for all.
+        scope: what they may do there.
+    """
+
+    namespace: str | None
+    scope: TokenScope
+
+    @classmethod
+    def parse(cls, text: str) -> ProviderGrant:
+        """Reads ``team-a:submit``, or ``*:admin`` for the whole cluster.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        namespace, _, scope = text.partition(":")
+        if namespace != "*" and re.fullmatch(NAMESPACE_PATTERN, namespace) is None:
+            raise ValueError(f"{namespace!r} is no namespace")
+        return cls(None if namespace == "*" else namespace, TokenScope(scope))
 
 
 def make_token() -> str:

@@ -31,7 +31,7 @@ async def whoami(api: Api, user: User) -> Any:
         "home": user.home,
         "scope": user.scope,
         "token_id": user.token_id,
-        "expires_at": None if row is None else row["expires_at"],
+        "expires_at": user.expires_at if row is None else row["expires_at"],
     }
 
 

@@ -24,6 +24,7 @@ async def log_in(request: Request, response: Response, api: Api, user: User) -> 
 
     Requests that change something also carry the session's CSRF token, as `X-CSRF-Token`.
     """
+    user.require_own_token("begins no session")
     lifetime_s = api.settings.session_hours * 3600
     secret = await api.sessions.begin(user, bearer_of(request.scope), lifetime_s=lifetime_s)
     set_cookie(response, request.scope, secret, lifetime_s=lifetime_s)

@@ -33,6 +33,7 @@ TokenId = Annotated[
 )
 async def create(wanted: TokenRequest, response: Response, api: Api, user: User) -> Any:
     """Shows the token this once. It may do no more than the one that makes it, nowhere else, and no longer."""
+    user.require_own_token("makes no tokens")
     if wanted.of_cluster and wanted.namespace is not None:
         raise InvalidInputError(
             "a token is either of a namespace or of the cluster", fix="leave namespace or of_cluster out"

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from fastapi import Request
@@ -44,12 +46,14 @@ class Identity:
         user: the user's name: the owner of the token.
         scope: what the user may do there.
         token_id: the token's id.
+        expires_at: when the token of an identity provider ends; None for tokens of ours.
     """
 
     namespace: str | None
     user: str
     scope: TokenScope
     token_id: str = ""
+    expires_at: datetime | None = None
 
     @property
     def home(self) -> str:
@@ -60,6 +64,18 @@ class Identity:
     def restricted(self) -> bool:
         """Whether the user's jobs may touch the namespace's places only; who administers the cluster may name any."""
         return self.namespace is not None or self.scope is not TokenScope.ADMIN
+
+    def require_own_token(self, what: str) -> None:
+        """Refuses tokens of an identity provider for what would go on when the provider takes its word back.
+
+        Raises:
+            PermissionDeniedError: it is one.
+        """
+        if self.expires_at is not None:
+            raise PermissionDeniedError(
+                f"a token of the identity provider {what}",
+                fix="use a token of the cluster: an administrator makes one with `elasticdl tokens create`",
+            )
 
     def require(self, scope: TokenScope | str, *, cluster: bool = False) -> None:
         """Refuses who may not do something.
@@ -94,10 +110,14 @@ class TokenVerifier:
     Args:
         database: has the table of tokens.
         admin_token: the token that may do everything.
+        provider: tells users by tokens of an identity provider, if there is one.
     """
 
-    def __init__(self, database: Database, admin_token: str) -> None:
+    def __init__(
+        self, database: Database, admin_token: str, provider: Callable[[str], Awaitable[Identity]] | None = None
+    ) -> None:
         self._database = database
+        self._provider = provider
         self._admin = token_digest(admin_token)
 
     async def __call__(self, token: str) -> Identity:
@@ -113,8 +133,22 @@ class TokenVerifier:
             raise UnauthenticatedError(
                 "the token is mistyped or cut off: its checksum is not right", fix="copy all of it, and try again"
             )
+        if self._provider is not None and token.count(".") == 2:
+            return await self._of_provider(self._provider, token)
         async with self._database.transaction() as connection:
             return await _holder(connection, digest)
+
+    async def _of_provider(self, provider: Callable[[str], Awaitable[Identity]], token: str) -> Identity:
+        """Whom a provider's token names, in a namespace that is there."""
+        user = await provider(token)
+        if user.namespace is not None:
+            query = select(t.namespaces.c.name).where(t.namespaces.c.name == user.namespace)
+            async with self._database.transaction() as connection:
+                if (await connection.execute(query)).first() is None:
+                    raise PermissionDeniedError(
+                        f"there is no namespace {user.namespace!r}", fix="ask an administrator of the cluster for it"
+                    )
+        return user
 
     async def of_session(self, secret: str) -> Identity:
         """Checks the session of a browser, and the token that it was made with.
