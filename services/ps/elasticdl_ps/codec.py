@@ -101,21 +101,6 @@ def read_model(frame: bytes) -> PushedModel:
     )
 
 
-def read_tables(frame: bytes) -> list[TableSpec]:
-    """Reads the frame of declared tables.
-
-    Raises:
-        InvalidInputError: it is none.
-    """
-    header, _ = decode_frame(frame)
-    return [table_from_message(message) for message in _decoded(ps_pb2.PushTableInfosRequest, header).tables]
-
-
-def empty_frame() -> Frame:
-    """The answer that says nothing."""
-    return Frame(ps_pb2.Empty().SerializeToString())
-
-
 def model_frame(*, initialised: bool, version: int) -> Frame:
     """The answer to a pushed model."""
     return Frame(ps_pb2.PushModelResponse(initialized=initialised, version=version).SerializeToString())

@@ -99,13 +99,6 @@ class ParameterServer:
         frame = await _joined(chunks)
         return await self._threads.write(lambda: self._push_model(frame))
 
-    async def PushEmbeddingTableInfos(self, frame: bytes, caller: Claims) -> Frame:
-        """Declares embedding tables."""
-        _require_member(caller)
-        tables = codec.read_tables(frame)
-        await self._threads.write(lambda: self._partition.push_tables(tables))
-        return codec.empty_frame()
-
     async def Pull(self, frame: bytes, caller: Claims) -> AnswerFrame:
         """Reads rows and changed dense parameters."""
         return await self._call(ps_pb2.STEP_PULL, frame, caller)

@@ -12,8 +12,6 @@ import pytest
 from elasticdl_core.errors import FencedError, InvalidInputError, UnavailableError
 from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_proto.v1 import ps_pb2
-from elasticdl_runtime.convert.parameters import table_to_message
-from elasticdl_runtime.rpc.framing import encode_frame
 from elasticdl_worker.parameters import Gradients
 from elasticdl_worker.parameters import connection as connection_module
 
@@ -263,20 +261,6 @@ async def test_large_dense_models_are_streamed_both_ways(servers: Any, monkeypat
     await worker.push(step(), version=0)
     pulled = await other.pull({"t": IDS})
     np.testing.assert_array_equal(pulled.dense["large"], values["large"] + 1)
-
-
-async def test_tables_declared_later_can_be_used(servers: Any) -> None:
-    await ensure(servers.client())
-    late = TableSpec("late", 3, InitializerSpec("ones"))
-    request = ps_pb2.PushTableInfosRequest(tables=[table_to_message(late)])
-    for client in servers.raw():
-        await client.call("PushEmbeddingTableInfos", encode_frame(request.SerializeToString()), deadline_s=5)
-    worker = servers.client(1)
-    zeros = {spec.name: np.zeros(spec.shape) for spec in SPECS}
-    assert not await worker.ensure_model(zeros, SPECS, [*TABLES, late], SGD, UpdateMode())
-    pulled = await worker.pull({"late": IDS})
-    np.testing.assert_array_equal(pulled.rows["late"], np.ones((30, 3)))
-    assert set(pulled.dense) == {"w", "large", "b"}
 
 
 @pytest.mark.parametrize(

@@ -135,15 +135,6 @@ def test_two_pins_are_two_pasts() -> None:
     ]
 
 
-def test_a_table_declared_after_a_pin_has_first_values_there() -> None:
-    partition = make_partition()
-    partition.pin(1)
-    partition.push_tables([TableSpec("u", 2, InitializerSpec("ones"))])
-    out = np.empty((1, 2), np.float32)
-    partition.tables["u"].read_pinned(1, np.array([5]), out)
-    assert out.tolist() == [[1, 1]]
-
-
 def test_a_mean_of_members_is_one_update() -> None:
     partition = make_partition()
     members = [
@@ -221,19 +212,10 @@ def test_refused_models_leave_the_partition_empty() -> None:
         with pytest.raises(InvalidInputError):
             partition.push_model([], tables, optimizer, UpdateMode())
     with pytest.raises(ConflictError, match="no model"):
-        partition.push_tables([TableSpec("t", 2)])
+        partition.require_initialised()
     assert not partition.initialised
     with pytest.raises(ConflictError, match="without values"):
         partition.push_model([DenseInit(DenseSpec("w", (1,)), 0, 1, None)], [], SGD, UpdateMode())
-
-
-def test_tables_are_declared_once_or_equally() -> None:
-    partition = make_partition()
-    same = TableSpec("t", 2, InitializerSpec("ones"))
-    partition.push_tables([same, TableSpec("u", 3)])
-    with pytest.raises(ConflictError, match="'t'"):
-        partition.push_tables([TableSpec("t", 5)])
-    assert sorted(partition.tables) == ["t", "u"]
 
 
 class TableMachine(RuleBasedStateMachine):

@@ -118,25 +118,6 @@ class Partition:
             self.initialised = True
             return True
 
-    def push_tables(self, tables: Sequence[TableSpec]) -> None:
-        """Declares tables; those that are there must be the same.
-
-        Raises:
-            InvalidInputError: a table cannot be held.
-            ConflictError: it is there with another shape, or the partition has no model yet.
-        """
-        _check_tables(tables)
-        with self._lock:
-            self.require_initialised()
-            for spec in tables:
-                present = self.tables.get(spec.name)
-                if present is not None and present.spec != spec:
-                    raise ConflictError(
-                        f"the table {spec.name!r} is there as {present.spec}, not {spec}",
-                        fix="declare it as it is, or give it another name",
-                    )
-            self._add_tables(tables)
-
     def require_initialised(self) -> None:
         """Refuses while there is no model.
 

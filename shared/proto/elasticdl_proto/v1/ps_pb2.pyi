@@ -146,16 +146,6 @@ class PushModelResponse(_message.Message):
     version: int
     def __init__(self, initialized: bool = ..., version: _Optional[int] = ...) -> None: ...
 
-class PushTableInfosRequest(_message.Message):
-    __slots__ = ("tables",)
-    TABLES_FIELD_NUMBER: _ClassVar[int]
-    tables: _containers.RepeatedCompositeFieldContainer[Table]
-    def __init__(self, tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ...) -> None: ...
-
-class Empty(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
 class PullRequest(_message.Message):
     __slots__ = ("dense_version", "rows", "pin", "dtype", "generation", "wait_for", "apply")
     DENSE_VERSION_FIELD_NUMBER: _ClassVar[int]
