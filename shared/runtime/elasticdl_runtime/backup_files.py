@@ -59,6 +59,8 @@ class BackupWriter:
     """
 
     def __init__(self, path: Path) -> None:
+        if not path.name or (path.exists() and not path.is_file()):
+            raise InvalidInputError(f"{path} is not a regular file", fix="give the file that shall be the backup")
         self._path = path
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
@@ -199,6 +201,8 @@ def _members(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[str, tarfil
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tarfile.TarFile]:
+    if path.exists() and not path.is_file():
+        raise InvalidInputError(f"{path} is not a regular file", fix="give the backup's path")
     try:
         with tarfile.open(path, mode="r:") as archive:
             yield archive

@@ -210,13 +210,16 @@ async def test_what_cannot_be_saved_says_so(empty_database_url: str, tmp_path: P
         (tmp_path / "b", empty_database_url),
         (tmp_path / "b", f"postgresql://elasticdl:x@/x?host={tmp_path}"),
         (tmp_path / "none" / "b", empty_database_url),
+        (Path("/"), empty_database_url),
+        (Path("/dev/null"), empty_database_url),
     ]
     for file, url in wrong:
         with pytest.raises((ConflictError, UnavailableError, InvalidInputError)) as refused:
             await back_up(file, directory, url, files=False, tell=str)
         assert isinstance(refused.value, ElasticDLError)
         assert refused.value.fix
-        assert not file.exists()
+        assert not file.is_file()
+    assert not Path("/dev/null").is_file()
     assert list(tmp_path.iterdir()) == []
 
 
