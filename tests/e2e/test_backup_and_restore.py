@@ -37,9 +37,9 @@ def test_a_suspended_job_goes_on_after_everything_was_lost(tmp_path: Path) -> No
             cluster.cli("jobs", "resume", job.id)
             job.finish()
             job.nothing_lost(most_again=0)
-            cluster.cli("down", timeout=180)
-            again = cluster.cli("restore", file, timeout=240, expect=None)
-            assert again.returncode != 0
-            assert "--force" in again.stderr
+        cluster.cli("down", timeout=180)
+        again = cluster.cli("restore", file, timeout=240, expect=None)
+        assert again.returncode != 0
+        assert "--force" in again.stderr
     finally:
         cluster.cli("down", timeout=180)
