@@ -27,8 +27,14 @@ Key-value options are pairs separated by semicolons with JSON values, or one JSO
 `--optimizer_params='lr=0.01;nesterov=true'`. Nothing is evaluated. Variables (`--envs`, `--labels`) are taken as
 they stand, and may be separated by commas too.
 
-The API is found from `ELASTICDL_API_URL` and `ELASTICDL_TOKEN`, else it is the cluster that `elasticdl up` started
-on this machine. Under https it is verified by the certificates of this machine, or of `ELASTICDL_CA_FILE`.
+The API is found from `ELASTICDL_API_URL` and `ELASTICDL_TOKEN`, else it is that of the context in use (see
+`elasticdl context` and `elasticdl --context NAME ...`), else the cluster that `elasticdl up` started on this machine.
+Contexts are kept in `$XDG_CONFIG_HOME/elasticdl/contexts.json`, readable for their user alone.
+`ELASTICDL_TOKEN` is sent to the API of `ELASTICDL_API_URL` or of this machine, not to that of a context.
+Under https an API is verified by the certificates of this machine, or of `ELASTICDL_CA_FILE`.
+
+A job is named by its id, the beginning of it, its name if one job has it, or `last` for the newest one.
+`elasticdl --install-completion` lets the shell complete commands, options, jobs and contexts.
 
 Ctrl-C while a job is followed leaves the job alone: it goes on, and the command says how to watch it again
 (`elasticdl jobs get ID --watch`) and how to cancel it (`elasticdl jobs cancel ID`). With `--local` it ends the run.

@@ -124,6 +124,7 @@ class FakeApi:
         self.events: dict[str, list[dict[str, Any]]] = {}
         self.bundles: dict[str, bytes] = {}
         self.logs: dict[str, str] = {}
+        self.process_logs: dict[str, dict[tuple[str, int], str]] = {}
         self.files: dict[tuple[str, str], tuple[bytes, str]] = {}
         self.streams: dict[str, list[Streamed]] = {}
         self.streams_served: dict[str, int] = {}
@@ -306,6 +307,8 @@ class FakeApi:
 
     def _logs(self, http: Any, seen: Seen, job_id: str) -> None:
         text = self.logs.get(job_id, "")
+        if job_id in self.process_logs:
+            text = self.process_logs[job_id].get((seen.query["role"], int(seen.query["index"])), "")
         if seen.query.get("follow") == "true":
             stream(http, [text[:7].encode(), text[7:].encode()], "text/plain; charset=utf-8")
         else:

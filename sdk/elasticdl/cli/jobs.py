@@ -12,12 +12,12 @@ import typer
 
 from elasticdl.cli.connection import connect
 from elasticdl.cli.formats import FormatOption, JsonOption, OutputFormat, choose_format, print_data
+from elasticdl.cli.job_logs import logs
 from elasticdl.cli.job_names import JobGiven, JobsGiven, find_ids, find_job
-from elasticdl.cli.output import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, print_json_line, write_line, write_log
+from elasticdl.cli.output import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, print_json_line, write_line
 from elasticdl.cli.plain_text import neutralise
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobState
-from elasticdl_core.ports.launcher import Role
 
 if TYPE_CHECKING:
     from elasticdl.client import Client, Event, Job
@@ -217,25 +217,7 @@ def _print_event(event: Event, as_json: bool) -> None:
         write_line(f"{moment(event.at)}  {event.kind:<10}  {event.message}")
 
 
-@app.command("logs", epilog="Example: elasticdl jobs logs digits-x7k2p9 --role ps --index 1 --tail 50 --follow")
-def logs(
-    job: JobGiven,
-    role: Annotated[Role, typer.Option("--role", help="Kind of process.")] = Role.WORKER,
-    index: Annotated[int, typer.Option("--index", min=0, help="Number of the process among its kind.")] = 0,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Only this many last lines.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "--watch", "-f", help="Go on with what is printed.")] = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Print control characters as they are; only for logs that you trust.")
-    ] = False,
-) -> None:
-    """Print what a process of a job printed, in all its incarnations; control characters are shown, not obeyed."""
-    with connect() as client:
-        job_id = find_job(client, job).id
-        if follow:
-            for line in client.follow_logs(job_id, role=role, index=index, tail=tail):
-                write_log(line + "\n", raw=raw)
-            return
-        write_log(client.logs(job_id, role=role, index=index, tail=tail), raw=raw)
+app.command("logs", epilog="Example: elasticdl jobs logs digits-x7k2p9 --role ps --index 1 --tail 50 --follow")(logs)
 
 
 @app.command("metrics", epilog="Example: elasticdl jobs metrics digits-x7k2p9 --json")

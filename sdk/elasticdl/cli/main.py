@@ -9,7 +9,21 @@ from typing import Annotated
 
 import typer
 
-from elasticdl.cli import cluster, data, job_commands, jobs, namespaces, reserve, scheduler, simulate, tokens, zoo
+from elasticdl.cli import (
+    cluster,
+    context,
+    data,
+    doctor,
+    job_commands,
+    jobs,
+    namespaces,
+    reserve,
+    scheduler,
+    simulate,
+    tokens,
+    zoo,
+)
+from elasticdl.cli.context import choose, complete_context
 from elasticdl.cli.output import write_line
 
 _COMMANDS = "elasticdl.commands"
@@ -52,7 +66,9 @@ def build_app() -> typer.Typer:
         entry.load()(app)
     cluster.register(app)
     reserve.register(app)
+    doctor.register(app)
     scheduler.register(app)
+    app.add_typer(context.app, name="context", rich_help_panel="Access")
     simulate.register(app)
     tokens.register(app)
     app.add_typer(namespaces.app, name="namespaces", rich_help_panel="Access")
@@ -67,8 +83,14 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_version_asked)
     ] = False,
+    chosen: Annotated[
+        str,
+        typer.Option("--context", metavar="NAME", help="Ask this API.", autocompletion=complete_context),
+    ] = "",
 ) -> None:
     """Elastic deep-learning training: fill in a few functions, submit, done."""
+    if chosen:
+        choose(chosen)
 
 
 def show_version() -> None:

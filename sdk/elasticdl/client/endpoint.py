@@ -1,4 +1,4 @@
-"""Where the API is and what opens it: arguments, else the environment, else the cluster of this machine."""
+"""Where the API is and what opens it: arguments, the environment, a context, or the cluster of this machine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from elasticdl.client.contexts import CONTEXT_VARIABLE, Context, contexts_file, read_contexts
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 
 URL_VARIABLE = "ELASTICDL_API_URL"
@@ -44,7 +45,7 @@ class Endpoint:
 def find_endpoint(
     api_url: str | None = None, token: str | None = None, variables: Mapping[str, str] | None = None
 ) -> Endpoint:
-    """Finds the API: from the arguments, then ELASTICDL_API_URL and ELASTICDL_TOKEN, then this machine's cluster.
+    """Finds the API: from the arguments, ELASTICDL_API_URL and ELASTICDL_TOKEN, a context, or this machine's cluster.
 
     Raises:
         InvalidInputError: the address is no http or https URL.
@@ -54,6 +55,11 @@ def find_endpoint(
     url = api_url or known.get(URL_VARIABLE, "")
     secret = token if token is not None else known.get(TOKEN_VARIABLE, "")
     if not url:
+        context = _context(known)
+        if context is not None:  # a token of the environment is of the API that the environment names
+            return find_endpoint(
+                context.url, token if token is not None else context.token, {CA_VARIABLE: known.get(CA_VARIABLE, "")}
+            )
         return _local_cluster(secret)
     if not _is_address(url):
         raise InvalidInputError(
@@ -90,6 +96,18 @@ def _checked(token: str) -> str:
             fix=f"set {TOKEN_VARIABLE} (or token) to the token alone, as it was given to you",
         )
     return token
+
+
+def _context(variables: Mapping[str, str]) -> Context | None:
+    """The context that is asked for or in use, if any.
+
+    Raises:
+        NotFoundError: there is none of the name that is asked for.
+    """
+    path = contexts_file(variables)
+    contexts = read_contexts(path)
+    name = variables.get(CONTEXT_VARIABLE, "") or contexts.current
+    return contexts.find(name) if name else None
 
 
 def _local_cluster(token: str) -> Endpoint:

@@ -44,12 +44,15 @@ def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.delenv("ELASTICDL_API_URL", raising=False)
     monkeypatch.delenv("ELASTICDL_TOKEN", raising=False)
     monkeypatch.setenv("ELASTICDL_DATA_DIR", str(tmp_path / "no-cluster"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("ELASTICDL_CONTEXT", "")  # so that what a command sets does not outlive its test
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.chdir(tmp_path)
 
     def run(*args: str) -> Outcome:
         capfd.readouterr()
+        monkeypatch.setenv("ELASTICDL_CONTEXT", "")
         with pytest.raises(SystemExit) as end:
             main(list(args))
         captured = capfd.readouterr()
