@@ -31,7 +31,7 @@ from elasticdl_api.web.bodies import BodyLimits, UnreadBodies
 from elasticdl_api.web.browsers import BrowserRules
 from elasticdl_api.web.methods import HeadMiddleware
 from elasticdl_api.web.query_parameters import refuse_unknown_parameters
-from elasticdl_api.web.rate_limits import FailedTokensMiddleware, Rate, RequestRateMiddleware
+from elasticdl_api.web.rate_limits import FailedTokensMiddleware, RequestRate, RequestRateMiddleware
 from elasticdl_api.web.representations import RepresentationMiddleware
 from elasticdl_api.web.request_ids import RequestIdMiddleware
 from elasticdl_api.web.route_scopes import check_rules
@@ -104,7 +104,7 @@ def _add_middlewares(app: FastAPI, services: Services) -> None:
         verify=TokenVerifier(services.database, settings.admin_token, services.provider),
         cluster_secret=settings.cluster_secret,
     )
-    rate = Rate(settings.failed_tokens_per_s, settings.failed_tokens_at_once)
+    rate = RequestRate(settings.failed_tokens_per_s, settings.failed_tokens_at_once)
     app.add_middleware(FailedTokensMiddleware, rate=rate, admin_token=settings.admin_token)
     app.add_middleware(RepresentationMiddleware)
     app.add_middleware(RequestMeter)

@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from elasticdl_api.schemas.access import NamespaceLimits
 from elasticdl_api.settings import ApiSettings
-from elasticdl_api.web.rate_limits import Rate
+from elasticdl_api.web.rate_limits import RequestRate
 from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
@@ -41,12 +41,12 @@ class LimitReader:
         self._clock = clock
         self._kept: dict[str, tuple[float, NamespaceLimits]] = {}
 
-    async def rate_of(self, namespace: str) -> Rate:
+    async def rate_of(self, namespace: str) -> RequestRate:
         """How often each token of a namespace may ask."""
         own = (await self._limits(namespace)).requests_per_second
         if own is None:
-            return Rate(self._settings.requests_per_s, self._settings.requests_at_once)
-        return Rate(own, own * BURST_S)
+            return RequestRate(self._settings.requests_per_s, self._settings.requests_at_once)
+        return RequestRate(own, own * BURST_S)
 
     async def streams_of(self, namespace: str | None) -> int | None:
         """How many streams a token may have open; None for no limit, which tokens of the cluster have."""

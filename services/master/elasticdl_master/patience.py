@@ -17,7 +17,7 @@ _BACKOFF = Backoff(0.2, 1.0)
 _log = structlog.get_logger(__name__)
 
 
-class Patience:
+class PatientCalls:
     """Waits for what a master needs before it can begin.
 
     Args:

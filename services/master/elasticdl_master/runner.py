@@ -26,7 +26,7 @@ from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.listing import list_shards
 from elasticdl_master.outbox import Outbox
 from elasticdl_master.parameter_servers import ServerControl
-from elasticdl_master.patience import Patience
+from elasticdl_master.patience import PatientCalls
 from elasticdl_master.processes import Processes
 from elasticdl_master.queue.port import TaskQueue
 from elasticdl_master.servicer import MasterServicer
@@ -91,7 +91,7 @@ class JobRunner:
         self._departed = asyncio.Event()
         self._code = 0
         self._api_trouble = ""
-        self._patience = Patience(self._outbox)
+        self._patience = PatientCalls(self._outbox)
         self.machine: JobMachine | None = None
         self._dispatcher: TaskDispatcher
         self._processes: Processes

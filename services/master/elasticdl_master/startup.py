@@ -20,7 +20,7 @@ from elasticdl_master.api import ApiClient, JobHeldError
 from elasticdl_master.checkpoint_directory import find_checkpoint
 from elasticdl_master.job_lease import JobLease
 from elasticdl_master.listing import has_own_reader
-from elasticdl_master.patience import Patience
+from elasticdl_master.patience import PatientCalls
 from elasticdl_master.queue.port import Contents
 from elasticdl_master.settings import MasterSettings
 from elasticdl_master.state.setup import Setup
@@ -57,7 +57,7 @@ class Startup:
         patience: waits for what is away.
     """
 
-    def __init__(self, settings: MasterSettings, api: ApiClient, patience: Patience) -> None:
+    def __init__(self, settings: MasterSettings, api: ApiClient, patience: PatientCalls) -> None:
         self._settings = settings
         self._api = api
         self._patience = patience

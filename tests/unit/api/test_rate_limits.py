@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticdl_api.web.rate_limits import Rate, TokenBuckets
+from elasticdl_api.web.rate_limits import RequestRate, TokenBuckets
 
 pytestmark = pytest.mark.unit
 
@@ -18,7 +18,7 @@ class Clock:
 
 
 def test_a_burst_and_then_the_rate() -> None:
-    clock, rate = Clock(), Rate(2.0, 3)
+    clock, rate = Clock(), RequestRate(2.0, 3)
     buckets = TokenBuckets(clock)
     assert [buckets.take("a", rate).remaining for _ in range(3)] == [2, 1, 0]
     refused = buckets.take("a", rate)
@@ -31,7 +31,7 @@ def test_a_burst_and_then_the_rate() -> None:
 
 
 def test_callers_are_told_apart_and_looking_takes_nothing() -> None:
-    buckets, rate = TokenBuckets(Clock()), Rate(1.0, 1)
+    buckets, rate = TokenBuckets(Clock()), RequestRate(1.0, 1)
     assert buckets.look("a", rate).granted
     assert buckets.take("a", rate).granted
     assert not buckets.look("a", rate).granted
@@ -39,7 +39,7 @@ def test_callers_are_told_apart_and_looking_takes_nothing() -> None:
 
 
 def test_the_callers_that_are_remembered_are_bounded() -> None:
-    buckets, rate = TokenBuckets(Clock(), most=2), Rate(1.0, 1)
+    buckets, rate = TokenBuckets(Clock(), most=2), RequestRate(1.0, 1)
     for caller in "abc":
         assert buckets.take(caller, rate).granted
     assert buckets.look("a", rate).granted
@@ -47,6 +47,6 @@ def test_the_callers_that_are_remembered_are_bounded() -> None:
 
 
 def test_a_slow_rate_says_how_long_to_wait() -> None:
-    buckets, rate = TokenBuckets(Clock()), Rate(0.1, 1)
+    buckets, rate = TokenBuckets(Clock()), RequestRate(0.1, 1)
     assert buckets.take("a", rate).granted
     assert buckets.take("a", rate).retry_after_s == 10

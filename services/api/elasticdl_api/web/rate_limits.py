@@ -25,7 +25,7 @@ KNOWN_TOKENS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RequestRate:
     """How often a caller may ask.
 
     Attributes:
@@ -69,7 +69,7 @@ class TokenBuckets:
         self._most = most
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, caller: str, rate: Rate) -> Allowance:
+    def take(self, caller: str, rate: RequestRate) -> Allowance:
         """Counts a request, if it is within the rate."""
         level = self._level(caller, rate)
         granted = level >= 1.0
@@ -81,17 +81,17 @@ class TokenBuckets:
                 self._levels.popitem(last=False)
         return _allowance(granted, level, rate)
 
-    def look(self, caller: str, rate: Rate) -> Allowance:
+    def look(self, caller: str, rate: RequestRate) -> Allowance:
         """Whether a request would be within the rate."""
         level = self._level(caller, rate)
         return _allowance(level >= 1.0, level, rate)
 
-    def _level(self, caller: str, rate: Rate) -> float:
+    def _level(self, caller: str, rate: RequestRate) -> float:
         level, at = self._levels.get(caller, (float(rate.at_once), 0.0))
         return min(level + (self._clock() - at) * rate.per_s, float(rate.at_once))
 
 
-def _allowance(granted: bool, level: float, rate: Rate) -> Allowance:
+def _allowance(granted: bool, level: float, rate: RequestRate) -> Allowance:
     return Allowance(
         granted=granted,
         limit=rate.at_once,
@@ -111,7 +111,7 @@ class RequestRateMiddleware:
         rate_of: the rate of a namespace's tokens.
     """
 
-    def __init__(self, app: ASGIApp, rate_of: Callable[[str], Awaitable[Rate]]) -> None:
+    def __init__(self, app: ASGIApp, rate_of: Callable[[str], Awaitable[RequestRate]]) -> None:
         self._app = app
         self._rate_of = rate_of
         self._buckets = TokenBuckets()
@@ -156,7 +156,7 @@ class FailedTokensMiddleware:
         admin_token: is let through from the beginning.
     """
 
-    def __init__(self, app: ASGIApp, rate: Rate, admin_token: str) -> None:
+    def __init__(self, app: ASGIApp, rate: RequestRate, admin_token: str) -> None:
         self._app = app
         self._rate = rate
         self._buckets = TokenBuckets()

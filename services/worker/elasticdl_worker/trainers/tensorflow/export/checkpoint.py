@@ -9,6 +9,7 @@ from typing import NotRequired, TypedDict
 
 import numpy as np
 
+from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import DataError, InvalidInputError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.training_rules import DeclaredRules, export_formats
@@ -23,20 +24,6 @@ from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, Prepa
 from elasticdl_worker.trainers.tensorflow.step.local_trainer import LocalTrainer
 from elasticdl_worker.trainers.tensorflow.types import Array, NestedSpec
 from elasticdl_worker.user_code import ModelModule
-
-
-class ManifestFile(TypedDict):
-    """A file of a checkpoint."""
-
-    name: str
-    size: int
-    sha256: str
-
-
-class Manifest(TypedDict):
-    """What an export needs to know of a checkpoint."""
-
-    files: list[ManifestFile]
 
 
 class ExportPayload(TypedDict):
