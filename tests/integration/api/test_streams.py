@@ -322,3 +322,26 @@ async def test_streams_end_when_the_api_stops(api: Api) -> None:
         await all_jobs.rest()
         assert one.ended
         assert all_jobs.ended
+
+
+async def test_a_job_that_cannot_be_told_ends_its_own_streams_only(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = await api.submit(name="good"), await api.submit(name="bad")
+    tell = api.services.job_feeds._tell
+
+    async def fail(feed: Any, *arguments: Any) -> None:
+        if feed.job_id == bad and feed.begun.is_set():
+            raise ValueError("a row that nobody can read")
+        await tell(feed, *arguments)
+
+    async with (
+        listening(api),
+        Stream(api, f"/jobs/{bad}/events") as one,
+        Stream(api, f"/jobs/{good}/events") as other,
+    ):
+        await one.until("status")
+        await other.until("status")
+        monkeypatch.setattr(api.services.job_feeds, "_tell", fail)
+        for job_id in (bad, good):
+            await api.http.patch(f"/jobs/{job_id}", json={"priority": 3})
+        assert "end" not in [message.type for message in await one.rest()]
+        assert data((await other.until("status"))[-1])["priority"] == 3

@@ -155,12 +155,13 @@ class JobFeeds:
         with self._wakeups.hearing(self._hear):
             while self._feeds:
                 self._changed.clear()
-                try:
-                    await self._look()
-                except UnavailableError as error:
-                    _log.warning("the streams wait", error=error.message)
-                except Exception:
-                    _log.exception("a look at the jobs that are watched failed")
+                for namespace in {namespace for namespace, _ in self._feeds}:
+                    try:
+                        await self._look(namespace)
+                    except UnavailableError as error:
+                        _log.warning("the streams wait", error=error.message)
+                    except Exception:
+                        _log.exception("a look at the jobs that are watched failed")
                 await asyncio.sleep(SETTLE_S)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_EVERY_S):
@@ -176,24 +177,30 @@ class JobFeeds:
         views = {namespace for namespace, _ in self._feeds}
         return [((one, job_id), self._feeds[one, job_id]) for one in views if (one, job_id) in self._feeds]
 
-    async def _look(self) -> None:
-        for namespace in {namespace for namespace, _ in self._feeds}:
-            feeds = {job_id: feed for (view, job_id), feed in self._feeds.items() if view == namespace}
-            # The jobs first: a terminal state that is seen has its event among those that are read next.
-            versions = {job_id: feed.version for job_id, feed in feeds.items()}
-            changed = await self._store.read_jobs(versions, namespace)
-            told = self._wakeups.listening
-            due = {name: feed for name, feed in feeds.items() if feed.due or not told or name in changed}
+    async def _look(self, namespace: str | None) -> None:
+        feeds = {job_id: feed for (view, job_id), feed in self._feeds.items() if view == namespace}
+        # The jobs first: a terminal state that is seen has its event among those that are read next.
+        versions = {job_id: feed.version for job_id, feed in feeds.items()}
+        changed = await self._store.read_jobs(versions, namespace)
+        told = self._wakeups.listening
+        due = {name: feed for name, feed in feeds.items() if feed.due or not told or name in changed}
+        for feed in due.values():
+            feed.due = False
+        try:
+            events = await self._events(due, namespace)
+        except BaseException:
             for feed in due.values():
-                feed.due = False
+                feed.due = True
+            raise
+        for job_id, feed in due.items():
             try:
-                events = await self._events(due, namespace)
-            except BaseException:
-                for feed in due.values():
-                    feed.due = True
-                raise
-            for job_id, feed in due.items():
                 await self._tell(feed, namespace, changed.get(job_id), events.get(job_id, []))
+            except Exception:
+                # What cannot be told of one job costs the others nothing; its followers come again.
+                _log.exception("a job's stream failed", job=job_id)
+                self._feeds.pop((namespace, job_id), None)
+                feed.end()
+                feed.begun.set()
 
     async def _events(self, feeds: Mapping[str, JobFeed], namespace: str | None) -> dict[str, list[dict[str, Any]]]:
         fresh = [job_id for job_id, feed in feeds.items() if feed.cursor is None]
