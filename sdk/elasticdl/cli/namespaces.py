@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from elasticdl.cli.output import print_json, print_table, write_line
+from elasticdl.cli.connection import connect
+from elasticdl.cli.formats import FormatOption, JsonOption, choose_format, print_data
+from elasticdl.cli.output import print_table, write_line
 from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundError
 
 app = typer.Typer(
@@ -34,16 +36,13 @@ Limits = Annotated[
     list[str] | None,
     typer.Option("--limit", help="What it may take, as NAME=NUMBER; repeatable.", show_default=False),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print what the API answers, as JSON.")]
 
 
 @app.command("create", epilog="Example: elasticdl namespaces create team-a --data-root /data/team-a")
 def create(name: Name, data_root: Roots = None, limit: Limits = None) -> None:
     """Make a namespace; for administrators of the cluster."""
-    from elasticdl.client import Client
-
     limits = _limits(limit)
-    with Client() as client:
+    with connect() as client:
         if any(one["name"] == name for one in client.namespaces()):
             raise ConflictError(
                 f"there is a namespace {name!r} already", fix=f"change it: `elasticdl namespaces set {name}`"
@@ -61,15 +60,13 @@ def change(
     no_limits: Annotated[bool, typer.Option("--no-limits", help="Take all limits away.")] = False,
 ) -> None:
     """Change a namespace: data roots and limits that are given replace those it has; the others stay."""
-    from elasticdl.client import Client
-
     if (data_root and no_data_roots) or (limit and no_limits):
         raise InvalidInputError("an option takes away what another one gives", fix="leave one of them out")
     roots = [] if no_data_roots else data_root
     limits = {} if no_limits else _limits(limit)
     if roots is None and limits is None:
         raise InvalidInputError("there is nothing to change", fix="give --data-root or --limit")
-    with Client() as client:
+    with connect() as client:
         if all(one["name"] != name for one in client.namespaces()):
             raise NotFoundError(
                 f"there is no namespace {name!r}", fix=f"make it: `elasticdl namespaces create {name}`"
@@ -79,14 +76,13 @@ def change(
 
 
 @app.command("list", epilog="Example: elasticdl namespaces list")
-def list_namespaces(as_json: Json = False) -> None:
+def list_namespaces(output: FormatOption = None, as_json: JsonOption = False) -> None:
     """List the namespaces that you see."""
-    from elasticdl.client import Client
-
-    with Client() as client:
+    chosen = choose_format(output, as_json)
+    with connect() as client:
         found = client.namespaces()
-    if as_json:
-        print_json(found)
+    if chosen.of_data:
+        print_data(found, chosen)
         return
     rows = [
         (
@@ -104,9 +100,7 @@ def list_namespaces(as_json: Json = False) -> None:
 @app.command("delete", epilog="Example: elasticdl namespaces delete team-a")
 def delete(name: Name) -> None:
     """Remove a namespace without jobs; its tokens are refused from the next request on."""
-    from elasticdl.client import Client
-
-    with Client() as client:
+    with connect() as client:
         client.delete_namespace(name)
     write_line(f"The namespace {name} is removed.")
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elasticdl.cli.output import moment, print_json, print_table, write_line
+from elasticdl.cli.connection import connect
+from elasticdl.cli.formats import FormatOption, JsonOption, choose_format, print_data
+from elasticdl.cli.output import moment, print_table, write_line
 from elasticdl_core.access import TokenScope
 from elasticdl_core.errors import InvalidInputError, NotFoundError
 
@@ -29,7 +31,6 @@ app = typer.Typer(
     elasticdl tokens revoke ada-laptop""",
 )
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
-Json = Annotated[bool, typer.Option("--json", help="Print what the API answers, as JSON.")]
 Namespace = Annotated[str | None, typer.Option("--namespace", help="The namespace.", show_default=False)]
 
 
@@ -68,18 +69,18 @@ def create(
         typer.Option("--expires", help="How long it is valid: 90d, 12h, 30m.", show_default="until revoked"),
     ] = None,
     cluster: Annotated[bool, typer.Option("--cluster", help="Its holder sees all namespaces.")] = False,
-    as_json: Json = False,
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a token and print it: it is not shown again."""
-    from elasticdl.client import Client
-
+    chosen = choose_format(output, as_json)
     lifetime = None if expires is None else seconds(expires)
-    with Client() as client:
+    with connect() as client:
         made = client.create_token(
             name, scope=str(scope), namespace=namespace, of_cluster=cluster, owner=owner, expires_in_s=lifetime
         )
-    if as_json:
-        print_json(made)
+    if chosen.of_data:
+        print_data(made, chosen)
         return
     # The token alone goes to standard output, so that TOKEN=$(elasticdl tokens create ...) works.
     write_line(made["token"])
@@ -97,15 +98,15 @@ def list_tokens(
     namespace: Namespace = None,
     owner: Annotated[str | None, typer.Option("--owner", help="Only of that user.", show_default=False)] = None,
     all_: Annotated[bool, typer.Option("--all", help="Also those that are expired or revoked.")] = False,
-    as_json: Json = False,
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List the tokens that you administer, the newest first; never the tokens themselves."""
-    from elasticdl.client import Client
-
-    with Client() as client:
+    chosen = choose_format(output, as_json)
+    with connect() as client:
         found = client.tokens(namespace=namespace, owner=owner, ended=all_)
-    if as_json:
-        print_json(found)
+    if chosen.of_data:
+        print_data(found, chosen)
         return
     rows = [
         (
@@ -130,9 +131,7 @@ def revoke(
     namespace: Namespace = None,
 ) -> None:
     """Revoke tokens: they are refused from the next request on."""
-    from elasticdl.client import Client
-
-    with Client() as client:
+    with connect() as client:
         known = client.tokens(namespace=namespace)
         for one in [_find(known, token) for token in tokens]:
             client.revoke_token(one["id"])
@@ -157,14 +156,13 @@ def _find(known: Sequence[Mapping[str, Any]], wanted: str) -> Mapping[str, Any]:
     return found[0]
 
 
-def whoami(as_json: Json = False) -> None:
+def whoami(output: FormatOption = None, as_json: JsonOption = False) -> None:
     """Show who your token says that you are, and what you may do."""
-    from elasticdl.client import Client
-
-    with Client() as client:
+    chosen = choose_format(output, as_json)
+    with connect() as client:
         me = client.whoami()
-        if as_json:
-            print_json(me)
+        if chosen.of_data:
+            print_data(me, chosen)
             return
         version = client.version()["version"]
         place = f"the namespace {me['namespace']}" if me["namespace"] else "all namespaces"
@@ -183,15 +181,15 @@ def audit(
         str | None, typer.Option("--target", help="Only about that object, e.g. a job's id.", show_default=False)
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many, the latest first.")] = 50,
-    as_json: Json = False,
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show who changed what, the latest first."""
-    from elasticdl.client import Client
-
-    with Client() as client:
+    chosen = choose_format(output, as_json)
+    with connect() as client:
         entries = _entries(client, limit, namespace=namespace, actor=actor, action=action, target=target)
-    if as_json:
-        print_json(entries)
+    if chosen.of_data:
+        print_data(entries, chosen)
         return
     rows = [
         (

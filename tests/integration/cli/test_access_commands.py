@@ -57,6 +57,7 @@ def test_a_token_is_made_shown_once_used_and_revoked(run: Run) -> None:
     assert run("tokens", "revoke", "ada-laptop")[0] == 1
     (ended,) = json.loads(run("tokens", "list", "--all", "--namespace", "team-a", "--json")[1])
     assert ended["state"] == "revoked"
+    assert "state: revoked" in run("tokens", "list", "--all", "--namespace", "team-a", "-o", "yaml")[1]
     shown = run("audit", "--namespace", "team-a")[1]
     assert [shown.index(action) for action in ("token.revoke", "token.create", "namespace.create")] == sorted(
         shown.index(action) for action in ("token.revoke", "token.create", "namespace.create")
