@@ -56,7 +56,8 @@ def hostile_zoo(folder: Path, other: str) -> Path:
 
 def test_a_tenants_job_trains_and_reaches_nothing_of_others(cluster: Cluster, digits: Path, tmp_path: Path) -> None:
     status = json.loads(cluster.cli("status", "--json").stdout)
-    isolation = status["components"]["agent"]["detail"].partition("isolation: ")[2]
+    isolation = status["isolation"]
+    assert isolation and f"Isolation {isolation}" in cluster.cli("status").stdout
     if isolation.startswith("none"):
         pytest.skip("nothing isolates jobs on this machine")
     cluster.cli("namespaces", "create", "mallory", "--data-root", str(digits))

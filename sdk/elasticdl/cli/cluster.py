@@ -82,7 +82,16 @@ def status(
     if as_json:
         import dataclasses
 
-        print_json({"running": True, **dataclasses.asdict(state), "slots": slots, "disk": disk, "keeps_days": keeps})
+        print_json(
+            {
+                "running": True,
+                **dataclasses.asdict(state),
+                "slots": slots,
+                "isolation": _isolation(state),
+                "disk": disk,
+                "keeps_days": keeps,
+            }
+        )
         return
     _show(state, slots, disk, keeps)
 
@@ -94,6 +103,7 @@ def _show(state: ClusterState, slots: dict[str, Any], disk: dict[str, int], keep
     used = "?" if slots["used"] is None else str(slots["used"])
     reserved = f", {slots['reserved']} reserved for others" if slots["reserved"] else ""
     write_line(f"Slots     {used} of {slots['total']} in use{reserved}")
+    write_line(f"Isolation {_isolation(state) or '?'}")
     write_line(f"Data      {state.data_dir}")
     parts = ", ".join(f"{name} {size(value)}" for name, value in disk.items() if name != "free")
     write_line(f"Disk      {parts}; free {size(disk['free'])}")
@@ -106,6 +116,12 @@ def _show(state: ClusterState, slots: dict[str, Any], disk: dict[str, int], keep
         for item in state.components.values()
     ]
     print_table(("component", "state", "pid", "restarts", "detail"), rows, empty="No components yet.")
+
+
+def _isolation(state: ClusterState) -> str:
+    """What keeps jobs from the cluster and from each other, as the agent found it; empty if it is not up."""
+    agent = state.components.get("agent")
+    return agent.detail.partition("isolation: ")[2] if agent is not None else ""
 
 
 def _duration(seconds: float) -> str:

@@ -40,6 +40,8 @@ from elasticdl_runtime.failpoints import failpoint
 COMMANDS: Mapping[Role, Sequence[str]] = {role: (sys.executable, "-P", "-m", f"elasticdl_{role}") for role in Role}
 """What each role runs. ``-P`` keeps the working directory off the module path."""
 MEMORY_CHECK_S = 0.5
+MAX_PROCESSES = 2_048
+"""Of one process of a job and all that it started; more are a fork bomb, and end."""
 OVERDUE_GRACE_S = 2.0
 """Time between the signal and the end of a worker whose slot was to be left already."""
 _CANNOT_START = 127
@@ -113,6 +115,7 @@ class ProcessTable:
         self._journal = Journal(journal)
         self._reservations = Reservations(directories.data / "agent" / "reservations.json", slots, headroom)
         self._reservations.grant(0, now=time.time())
+        self._quiet = len(psutil.pids())
         self._memory_watch = asyncio.create_task(self._watch_memory(), name="memory-watch")
 
     def launch(self, spec: ProcessSpec) -> None:
@@ -432,11 +435,31 @@ class ProcessTable:
     async def _watch_memory(self) -> None:
         while True:
             await asyncio.sleep(MEMORY_CHECK_S)
+            try:
+                await self._check_numbers()
+            except Exception:
+                _log.exception("cannot count processes")
             for entry in [entry for entry in self._entries.values() if entry.child and entry.spec.memory_mib]:
                 try:
                     await self._check_memory(entry)
                 except Exception:
                     _log.exception("cannot see the memory of a process", process=str(entry.spec.id))
+
+    async def _check_numbers(self) -> None:
+        """Ends what started too many processes; looks closer only when the machine has many more than before."""
+        present = len(psutil.pids())
+        self._quiet = min(self._quiet, present)
+        if present <= self._quiet + MAX_PROCESSES:
+            return
+        for entry in [entry for entry in self._entries.values() if entry.child is not None]:
+            child = entry.child
+            if child is None:
+                continue
+            found = await asyncio.to_thread(memory.count_processes, child.pid)
+            if found > MAX_PROCESSES and not entry.ended:
+                _log.warning("too many processes", process=str(entry.spec.id), processes=found)
+                entry.stop_reason = "too_many_processes"
+                child.kill()
 
     async def _check_memory(self, entry: _Entry) -> None:
         child, limit = entry.child, entry.spec.memory_mib << 20

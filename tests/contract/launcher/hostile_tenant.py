@@ -401,6 +401,13 @@ def fork_without_end() -> object:
 
 
 @attack
+def fork_and_stay() -> object:
+    fork_without_end()
+    time.sleep(600)
+    return "stayed"
+
+
+@attack
 def memory_without_end() -> object:
     kept = bytearray(os.urandom(1 << 20) * 4000)
     return len(kept)

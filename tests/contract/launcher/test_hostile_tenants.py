@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from elasticdl_agent import table
 from elasticdl_agent.agent import Agent
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes.confinement import MIN_ABI, landlock_abi
@@ -270,6 +271,13 @@ async def test_nothing_that_a_tenant_uses_up_or_leaves_behind_stays(scene: Scene
     assert told["open_files_without_end"] == told["one_endless_file"] == "refused"
     sizes = [path.stat().st_size for path in scene.directories.log_dir(JOB).iterdir()]
     assert max(sizes) <= 32 << 20
+    await scene.require_calm()
+
+
+async def test_a_fork_bomb_is_ended(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "MAX_PROCESSES", 100)
+    status, _ = await scene.run("fork_and_stay")
+    assert (status.exit_code, status.reason) == (-9, "too_many_processes")
     await scene.require_calm()
 
 

@@ -24,6 +24,14 @@ def resident_bytes(pid: int, limit: int) -> int:
     return sum(_proportional(process) for process in tree)
 
 
+def count_processes(pid: int) -> int:
+    """A process and all its descendants, by number."""
+    try:
+        return 1 + len(psutil.Process(pid).children(recursive=True))
+    except psutil.Error:
+        return 0
+
+
 def available_bytes() -> int:
     """Memory that can still be had without swapping, by the machine's account and by this control group's limit."""
     available = int(psutil.virtual_memory().available)

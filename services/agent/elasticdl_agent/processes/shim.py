@@ -252,11 +252,13 @@ class Shim:
             living = _descendants()
             if not living and self._code is not None:
                 return
-            for pid in living:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
+            # Stopped first: what forks for ever would otherwise be one generation ahead.
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in living:
+                    try:
+                        os.kill(pid, number)
+                    except ProcessLookupError:
+                        pass
             self._signal(signal.SIGKILL)
             self._reap()
             time.sleep(0.002)

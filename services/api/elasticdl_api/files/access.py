@@ -9,10 +9,11 @@ import shutil
 import stat
 import zipfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, cast
 
 from elasticdl_core.errors import NotFoundError
+from elasticdl_runtime import safe_files
 
 CHUNK = 1 << 18
 _JOB_ID = re.compile(r"[a-z0-9][-a-z0-9]{0,60}")
@@ -49,26 +50,14 @@ def open_below(base: Path, relative: str) -> int:
     Raises:
         NotFoundError: there is no such file, it leaves ``base``, or it is no regular file.
     """
-    parts = PurePosixPath(relative).parts
-    if not parts or any(part in ("..", "/", ".") or "\0" in part for part in parts):
-        raise missing(relative)
     try:
-        current = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for number, part in enumerate(parts):
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-            if number < len(parts) - 1:
-                flags |= os.O_DIRECTORY
-            try:
-                following = os.open(part, flags, dir_fd=current)
-            finally:
-                os.close(current)
-            current = following
-    except (OSError, ValueError):
+        descriptor = safe_files.open_below(base, relative)
+    except FileNotFoundError:
         raise missing(relative) from None
-    if not stat.S_ISREG(os.fstat(current).st_mode):
-        os.close(current)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise missing(relative)
-    return current
+    return descriptor
 
 
 def read_pieces(descriptor: int) -> Iterator[bytes]:

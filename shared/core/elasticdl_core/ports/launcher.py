@@ -96,7 +96,7 @@ class ProcessStatus:
         id: the process.
         state: pending, running or exited.
         exit_code: its exit code, or minus the signal that ended it; None while it lives.
-        reason: empty, or ``oom_killed``, ``terminated`` (asked to), ``cannot_start``,
+        reason: empty, or ``oom_killed``, ``terminated`` (asked to), ``cannot_start``, ``too_many_processes``,
             ``launcher_lost`` (its launcher died).
         pid: process id while running, else 0.
     """
