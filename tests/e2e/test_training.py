@@ -174,7 +174,7 @@ def test_a_job_is_evaluated_and_predicted_from_its_checkpoint(cluster: Cluster, 
     directory = str(cluster.job_dir(first["id"]) / "checkpoints")
     evaluated = cluster.cli(
         *("evaluate", "--detach", *flags, "--job_name", "again", "--validation_data", str(digits / "validation")),
-        *("--checkpoint_dir_for_init", directory, "--num_ps", "3"),
+        *("--checkpoint_dir_for_init", directory, "--num_ps_pods", "3"),
     ).stdout.split()[-1]
     job = cluster.wait(evaluated)
     assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)

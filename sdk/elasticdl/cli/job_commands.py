@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from elasticdl.cli.flags import VERBS, Flag, flags_of, mapping_of, rewrite
 from elasticdl.cli.job_names import complete_job, find_job
-from elasticdl.cli.output import write_line
+from elasticdl.cli.output import EXIT_OK, write_line
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobType
 
@@ -23,6 +23,7 @@ _OWN: dict[str, tuple[bool, Any, str]] = {
     "local": (False, False, "Run in one process on this machine, without a cluster."),
     "detach": (False, False, "Print the job's id and return; the job goes on."),
     "json": (False, False, "Print the job as JSON when it ends; progress goes to standard error."),
+    "dry-run": (False, False, "Check the job and tell when it would start and end; upload and submit nothing."),
     "no-upload": (False, False, "Let the workers read --model_zoo as a shared directory instead of uploading it."),
     "no-check": (False, False, "Submit without looking into the model module first."),
     "idempotency-key": (True, "", "Submitting twice with the same key makes one job."),
@@ -148,6 +149,9 @@ def _run(kind: JobType, given: dict[str, str | None], own: dict[str, Any]) -> in
             raise InvalidInputError(
                 f"--{foreign[0].replace('_', '-')} means nothing with --local", fix="leave one of them out"
             )
+    if own["dry_run"] and (own["detach"] or own["idempotency_key"]):
+        foreign_flag = "--detach" if own["detach"] else "--idempotency-key"
+        raise InvalidInputError(f"{foreign_flag} means nothing with --dry-run", fix="leave one of them out")
     from elasticdl.submission import prepare
 
     mapping = mapping_of(kind, given)
@@ -156,6 +160,8 @@ def _run(kind: JobType, given: dict[str, str | None], own: dict[str, Any]) -> in
         mapping, zoo_is_here = _with_job(own["from_job"], mapping, local=own["local"])
     prepared = prepare(mapping, check=not own["no_check"], zoo_is_here=zoo_is_here)
     own["no_upload"] = own["no_upload"] or not zoo_is_here
+    if own["dry_run"]:
+        return _try_out(prepared, local=own["local"], as_json=own["json"])
     if own["local"]:
         from elasticdl.cli.local import run_local
 
@@ -164,6 +170,34 @@ def _run(kind: JobType, given: dict[str, str | None], own: dict[str, Any]) -> in
 
     with connect() as client:
         return _submit(client, prepared, own)
+
+
+_SCHEDULED_BY = ("min_workers", "max_workers", "priority", "model_def", "minibatch_size", "num_ps", "use_async")
+"""What the scheduler looks at when it is asked what would be."""
+
+
+def _try_out(prepared: dict[str, Any], *, local: bool, as_json: bool) -> int:
+    """Says that a job passes all checks that are made here, and what it would do to the cluster."""
+    from elasticdl.cli.output import print_json, stdout
+    from elasticdl_core.job import JobSpec
+
+    spec = JobSpec.from_mapping(prepared)
+    found = None
+    if not local:
+        from elasticdl.cli.connection import connect
+
+        asked = {"name": spec.name, **{name: getattr(spec, name) for name in _SCHEDULED_BY}}
+        with connect() as client:
+            found = client.what_if(add=[asked])
+    if as_json:
+        print_json({"spec": prepared, "what_if": found})
+        return EXIT_OK
+    write_line(f"the {spec.type} job {spec.name} passes all checks; nothing was submitted")
+    if found is not None:
+        from elasticdl.cli.scheduling_views import comparison
+
+        stdout().print(comparison(found))
+    return EXIT_OK
 
 
 def _with_job(given: str, mapping: dict[str, Any], *, local: bool) -> tuple[dict[str, Any], bool]:

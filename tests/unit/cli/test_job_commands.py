@@ -11,6 +11,7 @@ import pytest
 
 from tests.fakes.api import FakeApi, make_job, make_status, sse
 from tests.unit.cli.conftest import Cli
+from tests.unit.cli.test_scheduler_verbs import make_comparison
 
 pytestmark = pytest.mark.unit
 
@@ -34,6 +35,30 @@ def test_detached_training_uploads_once_and_prints_the_id_alone(api: FakeApi, cl
     }
     assert cli(*TRAIN, "--detach").out == "digits-2\n"
     assert len(api.requests("PUT", "/bundles")) == 1
+
+
+def test_a_dry_run_checks_and_asks_what_would_be_and_submits_nothing(api: FakeApi, cli: Cli, zoo: Path) -> None:
+    api.comparison = make_comparison()
+    outcome = cli(*TRAIN, "--num_workers=3", "--dry-run")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "the training job digits passes all checks; nothing was submitted" in outcome.out
+    assert "4 slots -> 6" in outcome.out
+    (asked,) = api.requests("POST")
+    assert asked.path == "/scheduler/what-if"
+    (job,) = asked.json()["add"]
+    assert (job["name"], job["max_workers"], job["model_def"]) == ("digits", 3, "digits.forward")
+    shown = json.loads(cli(*TRAIN, "--dry-run", "--json").out)
+    assert shown["what_if"] == api.comparison and shown["spec"]["name"] == "digits"
+    (zoo / "digits.py").write_text("def forward(: ...")
+    assert cli(*TRAIN, "--dry-run").code == 2
+    assert api.bundles == {}
+
+
+def test_a_dry_run_needs_no_cluster_for_a_local_job(cli: Cli, zoo: Path) -> None:
+    outcome = cli(*TRAIN, "--dry-run", "--local")
+    assert (outcome.code, "passes all checks" in outcome.out) == (0, True)
+    outcome = cli(*TRAIN, "--dry-run", "--detach")
+    assert (outcome.code, "--detach means nothing with --dry-run" in outcome.err) == (2, True)
 
 
 def test_a_shared_zoo_is_not_uploaded(api: FakeApi, cli: Cli, zoo: Path) -> None:
