@@ -84,7 +84,7 @@ def _status(answer: bytes) -> int:
 async def test_heads_and_bodies(database_url: str, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     async with _served(database_url, folder) as api:
-        head = "Host: api\r\n"
+        head = "Host: localhost\r\n"
         put = f"PUT {ZIP} HTTP/1.1\r\n{head}"
         post = f"POST /jobs HTTP/1.1\r\n{head}"
         chunk = f"{1 << 16:x}\r\n{'x' * (1 << 16)}\r\n"

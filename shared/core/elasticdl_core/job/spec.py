@@ -227,8 +227,9 @@ class JobSpec:
         Raises:
             SpecError: with every problem found.
         """
-        problems = self._value_problems()
-        problems += self._combination_problems()
+        problems = find_problems(vars(self))
+        if not problems:  # what else is wrong would be told with what is out of bounds in it
+            problems = [*self._value_problems(), *self._combination_problems()]
         if problems:
             raise SpecError(problems)
 
@@ -254,9 +255,6 @@ class JobSpec:
             if not ok:
                 problems.append(Problem(name, message, fix))
 
-        problems += find_problems(vars(self))
-        if problems:
-            return problems  # what else is wrong would be told with what is out of bounds in it
         need(
             bool(_NAME.fullmatch(self.name)),
             "name",
