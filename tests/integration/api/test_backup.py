@@ -32,7 +32,7 @@ pytestmark = pytest.mark.integration
 
 async def make_history(api: Api) -> dict[str, Any]:
     """Jobs in several states, with all that belongs to a job; returns what the API says of them."""
-    suspended, master = await api.running(labels={"team": "ünï\\code\t"})
+    suspended, master = await api.running(labels={"team": "ünï\\code"})
     await master.post("/events", events=[{"kind": "note", "message": "tab\tnew\nline \\N"}])
     await master.heartbeat({"progress": {"records_done": 5}}, [{"model_version": 1, "loss": "NaN"}])
     assert (await master.post("/done", tasks=["t:0:0:0:5"])).json() == {"new": 1}
