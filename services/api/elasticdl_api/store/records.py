@@ -73,8 +73,8 @@ class JobRecord:
         values = {field.name: row[field.name] for field in fields(cls)}
         for name in ("spec", "status", "error"):
             values[name] = prune(values[name])
-        if values["error"] is not None:
-            values["error"] = {key: value if isinstance(value, str) else "" for key, value in values["error"].items()}
+        error = values["error"] if isinstance(values["error"], dict) else None
+        values["error"] = error and {key: value if isinstance(value, str) else "" for key, value in error.items()}
         return cls(**values | {"state": JobState(row["state"]), "desired": Desired(row["desired"])})
 
     @property
