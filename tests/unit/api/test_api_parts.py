@@ -235,7 +235,10 @@ def test_settings_of_a_local_cluster(tmp_path: Path) -> None:
     found = ApiSettings.read(variables)
     assert (found.admin_token, found.host, found.loopback) == ("t" * 20, "127.0.0.1", True)
     assert found.job_dir("j") == tmp_path / "jobs" / "j"
-    assert not ApiSettings.read({**variables, "ELASTICDL_API_HOST": "0.0.0.0"}).loopback
+    beyond = {**variables, "ELASTICDL_API_HOST": "0.0.0.0"}
+    with pytest.raises(InvalidInputError, match="TLS"):
+        ApiSettings.read(beyond)
+    assert not ApiSettings.read({**beyond, "ELASTICDL_API_PLAIN_HTTP": "true"}).loopback
     (tmp_path / "token").unlink()
     with pytest.raises(InvalidInputError, match="admin token"):
         ApiSettings.read(variables)
