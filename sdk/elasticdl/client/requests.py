@@ -43,6 +43,13 @@ def _quoted(part: str) -> str:
     return quote(part, errors="surrogateescape")
 
 
+def _one_part(name: str) -> str:
+    """A name as one part of a path, whatever characters it has."""
+    if name in {".", ".."}:
+        raise NotFoundError(f"there is no {name!r}", fix="give a name as it is listed")
+    return quote(name, safe="", errors="surrogateescape")
+
+
 def reservation_path(name: str) -> str:
     """The path of a reservation.
 
@@ -51,9 +58,7 @@ def reservation_path(name: str) -> str:
     """
     if not name:
         raise InvalidInputError("the name of the reservation is empty", fix="say for whom the slots are")
-    if name in {".", ".."}:
-        raise InvalidInputError(f"{name!r} is no name of a reservation", fix="give lower-case letters and digits")
-    return f"/cluster/reservations/{quote(name, safe='', errors='surrogateescape')}"
+    return f"/cluster/reservations/{_one_part(name)}"
 
 
 def token_path(token_id: str) -> str:
@@ -64,7 +69,7 @@ def token_path(token_id: str) -> str:
     """
     if not token_id:
         raise InvalidInputError("the token's id is empty", fix="give the id that `elasticdl tokens list` shows")
-    return f"/tokens/{quote(token_id, safe='')}"
+    return f"/tokens/{_one_part(token_id)}"
 
 
 def namespace_path(name: str) -> str:
@@ -75,7 +80,7 @@ def namespace_path(name: str) -> str:
     """
     if not name:
         raise InvalidInputError("the name of the namespace is empty", fix="say which namespace is meant")
-    return f"/namespaces/{quote(name, safe='')}"
+    return f"/namespaces/{_one_part(name)}"
 
 
 def submission(spec: JobSpec | Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
