@@ -52,7 +52,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="Format of the files.")]
 CompressorOption = Annotated[Compression, typer.Option("--compressor", help="Compressor of RecordIO chunks.")]
 HeldOut = Annotated[float, typer.Option("--held-out", min=0, max=0.99, help="Share for validation.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the order and of random values.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the order and of random values.")]
 PerFile = Annotated[int | None, typer.Option("--records-per-file", min=1, help="Write parts of N records.")]
 
 
@@ -289,11 +289,15 @@ def iris_command(
 @generate_app.command("clicks")
 def clicks_command(
     target: Annotated[Path, typer.Argument(metavar="DST", help="Folder for train/, validation/ and truth.json.")],
-    records: Annotated[int, typer.Option("--records", min=1, help="Number of records in all.")] = 200_000,
+    records: Annotated[int, typer.Option("--records", min=1, max=10**12, help="Number of records in all.")] = 200_000,
     format: FormatOption = Format.recordio,
-    num_fields: Annotated[int, typer.Option("--num-fields", min=1, help="Ids in a record.")] = 10,
-    ids: Annotated[int, typer.Option("--ids", min=1, help="Number of ids of all fields together.")] = 1_000_000,
-    zipf: Annotated[float, typer.Option("--zipf", min=0, help="How unequal the frequencies of ids are.")] = 1.1,
+    num_fields: Annotated[int, typer.Option("--num-fields", min=1, max=10_000, help="Ids in a record.")] = 10,
+    ids: Annotated[
+        int, typer.Option("--ids", min=1, max=10**9, help="Number of ids of all fields together.")
+    ] = 1_000_000,
+    zipf: Annotated[
+        float, typer.Option("--zipf", min=0, max=100, help="How unequal the frequencies of ids are.")
+    ] = 1.1,
     held_out: HeldOut = 0.1,
     compressor: CompressorOption = Compression.none,
     records_per_file: Annotated[int, typer.Option("--records-per-file", min=1)] = 100_000,

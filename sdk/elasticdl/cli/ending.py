@@ -43,6 +43,10 @@ def _run(command: Callable[[], object]) -> int:
         return _told(error)
     except OSError as error:
         return EXIT_FAILED if error.errno == errno.EPIPE else _told(_of_system(error))
+    except UnicodeEncodeError:
+        # Arguments and names of files may be any bytes; there is no other way for such text to come in.
+        fix = "give names, paths and values in UTF-8"
+        return _told(InvalidInputError("something that was given holds bytes that are no text", fix=fix))
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
