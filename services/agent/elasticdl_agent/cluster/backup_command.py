@@ -36,8 +36,9 @@ def backup(
 
     require("`elasticdl backup`", "local")
     from elasticdl_agent.cluster.backup import back_up
+    from elasticdl_runtime.home import expand_home
 
-    target, directory = file.expanduser().absolute(), data_directory(data_dir)
+    target, directory = expand_home(file).absolute(), data_directory(data_dir)
     asyncio.run(back_up(target, directory, database_url, files=files, tell=typer.echo))
 
 
@@ -52,6 +53,7 @@ def restore(
 
     require("`elasticdl restore`", "local")
     from elasticdl_agent.cluster.backup import restore as put_back
+    from elasticdl_runtime.home import expand_home
 
-    source, directory = file.expanduser().absolute(), data_directory(data_dir)
+    source, directory = expand_home(file).absolute(), data_directory(data_dir)
     asyncio.run(put_back(source, directory, database_url, force=force, tell=typer.echo))
