@@ -347,7 +347,7 @@ def halve(spec: dict[str, Any]) -> None:
 def readable(text: str, place: Path) -> str:
     """Words without what differs from run to run: folders, addresses of objects and numbers of functions."""
     # Code that TensorFlow has converted before keeps the place where it met it first.
-    text = re.sub(rf"{re.escape(str(place.parent))}/\d+", "PLACE", text)
+    text = re.sub(rf"{re.escape(str(place.parent))}/\d+|/\S*/jobs/job-\w+/code", "PLACE", text)
     return re.sub(r"0x[0-9a-f]+|_\d+\]", "...", text)
 
 

@@ -218,11 +218,24 @@ class TaskDispatcher:
             UnavailableError: the store still does not answer.
         """
         async with self._lock:
+            if not self.trouble.is_set():
+                return
             await self._translated(self.queue.rebuild(self.machine.contents(), self.machine.limits.lease_s))
             self.broken = ""
             self.trouble.clear()
             _log.info("queue rebuilt")
             await self._handle(ev.StoreChanged(""))
+
+    async def discard(self) -> None:
+        """Removes the queue of a job that is over. It is not asked any more, and so nobody takes it for lost.
+
+        Raises:
+            UnavailableError: the store does not answer.
+        """
+        async with self._lock:
+            self.broken = "the job is over"
+            self.trouble.clear()
+            await self._translated(self.queue.discard())
 
     # -- requests --------------------------------------------------------------------------------------------------
 

@@ -335,7 +335,7 @@ class JobRunner:
         await self._outbox.flushed()
         failpoint("master.before_queue_discard")
         with contextlib.suppress(UnavailableError):
-            await self._dispatcher.queue.discard()
+            await self._dispatcher.discard()
         self._end(0)
 
     # -- the end ---------------------------------------------------------------------------------------------------

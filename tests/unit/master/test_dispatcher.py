@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.shard import Shard
 from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
@@ -177,3 +178,19 @@ async def test_a_queue_made_anew_after_one_report_keeps_those_that_came_with_it(
     assert world.machine.epochs.stopped
     assert {one.task.id for _, one in held} <= set(world.store.done)
     assert not {one.task.id for _, one in held} & set(world.store.doing)
+
+
+def test_the_queue_of_a_job_that_is_over_is_not_taken_for_lost(world: World) -> None:
+    dispatcher = world.dispatcher
+    assert dispatcher is not None
+    task = lease(dispatcher, owners(world)[0])
+    finish(dispatcher.discard())
+    assert not world.store.ready
+    # Whoever still runs while the process ends asks for leases, has them extended, and reports.
+    finish(dispatcher.reap())
+    assert finish(dispatcher.lease(owners(world)[1], 1)) == ((), Directive.WAIT)
+    with pytest.raises(UnavailableError, match="the job is over"):
+        finish(dispatcher.report(task.lease.task, task.lease.token, owners(world)[0]))
+    assert not dispatcher.trouble.is_set()
+    finish(dispatcher.repair())
+    assert not world.store.ready, "nobody makes it anew"
