@@ -108,7 +108,7 @@ async def migrate_only(_stop: asyncio.Event, revision: str = "head") -> int:
         await migrate(database, revision)
     finally:
         await database.close()
-    print(f"the schema is at {revision}")
+    print("the schema is up to date" if revision == "head" else f"the schema is at {revision}")
     return 0
 
 

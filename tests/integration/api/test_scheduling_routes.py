@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from elasticdl_api.settings import ApiSettings
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
 from elasticdl_core.scheduling import Plan, Quota, Resources, Snapshot, policy_by_name
 from elasticdl_core.scheduling.pacing import pace
@@ -66,6 +67,12 @@ class Cluster:
         answer = await self.api.http.post("/jobs", json=body, headers=headers)
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
+
+
+@pytest.fixture
+def settings(settings: ApiSettings) -> ApiSettings:
+    """Jobs of any namespace may read what the tests' jobs name."""
+    return settings.model_copy(update={"data_roots": "/zoo,/d"})
 
 
 @pytest.fixture
