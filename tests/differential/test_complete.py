@@ -96,6 +96,7 @@ FIELDS: Mapping[str, str] = {
     "checkpoint_dir": "is a place",
     "checkpoint_dir_for_init": "starts from another job: tests/e2e",
     "output": "is a place",
+    "output_format": "is of predictions",
     "priority": "is for the scheduler",
     "progress_timeout_s": "says when a job that stands still is given up",
     "worker_memory_mib": "limits a process",
