@@ -61,6 +61,8 @@ def parse_strings(flag: str, text: str) -> dict[str, str]:
 def _object(flag: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
+    except RecursionError:
+        raise InvalidInputError(f"--{flag}: the JSON is nested too deeply", fix="write key=value;...") from None
     except ValueError as error:
         raise InvalidInputError(
             f"--{flag}: {text!r} is not JSON: {error}", fix="mend it, or write key=value;..."

@@ -184,7 +184,13 @@ def test_pairs_are_json_or_words_and_nothing_is_evaluated() -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("lr", "'lr' is not key=value"), ("a=1;a=2", "given twice"), ("{", "is not JSON"), ("a=[1", "missing")],
+    [
+        ("lr", "'lr' is not key=value"),
+        ("a=1;a=2", "given twice"),
+        ("{", "is not JSON"),
+        ("a=[1", "missing"),
+        ('{"a":' * 99_999, "too deeply"),
+    ],
 )
 def test_broken_pairs_name_their_flag(text: str, message: str) -> None:
     with pytest.raises(InvalidInputError) as caught:

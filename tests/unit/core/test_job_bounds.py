@@ -52,6 +52,7 @@ def refused(**changes: Any) -> list[str]:
         {"PYTHONPATH": "/x"},
         {"PYTHONSTARTUP": "/x"},
         {"ELASTICDL_JOB_TOKEN": "x"},
+        {"KERAS_BACKEND": "torch"},
     ],
 )
 def test_variables(envs: dict[str, str]) -> None:

@@ -156,6 +156,10 @@ def _variable_problems(variables: Mapping[str, str]) -> Iterator[Problem]:
                 f"{name} is reserved",
                 f"choose names that do not start with {', '.join(RESERVED_VARIABLES)}",
             )
+        elif name == "KERAS_BACKEND" and value != "tensorflow":
+            yield Problem(
+                "envs", f"KERAS_BACKEND={value[:100]} is not taken", "leave it out: TensorFlow trains all models"
+            )
         if _UNSTORABLE.search(value):
             yield Problem("envs", f"the value of {ascii(name)[:100]} holds a NUL or half a character", "leave it out")
         if len(value) > VARIABLE_CHARS:
