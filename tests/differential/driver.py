@@ -436,15 +436,18 @@ def _difference(name: str, mine: Any, other: Any, tolerance: float) -> list[str]
 
 
 def _metric_differences(row: Row, local: Outcome, cluster: Outcome) -> list[str]:
-    if len(local.evaluations) != len(cluster.evaluations):
-        return [f"{len(local.evaluations)} evaluations locally, {len(cluster.evaluations)} on the cluster"]
-    problems = []
-    for number, versions in enumerate(zip(local.evaluated, cluster.evaluated, strict=True)):
-        # Between the ends of epochs training waits for an evaluation only if that may end it.
-        if row.trains_on and versions[0] < versions[1] and number + 1 < len(local.evaluations):
-            continue
-        problems += _differ(number + 1, local.evaluations[number], cluster.evaluations[number])
-    return problems
+    mine, others = len(local.evaluations), len(cluster.evaluations)
+    if others != mine and not (row.trains_on and others <= mine):
+        return [f"{mine} evaluations locally, {others} on the cluster"]
+    if not row.trains_on:
+        pairs = list(zip(local.evaluations, cluster.evaluations, strict=True))
+    else:
+        # What falls due in the midst of an epoch is evaluated while training goes on: later, or with the next one.
+        known = dict(zip(local.evaluated, local.evaluations, strict=True))
+        made = zip(cluster.evaluated, cluster.evaluations, strict=True)
+        pairs = [(known[version], metrics) for version, metrics in made if version in known]
+    problems = [problem for number, pair in enumerate(pairs, 1) for problem in _differ(number, *pair)]
+    return problems or _last_metrics_differ(local, cluster)
 
 
 def _last_metrics_differ(local: Outcome, cluster: Outcome) -> list[str]:

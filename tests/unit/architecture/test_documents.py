@@ -85,6 +85,7 @@ def test_every_path_and_module_named_in_a_map_is_there(document: Path) -> None:
     [
         *("what-if", "master's launch", "early stopping", "staleness", "id map", "lease of a task, its expiry"),
         *("checkpoint", "rotation", "quotas", "drain of a worker", "zygote", "hot rows"),
+        *("rate limits", "examination", "bounds of a job's fields", "paths that a job", "tokens of jobs", "feeds"),
     ],
 )
 def test_the_index_says_where_it_is(sought: str) -> None:
