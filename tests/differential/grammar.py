@@ -56,6 +56,10 @@ SCHEDULES = (
     "CosineDecayRestarts({rate}, 4)",
     "InverseTimeDecay({rate}, 3, 0.5)",
 )
+TO_ZERO = SCHEDULES[1:4]
+"""Schedules that reach 0 within a job."""
+DIVIDES = "Ftrl"
+"""It divides by the learning rate, and so all ways refuse 0."""
 CALLBACKS: Mapping[str, str] = {
     "": "",
     "elasticdl.callbacks.LearningRateScheduler": "LearningRateScheduler(lambda version: 0.01 * (version % 3))",
@@ -211,6 +215,8 @@ def generated_rows(draw: Draw) -> Row:
     kind = draw(st.sampled_from(SUPPORTED.split()))
     options = _options(draw, kind)
     callback = draw(st.sampled_from([one for one in CALLBACKS.values() if not pairs or not _counts(one)]))
+    if kind == DIVIDES:
+        callback = callback.replace("(version % 3)", "(1 + version % 3)")
     spec = _spec(draw, blocks, callback, pairs=pairs)
     # Rows that are not in a minibatch move on under Keras' momentum and decay, and stay on parameter servers.
     few = features == "ids" and spec["embedding_threshold_bytes"] == 0 and (kind, options) != ("SGD", {})
@@ -294,7 +300,8 @@ def _optimizer(draw: Draw, kind: str, options: Mapping[str, Any], callback: str)
     rate = str(RATES.get(kind, 0.01))
     # A callback that sets the rate takes the place of a schedule.
     if "LearningRateScheduler" not in callback and draw(st.booleans()):
-        rate = f"keras.optimizers.schedules.{draw(st.sampled_from(SCHEDULES)).format(rate=rate)}"
+        schedules = [one for one in SCHEDULES if kind != DIVIDES or one not in TO_ZERO]
+        rate = f"keras.optimizers.schedules.{draw(st.sampled_from(schedules)).format(rate=rate)}"
     given = ", ".join([rate, *(f"{name}={value}" for name, value in options.items())])
     return f"def optimizer():\n    return keras.optimizers.{kind}({given})"
 
