@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -51,13 +50,9 @@ def scheduler_process(laptop: Cluster) -> psutil.Process:
 
 def user(laptop: Cluster, namespace: str) -> Client:
     """A client of somebody who sees one namespace."""
-    laptop.environment["ELASTICDL_DATABASE_URL"] = database_url(laptop)
-    try:
-        made = laptop.run(sys.executable, "-m", "elasticdl_api", "token", namespace, "write", timeout=60)
-    finally:
-        del laptop.environment["ELASTICDL_DATABASE_URL"]
-    assert made.returncode == 0, made.stderr
-    return Client(api_url=state_of(laptop)["api_url"], token=made.stdout.split()[-1])
+    laptop.cli("namespaces", "create", namespace, "--data-root", str(laptop.directory / "digits"))
+    token = laptop.cli("tokens", "create", f"{namespace}-laptop", "--namespace", namespace, "--scope", "submit")
+    return Client(api_url=state_of(laptop)["api_url"], token=token.stdout.split()[0])
 
 
 def submit(client: Client, laptop: Cluster, name: str) -> str:

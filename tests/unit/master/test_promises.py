@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskType
 from elasticdl_master.queue.port import Outcome
+from elasticdl_master.state import events as ev
 from tests.fakes.job_world import World, ended, run
 from tests.fakes.sim_processes import finish
 
@@ -148,3 +150,18 @@ def test_another_jobs_checkpoint_says_nothing_about_what_this_one_has_done() -> 
     assert world.state is JobState.SUCCEEDED, world.detail
     trained = {task for task, _ in world.leased if task.type is TaskType.TRAINING}
     assert sum(task.records for task in trained) == 2 * 40, "every record of every epoch is this job's to do"
+
+
+def test_a_task_that_was_leased_before_the_master_saw_that_all_ps_answer_is_kept() -> None:
+    """While a worker lists the records of the module's own reader, others may lease what is listed already."""
+    world = make_world()
+    world.next_poll = math.inf
+    run(world, lambda world: bool(world.store.todo and world.machine.workers.running))
+    owner = world.machine.workers.running[0].owner
+    (lease,) = finish(world.dispatcher.queue.lease(owner, 1, world.limits.lease_s))
+    world.tell(ev.TasksLeased([lease]))
+    world.next_poll = world.now
+    run(world, lambda world: world.machine.servers.ready)
+    answer = finish(world.dispatcher.report(lease.task, lease.token, owner))
+    assert answer.outcome is Outcome.ACCEPTED
+    assert world.machine.recovery.redone == 0

@@ -56,6 +56,7 @@ class ServerRecovery:
         self.redone = 0
         self.rolled_back = False
         self._never_used = True
+        self._begins = False
         self._trusts_ledger = False
         self._known_done = 0
         self._most_done = 0
@@ -104,6 +105,10 @@ class ServerRecovery:
             return [*out, do.RestoreServers(manifest)]
         if any(initialized) and not self._never_used:
             return [*out, *self._start_over(now)]
+        if self._begins:
+            # Workers may have leased tasks, and have trained on them, before this master saw that all PS answer.
+            self._open(now)
+            return out
         return [*out, *self._roll_back(None, now)]
 
     # -- takeovers -------------------------------------------------------------------------------------------------
@@ -120,6 +125,7 @@ class ServerRecovery:
         self._never_used = not any(server.alive for server in servers)
         self._trusts_ledger = ledger_alone and all(server.alive and server.incarnation == 0 for server in servers)
         self._known_done = known_done
+        self._begins = self._never_used and not known_done and not self._job.setup.done
 
     def restore(self, generation: int, *, rolled_back: bool) -> None:
         """Goes on where an earlier master was, with the same PS."""
@@ -162,7 +168,7 @@ class ServerRecovery:
                 f"{why}; the last one, {words}", fix="look at the log of the PS; raise ps_memory_mib"
             )
         else:
-            self._never_used = False
+            self._never_used = self._begins = False
             self._trusts_ledger = False
             self._job.servers.restart()
         return [do.tell("ps_lost", words, exit_code=status.exit_code, reason=status.reason)]
@@ -239,9 +245,13 @@ class ServerRecovery:
         self._schedule.interrupt()
         self._closing.interrupt()
         self._job.workers.take_all_back(but=TaskType.LIST_SHARDS)
+        self._open(now)
+        return [do.RebuildQueue(), *self._evaluate_again(lost)]
+
+    def _open(self, now: float) -> None:
+        self._begins = False
         self._job.workers.spare(now)
         self._job.servers.phase = Phase.READY
-        return [do.RebuildQueue(), *self._evaluate_again(lost)]
 
     def _evaluate_again(self, lost: set[int]) -> list[do.Instruction]:
         """Begins the evaluations at ends of epochs that are missing."""
