@@ -225,7 +225,7 @@ def generated_rows(draw: Draw) -> Row:
     parts = [
         EXAMPLE if records else "",
         _feed(features, label, few=few),
-        _model(draw, features, label, blocks),
+        _model(draw, features, label, blocks, few=few),
         draw(st.sampled_from(LOSSES[label])),
         _optimizer(draw, kind, options, callback),
         _metrics(draw, label),
@@ -288,8 +288,10 @@ def _feed(features: str, label: str, *, few: bool) -> str:
     )
 
 
-def _model(draw: Draw, features: str, label: str, blocks: list[str]) -> str:
+def _model(draw: Draw, features: str, label: str, blocks: list[str], *, few: bool) -> str:
     shape, dtype, first = FEATURES[features]
+    if few:
+        first = tuple(call.replace("Embedding(50,", "Embedding(3,") for call in first)
     layers = [*first, *(call for block in blocks for call in BLOCKS[block])]
     layers.append("layers.Dense(1)" if label == "y" else "layers.Dense(3)")
     style = STYLES[draw(st.sampled_from(list(STYLES)))]
