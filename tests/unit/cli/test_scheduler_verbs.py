@@ -289,6 +289,8 @@ def test_top_renews_itself_on_a_terminal_until_ctrl_c(api: FakeApi) -> None:
         stdout=inner,
         stderr=inner,
         env=environment,
+        # Tests that run in the background of a shell ignore SIGINT, and so would their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(inner)
     seen = b""
