@@ -1,0 +1,47 @@
+"""Minibatches: records of a task as the model sees them, in the tensors of any framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from elasticdl.data import Shard
+from elasticdl_core.shuffling import Reading, described
+
+Tensors: TypeAlias = Any
+"""Tensors of the framework in use, nested in dicts, tuples and lists as the user's ``feed`` and model like it."""
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """Records as the model sees them.
+
+    Attributes:
+        features: nested tensors.
+        labels: nested tensors; None in prediction.
+        records: number of records.
+        shard: where they are from.
+        first: position of the first of them in the shard's source; None if they may be any of the shard's.
+        reading: where the records of the positions lie, if they are shuffled.
+    """
+
+    features: Tensors
+    labels: Tensors
+    records: int
+    shard: Shard | None = None
+    first: int | None = None
+    reading: Reading | None = None
+
+    @property
+    def where(self) -> str:
+        """The records that it is made of, in words."""
+        shard = self.shard
+        if shard is None:
+            return f"{self.records} records"
+        if self.first is not None:
+            return described(self._records(Shard(shard.name, self.first, self.first + self.records)))
+        return f"{self.records} of the {described(self._records(shard))}"
+
+    def _records(self, positions: Shard) -> Sequence[Shard]:
+        return [positions] if self.reading is None else self.reading.records(positions.start, positions.end)
