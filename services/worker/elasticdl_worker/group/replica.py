@@ -1,0 +1,159 @@
+"""The model of a member, as the group drives it: what a framework implements to be trained by AllReduce.
+
+All members hold the same model. A step is cut into *microbatches*, a fixed number of them whatever the number of
+members. A member computes the *contributions* of the microbatches that are dealt to it. The group sums the
+contributions of all microbatches, in an order that does not depend on who computed them, and every member applies the
+sum. So all of them stay equal to the last bit, if these promises are kept:
+
+- ``compute`` depends on the parameters, the batch, the step and the number of the microbatch alone. What is random
+  (dropout, augmentation) is seeded by the last two.
+- ``compute`` changes nothing that a later call, or ``apply``, would see: the change of moving averages and
+  counters is part of the contribution.
+- ``apply`` depends on the state before, and on its arguments, alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl_core.model import DenseSpec, OptimizerSpec
+from elasticdl_core.skips import Skips
+from elasticdl_core.task import Task
+
+Flat: TypeAlias = NDArray[np.float32]
+"""A one-dimensional array of float32, in one piece."""
+
+
+@dataclass(frozen=True)
+class MicrobatchData:
+    """The records of one microbatch, ready for ``Replica.compute``.
+
+    Attributes:
+        fed: rows that came out of the user's ``feed``; 0 if none did.
+        skips: records that the reader passed over.
+        content: the framework's own: features and labels. The group only passes it on.
+    """
+
+    fed: int
+    skips: Skips = field(default_factory=Skips)
+    content: Any = None
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one microbatch gives to a step.
+
+    Attributes:
+        rows: rows that the gradient is of: its weight in the step. 0 if the microbatch has no rows, or was left out.
+        arrays: what is summed over the microbatches, each as long as ``Replica.lengths`` says: first the gradients,
+            then how other variables change. Where the loss is a mean over the rows, the gradient is multiplied by
+            ``rows``, so that the sum divided by all rows is the gradient of the mean over the whole step; so are
+            changes of moving averages. They may be read until the next call of ``compute``. Empty if ``rows`` is 0.
+        loss: the mean loss of the rows.
+        skips: rows that came out of ``feed`` and were left out, because they are not finite and the job says skip.
+        metrics: training metrics of these rows, by name.
+    """
+
+    rows: int
+    arrays: Sequence[Flat]
+    loss: float
+    skips: Skips = field(default_factory=Skips)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelLayout:
+    """What a checkpoint says of the model, in the words of parameter servers, so that either strategy reads it.
+
+    Attributes:
+        dense: the parameters, trained ones and others.
+        optimizer: the optimizer.
+        slots: names of its slots, each of the shape of a trained parameter, as the parameter servers name them and in
+            their order.
+    """
+
+    dense: Sequence[DenseSpec]
+    optimizer: OptimizerSpec
+    slots: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReplicaState:
+    """Everything that training goes on from.
+
+    Attributes:
+        version: updates that were applied: the optimizer's count of iterations follows from it.
+        values: each parameter of the layout, by name, in its shape and dtype.
+        slots: of each trained parameter, by name, its slots in the layout's order, float32.
+        extra: what else the replica needs to go on exactly, by name, in its own words; may be missing when the state
+            comes from a checkpoint of parameter servers.
+    """
+
+    version: int
+    values: Mapping[str, NDArray[Any]]
+    slots: Mapping[str, Sequence[NDArray[np.float32]]]
+    extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+class Replica(Protocol):
+    """The whole model in one member. All calls but ``read`` come from one thread."""
+
+    @property
+    def version(self) -> int:
+        """Updates that were applied: the model version."""
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Length of each array of a contribution."""
+
+    @property
+    def layout(self) -> ModelLayout:
+        """What a checkpoint says of the model."""
+
+    def read(self, task: Task, start: int, end: int) -> MicrobatchData:
+        """Reads the records at positions ``[start, end)`` of a training task. One thread calls this, not the others'.
+
+        Raises:
+            DataError: the data cannot be read.
+            UserCodeError: ``feed`` or the user's reader raised.
+        """
+
+    def compute(self, step: int, microbatch: int, data: MicrobatchData, epoch: int) -> Contribution:
+        """Runs the model forward and backward on one microbatch, at the present parameters.
+
+        Args:
+            step: number of the step; with ``microbatch`` it seeds all that is random.
+            microbatch: number within the step: 0, 1, ...
+            data: what ``read`` gave; not called where ``fed`` is 0.
+            epoch: of the task, for schedules that go by epoch.
+
+        Raises:
+            UserCodeError: the user's code raised, or the loss is not finite and the job says that this fails.
+        """
+
+    def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
+        """Makes one update.
+
+        Args:
+            sums: the sum of each array over the contributions of all microbatches; may be overwritten.
+            rows: the sum of their rows, more than 0.
+            epoch: as for ``compute``.
+        """
+
+    def digest(self) -> bytes:
+        """At most 16 bytes that are equal for equal states and, in all likelihood, for no others."""
+
+    def state(self) -> ReplicaState:
+        """The present state; its arrays stay as they are until the next ``apply``."""
+
+    def load(self, state: ReplicaState) -> None:
+        """Takes over a state, of another member or of a checkpoint.
+
+        Raises:
+            DataError: it is of another model or optimizer.
+        """
