@@ -43,44 +43,33 @@ def _quoted(part: str) -> str:
     return quote(part, errors="surrogateescape")
 
 
-def _one_part(name: str) -> str:
-    """A name as one part of a path, whatever characters it has."""
+def _below(collection: str, name: str, what: str, fix: str) -> str:
+    """The path of one of a collection, whatever characters its name has.
+
+    Raises:
+        InvalidInputError: the name is empty.
+        NotFoundError: nothing can have that name.
+    """
+    if not name:
+        raise InvalidInputError(f"{what} is empty", fix=fix)
     if name in {".", ".."}:
         raise NotFoundError(f"there is no {name!r}", fix="give a name as it is listed")
-    return quote(name, safe="", errors="surrogateescape")
+    return f"{collection}/{quote(name, safe='', errors='surrogateescape')}"
 
 
 def reservation_path(name: str) -> str:
-    """The path of a reservation.
-
-    Raises:
-        InvalidInputError: the name is empty.
-    """
-    if not name:
-        raise InvalidInputError("the name of the reservation is empty", fix="say for whom the slots are")
-    return f"/cluster/reservations/{_one_part(name)}"
+    """The path of a reservation. Raises what ``_below`` does."""
+    return _below("/cluster/reservations", name, "the name of the reservation", "say for whom the slots are")
 
 
 def token_path(token_id: str) -> str:
-    """The path of a token.
-
-    Raises:
-        InvalidInputError: the id is empty.
-    """
-    if not token_id:
-        raise InvalidInputError("the token's id is empty", fix="give the id that `elasticdl tokens list` shows")
-    return f"/tokens/{_one_part(token_id)}"
+    """The path of a token. Raises what ``_below`` does."""
+    return _below("/tokens", token_id, "the token's id", "give the id that `elasticdl tokens list` shows")
 
 
 def namespace_path(name: str) -> str:
-    """The path of a namespace.
-
-    Raises:
-        InvalidInputError: the name is empty.
-    """
-    if not name:
-        raise InvalidInputError("the name of the namespace is empty", fix="say which namespace is meant")
-    return f"/namespaces/{_one_part(name)}"
+    """The path of a namespace. Raises what ``_below`` does."""
+    return _below("/namespaces", name, "the name of the namespace", "say which namespace is meant")
 
 
 def submission(spec: JobSpec | Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,12 @@ from typing import Any
 
 import structlog
 from pydantic import ValidationError
-from sqlalchemy import select
 
 from elasticdl_api.schemas.access import NamespaceLimits
 from elasticdl_api.settings import ApiSettings
+from elasticdl_api.store.namespaces import NamespaceStore
 from elasticdl_api.web.rate_limits import RequestRate
 from elasticdl_core.errors import UnavailableError
-from elasticdl_runtime.database import tables as t
-from elasticdl_runtime.database.engine import Database
 
 BURST_S = 5
 """Seconds' worth of requests that a token may send at once where the namespace has a limit of its own."""
@@ -28,15 +26,15 @@ class LimitReader:
     """Reads the limits of namespaces, and keeps them for a while.
 
     Args:
-        database: has the table of namespaces.
+        namespaces: knows what was said of each.
         settings: the limits of those that have none of their own.
         clock: seconds that only grow.
     """
 
     def __init__(
-        self, database: Database, settings: ApiSettings, clock: Callable[[], float] = time.monotonic
+        self, namespaces: NamespaceStore, settings: ApiSettings, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._database = database
+        self._namespaces = namespaces
         self._settings = settings
         self._clock = clock
         self._kept: dict[str, tuple[float, NamespaceLimits]] = {}
@@ -60,16 +58,11 @@ class LimitReader:
         if self._clock() - at < KEPT_S:
             return limits
         try:
-            limits = _read(namespace, await self._row(namespace))
+            limits = _read(namespace, await self._namespaces.get_limits(namespace))
         except UnavailableError:
             pass  # the limits of before hold until the database answers
         self._kept[namespace] = (self._clock(), limits)
         return limits
-
-    async def _row(self, namespace: str) -> Any:
-        query = select(t.namespaces.c.limits).where(t.namespaces.c.name == namespace)
-        async with self._database.reading() as connection:
-            return (await connection.execute(query)).scalar_one_or_none()
 
 
 def _read(namespace: str, found: Any) -> NamespaceLimits:

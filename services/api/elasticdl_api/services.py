@@ -88,7 +88,7 @@ class Services:
         self.reaches = Reaches(self.settings, self.places)
         self.cluster_views = ClusterViews(self.scheduling, self.launcher)
         self.overview = ClusterOverview(self.jobs, self.launcher, self.settings)
-        self.limits = LimitReader(self.database, self.settings)
+        self.limits = LimitReader(self.namespaces, self.settings)
         changes = ChangeStore(self.database)
         self.job_feeds = JobFeeds(changes, self.wakeups)
         self.overview_feeds = OverviewFeeds(changes, self.wakeups, self.overview.read)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from elasticdl_ps.arrivals import ArrivalEstimator
 from elasticdl_ps.rounds import Rounds
@@ -107,16 +108,7 @@ class RoundWaiter:
         if self._rounds.version != version - 1:
             return False
         self._arrivals.note_wait(worker)
-        give_up = time.monotonic() + LONGEST_WAIT_S
-        while self._rounds.version == version - 1 and not self._over:
-            now = time.monotonic()
-            until = self._arrivals.estimate_until(self._rounds.missing, now)
-            if until is None:
-                return False
-            if now >= give_up:
-                return True
-            await self._next_look(min(until, give_up) - now)
-        return self._over
+        return await self._wait_while(lambda: self._rounds.version == version - 1) or self._over
 
     async def wait_for_gradients(self) -> bool:
         """Waits until the present round has ended, while the gradients that it misses are to be expected.
@@ -124,8 +116,12 @@ class RoundWaiter:
         Returns:
             Whether they still are: the time for one call is over.
         """
+        return await self._wait_while(lambda: self._rounds.is_open)
+
+    async def _wait_while(self, open_: Callable[[], bool]) -> bool:
+        """Waits while a round is open and its gradients are to be expected; whether they are after a call's time."""
         give_up = time.monotonic() + LONGEST_WAIT_S
-        while self._rounds.is_open and not self._over:
+        while open_() and not self._over:
             now = time.monotonic()
             until = self._arrivals.estimate_until(self._rounds.missing, now)
             if until is None:

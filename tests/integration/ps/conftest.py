@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -12,6 +13,7 @@ from elasticdl_core.ports.launcher import Role
 from elasticdl_master.parameter_servers import ServerControl
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps.kernels import load_kernels
+from elasticdl_ps.round_waiter import RoundWaiter
 from elasticdl_ps.servicer import ParameterServer
 from elasticdl_ps.store.partition import Partition
 from elasticdl_runtime.checkpoint_files import CheckpointFile
@@ -127,3 +129,22 @@ async def start_servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
 @pytest.fixture(params=[1, 2, 3])
 async def servers(request: pytest.FixtureRequest, start_servers: StartServers) -> Servers:
     return await start_servers(request.param)
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are expected for longer than any test takes."""
+    monkeypatch.setattr("elasticdl_ps.arrivals._SHORTEST_S", 1000.0)
+
+
+@pytest.fixture
+def somebody_waits(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set when somebody waits for the end of a round."""
+    event, wait = asyncio.Event(), RoundWaiter._next_look
+
+    async def waiting(self: RoundWaiter, timeout_s: float) -> None:
+        event.set()
+        await wait(self, timeout_s)
+
+    monkeypatch.setattr(RoundWaiter, "_next_look", waiting)
+    return event

@@ -13,7 +13,6 @@ from elasticdl_core.errors import ConflictError, DataError, InvalidInputError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_master.parameter_servers import ServerControl
 from elasticdl_proto.v1 import ps_pb2
-from elasticdl_ps.round_waiter import RoundWaiter
 from elasticdl_runtime.checkpoint_files import CheckpointFile, PartReader, read_checkpoint
 from elasticdl_runtime.tokens import issue
 from tests.integration.ps.conftest import JOB, SECRET
@@ -66,25 +65,6 @@ async def test_all_parts_of_a_checkpoint_and_of_a_pin_are_of_one_version(start_s
             task.cancel()
         await asyncio.gather(*training, return_exceptions=True)
         await control.close()
-
-
-@pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are expected for longer than any test takes."""
-    monkeypatch.setattr("elasticdl_ps.arrivals._SHORTEST_S", 1000.0)
-
-
-@pytest.fixture
-def somebody_waits(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Set when somebody waits for the end of a round."""
-    event, wait = asyncio.Event(), RoundWaiter._next_look
-
-    async def waiting(self: RoundWaiter, timeout_s: float) -> None:
-        event.set()
-        await wait(self, timeout_s)
-
-    monkeypatch.setattr(RoundWaiter, "_next_look", waiting)
-    return event
 
 
 async def half_a_round(servers: Any) -> list[Any]:

@@ -10,32 +10,10 @@ import pytest
 
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
-from elasticdl_ps.round_waiter import RoundWaiter
 from elasticdl_runtime.rpc.framing import decode_frame, encode_frame
 from tests.integration.ps.synchronous_model import IDS, ensure, step
 
 pytestmark = pytest.mark.integration
-
-FOREVER_S = 1000.0
-
-
-@pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are expected for longer than any test takes."""
-    monkeypatch.setattr("elasticdl_ps.arrivals._SHORTEST_S", FOREVER_S)
-
-
-@pytest.fixture
-def somebody_waits(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Set when somebody waits for the end of a round."""
-    event, wait = asyncio.Event(), RoundWaiter._next_look
-
-    async def waiting(self: RoundWaiter, timeout_s: float) -> None:
-        event.set()
-        await wait(self, timeout_s)
-
-    monkeypatch.setattr(RoundWaiter, "_next_look", waiting)
-    return event
 
 
 async def trained_once(servers: Any, workers: int, grads_to_wait: int, tolerance: int = 0) -> list[Any]:

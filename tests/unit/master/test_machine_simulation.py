@@ -14,7 +14,7 @@ from elasticdl_master.state import events as ev
 from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.status import status_of
 from tests.fakes.job_world import World, ended, run
-from tests.fakes.sim_faults import SEEDS, Faults, kinds, living, make_world, restless
+from tests.fakes.sim_faults import SEEDS, Faults, check_that_nothing_is_lost, kinds, living, make_world
 
 pytestmark = pytest.mark.unit
 
@@ -145,14 +145,7 @@ def test_types_of_tasks_are_all_used() -> None:
 def test_suspended_and_evicted_jobs_lose_nothing() -> None:
     for seed in range(SEEDS // 6):
         world = make_world(seed, checkpoint_steps=[0, 5][seed % 2], validation_data=["", "/v"][seed // 2 % 2])
-        world.start_master()
-        try:
-            run(world, restless(world))
-            assert world.state is JobState.SUCCEEDED, (world.state, world.detail)
-            for applied in world.oracle.applied():
-                assert not world.oracle.expected() - set(applied), "records are missing in the model"
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
+        check_that_nothing_is_lost(world, seed)
 
 
 def test_a_suspension_without_faults_repeats_nothing() -> None:

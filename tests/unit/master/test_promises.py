@@ -13,24 +13,14 @@ from elasticdl_core.task import TaskType
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
 from tests.fakes.job_world import World, ended, run
+from tests.fakes.sim_faults import make_spec
 from tests.fakes.sim_processes import finish
 
 pytestmark = pytest.mark.unit
 
 
 def make_world(**changes: object) -> World:
-    spec = {
-        "model_def": "m.f",
-        "model_zoo": "/zoo",
-        "training_data": "/data",
-        "minibatch_size": 2,
-        "num_minibatches_per_task": 3,
-        "num_epochs": 2,
-        "min_workers": 2,
-        "max_workers": 2,
-        **changes,
-    }
-    world = World(7, JobSpec.from_mapping(spec), [Shard("a", 0, 40)])
+    world = World(7, make_spec(**{"num_ps": 1, "max_workers": 2, **changes}), [Shard("a", 0, 40)])
     world.start_master()
     return world
 

@@ -11,7 +11,7 @@ from elasticdl_core.job import JobState
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskType
 from tests.fakes.job_world import World, ended, run
-from tests.fakes.sim_faults import SEEDS, Faults, kinds, make_world, restless
+from tests.fakes.sim_faults import SEEDS, Faults, check_that_nothing_is_lost, kinds, make_world
 
 pytestmark = pytest.mark.unit
 
@@ -150,14 +150,7 @@ def test_early_stopping_loses_nothing_whatever_happens() -> None:
         world = stopping_early(
             seed, patience=99, num_epochs=3, evaluation_steps=[0, 4][seed % 2], checkpoint_steps=[0, 5][seed // 2 % 2]
         )
-        world.start_master()
-        try:
-            run(world, restless(world))
-            assert world.state is JobState.SUCCEEDED, (world.state, world.detail)
-            for applied in world.oracle.applied():
-                assert not world.oracle.expected() - set(applied), "records are missing in the model"
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
+        check_that_nothing_is_lost(world, seed)
 
 
 def test_updates_are_counted_from_the_checkpoint_that_the_job_starts_from() -> None:

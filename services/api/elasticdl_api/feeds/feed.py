@@ -7,16 +7,19 @@ go: it comes again with the last id that it has, and misses nothing.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import itertools
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import to_json
 
+from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_core.errors import UnavailableError
+from elasticdl_runtime.lifecycle import wait_for_event
 
 REMEMBERED = 256
 """Messages that a feed keeps for those who come again."""
@@ -24,6 +27,8 @@ QUEUED_MOST = 1000
 """Messages that wait for a follower; one more and it is let go."""
 QUEUED_BYTES = 4 << 20
 """The same in bytes, but for a single message."""
+LOOK_EVERY_S = 1.0
+"""Seconds between two looks when no change was told: what a master reports of its job is told to nobody."""
 BEGIN_S = 10.0
 """Seconds that the first look of a feed may take."""
 TOGETHER = 100
@@ -52,19 +57,6 @@ def encode(kind: str, content: BaseModel | dict[str, Any], number: int | str | N
     head = b"" if number is None else b"id: %s\n" % str(number).encode()
     data = content.model_dump_json().encode() if isinstance(content, BaseModel) else to_json(content)
     return b"%sevent: %s\ndata: %s\n\n" % (head, kind.encode(), data)
-
-
-async def wait_until_begun(begun: asyncio.Event) -> None:
-    """Waits until a feed was read for the first time.
-
-    Raises:
-        UnavailableError: that takes too long.
-    """
-    try:
-        async with asyncio.timeout(BEGIN_S):
-            await begun.wait()
-    except TimeoutError:
-        raise UnavailableError("the stream cannot be read now", fix="try again in a moment") from None
 
 
 class Follower:
@@ -116,12 +108,8 @@ class Follower:
         Returns:
             Nothing after ``patience_s`` seconds without a message; None at the end.
         """
-        if not self._messages and not self._ended:
-            try:
-                async with asyncio.timeout(patience_s):
-                    await self._ready.wait()
-            except TimeoutError:
-                return b""
+        if not self._messages and not self._ended and not await wait_for_event(self._ready, patience_s):
+            return b""
         self._ready.clear()
         if not self._messages:
             return None if self._ended else b""
@@ -145,18 +133,31 @@ class Feed:
         first: the number after which every message is remembered.
         last: the number of the last message that was told.
         latest: the last message without a number of each topic.
+        begun: set when the first look was done.
+        watchers: how many follow or are about to.
     """
 
     def __init__(self) -> None:
         self.first = 0
         self.last = 0
         self.latest: dict[str, FeedMessage] = {}
+        self.begun = asyncio.Event()
+        self.watchers = 0
         self._remembered: deque[FeedMessage] = deque()
         self._followers: dict[Follower, None] = {}
 
     def __len__(self) -> int:
         """How many follow."""
         return len(self._followers)
+
+    async def wait_until_begun(self) -> None:
+        """Waits until it was read for the first time.
+
+        Raises:
+            UnavailableError: that takes too long.
+        """
+        if not await wait_for_event(self.begun, BEGIN_S):
+            raise UnavailableError("the stream cannot be read now", fix="try again in a moment")
 
     def add(self, follower: Follower) -> None:
         """Begins to tell a follower."""
@@ -196,3 +197,53 @@ class Feed:
         """Ends the streams of all who follow."""
         for follower in self._followers:
             follower.end()
+
+
+class FeedReader:
+    """The one task that reads for all who follow; it lives as long as anybody does.
+
+    Args:
+        name: of the task.
+        wakeups: tells which job changed.
+        hear: is told of it.
+        watched: whether anybody follows.
+        look: reads what is followed; what it raises ends the task.
+        settle_s: seconds after a look in which changes are gathered for the next one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        wakeups: Wakeups,
+        hear: Callable[[str | None], None],
+        watched: Callable[[], bool],
+        look: Callable[[], Awaitable[None]],
+        settle_s: float,
+    ) -> None:
+        self._name = name
+        self._wakeups = wakeups
+        self._hear = hear
+        self._watched = watched
+        self._look = look
+        self._settle_s = settle_s
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        # Not the context of the request that happens to be the first.
+        self._context = contextvars.copy_context()
+
+    def wake(self) -> None:
+        """Has it look again, at the latest after the time to settle."""
+        self._changed.set()
+
+    def ensure_running(self) -> None:
+        """Starts it if it does not run."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._read(), name=self._name, context=self._context)
+
+    async def _read(self) -> None:
+        with self._wakeups.hearing(self._hear):
+            while self._watched():
+                self._changed.clear()
+                await self._look()
+                await asyncio.sleep(self._settle_s)
+                await wait_for_event(self._changed, LOOK_EVERY_S)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import contextvars
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import structlog
 
-from elasticdl_api.feeds.feed import REMEMBERED, Feed, FeedMessage, Follower, encode, wait_until_begun
+from elasticdl_api.feeds.feed import REMEMBERED, Feed, FeedMessage, FeedReader, Follower, encode
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.store.changes import EVENTS_AT_ONCE, ChangedJob, ChangeStore
 from elasticdl_api.store.records import JobRecord
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_core.errors import UnavailableError
 
-LOOK_EVERY_S = 1.0
-"""Seconds between two looks when no change was told: what a master reports of its job is told to nobody."""
 SETTLE_S = 0.05
 """Seconds after a look in which changes are gathered for the next one."""
 _STATUS, _END = "status", "end"
@@ -33,19 +29,15 @@ class JobFeed(Feed):
         version: of the job's row, as it was read last.
         cursor: the id of the last event that was read; None before the first look.
         due: whether its events are to be read.
-        begun: set when the first look was done.
         job: the job as it was read last.
-        watchers: how many follow or are about to.
     """
 
     def __init__(self, job_id: str) -> None:
         super().__init__()
-        self.watchers = 0
         self.job_id = job_id
         self.version = ""
         self.cursor: int | None = None
         self.due = True
-        self.begun = asyncio.Event()
         self.job: JobRecord | None = None
         self._shown: bytes | None = None
 
@@ -95,10 +87,9 @@ class JobFeeds:
         self._store = store
         self._wakeups = wakeups
         self._feeds: dict[tuple[str | None, str], JobFeed] = {}
-        self._changed = asyncio.Event()
-        self._reader: asyncio.Task[None] | None = None
-        # Not the context of the request that happens to be the first.
-        self._context = contextvars.copy_context()
+        self._reader = FeedReader(
+            "job feeds", wakeups, self._hear, lambda: bool(self._feeds), self._look_at_all, SETTLE_S
+        )
 
     @contextlib.asynccontextmanager
     async def follow(self, job_id: str, namespace: str | None, after: int) -> AsyncIterator[Follower]:
@@ -116,12 +107,11 @@ class JobFeeds:
         feed = self._feeds.get(key)
         if feed is None:
             feed = self._feeds[key] = JobFeed(job_id)
-            self._changed.set()
+            self._reader.wake()
         feed.watchers += 1
-        if self._reader is None or self._reader.done():
-            self._reader = asyncio.create_task(self._read(), name="job feeds", context=self._context)
+        self._reader.ensure_running()
         try:
-            await wait_until_begun(feed.begun)
+            await feed.wait_until_begun()
             await self._catch_up(feed, follower, namespace, after)
             yield follower
         finally:
@@ -129,7 +119,7 @@ class JobFeeds:
             feed.watchers -= 1
             if not feed.watchers and self._feeds.get(key) is feed:
                 del self._feeds[key]
-                self._changed.set()
+                self._reader.wake()
 
     async def _catch_up(self, feed: JobFeed, follower: Follower, namespace: str | None, after: int) -> None:
         """Gives a new follower what it missed; what comes meanwhile is remembered."""
@@ -150,28 +140,20 @@ class JobFeeds:
         for feed in self._feeds.values():
             feed.end()
 
-    async def _read(self) -> None:
-        """Looks at the jobs that are watched, as long as there are any."""
-        with self._wakeups.hearing(self._hear):
-            while self._feeds:
-                self._changed.clear()
-                for namespace in {namespace for namespace, _ in self._feeds}:
-                    try:
-                        await self._look(namespace)
-                    except UnavailableError as error:
-                        _log.warning("the streams wait", error=error.message)
-                    except Exception:
-                        _log.exception("a look at the jobs that are watched failed")
-                await asyncio.sleep(SETTLE_S)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_EVERY_S):
-                        await self._changed.wait()
+    async def _look_at_all(self) -> None:
+        for namespace in {namespace for namespace, _ in self._feeds}:
+            try:
+                await self._look(namespace)
+            except UnavailableError as error:
+                _log.warning("the streams wait", error=error.message)
+            except Exception:
+                _log.exception("a look at the jobs that are watched failed")
 
     def _hear(self, job_id: str | None) -> None:
         for (_, watched), feed in self._feeds.items() if job_id is None else self._of(job_id):
             if job_id in (None, watched):
                 feed.due = True
-                self._changed.set()
+                self._reader.wake()
 
     def _of(self, job_id: str) -> list[tuple[tuple[str | None, str], JobFeed]]:
         views = {namespace for namespace, _ in self._feeds}
@@ -227,7 +209,7 @@ class JobFeeds:
             messages += feed.status()
         if more:
             feed.due = True
-            self._changed.set()
+            self._reader.wake()
         else:
             messages += feed.conclusion()
         if messages and messages[-1].last and self._feeds.get((namespace, feed.job_id)) is feed:

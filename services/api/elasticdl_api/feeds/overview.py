@@ -7,17 +7,14 @@ reads the lists anew.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import contextvars
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import structlog
 
-from elasticdl_api.feeds.feed import Feed, FeedMessage, Follower, encode, wait_until_begun
-from elasticdl_api.feeds.jobs import LOOK_EVERY_S
+from elasticdl_api.feeds.feed import Feed, FeedMessage, FeedReader, Follower, encode
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.store.changes import ChangedJob, ChangeStore
 from elasticdl_api.store.wakeups import Wakeups
@@ -43,8 +40,6 @@ class OverviewFeed(Feed):
         heard: jobs of which a change was told since.
         everything: whether any job may have changed since.
         number: of the last message.
-        begun: set when the first look was done.
-        watchers: how many follow or are about to.
         cluster_at: when the cluster was looked at last.
     """
 
@@ -55,8 +50,6 @@ class OverviewFeed(Feed):
         self.heard: set[str] = set()
         self.everything = True
         self.number = 0
-        self.begun = asyncio.Event()
-        self.watchers = 0
         self.cluster_at = -CLUSTER_EVERY_S
 
     def next_message(self, kind: str, content: schemas.JobStateResponse | dict[str, str], job_id: str) -> FeedMessage:
@@ -83,10 +76,9 @@ class OverviewFeeds:
         self._wakeups = wakeups
         self._overview = overview
         self._feeds: dict[str | None, OverviewFeed] = {}
-        self._changed = asyncio.Event()
-        self._reader: asyncio.Task[None] | None = None
-        # Not the context of the request that happens to be the first.
-        self._context = contextvars.copy_context()
+        self._reader = FeedReader(
+            "overview feeds", wakeups, self._hear, lambda: bool(self._feeds), self._look_at_all, SETTLE_S
+        )
 
     @contextlib.asynccontextmanager
     async def follow(self, namespace: str | None, last_event_id: str | None) -> AsyncIterator[Follower]:
@@ -101,11 +93,10 @@ class OverviewFeeds:
         """
         feed, follower = self._feeds.setdefault(namespace, OverviewFeed()), Follower()
         feed.watchers += 1
-        self._changed.set()
-        if self._reader is None or self._reader.done():
-            self._reader = asyncio.create_task(self._read(), name="overview feeds", context=self._context)
+        self._reader.wake()
+        self._reader.ensure_running()
         try:
-            await wait_until_begun(feed.begun)
+            await feed.wait_until_begun()
             missed = _missed(feed, last_event_id)
             if missed is None:
                 missed = [FeedMessage(encode("reset", {}, f"{_INSTANCE}-{feed.last}"))]
@@ -123,24 +114,17 @@ class OverviewFeeds:
         for feed in self._feeds.values():
             feed.end()
 
-    async def _read(self) -> None:
-        with self._wakeups.hearing(self._hear):
-            while self._feeds:
-                self._changed.clear()
-                for namespace, feed in list(self._feeds.items()):
-                    try:
-                        await feed.publish(await self._look(namespace, feed))
-                        feed.begun.set()
-                    except UnavailableError as error:
-                        feed.everything = True
-                        _log.warning("the streams wait", error=error.message)
-                    except Exception:
-                        feed.everything = True
-                        _log.exception("a look at all jobs failed")
-                await asyncio.sleep(SETTLE_S)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_EVERY_S):
-                        await self._changed.wait()
+    async def _look_at_all(self) -> None:
+        for namespace, feed in list(self._feeds.items()):
+            try:
+                await feed.publish(await self._look(namespace, feed))
+                feed.begun.set()
+            except UnavailableError as error:
+                feed.everything = True
+                _log.warning("the streams wait", error=error.message)
+            except Exception:
+                feed.everything = True
+                _log.exception("a look at all jobs failed")
 
     def _hear(self, job_id: str | None) -> None:
         for feed in self._feeds.values():
@@ -148,7 +132,7 @@ class OverviewFeeds:
                 feed.everything = True
             else:
                 feed.heard.add(job_id)
-        self._changed.set()
+        self._reader.wake()
 
     async def _look(self, namespace: str | None, feed: OverviewFeed) -> list[FeedMessage]:
         everything = feed.everything or not self._wakeups.listening

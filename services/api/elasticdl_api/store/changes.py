@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Text, cast, column, func, literal, literal_column, select, true
+from sqlalchemy import BigInteger, Select, Text, cast, column, func, literal, literal_column, select, true
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from elasticdl_api.store.records import JobRecord
@@ -98,9 +98,7 @@ class ChangeStore:
             .lateral("newer")
         )
         query = select(newer).select_from(watched.join(newer, true())).order_by(newer.c.id)
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(query)).mappings().all()
-            return _by_job(await visible_events(connection, rows, namespace))
+        return await self._read_events(query, namespace)
 
     async def list_last_events(
         self, job_ids: Sequence[str], namespace: str | None, limit: int
@@ -116,6 +114,9 @@ class ChangeStore:
             .lateral("last")
         )
         query = select(last).select_from(watched.join(last, true())).order_by(last.c.id)
+        return await self._read_events(query, namespace)
+
+    async def _read_events(self, query: Select[Any], namespace: str | None) -> dict[str, list[dict[str, Any]]]:
         async with self._database.reading() as connection:
             rows = (await connection.execute(query)).mappings().all()
             return _by_job(await visible_events(connection, rows, namespace))

@@ -48,7 +48,7 @@ class NamespaceStore:
     async def get_limits(self, name: str) -> Mapping[str, Any]:
         """What a namespace may take, as far as that was said; nothing for one that was never made."""
         query = select(t.namespaces.c.limits).where(t.namespaces.c.name == name)
-        async with self._database.transaction() as connection:
+        async with self._database.reading() as connection:
             return (await connection.execute(query)).scalar_one_or_none() or {}
 
     async def put(self, user: Identity, name: str, values: Mapping[str, Any]) -> bool:

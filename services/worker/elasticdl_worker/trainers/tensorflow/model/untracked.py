@@ -20,6 +20,8 @@ from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.types import KerasModel, Tensor, Variable
 
 _GENERATOR_STATES = ((2,), (3,))
+_OF_TABLES = "Lookup"
+"""How the kinds of operations begin that use look-up tables, which have handles too but are no variables."""
 
 
 @contextlib.contextmanager
@@ -39,6 +41,7 @@ def refuse_untracked(model: KerasModel, roots: Sequence[Path], rows: Sequence[Te
         with tf.GradientTape() as tape, _noting_handles() as handles:
             yield
         ours = {id(raw_variable(variable).handle) for variable in model.variables}
+        ours |= {id(one.handle) for one in rows if isinstance(one, tf.Variable)}
         others = [handle for handle in handles if id(handle) not in ours]
         used: Iterable[Variable] = [*tape.watched_variables(), *_find_variables(others)]
     else:
@@ -63,8 +66,8 @@ def _noting_handles() -> Iterator[Sequence[Tensor]]:
     """
     noted: dict[int, Tensor] = {}
 
-    def note(_type: str, inputs: Sequence[Tensor], *_: object, graph: object = None, **__: object) -> None:
-        if graph is None:
+    def note(kind: str | bytes, inputs: Sequence[Tensor], *_: object, graph: object = None, **__: object) -> None:
+        if graph is None and not tf.compat.as_str(kind).startswith(_OF_TABLES):
             noted.update({id(one): one for one in inputs if one.dtype == tf.resource})
 
     handles: list[Tensor] = []
@@ -81,7 +84,7 @@ def _find_variables(handles: Sequence[Tensor]) -> list[Variable]:
     if not handles:
         return []
     wanted = {id(handle) for handle in handles}
-    # Nothing leads from a handle to its variable; and few runs are eager and use handles that are not the model's.
+    # Nothing leads from a handle to its variable. That costs a look at every object, which a sound model never makes.
     return [one for one in gc.get_objects() if isinstance(one, tf.Variable) and id(one.handle) in wanted]
 
 
