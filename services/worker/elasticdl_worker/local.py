@@ -22,7 +22,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from elasticdl.data import DataReader, Shard, create_data_reader
 from elasticdl.modes import Mode
@@ -36,15 +35,18 @@ from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker import framework_environment
 from elasticdl_worker.reporting.loss_window import WINDOW, LossWindow
 from elasticdl_worker.trainers.declared_rules import declared_rules
+from elasticdl_worker.trainers.framework import (
+    Framework,
+    LocalSteps,
+    Metrics,
+    MinibatchSource,
+    Preparation,
+    training_metrics,
+)
+from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.not_finite import NanPolicy
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.user_code import ModelModule
-
-if TYPE_CHECKING:  # TensorFlow is imported when a run begins
-    from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline, Minibatch
-    from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics
-    from elasticdl_worker.trainers.tensorflow.step.local_trainer import LocalTrainer
-    from elasticdl_worker.trainers.tensorflow.types import KerasOptimizer
 
 Emit = Callable[[Mapping[str, object]], None]
 _PROGRESS_S = 0.5
@@ -93,15 +95,14 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
     """
     if not spec.model_zoo:
         raise InvalidInputError("a local run needs the model zoo as a directory", fix="give --model_zoo DIR")
-    from elasticdl_worker.trainers.tensorflow.model.loading import load_module
+    from elasticdl_worker.trainers.choosing import load_framework  # which imports it
 
-    module = load_module(spec, Path(spec.model_zoo))
-    run = _LocalRun(spec, module, emit)
+    zoo = Path(spec.model_zoo)
+    framework = load_framework(spec, zoo)
+    run = _LocalRun(framework, spec, framework.load_module(spec, zoo), emit)
     with contextlib.ExitStack() as stack:
         if spec.eager:
-            from elasticdl_worker.trainers.tensorflow.model.layer_prints import print_layer_outputs
-
-            stack.enter_context(print_layer_outputs())
+            stack.enter_context(framework.print_layer_outputs())
         if spec.type is JobType.TRAINING:
             run.train(output)
         elif spec.type is JobType.EVALUATION:
@@ -111,37 +112,30 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
 
 
 class _LocalRun:
-    def __init__(self, spec: JobSpec, module: ModelModule, emit: Emit) -> None:
-        from elasticdl_worker.trainers.tensorflow.model.callbacks import callbacks_of
-
+    def __init__(self, framework: Framework, spec: JobSpec, module: ModelModule, emit: Emit) -> None:
         keep_large_blocks()
+        self._framework = framework
         self._spec = spec
         self._module = module
         self._emit = emit
-        self._callbacks = callbacks_of(module, spec)
+        self._callbacks = framework.callbacks_of(module, spec)
         self._rules = TrainingRules.of(spec, declared_rules(self._callbacks))
         self._left_out = self._skips = Skips()
         self._validation_skips = Skips()
 
     def train(self, output: Path) -> None:
         """Trains, evaluates at the end of each epoch (or every N steps), exports."""
-        from elasticdl_worker.trainers.tensorflow.model.contract import check_optimizer
-        from elasticdl_worker.trainers.tensorflow.model.metrics import training_metrics
-
         spec, module = self._spec, self._module
         reader = self._reader(spec.training_data)
-        pipeline = self._pipeline(reader, Mode.TRAINING)
+        source = self._source(reader, Mode.TRAINING)
         module.need("loss")
-        with module.guard("optimizer"):
-            given = module.need("optimizer")()
-        optimizer = check_optimizer(given)
-        trainer = self._trainer(pipeline, optimizer)
+        trainer = self._trainer(source)
         self._rules.check()
         evaluate = self._evaluator(trainer)
         shards = cut(reader.create_shards(), spec.records_per_task)
         total = spec.num_epochs * sum(shard.records for shard in shards)
         progress = _Progress(self._emit, total, spec.log_loss_steps)
-        step = self._step(trainer, training_metrics(module, trainer.model.outputs), progress)
+        step = self._step(trainer, training_metrics(self._framework, module, trainer.outputs), progress)
         metrics: dict[str, float] = {}
         stopped, evaluated_at = "", -1
 
@@ -153,7 +147,7 @@ class _LocalRun:
 
         for epoch in range(spec.num_epochs):
             trainer.epoch = epoch
-            for batch in self._minibatches(pipeline, shards, epoch, progress):
+            for batch in self._minibatches(source, shards, epoch, progress):
                 stopped = self._rules.why_over(trainer.steps)
                 if stopped:
                     break
@@ -186,9 +180,7 @@ class _LocalRun:
             | said
         )
 
-    def _step(
-        self, trainer: LocalTrainer, metrics: ModuleMetrics | None, progress: _Progress
-    ) -> Callable[[Minibatch], None]:
+    def _step(self, trainer: LocalSteps, metrics: Metrics | None, progress: _Progress) -> Callable[[Minibatch], None]:
         """Makes the function that trains on a minibatch, with the job's policy for what is not finite."""
         policy, module = NanPolicy(self._spec.on_nan), self._module
 
@@ -208,7 +200,7 @@ class _LocalRun:
     def evaluate_only(self) -> None:
         """Evaluates a checkpoint."""
         reader = self._reader(self._spec.validation_data)
-        trainer = self._trainer(self._pipeline(reader, Mode.EVALUATION), None)
+        trainer = self._trainer(self._source(reader, Mode.EVALUATION))
         evaluate = self._evaluator(trainer)
         metrics = evaluate(0) if evaluate else {}
         self._emit({"event": "done", "artifacts": [], "metrics": metrics, "records": 0, "steps": 0} | self._said())
@@ -220,20 +212,20 @@ class _LocalRun:
         spec, module = self._spec, self._module
         sink = PredictionWriter(module, output, 0, spec.prediction_format)
         reader = self._reader(spec.prediction_data)
-        pipeline = self._pipeline(reader, Mode.PREDICTION)
-        trainer = self._trainer(pipeline, None)
+        source = self._source(reader, Mode.PREDICTION)
+        trainer = self._trainer(source)
         shards = cut(reader.create_shards(), spec.records_per_task)
         progress = _Progress(self._emit, sum(shard.records for shard in shards))
         for shard in shards:
             progress.begin(shard.records)
             with sink.write_task(shard) as write:
-                for batch in pipeline.minibatches(shard):
+                for batch in source.minibatches(shard):
                     with module.guard("the model"):
                         predictions = trainer.predict(batch.features)
-                    write(predictions, batch.first)
+                    write(self._framework.to_numpy(predictions), batch.first)
                     progress.advance(batch.records, 0, 0, None)
-            progress.end(pipeline.intake.skips)
-            self._skip(pipeline.intake.skips)
+            progress.end(source.intake.skips)
+            self._skip(source.intake.skips)
         progress.show()
         artifacts = sink.list_files()
         self._emit(
@@ -247,35 +239,19 @@ class _LocalRun:
                 origin, self._spec.records_per_task, self._spec.data_reader_params, self._module.custom_data_reader
             )
 
-    def _pipeline(self, reader: DataReader, mode: Mode) -> InputPipeline:
-        from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
+    def _source(self, reader: DataReader, mode: Mode) -> MinibatchSource:
+        return self._framework.make_source(reader, self._module, str(mode), self._spec.minibatch_size)
 
-        return InputPipeline(reader, self._module, str(mode), self._spec.minibatch_size)
-
-    def _trainer(self, pipeline: InputPipeline, optimizer: KerasOptimizer | None) -> LocalTrainer:
-        from elasticdl_worker.trainers.tensorflow.export.model_files import check_exportable
-        from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, build_model
-        from elasticdl_worker.trainers.tensorflow.model.label_shapes import aligned_loss
-        from elasticdl_worker.trainers.tensorflow.step.local_trainer import LocalTrainer
-        from elasticdl_worker.trainers.tensorflow.step.programs import Programs
-
+    def _trainer(self, source: MinibatchSource) -> LocalSteps:
         spec = self._spec
-        model = build_model(
-            self._module, pipeline.features_spec, BuildOptions(None, spec.seed, spec.type is JobType.TRAINING)
-        )
-        programs = Programs(model, aligned_loss(self._module), pipeline.labels_spec, eager=spec.eager)
-        labels_spec, guard = pipeline.labels_spec, self._module.guard
-        trainer = LocalTrainer(model, programs, optimizer, self._callbacks, labels_spec, guard, eager=spec.eager)
-        if spec.type is JobType.TRAINING:
-            check_exportable(model, self._rules.export_formats)
+        formats = self._rules.export_formats if spec.type is JobType.TRAINING else ()
+        trainer = self._framework.prepare_local(Preparation(spec, self._module, source, self._callbacks, formats))
         if spec.checkpoint_dir_for_init:
-            from elasticdl_worker.trainers.tensorflow.export.checkpoint import restore_local
-
-            restore_local(trainer, Path(spec.checkpoint_dir_for_init))
+            trainer.restore(Path(spec.checkpoint_dir_for_init))
         return trainer
 
     def _minibatches(
-        self, pipeline: InputPipeline, shards: list[Shard], epoch: int, progress: _Progress
+        self, source: MinibatchSource, shards: list[Shard], epoch: int, progress: _Progress
     ) -> Iterator[Minibatch]:
         order = RecordOrder(self._spec.seed, self._spec.shuffle_block)
         order.extend(shards)
@@ -284,11 +260,11 @@ class _LocalRun:
             progress.begin(shard.records)
             fed = None
             try:
-                yield from pipeline.minibatches(shard, reading)
-                progress.end(pipeline.intake.skips)
-                fed = pipeline.intake.fed
+                yield from source.minibatches(shard, reading)
+                progress.end(source.intake.skips)
+                fed = source.intake.fed
             finally:
-                skips, self._left_out = pipeline.intake.skips + self._left_out, Skips()
+                skips, self._left_out = source.intake.skips + self._left_out, Skips()
                 self._skip(skips.in_records(shard.records, fed))
 
     def _skip(self, skips: Skips) -> None:
@@ -297,31 +273,29 @@ class _LocalRun:
         for news in doublings(before, self._skips):
             self._emit({"event": "skipped", "message": news})
 
-    def _evaluator(self, trainer: LocalTrainer) -> Callable[[int], dict[str, float]] | None:
+    def _evaluator(self, trainer: LocalSteps) -> Callable[[int], dict[str, float]] | None:
         """Makes the function that evaluates; None without validation data."""
-        from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics
-
         spec, module = self._spec, self._module
         if not spec.validation_data:
             return None
         reader = self._reader(spec.validation_data)
-        pipeline = self._pipeline(reader, Mode.EVALUATION)
+        source = self._source(reader, Mode.EVALUATION)
         loss = None
         if module.loss is not None:
-            loss = trainer.loss_of
-        metrics = ModuleMetrics(module, loss, trainer.model.outputs)
+            loss = trainer.evaluation_loss
+        metrics = self._framework.make_metrics(module, loss, trainer.outputs)
         shards = list(reader.create_shards())
 
         def evaluate(epoch: int) -> dict[str, float]:
             metrics.reset()
             records, skips = 0, Skips()
             for shard in shards:
-                for batch in pipeline.minibatches(shard):
+                for batch in source.minibatches(shard):
                     with module.guard("an evaluation step"):
                         predictions = trainer.predict(batch.features)
                     metrics.update(batch.labels, predictions, batch.records)
                     records += batch.records
-                skips += pipeline.intake.skips
+                skips += source.intake.skips
             if skips != self._validation_skips:
                 self._validation_skips = skips
                 self._emit({"event": "skipped", "message": f"validation: {words(skips)}"})
@@ -332,15 +306,9 @@ class _LocalRun:
 
         return evaluate
 
-    def _export(self, trainer: LocalTrainer, output: Path) -> list[OutputFile]:
-        from elasticdl_worker.trainers.tensorflow.export.model_files import export_model
-
+    def _export(self, trainer: LocalSteps, output: Path) -> list[OutputFile]:
         formats = self._rules.export_formats
-        if not formats:
-            return []
-        open_tables = {name: table.ids_and_rows() for name, table in trainer.tables.tables.items()}
-        specs = {name: table.spec for name, table in trainer.tables.tables.items()}
-        return export_model(trainer.model, output, formats, open_tables, specs)
+        return trainer.export(output, formats) if formats else []
 
     def _said(self) -> dict[str, list[dict[str, object]]]:
         """The skipped records, for the last event."""

@@ -58,7 +58,7 @@ def main() -> int:
 
     configure_logs(service="worker")
     code = run_service(serve)
-    # The user's threads, and TensorFlow's, must not keep a worker that is done.
+    # The user's threads, and the framework's, must not keep a worker that is done.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -193,21 +193,20 @@ def _run(
     start_up: StartupTimer,
 ) -> ExitReason:
     spec = registration.spec
-    from elasticdl_worker.trainers.tensorflow import framework
-    from elasticdl_worker.trainers.tensorflow.engine import TensorFlowEngine
-    from elasticdl_worker.trainers.tensorflow.model.layer_prints import print_layer_outputs
-    from elasticdl_worker.trainers.tensorflow.model.loading import load_module
+    from elasticdl_worker.trainers.choosing import load_framework
+    from elasticdl_worker.trainers.on_servers.engine import ParameterServerEngine
 
+    framework = load_framework(spec, zoo)
     start_up.record("framework")
-    # Before the user's module, which may run TensorFlow when it is imported.
+    # Before the user's module, which may run the framework when it is imported.
     framework.configure(max(1, len(os.sched_getaffinity(0)) // max(1, spec.max_workers)))
     keep_large_blocks()
-    module = load_module(spec, zoo)
+    module = framework.load_module(spec, zoo)
     # Hundreds of thousands of objects that stay: the garbage collector need not look at them again and again.
     gc.freeze()
     start_up.record("model module")
-    engine = TensorFlowEngine(spec, module, session, parameters, index, Path(registration.job_dir))
-    with print_layer_outputs() if spec.eager else contextlib.nullcontext():
+    engine = ParameterServerEngine(framework, spec, module, session, parameters, index, Path(registration.job_dir))
+    with framework.print_layer_outputs() if spec.eager else contextlib.nullcontext():
         engine.prepare()
         start_up.record("prepare")
         return TaskLoop(engine, session, traces, start_up.log_first_step).run()

@@ -10,4 +10,5 @@ import importlib
 from elasticdl_worker import framework_environment
 
 framework_environment.prepare()  # to import this module is all that the zygote does, so this is its main
-importlib.import_module("elasticdl_worker.trainers.tensorflow.engine")
+importlib.import_module("elasticdl_worker.trainers.on_servers.engine")
+importlib.import_module("elasticdl_worker.trainers.tensorflow.implementation")

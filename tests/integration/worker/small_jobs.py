@@ -22,7 +22,8 @@ from elasticdl_worker.loop import ExitReason, TaskLoop
 from elasticdl_worker.master.client import MasterClient
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.reporting.traces import TraceWriter
-from elasticdl_worker.trainers.tensorflow.engine import TensorFlowEngine
+from elasticdl_worker.trainers.on_servers.engine import ParameterServerEngine
+from elasticdl_worker.trainers.tensorflow.implementation import TensorFlowFramework
 from elasticdl_worker.trainers.tensorflow.model.loading import load_module
 from tests.fakes.master import FakeMaster
 from tests.integration.ps.conftest import Servers
@@ -151,7 +152,9 @@ async def _work(master: FakeMaster, parameters: Any, index: int = 0, *, start_ve
         # Workers are processes of their own; here only their training is to be at the same time.
         with _PREPARING:
             module = load_module(master.spec, Path(master.spec.model_zoo))
-            engine = TensorFlowEngine(master.spec, module, session, parameters, index, master.job_dir)
+            engine = ParameterServerEngine(
+                TensorFlowFramework(), master.spec, module, session, parameters, index, master.job_dir
+            )
             engine.prepare()
         return TaskLoop(engine, session, traces).run()
 

@@ -13,7 +13,8 @@ import tensorflow as tf
 from elasticdl_core.model import InitializerSpec, TableSpec
 from elasticdl_runtime.initializers import INITIALIZER_NAMES, first_rows
 from elasticdl_worker.local import run_local
-from elasticdl_worker.trainers.tensorflow.export.checkpoint import ExportRequest, export_checkpoint
+from elasticdl_worker.trainers.export_request import ExportRequest
+from elasticdl_worker.trainers.tensorflow.export.checkpoint import export_checkpoint
 from elasticdl_worker.trainers.tensorflow.export.initial_rows import InitialRows
 from elasticdl_worker.user_code import load_model_module
 from tests.integration.worker.small_jobs import make_job, on_cluster

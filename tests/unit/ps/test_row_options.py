@@ -9,7 +9,7 @@ import pytest
 from elasticdl_core.errors import SpecError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import RowPolicy
-from elasticdl_worker.trainers.tensorflow.step.trainer import update_mode
+from elasticdl_worker.trainers.on_servers.trainer import update_mode
 
 pytestmark = pytest.mark.unit
 

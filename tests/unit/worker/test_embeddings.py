@@ -11,8 +11,8 @@ import tensorflow as tf
 
 import elasticdl.layers
 from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.framework import Lookups
 from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, PreparedModel, build_model
-from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
 from elasticdl_worker.user_code import ModelModule
 

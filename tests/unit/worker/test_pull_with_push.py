@@ -17,11 +17,10 @@ from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.parameters.types import Origin
 from elasticdl_worker.reporting.progress import WorkerProgress
-from elasticdl_worker.trainers.tensorflow.input.pipeline import Minibatch
-from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
-from elasticdl_worker.trainers.tensorflow.step.programs import StepResult
-from elasticdl_worker.trainers.tensorflow.step.read_ahead import TrainingStep
-from elasticdl_worker.trainers.tensorflow.step.trainer import Trainer
+from elasticdl_worker.trainers.framework import Lookups, PreparedJob, StepResult
+from elasticdl_worker.trainers.minibatch import Minibatch
+from elasticdl_worker.trainers.on_servers.read_ahead import TrainingStep
+from elasticdl_worker.trainers.on_servers.trainer import Trainer
 from tests.fakes.parameters import MemoryParameters
 
 pytestmark = pytest.mark.unit
@@ -47,7 +46,8 @@ def make() -> tuple[Any, MemoryParameters, Callable[[], TrainingStep], StepResul
     optimizer = OptimizerSpec("sgd", {"learning_rate": 1.0})
     asyncio.run(parameters.ensure_model({"w": np.zeros(1)}, [], [table], optimizer, UpdateMode()))
     spec = JobSpec.from_mapping(SPEC)
-    trainer: Any = Trainer(spec, anything, anything, anything, None, parameters, AtOnce(), WorkerProgress())  # type: ignore[arg-type]
+    job = PreparedJob(anything, anything, [], [table])
+    trainer: Any = Trainer(spec, anything, job, parameters, AtOnce(), WorkerProgress())  # type: ignore[arg-type]
     result = StepResult((0.0,), {}, {"t": np.full((2, 2), -1, np.float32)}, {}, Origin({}, {}))
 
     def step() -> TrainingStep:

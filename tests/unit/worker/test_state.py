@@ -18,8 +18,8 @@ from elasticdl_ps.store import merging
 from elasticdl_ps.store.partition import DenseInit, Partition
 from elasticdl_worker.local import run_local
 from elasticdl_worker.loop import ExitReason
-from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
-from elasticdl_worker.trainers.tensorflow.step.programs import Programs, StepResult
+from elasticdl_worker.trainers.framework import Lookups, StepResult
+from elasticdl_worker.trainers.tensorflow.step.programs import Programs
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters
 from tests.unit.worker.test_embeddings import loss, prepared

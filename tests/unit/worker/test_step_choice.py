@@ -7,12 +7,12 @@ from structlog.testing import capture_logs
 
 from elasticdl_core.errors import SpecError
 from elasticdl_core.job import JobSpec
+from elasticdl_worker.trainers.on_servers.remaining_steps import RemainingSteps
 from elasticdl_worker.trainers.tensorflow.step.step_choice import (
     LEAST_REMAINING_S,
     TRIAL_STEPS,
     WATCHED_S,
     WATCHED_STEPS,
-    RemainingSteps,
     StepChoice,
     StepKind,
 )

@@ -11,10 +11,10 @@ import tensorflow as tf
 from structlog.testing import capture_logs
 
 from elasticdl_core.errors import DataError, UserCodeError
+from elasticdl_worker.trainers.framework import Lookups, StepResult
 from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, PreparedModel, build_model
 from elasticdl_worker.trainers.tensorflow.model.optimizers import Clipping
-from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
-from elasticdl_worker.trainers.tensorflow.step.programs import Programs, StepResult
+from elasticdl_worker.trainers.tensorflow.step.programs import Programs
 from elasticdl_worker.trainers.tensorflow.step.step_choice import (
     TRIAL_STEPS,
     WATCHED_S,

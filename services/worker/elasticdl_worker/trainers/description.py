@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec
 from elasticdl_core.model_description import ModelDescription
@@ -19,7 +19,7 @@ def describe(
     tables: Iterable[TableSpec],
     optimizer: OptimizerSpec | None,
     declared: DeclaredRules,
-    keras_version: str,
+    versions: Mapping[str, str],
 ) -> ModelDescription:
     """Makes the description, as JSON data."""
     tables = list(tables)
@@ -31,5 +31,5 @@ def describe(
         "table_bytes": sum((t.input_dim or 0) * t.dim * _FLOAT_BYTES for t in tables),
         "optimizer": {"name": optimizer.name, "params": dict(optimizer.params)} if optimizer else None,
         "callbacks": declared.to_mapping(),
-        "keras": keras_version,
+        "keras": versions.get("keras", ""),
     }

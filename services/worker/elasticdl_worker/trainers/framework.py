@@ -382,3 +382,14 @@ class Framework(Protocol):
             DataError: the checkpoint is damaged.
             InvalidInputError: the checkpoint is of another model.
         """
+
+
+def training_metrics(framework: Framework, module: ModelModule, outputs: Outputs) -> Metrics | None:
+    """What is shown of training minibatches, by what ``eval_metrics_fn`` gives; None if that is nothing.
+
+    Without the loss, which is shown by itself, and with metric objects of its own where the module makes new ones.
+    """
+    if module.eval_metrics_fn is None:
+        return None
+    metrics = framework.make_metrics(module, None, outputs)
+    return metrics if metrics.names else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -23,6 +22,7 @@ from elasticdl_core.shuffling import Reading, described
 from elasticdl_core.skips import SkipReason, Skips
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.reporting.accounts import Intake
+from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.shuffled import read_batches, require_all
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import tf
@@ -37,7 +37,6 @@ from elasticdl_worker.trainers.tensorflow.types import (
     Dataset,
     DType,
     Features,
-    Labels,
     Nested,
     NestedSpec,
     Options,
@@ -58,40 +57,6 @@ _ORDERED = {
     "_AssertCardinalityDataset",
     "_ModelDataset",
 }
-
-
-@dataclass(frozen=True)
-class Minibatch:
-    """Records as the model sees them.
-
-    Attributes:
-        features: nested tensors.
-        labels: nested tensors; None in prediction.
-        records: number of records.
-        shard: where they are from.
-        first: position of the first of them in the shard's source; None if they may be any of the shard's.
-        reading: where the records of the positions lie, if they are shuffled.
-    """
-
-    features: Features
-    labels: Labels
-    records: int
-    shard: Shard | None = None
-    first: int | None = None
-    reading: Reading | None = None
-
-    @property
-    def where(self) -> str:
-        """The records that it is made of, in words."""
-        shard = self.shard
-        if shard is None:
-            return f"{self.records} records"
-        if self.first is not None:
-            return described(self._records(Shard(shard.name, self.first, self.first + self.records)))
-        return f"{self.records} of the {described(self._records(shard))}"
-
-    def _records(self, positions: Shard) -> Sequence[Shard]:
-        return [positions] if self.reading is None else self.reading.records(positions.start, positions.end)
 
 
 class InputPipeline:

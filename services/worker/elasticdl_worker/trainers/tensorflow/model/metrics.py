@@ -312,17 +312,6 @@ class ModuleMetrics:
             )
 
 
-def training_metrics(module: ModelModule, outputs: tuple[str, ...] | None) -> ModuleMetrics | None:
-    """What is shown of training minibatches, by what ``eval_metrics_fn`` gives; None if that is nothing.
-
-    Without the loss, which is shown by itself, and with metric objects of its own where the module makes new ones.
-    """
-    if module.eval_metrics_fn is None:
-        return None
-    metrics = ModuleMetrics(module, None, outputs)
-    return metrics if metrics.names else None
-
-
 def _by_name(name: str, wanted: str) -> object:
     """A Keras metric or function by its name."""
     if find(Subject.METRIC, wanted) is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,6 +11,7 @@ from typing import cast
 from elasticdl.callbacks import Callback, LearningRateScheduler
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import OptimizerSpec, TableSpec
+from elasticdl_worker.trainers.framework import LearningRate
 from elasticdl_worker.trainers.tensorflow.framework import keras, tf
 from elasticdl_worker.trainers.tensorflow.model.callbacks import EpochSchedule
 from elasticdl_worker.trainers.tensorflow.model.contract import check_optimizer, keras_class, optimizer_name
@@ -43,8 +43,6 @@ _EXCLUSIONS = (
 """Where Keras 3, and in the last one Keras 2, keep what ``exclude_from_weight_decay`` was given."""
 TABLE_WEIGHT = "embeddings"
 """The name of an Embedding layer's variable, which a table stands for: what is excluded from weight decay by name."""
-LearningRate = Callable[[int, int], float]
-"""The rate by model version and epoch."""
 Guard = Callable[[str], AbstractContextManager[object]]
 """Runs the user's code: takes what it is, for messages."""
 
@@ -138,26 +136,6 @@ def check_groups(optimizer: TranslatedOptimizer, tables: Sequence[TableSpec], st
             f"the rows of {found} decay by weight_decay={decay}, which groups of minibatches cannot count",
             fix=f"set --get_model_steps 1, or optimizer.exclude_from_weight_decay(var_names=[{TABLE_WEIGHT!r}])",
         )
-
-
-def checked_rate(rate: float, version: int, optimizer: str) -> float:
-    """Returns what a schedule gave, if it is a learning rate. 0 is one: nothing moves.
-
-    Args:
-        rate: what it gave.
-        version: at which model version.
-        optimizer: name of the optimizer.
-
-    Raises:
-        UserCodeError: it is none, or the optimizer divides by it.
-    """
-    lowest = "over 0" if optimizer == "ftrl" else "of 0 or more"
-    if not math.isfinite(rate) or rate < 0 or (rate == 0 and optimizer == "ftrl"):
-        raise UserCodeError(
-            f"the learning rate schedule gave {rate} at model version {version}",
-            fix=f"return a finite number {lowest}",
-        )
-    return rate
 
 
 def uses_weight_decay(optimizer: KerasOptimizer, variable: KerasVariable) -> bool:

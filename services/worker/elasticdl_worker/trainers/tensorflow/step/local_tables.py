@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from elasticdl_core.model import TableSpec
 from elasticdl_runtime.initializers import first_rows
+from elasticdl_worker.trainers.framework import Lookups
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TABLE_WEIGHT
-from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.types import Array, Inverse, KerasVariable, Variable
 
 _FIRST_ROWS = 1024

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TypeVar
 
 from elasticdl.callbacks import Callback
+from elasticdl_worker.trainers.framework import LearningRate, LocalStep, Lookups, Outputs
+from elasticdl_worker.trainers.learning_rates import checked_rate
+from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.not_finite import describe_bad_gradient
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
-from elasticdl_worker.trainers.tensorflow.input.pipeline import Minibatch
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.model.contract import check_optimizer, optimizer_name
 from elasticdl_worker.trainers.tensorflow.model.embeddings import RowsScope
 from elasticdl_worker.trainers.tensorflow.model.optimizers import (
     Guard,
-    LearningRate,
     build_optimizer,
-    checked_rate,
     learning_rate_of,
     rebuild_optimizer,
     with_rate,
 )
 from elasticdl_worker.trainers.tensorflow.step.local_tables import LocalTables
-from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs, sum_duplicates
 from elasticdl_worker.trainers.tensorflow.types import (
     Features,
@@ -40,21 +38,6 @@ from elasticdl_worker.trainers.tensorflow.types import (
 _Step = Callable[[Features, Labels, Inverse], tuple[Tensor, Tensor, Predictions]]
 _Forward = Callable[[Features, Inverse], Predictions]
 F = TypeVar("F", bound=Callable[..., object])
-
-
-@dataclass(frozen=True)
-class LocalStep:
-    """The result of a minibatch.
-
-    Attributes:
-        loss: its loss.
-        not_finite: what of it is not finite, so that it was left out; empty if all is well.
-        predictions: of the model for it, in training mode.
-    """
-
-    loss: float
-    not_finite: str = ""
-    predictions: Predictions | None = None
 
 
 class LocalTrainer:
@@ -149,9 +132,14 @@ class LocalTrainer:
         with self._programs.explaining(features):
             return self._forward(features, indices)
 
-    def loss_of(self, labels: Labels, predictions: Predictions) -> Tensor:
+    @property
+    def outputs(self) -> Outputs:
+        """Names of the model's outputs."""
+        return self.model.outputs
+
+    def evaluation_loss(self, labels: Labels, predictions: Predictions) -> Tensor:
         """The loss of predictions, without regularisation."""
-        return self._programs.loss_of(labels, predictions, regularised=False)
+        return self._programs.evaluation_loss(labels, predictions)
 
     def _compiled(self, function: F, indices: Inverse, *, labels: bool) -> F:
         if self._eager:

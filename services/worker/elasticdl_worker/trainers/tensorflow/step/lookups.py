@@ -7,7 +7,7 @@ as it stands need no program at all, and lookups of the same ids in several tabl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from elasticdl.layers import lookup
 from elasticdl_core.contract import Subject, refusal
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.model import NO_ID
+from elasticdl_worker.trainers.framework import Lookups
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, is_seed
@@ -24,7 +25,6 @@ from elasticdl_worker.trainers.tensorflow.model.embeddings import ZEROS_NAME, Co
 from elasticdl_worker.trainers.tensorflow.types import (
     Features,
     Graph,
-    Inverse,
     Predictions,
     PrunableFunction,
     Shape,
@@ -41,20 +41,6 @@ class ModelCall(Protocol):
     """Calls the model."""
 
     def __call__(self, features: Features, scope: lookup.Scope | None, /, *, training: bool) -> Predictions: ...
-
-
-@dataclass(frozen=True)
-class Lookups:
-    """The rows that one or more minibatches need.
-
-    Attributes:
-        unique: for each table, its ids without duplicates, int64. Tables with the same ids share one array.
-        inverse: for each table, an int32 tensor in the ids' shape that indexes ``unique`` for each of its lookups,
-            minibatch by minibatch.
-    """
-
-    unique: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    inverse: Inverse = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from elasticdl.layers import lookup
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.parameters import Origin, StateChange
+from elasticdl_worker.trainers.framework import Lookups, StepResult
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, call_model
@@ -21,7 +21,7 @@ from elasticdl_worker.trainers.tensorflow.model.label_shapes import refuse_outer
 from elasticdl_worker.trainers.tensorflow.model.optimizers import Clipping
 from elasticdl_worker.trainers.tensorflow.model.untracked import refuse_untracked
 from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
-from elasticdl_worker.trainers.tensorflow.step.lookups import LookupCollector, Lookups
+from elasticdl_worker.trainers.tensorflow.step.lookups import LookupCollector
 from elasticdl_worker.trainers.tensorflow.step.step_choice import StepChoice
 from elasticdl_worker.trainers.tensorflow.step.xla import ChosenStep, StepFunction, StepOutputs, XlaStep
 from elasticdl_worker.trainers.tensorflow.types import (
@@ -39,32 +39,6 @@ from elasticdl_worker.trainers.tensorflow.types import (
 )
 
 _Forward = Callable[[Features, RowTensors, Inverse], Predictions]
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """The result of one or more minibatches.
-
-    Attributes:
-        losses: the loss of each minibatch, with regularisation.
-        dense: gradients of the trainable variables that the loss depends on, by name, summed over the minibatches.
-        rows: gradients of the rows of each table, ``[unique ids, dim]``, summed over the minibatches.
-        state: how the other variables changed, by name.
-        origin: the parameters that the gradients were computed on.
-        predictions: of the last minibatch, in training mode; None unless the programs keep them.
-    """
-
-    losses: tuple[float, ...]
-    dense: dict[str, Array]
-    rows: dict[str, NDArray[np.float32]]
-    state: dict[str, StateChange]
-    origin: Origin
-    predictions: Predictions | None = None
-
-    @property
-    def loss(self) -> float:
-        """The loss of the last minibatch."""
-        return self.losses[-1]
 
 
 class Programs:
@@ -232,6 +206,10 @@ class Programs:
         if regularised and (extra := self.model.keras_model.losses):
             loss += tf.add_n([tf.cast(value, tf.float32) for value in extra])
         return loss
+
+    def evaluation_loss(self, labels: Labels, predictions: Predictions) -> Tensor:
+        """The loss of predictions without regularisation."""
+        return self.loss_of(labels, predictions, regularised=False)
 
     def _lookup_signature(self, lookups: Lookups) -> tuple[dict[str, TypeSpec], dict[str, list[TypeSpec]]]:
         rows = {table: tf.TensorSpec([None, self.model.tables[table].dim], tf.float32) for table in lookups.unique}

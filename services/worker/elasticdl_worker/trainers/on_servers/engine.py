@@ -1,4 +1,4 @@
-"""The engine for TensorFlow: everything that a worker does with it, behind the task loop's protocol."""
+"""The engine of a worker with parameter servers, in any framework, behind the task loop's protocol."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from elasticdl.callbacks import Callback
 from elasticdl.data import DataReader, create_data_reader
 from elasticdl.modes import Mode
 from elasticdl_core.job import JobSpec, JobType
@@ -21,20 +20,13 @@ from elasticdl_worker.reporting.accounts import Intake, TaskAccount
 from elasticdl_worker.trainers.declared_rules import declared_rules
 from elasticdl_worker.trainers.description import describe
 from elasticdl_worker.trainers.engine import TaskOutcome
+from elasticdl_worker.trainers.export_request import ExportRequest
+from elasticdl_worker.trainers.framework import Framework, Metrics, MinibatchSource, Preparation, training_metrics
+from elasticdl_worker.trainers.minibatch import Minibatch
+from elasticdl_worker.trainers.on_servers.read_ahead import Item, ReadAhead, TrainingStep
+from elasticdl_worker.trainers.on_servers.remaining_steps import RemainingSteps
+from elasticdl_worker.trainers.on_servers.trainer import Trainer, update_mode
 from elasticdl_worker.trainers.predictions import PredictionWriter
-from elasticdl_worker.trainers.tensorflow.framework import keras_version
-from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline, Minibatch
-from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, PreparedModel, build_model
-from elasticdl_worker.trainers.tensorflow.model.callbacks import callbacks_of
-from elasticdl_worker.trainers.tensorflow.model.contract import check_optimizer
-from elasticdl_worker.trainers.tensorflow.model.label_shapes import aligned_loss
-from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics, training_metrics
-from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, check_groups, translate
-from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
-from elasticdl_worker.trainers.tensorflow.step.programs import Programs
-from elasticdl_worker.trainers.tensorflow.step.read_ahead import Item, ReadAhead, TrainingStep
-from elasticdl_worker.trainers.tensorflow.step.step_choice import RemainingSteps, StepChoice
-from elasticdl_worker.trainers.tensorflow.step.trainer import Trainer, loss_metric, update_mode
 from elasticdl_worker.user_code import ModelModule
 
 _MODES = {
@@ -44,10 +36,11 @@ _MODES = {
 }
 
 
-class TensorFlowEngine:
-    """The engine of a TensorFlow worker.
+class ParameterServerEngine:
+    """The engine of a worker whose job has parameter servers.
 
     Args:
+        framework: of the job's model.
         spec: the job.
         module: the user's module.
         session: the standing with the master.
@@ -58,6 +51,7 @@ class TensorFlowEngine:
 
     def __init__(
         self,
+        framework: Framework,
         spec: JobSpec,
         module: ModelModule,
         session: Session,
@@ -65,6 +59,7 @@ class TensorFlowEngine:
         worker_index: int,
         job_dir: Path,
     ) -> None:
+        self._framework = framework
         self._spec = spec
         self._module = module
         self._session = session
@@ -72,11 +67,10 @@ class TensorFlowEngine:
         self._worker_index = worker_index
         self._job_dir = job_dir
         self._readers: dict[Mode, DataReader] = {}
-        self._pipelines: dict[Mode, InputPipeline] = {}
-        self._metrics: ModuleMetrics | None = None
+        self._sources: dict[Mode, MinibatchSource] = {}
+        self._metrics: Metrics | None = None
         self._writer: PredictionWriter | None = None
         self._reading: ReadAhead | None = None
-        self._callbacks: list[Callback] = []
         self._compiled: set[Mode] = set()
 
     @property
@@ -87,7 +81,7 @@ class TensorFlowEngine:
     @property
     def ordered(self) -> bool:
         """Whether the records trained on so far are the first ones of the task: in order, and none passed over."""
-        return self._pipeline(Mode.TRAINING).ordered and not self._reader(Mode.TRAINING).skipped_records
+        return self._source(Mode.TRAINING).ordered and not self._reader(Mode.TRAINING).skipped_records
 
     def prepare(self) -> None:
         """Builds the model, pushes it if no worker has yet, describes it to the master, and starts to read ahead.
@@ -95,72 +89,41 @@ class TensorFlowEngine:
         Raises:
             ElasticDLError: the user's module, the data or the parameter servers do not allow it.
         """
-        from elasticdl_worker.trainers.tensorflow.export.model_files import check_exportable
-
         spec, module = self._spec, self._module
         if spec.type is JobType.PREDICTION:  # refuses now what would end the first task
             output = Path(spec.output or self._job_dir / "artifacts" / "predictions")
             self._writer = PredictionWriter(module, output, self._worker_index, spec.prediction_format)
-        self._callbacks = callbacks_of(module, spec)
-        self._declared = declared_rules(self._callbacks)
-        self._rules = TrainingRules.of(spec, self._declared)
-        main = self._pipeline(_MODES[spec.type])
-        given = self._keras_optimizer()
-        optimizer = None if given is None else check_optimizer(given)
-        translated = None if optimizer is None else translate(optimizer, self._callbacks, module.guard)
-        self._model: PreparedModel = build_model(
-            module,
-            main.features_spec,
-            BuildOptions(spec.embedding_threshold_bytes, spec.seed, spec.type is JobType.TRAINING),
-        )
-        metrics = None
-        if spec.type is JobType.TRAINING:
-            module.need("loss")
-            metrics = training_metrics(module, self._model.outputs)
-        clipping = translated.clipping if translated else None
-        limit = self._rules.max_steps
-        stop_at = self._session.start_version + limit if limit else 0
+        callbacks = self._framework.callbacks_of(module, spec)
+        self._declared = declared_rules(callbacks)
+        rules = TrainingRules.of(spec, self._declared)
+        stop_at = self._session.start_version + rules.max_steps if rules.max_steps else 0
         remaining_steps = RemainingSteps(spec.num_epochs, stop_at)
-        local = self._local_updates(translated)
-        self._programs = Programs(
-            self._model,
-            aligned_loss(module),
-            main.labels_spec,
-            clipping,
-            eager=spec.eager,
-            choice=StepChoice(spec.xla, remaining_steps.estimate),
-            minibatch_size=spec.minibatch_size,
-            group=spec.get_model_steps,
-            local=local,
-            keeps_predictions=metrics is not None,
+        trains = spec.type is JobType.TRAINING
+        job = self._job = self._framework.prepare(
+            Preparation(
+                spec,
+                module,
+                self._source(_MODES[spec.type]),
+                callbacks,
+                rules.export_formats if trains else (),
+                remaining_steps.estimate,
+                keeps_predictions=trains and module.eval_metrics_fn is not None,
+            )
         )
+        metrics = training_metrics(self._framework, module, job.model.outputs) if trains else None
         if spec.validation_data:
             self._evaluation_metrics()  # refuses now what would end the first evaluation
-        specs = self._model.dense_specs(optimizer)
-        tables = self._model.table_specs(optimizer)
-        if spec.type is JobType.TRAINING:
-            check_exportable(self._model, self._rules.export_formats)
-        if translated is not None:
-            check_groups(translated, tables, spec.get_model_steps)
-        optimizer_spec = translated.spec if translated else OptimizerSpec("sgd", {"learning_rate": 0.0})
+        optimizer = job.optimizer.spec if job.optimizer else None
+        served = optimizer or OptimizerSpec("sgd", {"learning_rate": 0.0})
         mode = update_mode(spec, stop_at)
-        self._session.call(self._parameters.ensure_model(self._model.values(), specs, tables, optimizer_spec, mode))
-        self._model.vary_randomness(self._worker_index)
+        self._session.call(self._parameters.ensure_model(job.model.values(), job.dense, job.tables, served, mode))
+        job.model.vary_randomness(self._worker_index)
+        progress = self._session.progress
         self._trainer = Trainer(
-            spec,
-            module,
-            self._model,
-            self._programs,
-            translated,
-            self._parameters,
-            self._session,
-            self._session.progress,
-            local,
-            remaining_steps,
-            metrics,
+            spec, module, job, self._parameters, self._session, progress, remaining_steps, metrics
         )
         self._session.describe_model(
-            describe(module, specs, tables, translated.spec if translated else None, self._declared, keras_version())
+            describe(module, job.dense, job.tables, optimizer, self._declared, self._framework.versions)
         )
         self._start_reading()
 
@@ -219,31 +182,15 @@ class TensorFlowEngine:
         self._session.progress.set_phase(phase)
         return action(lease)
 
-    def _keras_optimizer(self) -> object:
-        """The user's optimizer; for jobs that do not train it may be missing."""
-        if self._spec.type is JobType.TRAINING:
-            self._module.need("optimizer")
-        if self._module.optimizer is None:
-            return None
-        with self._module.guard("optimizer"):
-            return self._module.optimizer()
-
-    def _local_updates(self, translated: TranslatedOptimizer | None) -> LocalUpdates | None:
-        if translated is None or self._spec.get_model_steps == 1:
-            return None
-        rate = translated.spec.params["learning_rate"] if translated.learning_rate is not None else None
-        # An instance of its own: the other one says what the parameter servers do.
-        return LocalUpdates(self._model, check_optimizer(self._keras_optimizer()), rate)
-
     def _start_reading(self) -> None:
         read_ahead = self._trainer.read_ahead
-        if read_ahead is not None and self._spec.type is JobType.TRAINING and self._model.tables:
+        if read_ahead is not None and self._spec.type is JobType.TRAINING and self._job.model.tables:
             # Traced here: the reading thread must not trace while this one does.
-            self._programs.prepare_collect(training=True)
+            self._job.programs.prepare_collect(training=True)
         self._reading = ReadAhead(
             self._session.lease_task,
             self._session.is_lost,
-            lambda: self._pipeline(Mode.TRAINING),
+            lambda: self._source(Mode.TRAINING),
             read_ahead,
             self._trainer.depth,
             self._spec.get_model_steps,
@@ -269,17 +216,17 @@ class TensorFlowEngine:
                 )
         return self._readers[mode]
 
-    def _pipeline(self, mode: Mode) -> InputPipeline:
-        if mode not in self._pipelines:
-            self._pipelines[mode] = InputPipeline(
+    def _source(self, mode: Mode) -> MinibatchSource:
+        if mode not in self._sources:
+            self._sources[mode] = self._framework.make_source(
                 self._reader(mode), self._module, str(mode), self._spec.minibatch_size
             )
-        return self._pipelines[mode]
+        return self._sources[mode]
 
-    def _evaluation_metrics(self) -> ModuleMetrics:
+    def _evaluation_metrics(self) -> Metrics:
         if self._metrics is None:
-            loss = loss_metric(self._programs) if self._module.loss is not None else None
-            self._metrics = ModuleMetrics(self._module, loss, self._model.outputs)
+            loss = self._job.programs.evaluation_loss if self._module.loss is not None else None
+            self._metrics = self._framework.make_metrics(self._module, loss, self._job.model.outputs)
         return self._metrics
 
     def _evaluate(self, lease: LeasedTask) -> TaskOutcome:
@@ -288,7 +235,7 @@ class TensorFlowEngine:
         payload = json.loads(lease.task.payload or "{}")
         pin = int(payload.get("pin", lease.task.id.epoch))
         seen = self._trainer.evaluate(self._followed(lease, Mode.EVALUATION, "evaluating"), metrics, pin)
-        account = TaskAccount(seen, seen, self._pipeline(Mode.EVALUATION).intake.skips)
+        account = TaskAccount(seen, seen, self._source(Mode.EVALUATION).intake.skips)
         return TaskOutcome(lease.task.shard.records, {"states": metrics.state(), "records": seen}, account)
 
     def _summarise(self, lease: LeasedTask) -> TaskOutcome:
@@ -299,19 +246,23 @@ class TensorFlowEngine:
         assert self._writer is not None
         before = {file["path"] for file in self._writer.list_files()}
         with self._writer.write_task(lease.task.shard) as write:
-            seen = self._trainer.predict(self._followed(lease, Mode.PREDICTION, "predicting"), write)
+            to_numpy = self._framework.to_numpy
+            seen = self._trainer.predict(
+                self._followed(lease, Mode.PREDICTION, "predicting"),
+                lambda predictions, first: write(to_numpy(predictions), first),
+            )
         files = [file for file in self._writer.list_files() if file["path"] not in before]
         return TaskOutcome(
             lease.task.shard.records,
             {"files": files},
-            TaskAccount(seen, seen, self._pipeline(Mode.PREDICTION).intake.skips),
+            TaskAccount(seen, seen, self._source(Mode.PREDICTION).intake.skips),
         )
 
     def _followed(self, lease: LeasedTask, mode: Mode, phase: str) -> Iterator[Minibatch]:
         """The minibatches of a task; sets the position and the phase while they are processed."""
         progress, shard = self._session.progress, lease.task.shard
         position = shard.start
-        for batch in self._pipeline(mode).minibatches(shard):
+        for batch in self._source(mode).minibatches(shard):
             progress.set_phase(phase if mode in self._compiled else "compiling")
             yield batch
             self._compiled.add(mode)
@@ -329,9 +280,8 @@ class TensorFlowEngine:
         return TaskOutcome(0, {"shards": len(shards)})
 
     def _export(self, lease: LeasedTask) -> TaskOutcome:
-        from elasticdl_worker.trainers.tensorflow.export.checkpoint import ExportRequest, export_checkpoint
-
         payload = json.loads(lease.task.payload or "{}")
         request = ExportRequest.of(payload, self._spec, self._job_dir, self._declared)
-        files = export_checkpoint(self._module, self._model.features_spec, request, self._spec.seed)
+        source = self._source(_MODES[self._spec.type])
+        files = self._framework.export_checkpoint(self._module, source, request, self._spec.seed)
         return TaskOutcome(0, {"files": files})

@@ -17,8 +17,8 @@ from elasticdl_core.task import TaskType
 from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.parameters import Pulled
 from elasticdl_worker.trainers.engine import NoMoreTasks, OtherTask, ReadTask, TaskItem, UnreadableTask
-from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline, Minibatch
-from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
+from elasticdl_worker.trainers.framework import Lookups, MinibatchSource
+from elasticdl_worker.trainers.minibatch import Minibatch
 
 _POLL_S = 0.1
 
@@ -61,7 +61,7 @@ class ReadAhead:
     Args:
         next_task: leases a task, or returns None when there are no more.
         is_lost: whether a lease is no longer ours.
-        pipeline: gives the training pipeline when the first training task comes.
+        source: gives the training source when the first training task comes.
         prefetch: fills ``lookups`` and ``pulled`` of a step; None leaves both to the trainer. It is called with
             the step and a function that waits until the pull may start and returns False if the reading was stopped.
         depth: pulls that may run ahead of the trainer.
@@ -72,7 +72,7 @@ class ReadAhead:
         self,
         next_task: Callable[[], LeasedTask | None],
         is_lost: Callable[[LeasedTask], bool],
-        pipeline: Callable[[], InputPipeline],
+        source: Callable[[], MinibatchSource],
         prefetch: Callable[[TrainingStep, Callable[[], bool]], bool] | None,
         depth: int,
         group: int = 1,
@@ -80,7 +80,7 @@ class ReadAhead:
         self._group = group
         self._next_task = next_task
         self._is_lost = is_lost
-        self._pipeline = pipeline
+        self._source = source
         self._prefetch = prefetch
         self._permits = threading.Semaphore(max(depth, 1))
         self._queue: queue.Queue[Item] = queue.Queue(maxsize=max(depth, 1) + 1)
@@ -137,8 +137,8 @@ class ReadAhead:
 
     def _read(self, lease: LeasedTask) -> None:
         try:
-            pipeline = self._pipeline()
-            minibatches = pipeline.minibatches(lease.task.shard, lease.task.reading)
+            source = self._source()
+            minibatches = source.minibatches(lease.task.shard, lease.task.reading)
             while batches := tuple(itertools.islice(minibatches, self._group)):
                 if self._stop.is_set() or self._is_lost(lease):
                     break
@@ -146,7 +146,7 @@ class ReadAhead:
                 if self._prefetch is not None and not self._prefetch(step, self._permit):
                     break
                 self._queue.put(step)
-            intake = pipeline.intake
+            intake = source.intake
         except BaseException as error:
             self._queue.put(UnreadableTask(lease, error))
             return

@@ -25,18 +25,13 @@ from elasticdl_core.model import RowPolicy, UpdateMode
 from elasticdl_worker.parameters import LIMIT, Gradients, ParameterClient, Pulled, PushResult
 from elasticdl_worker.reporting.accounts import TaskAccounts
 from elasticdl_worker.reporting.progress import WorkerProgress
+from elasticdl_worker.trainers.framework import Array, Lookups, Metrics, PreparedJob, StepResult
+from elasticdl_worker.trainers.learning_rates import checked_rate
+from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 from elasticdl_worker.trainers.not_finite import NanPolicy, find_not_finite
+from elasticdl_worker.trainers.on_servers.read_ahead import TrainingStep
+from elasticdl_worker.trainers.on_servers.remaining_steps import RemainingSteps
 from elasticdl_worker.trainers.predictions import WritePredictions
-from elasticdl_worker.trainers.tensorflow.input.pipeline import Minibatch
-from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
-from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics, to_numpy
-from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, checked_rate
-from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
-from elasticdl_worker.trainers.tensorflow.step.lookups import Lookups
-from elasticdl_worker.trainers.tensorflow.step.programs import Programs, StepResult
-from elasticdl_worker.trainers.tensorflow.step.read_ahead import TrainingStep
-from elasticdl_worker.trainers.tensorflow.step.step_choice import RemainingSteps
-from elasticdl_worker.trainers.tensorflow.types import Array, LossFunction, Predictions
 from elasticdl_worker.user_code import ModelModule
 
 T = TypeVar("T")
@@ -112,13 +107,10 @@ class Trainer:
     Args:
         spec: the job.
         module: the user's module.
-        model: the prepared model.
-        programs: its compiled functions.
-        optimizer: what became of the user's optimizer; None where nothing is trained.
+        job: the prepared model and its programs.
         parameters: the parameter servers.
         runner: runs the client's coroutines.
         progress: hears of steps and losses.
-        local_updates: what moves the parameters between the minibatches of a group; None without groups.
         remaining_steps: hears of each step.
         metrics: what is shown of training minibatches; None if that is nothing.
 
@@ -132,29 +124,26 @@ class Trainer:
         self,
         spec: JobSpec,
         module: ModelModule,
-        model: PreparedModel,
-        programs: Programs,
-        optimizer: TranslatedOptimizer | None,
+        job: PreparedJob,
         parameters: ParameterClient,
         runner: Runner,
         progress: WorkerProgress,
-        local_updates: LocalUpdates | None = None,
         remaining_steps: RemainingSteps | None = None,
-        metrics: ModuleMetrics | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.version = 0
         self.at_limit = False
         self.accounts = TaskAccounts()
         self._spec = spec
         self._module = module
-        self._model = model
-        self._programs = programs
-        self._optimizer = optimizer
+        self._model = job.model
+        self._programs = job.programs
+        self._optimizer = job.optimizer
         self._parameters = parameters
         self._runner = runner
         self._progress = progress
         progress.set_loss_interval(spec.log_loss_steps)
-        self._local = local_updates
+        self._group_updates = job.group_updates
         self._remaining_steps = remaining_steps
         self._metrics = metrics
         self._latest: dict[str, Array] = {}
@@ -244,7 +233,7 @@ class Trainer:
         while self._pushes:
             self._finish_first()
 
-    def evaluate(self, minibatches: Iterable[Minibatch], metrics: ModuleMetrics, pin: int) -> int:
+    def evaluate(self, minibatches: Iterable[Minibatch], metrics: Metrics, pin: int) -> int:
         """Updates metrics over minibatches at pinned parameters; returns the number of records.
 
         Args:
@@ -262,11 +251,11 @@ class Trainer:
         """Writes the model's outputs for minibatches; returns the number of records."""
         records = 0
         for batch, predictions in self._infer(minibatches, pin):
-            write(to_numpy(predictions), batch.first)
+            write(predictions, batch.first)
             records += batch.records
         return records
 
-    def _infer(self, minibatches: Iterable[Minibatch], pin: int) -> Iterator[tuple[Minibatch, Predictions]]:
+    def _infer(self, minibatches: Iterable[Minibatch], pin: int) -> Iterator[tuple[Minibatch, Tensors]]:
         self.wait_for_pushes()
         try:
             dense = True
@@ -310,8 +299,8 @@ class Trainer:
         dense = {name: self._latest[name] for name in model.trainable}
         model.assign({name: value for name, value in pulled.dense.items() if name not in dense})
         rate = self._rate(step, pulled.version)
-        if self._local is not None and rate is not None:
-            self._local.set_rate(rate)
+        if self._group_updates is not None and rate is not None:
+            self._group_updates.set_rate(rate)
         batches = [(batch.features, batch.labels) for batch in step.batches]
         with self._module.guard("a training step", "check the shapes of features, labels and predictions"):
             result = self._programs.steps(batches, dense, pulled.rows, self._lookups(step))
@@ -342,8 +331,8 @@ class Trainer:
             return True
         # Nothing of this may stay: neither in moving averages nor in the memory of the local optimizer.
         self._model.assign({name: self._latest[name] for name in self._model.state if name in self._latest})
-        if self._local is not None:
-            self._local.reset()
+        if self._group_updates is not None:
+            self._group_updates.reset()
         if len(step.batches) == 1:
             (batch,) = step.batches
             skips = self._nan.handle(what, batch.where, batch.records, version)
@@ -432,8 +421,3 @@ class Trainer:
                 # It was read before the update that is made now.
                 entry.following.pulled = None
             self._train_until_accepted(entry.step, self._pull(entry.step))
-
-
-def loss_metric(programs: Programs) -> LossFunction:
-    """The loss of predictions without regularisation, for evaluation."""
-    return lambda labels, predictions: programs.loss_of(labels, predictions, regularised=False)

@@ -1,0 +1,1 @@
+"""Training with parameter servers, in any framework: pull, compute, push."""
