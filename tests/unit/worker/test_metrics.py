@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.local import run_local
-from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics
+from elasticdl_worker.trainers.tensorflow.model.metrics import make_metrics
 from elasticdl_worker.user_code import ModelModule
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters
@@ -50,9 +50,9 @@ class Squares(Largest):
         self.value.assign_add(tf.reduce_sum(tf.square(y_pred)))
 
 
-def metrics(given: Any, outputs: tuple[str, ...] | None = ()) -> ModuleMetrics:
+def metrics(given: Any, outputs: tuple[str, ...] | None = ()) -> Any:
     module = ModelModule(Path("net.py"), (), lambda: None, eval_metrics_fn=lambda: given)
-    return ModuleMetrics(module, None, outputs)
+    return make_metrics(module, None, outputs)
 
 
 def over(given: Any, *sizes: int) -> dict[str, float]:

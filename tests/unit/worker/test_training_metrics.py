@@ -14,7 +14,7 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.local import run_local
 from elasticdl_worker.loop import ExitReason
 from elasticdl_worker.trainers.tensorflow.model.loading import load_module
-from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics
+from elasticdl_worker.trainers.tensorflow.model.metrics import make_metrics
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters
 from tests.unit.worker.test_ps_training import add_training, work
@@ -154,7 +154,7 @@ async def test_a_module_without_metrics_shows_none(make_spec: Any, module_of: An
 
 async def test_a_metric_that_fails_fails_as_in_an_evaluation(make_spec: Any, module_of: Any, tmp_path: Path) -> None:
     spec = make_spec(**module_of("failing", FAILING))
-    metrics = ModuleMetrics(load_module(spec, Path(spec.model_zoo)), None)
+    metrics = make_metrics(load_module(spec, Path(spec.model_zoo)), None)
     with pytest.raises(UserCodeError, match="the metric odd") as evaluated:
         metrics.update([0.0], [[0.0]], 1)
     with pytest.raises(UserCodeError) as local:

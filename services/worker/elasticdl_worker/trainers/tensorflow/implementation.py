@@ -14,6 +14,7 @@ from elasticdl_worker.trainers.export_request import ExportRequest
 from elasticdl_worker.trainers.framework import (
     LocalSteps,
     LossOf,
+    Metrics,
     MinibatchSource,
     Outputs,
     Preparation,
@@ -28,7 +29,7 @@ from elasticdl_worker.trainers.tensorflow.model.contract import check_optimizer
 from elasticdl_worker.trainers.tensorflow.model.label_shapes import aligned_loss
 from elasticdl_worker.trainers.tensorflow.model.layer_prints import print_layer_outputs
 from elasticdl_worker.trainers.tensorflow.model.loading import load_module
-from elasticdl_worker.trainers.tensorflow.model.metrics import ModuleMetrics, to_numpy
+from elasticdl_worker.trainers.tensorflow.model.metrics import make_metrics, to_numpy
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, check_groups, translate
 from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
@@ -121,9 +122,9 @@ class TensorFlowFramework:
         _check_exportable(model, preparation.formats)
         return trainer
 
-    def make_metrics(self, module: ModelModule, loss: LossOf | None, outputs: Outputs) -> ModuleMetrics:
+    def make_metrics(self, module: ModelModule, loss: LossOf | None, outputs: Outputs) -> Metrics:
         """Makes the metrics of a module."""
-        return ModuleMetrics(module, loss, outputs)
+        return make_metrics(module, loss, outputs)
 
     def to_numpy(self, predictions: Nested) -> object:
         """Nested tensors as arrays."""

@@ -9,7 +9,7 @@ task, and the user's functions run record by record.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -17,13 +17,12 @@ import structlog
 
 from elasticdl.data import DataReader, Shard
 from elasticdl.data.reader import Record
-from elasticdl_core.errors import DataError, ElasticDLError, UserCodeError
-from elasticdl_core.shuffling import Reading, described
-from elasticdl_core.skips import SkipReason, Skips
+from elasticdl_core.errors import DataError, UserCodeError
+from elasticdl_core.shuffling import Reading
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.reporting.accounts import Intake
 from elasticdl_worker.trainers.minibatch import Minibatch
-from elasticdl_worker.trainers.shuffled import read_batches, require_all
+from elasticdl_worker.trainers.task_records import TaskRecords
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.input.vectorize import (
@@ -42,7 +41,7 @@ from elasticdl_worker.trainers.tensorflow.types import (
     Options,
     TypeSpec,
 )
-from elasticdl_worker.user_code import ModelModule, guarded
+from elasticdl_worker.user_code import ModelModule
 
 E = TypeVar("E")
 _CHUNK_RECORDS = 512
@@ -81,15 +80,10 @@ class InputPipeline:
 
     def __init__(self, reader: DataReader, module: ModelModule, mode: str, minibatch_size: int) -> None:
         self._reader = reader
+        self._records = TaskRecords(reader, module)
         self._module = module
         self._mode = mode
-        self._shard: Shard | None = None
-        self._reading: Reading | None = None
-        self._looking_at: Sequence[Shard] = ()
-        self._error: BaseException | None = None
         self._fed = 0
-        self._skipped_before = 0
-        self._passed_over = 0
         self._minibatch_size = minibatch_size
         self._chunk_spec = _chunk_spec(reader)
         source = tf.data.Dataset.from_generator(self._chunks, output_signature=self._chunk_spec).unbatch()
@@ -133,17 +127,16 @@ class InputPipeline:
             elements = self._whole_elements(shard, self._whole)
         else:
             elements = iter(self._dataset)
-        self._shard, self._reading, self._error, self._fed = shard, reading, None, 0
-        self._looking_at = (shard,)
-        skipped = self._skipped_before = self._reader.skipped_records
-        self._passed_over = 0
+        self._records.begin(shard, reading)
+        self._fed = 0
+        skipped = self._reader.skipped_records
         while True:
             try:
                 element = next(elements)
             except StopIteration:
                 return
             except Exception as error:
-                raise self._explain(error) from error
+                raise self._records.explain(error, _shown) from error
             self._keep_large_blocks()
             features, labels = self._split(element)
             records = _count(features)
@@ -154,14 +147,7 @@ class InputPipeline:
     @property
     def intake(self) -> Intake:
         """What came in for the present shard so far."""
-        return Intake(self._fed, Skips.of(SkipReason.CORRUPT, self._skipped, self._reader.skipped_example))
-
-    @property
-    def _skipped(self) -> int:
-        """Records of the present shard that the reader passed over so far."""
-        if self._reading is not None:
-            return self._passed_over
-        return self._reader.skipped_records - self._skipped_before
+        return Intake(self._fed, self._records.skips)
 
     def _keep_large_blocks(self) -> None:
         """Once, after the first element: TensorFlow undoes it in its first generator on Python 3.11."""
@@ -194,8 +180,8 @@ class InputPipeline:
 
     def _try_whole_minibatches(self, shard: Shard, chain: MapChain) -> None:
         """Once: makes whole minibatches from now on, if from the first records that gives the same."""
-        self._chain = self._reading = None
-        self._shard = Shard(shard.name, shard.start, min(shard.start + _COMPARED_RECORDS, shard.end))
+        self._chain = None
+        self._records.begin(Shard(shard.name, shard.start, min(shard.start + _COMPARED_RECORDS, shard.end)))
         try:
             with silence_tensorflow():
                 whole = CompiledFunction(vectorize(chain), (self._chunk_spec,))
@@ -219,53 +205,14 @@ class InputPipeline:
             )
 
     def _chunks(self, size: int = _CHUNK_RECORDS) -> Iterator[object]:
-        shard = self._shard
-        if shard is None:
-            return
-        kind = self._reader.records_kind.kind
-        seen, self._passed_over, self._skipped_before = 0, 0, self._reader.skipped_records
-        try:
-            with guarded("the data reader", self._module.roots):
-                for records in self._records(shard, size):
-                    seen += len(records)
-                    if kind == "python":
-                        yield tf.nest.map_structure(lambda *parts: np.stack(parts), *records)
-                    else:
-                        yield np.array(records, object)
-            require_all(shard, seen, self._skipped)
-        except BaseException as error:
-            self._error = error
-            raise
+        stacked = self._reader.records_kind.kind == "python"
 
-    def _records(self, shard: Shard, size: int) -> Iterator[list[Record]]:
-        if self._reading is None:
-            return self._reader.read_batches(shard, size)
+        def chunk(records: list[Record]) -> object:
+            if stacked:
+                return tf.nest.map_structure(lambda *parts: np.stack(parts), *records)
+            return np.array(records, object)
 
-        def look(ranges: Sequence[Shard]) -> None:
-            self._looking_at = ranges
-
-        def pass_over(records: int) -> None:
-            self._passed_over += records
-
-        return read_batches(self._reader, shard, self._reading, size, look, pass_over)
-
-    def _explain(self, error: Exception) -> ElasticDLError:
-        """The reader's own error if it failed, else what the user's ``feed`` did."""
-        where = described(self._looking_at)
-        if isinstance(self._error, ElasticDLError):
-            return self._error
-        if isinstance(self._error, OSError):
-            return DataError(f"{where}: {self._error}", fix="make the data readable to the workers")
-        if self._module.feed is None:
-            for shard in self._looking_at:
-                if (known := self._reader.explain_unreadable(shard)) is not None:
-                    return known
-        cause = self._error if isinstance(self._error, Exception) else _shown(error)
-        try:
-            with self._module.guard(f"feed, on {where},"):
-                raise cause
-        except UserCodeError as explained:
-            return explained
+        return self._records.batches(size, chunk)
 
 
 def _shown(error: Exception) -> Exception:
