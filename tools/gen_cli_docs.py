@@ -31,7 +31,8 @@ The API is found from `ELASTICDL_API_URL` and `ELASTICDL_TOKEN`, else it is that
 `elasticdl context` and `elasticdl --context NAME ...`), else the cluster that `elasticdl up` started on this machine.
 Contexts are kept in `$XDG_CONFIG_HOME/elasticdl/contexts.json`, readable for their user alone.
 `ELASTICDL_TOKEN` is sent to the API of `ELASTICDL_API_URL` or of this machine, not to that of a context.
-Under https an API is verified by the certificates of this machine, or of `ELASTICDL_CA_FILE`.
+Under https an API is verified by the certificates of this machine, of `ELASTICDL_CA_FILE`, or of its context
+(`--ca-file`).
 
 A job is named by its id, the beginning of it, its name if one job has it, or `last` for the newest one.
 `elasticdl --install-completion` lets the shell complete commands, options, jobs and contexts.

@@ -50,6 +50,17 @@ def test_the_api_reference(cluster: Cluster, tmp_path: Path) -> None:
     assert (tmp_path / "model.keras").stat().st_size > 10_000
 
 
+def test_the_document_on_tls(tmp_path: Path) -> None:
+    """It brings up a cluster of its own and takes it down."""
+    environment = {**user_environment(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    try:
+        shown = run_document(ROOT / "docs" / "tls.md", tmp_path, environment, timeout=300)
+    finally:
+        Cluster(tmp_path, environment).cli("down", expect=None, timeout=100)
+    assert f"by {tmp_path}/cluster/tls/ca.pem" in shown
+    assert shown.count('"scope":"admin"') == 1
+
+
 def test_the_readmes_python(cluster: Cluster, digits: Path, tmp_path: Path) -> None:
     """The model module trains as it stands, and the client's lines run."""
     module, client = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)

@@ -99,6 +99,8 @@ def status(
 def _show(state: ClusterState, slots: dict[str, Any], disk: dict[str, int], keeps: dict[str, float]) -> None:
     age = time.time() - state.pid_started
     write_line(f"Cluster   {state.api_url}  {'up' if state.ready else 'coming up'} for {_duration(age)}")
+    if state.ca_file:
+        write_line(f"Verified  by {state.ca_file} (for other machines: ELASTICDL_CA_FILE)")
     write_line(f"Version   {state.version}  (supervisor: pid {state.pid})")
     used = "?" if slots["used"] is None else str(slots["used"])
     reserved = f", {slots['reserved']} reserved for others" if slots["reserved"] else ""
@@ -134,12 +136,13 @@ def _ask(state: ClusterState, directory: DataDirectory) -> tuple[dict[str, Any],
     import urllib.request
 
     from elasticdl_runtime.cluster.secrets import read_secret_file
+    from elasticdl_runtime.tls import direct_opener
 
     request = urllib.request.Request(
         f"{state.api_url}/cluster", headers={"Authorization": f"Bearer {read_secret_file(directory.token)}"}
     )
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
+        opener = direct_opener(state.api_url, state.ca_file)
         with opener.open(request, timeout=_API_S) as response:
             cluster = json.load(response)
         slots = cluster["slots"]
@@ -149,7 +152,7 @@ def _ask(state: ClusterState, directory: DataDirectory) -> tuple[dict[str, Any],
             "reserved": int(slots.get("reserved", 0)),
         }
         return found, {str(name): float(days) for name, days in cluster.get("keeps_days", {}).items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, InvalidInputError):
         return {"total": state.slots, "used": None, "reserved": 0}, {}
 
 

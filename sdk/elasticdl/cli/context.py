@@ -70,7 +70,13 @@ def list_contexts(output: FormatOption = None, as_json: JsonOption = False) -> N
     contexts = read_contexts(contexts_file())
     if chosen.of_data:
         data = [
-            {"name": name, "url": one.url, "token": bool(one.token), "current": name == contexts.current}
+            {
+                "name": name,
+                "url": one.url,
+                "token": bool(one.token),
+                "ca_file": one.ca_file,
+                "current": name == contexts.current,
+            }
             for name, one in contexts.known.items()
         ]
         print_data(data, chosen)
@@ -89,6 +95,9 @@ def add(
     token_file: Annotated[
         str, typer.Option("--token-file", metavar="FILE", help="File with the token; - reads it from the input.")
     ] = "",
+    ca_file: Annotated[
+        str, typer.Option("--ca-file", metavar="FILE", help="Certificates that the API is verified by under https.")
+    ] = "",
     use_it: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
 ) -> None:
     """Add a context, or replace the one of that name."""
@@ -97,9 +106,21 @@ def add(
 
     token = _read_token(token_file) if token_file else ""
     endpoint = find_endpoint(url, token, {})
-    contexts = read_contexts(contexts_file()).add(name, Context(endpoint.url, token))
+    contexts = read_contexts(contexts_file()).add(name, Context(endpoint.url, token, _check_ca(ca_file)))
     write_contexts(contexts_file(), contexts.use(name) if use_it else contexts)
     write_line(f"{name}  {endpoint.url}")
+
+
+def _check_ca(path: str) -> str:
+    """The file's path from anywhere; it can be used now, at least."""
+    if not path:
+        return ""
+    from elasticdl_runtime.home import expand_home
+    from elasticdl_runtime.tls import trust
+
+    found = str(expand_home(path).absolute())
+    trust(found)
+    return found
 
 
 def _read_token(place: str) -> str:

@@ -24,10 +24,12 @@ class Context:
     Attributes:
         url: its address.
         token: what opens it; empty for none.
+        ca_file: what it is verified by under https; empty for the certificates that this machine trusts.
     """
 
     url: str
     token: str = field(default="", repr=False)
+    ca_file: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,10 @@ def read_contexts(path: Path) -> Contexts:
             raise InvalidInputError(
                 f"others may read {path}, which holds tokens (mode {mode:04o})", fix=f"chmod 600 {path}"
             )
-        known = {str(name): Context(str(one["url"]), str(one["token"])) for name, one in data["contexts"].items()}
+        known = {
+            str(name): Context(str(one["url"]), str(one["token"]), str(one.get("ca_file", "")))
+            for name, one in data["contexts"].items()
+        }
         return Contexts(known, str(data["current"]))
     except (FileNotFoundError, NotADirectoryError):
         return Contexts()
@@ -121,7 +126,9 @@ def read_contexts(path: Path) -> Contexts:
 def write_contexts(path: Path, contexts: Contexts) -> None:
     """Replaces the file, readable for this user alone."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    known = {name: {"url": one.url, "token": one.token} for name, one in contexts.known.items()}
+    known = {
+        name: {"url": one.url, "token": one.token, "ca_file": one.ca_file} for name, one in contexts.known.items()
+    }
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:

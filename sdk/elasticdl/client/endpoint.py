@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from urllib.parse import urlsplit
 
 from elasticdl.client.contexts import CONTEXT_VARIABLE, Context, contexts_file, read_contexts
 from elasticdl_core.errors import InvalidInputError, UnavailableError
+from elasticdl_runtime.hosts import is_loopback
 
 URL_VARIABLE = "ELASTICDL_API_URL"
 TOKEN_VARIABLE = "ELASTICDL_TOKEN"
@@ -33,13 +33,7 @@ class Endpoint:
     @property
     def local(self) -> bool:
         """Whether the API is on this machine, so that it sees the same paths."""
-        host = urlsplit(self.url).hostname or ""
-        if host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(urlsplit(self.url).hostname or "")
 
 
 def find_endpoint(
@@ -58,18 +52,21 @@ def find_endpoint(
         context = _context(known)
         if context is not None:  # a token of the environment is of the API that the environment names
             return find_endpoint(
-                context.url, token if token is not None else context.token, {CA_VARIABLE: known.get(CA_VARIABLE, "")}
+                context.url,
+                token if token is not None else context.token,
+                {CA_VARIABLE: known.get(CA_VARIABLE, "") or context.ca_file},
             )
-        return _local_cluster(secret)
+        return _local_cluster(secret, known.get(CA_VARIABLE, ""))
     if not _is_address(url):
         raise InvalidInputError(
             f"{url!r} is not the address of an API",
             fix=f"set {URL_VARIABLE} (or api_url) to something like http://127.0.0.1:8080",
         )
-    if not secret:
-        found = _cluster_here()
-        secret = found.token if found is not None and found.url == url.rstrip("/") else ""
-    return Endpoint(url.rstrip("/"), _checked(secret), known.get(CA_VARIABLE, ""))
+    ca_file = known.get(CA_VARIABLE, "")
+    here = _cluster_here() if not secret or (url.startswith("https:") and not ca_file) else None
+    if here is not None and here.url == url.rstrip("/"):
+        secret, ca_file = secret or here.token, ca_file or here.ca_file
+    return Endpoint(url.rstrip("/"), _checked(secret), ca_file)
 
 
 def _is_address(url: str) -> bool:
@@ -110,7 +107,7 @@ def _context(variables: Mapping[str, str]) -> Context | None:
     return contexts.find(name) if name else None
 
 
-def _local_cluster(token: str) -> Endpoint:
+def _local_cluster(token: str, ca_file: str) -> Endpoint:
     found = _cluster_here()
     if found is None:
         raise UnavailableError(
@@ -118,7 +115,7 @@ def _local_cluster(token: str) -> Endpoint:
             fix=f"start one with `elasticdl up`, set {URL_VARIABLE} and {TOKEN_VARIABLE}, "
             "or train in this process with `elasticdl train --local`",
         )
-    return Endpoint(found.url, _checked(token) or found.token)
+    return Endpoint(found.url, _checked(token) or found.token, ca_file or found.ca_file)
 
 
 def _cluster_here() -> Endpoint | None:
@@ -126,4 +123,4 @@ def _cluster_here() -> Endpoint | None:
     from elasticdl_runtime.cluster import locate
 
     found = locate()
-    return None if found is None else Endpoint(found.api_url.rstrip("/"), found.token)
+    return None if found is None else Endpoint(found.api_url.rstrip("/"), found.token, found.ca_file)

@@ -18,6 +18,7 @@ from elasticdl_api.settings import ApiSettings, DatabaseSettings
 from elasticdl_api.store.migrate import migrate
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_api.web.access_log import AccessLog
+from elasticdl_api.web.renewal import keep_renewing
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.ports.launcher import Launcher
@@ -80,22 +81,27 @@ async def serve(stop: asyncio.Event) -> int:
         stack.callback(services.examiners.close)
         stack.push_async_callback(services.close_provider)
         app = create_app(services, background(services))
-        server = ApiServer(
-            uvicorn.Config(
-                app,
-                host=settings.host,
-                port=settings.port,
-                ssl_certfile=settings.tls_cert,
-                ssl_keyfile=settings.tls_key,
-                http="h11",  # whose limit of the size of a head holds
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=SHUTDOWN_S,
-                timeout_keep_alive=30,
-                lifespan="on",
-            )
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+            http="h11",  # whose limit of the size of a head holds
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=SHUTDOWN_S,
+            timeout_keep_alive=30,
+            lifespan="on",
         )
+        config.load()
+        if config.ssl is not None and settings.tls_cert is not None and settings.tls_key is not None:
+            renewing = asyncio.create_task(
+                keep_renewing(config.ssl, settings.tls_cert, settings.tls_key), name="certificate"
+            )
+            stack.callback(renewing.cancel)
+        server = ApiServer(config)
         await _run(server, services, stop)
         return 0 if server.started else 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 from functools import cached_property
@@ -16,6 +15,7 @@ from elasticdl_api.web.oidc import Provider, is_safe_address
 from elasticdl_core.access import ProviderGrant
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.places import check_root, split_places
+from elasticdl_runtime.hosts import is_loopback
 from elasticdl_runtime.settings import ProcessSettings
 from elasticdl_runtime.tls import check_certificate
 
@@ -207,12 +207,7 @@ class ApiSettings(ProcessSettings):
     @property
     def loopback(self) -> bool:
         """Whether only this machine can reach the api."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
 
 def _check_secret(text: str) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from elasticdl_core.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import urllib.request
 
 CA_VARIABLE = "ELASTICDL_CA_FILE"
 
@@ -38,6 +42,24 @@ def trust(ca_file: str) -> ssl.SSLContext:
             f"the certificates in {ca_file} cannot be used: {_reason(error)}",
             fix=f"point {CA_VARIABLE} at a file of certificates as PEM",
         ) from None
+
+
+def direct_opener(url: str, ca_file: str) -> urllib.request.OpenerDirector:
+    """Opens addresses of this machine's cluster, past all proxies.
+
+    Args:
+        url: the address.
+        ca_file: what it is verified by under https.
+
+    Raises:
+        InvalidInputError: the file of certificates cannot be used.
+    """
+    import urllib.request
+
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if url.startswith("https:"):
+        handlers.append(urllib.request.HTTPSHandler(context=trust(ca_file)))
+    return urllib.request.build_opener(*handlers)
 
 
 def _refuse_password() -> str:

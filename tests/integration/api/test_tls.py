@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
+import structlog
 import trustme
 
 from elasticdl import AsyncClient, Client
 from elasticdl.client.retry import RetryPolicy
+from elasticdl_api.web.renewal import keep_renewing
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import InvalidInputError, UnauthenticatedError, UnavailableError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_master.api import ApiClient
+from elasticdl_runtime.retry import Attempts
 from elasticdl_runtime.tls import check_certificate, trust
 from elasticdl_runtime.tokens import issue
 from tests.integration.api.conftest import ADMIN
@@ -124,3 +129,40 @@ def test_certificates_that_cannot_be_used_are_refused(tmp_path: Path, files: Fil
     for ca_file in (tmp_path / "empty.pem", tmp_path / "none.pem", files.key):
         with pytest.raises(InvalidInputError, match="cannot be used"):
             trust(str(ca_file))
+
+
+async def test_a_renewed_certificate_is_shown_without_a_restart(url: str, files: Files) -> None:
+    stranger = trustme.CA().issue_cert("127.0.0.1")
+    before, key = files.cert.read_bytes(), files.key.read_bytes()
+    port = int(url.rpartition(":")[2])
+    shown = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))
+    try:
+        files.cert.write_bytes(stranger.cert_chain_pems[0].bytes())  # not of this key: it is not taken
+        files.key.write_bytes(stranger.private_key_pem.bytes())
+        async with asyncio.timeout(60):
+            async for _ in Attempts(Backoff(0.2, 0.2)):
+                now = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))
+                if now != shown:
+                    break
+        assert ssl.PEM_cert_to_DER_cert(now) == ssl.PEM_cert_to_DER_cert(stranger.cert_chain_pems[0].bytes().decode())
+    finally:
+        files.cert.write_bytes(before)
+        files.key.write_bytes(key)
+
+
+async def test_a_renewed_certificate_that_cannot_be_used_is_not_taken(files: Files, tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert.write_bytes(files.cert.read_bytes())
+    key.write_bytes(files.key.read_bytes())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    with structlog.testing.capture_logs() as logs:
+        renewing = asyncio.create_task(keep_renewing(context, cert, key))
+        async with asyncio.timeout(30):
+            for number in range(600):
+                if logs:
+                    break
+                cert.write_text(f"nonsense {number}")
+                await asyncio.sleep(0.05)
+        renewing.cancel()
+    assert "cannot be used; the one before stays" in logs[0]["event"]

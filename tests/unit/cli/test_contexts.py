@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from elasticdl.client.contexts import contexts_file
+from elasticdl.client.endpoint import find_endpoint
 from tests.fakes.api import TOKEN, FakeApi, make_job, serving
 from tests.unit.cli.conftest import Cli
 
@@ -38,7 +40,7 @@ def test_a_context_is_added_used_and_removed(cli: Cli, lab: FakeApi) -> None:
     assert cli("context", "use", "lab").code == 0
     assert "lab-1" in cli("jobs", "list").out
     listed = json.loads(cli("context", "list", "--json").out)
-    assert listed == [{"name": "lab", "url": lab.url, "token": True, "current": True}]
+    assert listed == [{"name": "lab", "url": lab.url, "token": True, "ca_file": "", "current": True}]
     assert TOKEN not in cli("context", "list").out
     assert cli("context", "remove", "lab").code == 0
     assert cli("jobs", "list").code == 4
@@ -102,3 +104,25 @@ def test_a_file_that_is_none_is_told(cli: Cli, text: str) -> None:
     for words in (("context", "list"), ("jobs", "list")):
         outcome = cli(*words)
         assert (outcome.code, "is no file of contexts" in outcome.err) == (2, True)
+
+
+def test_a_context_remembers_what_its_api_is_verified_by(
+    cli: Cli, lab: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ca = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(ca)
+    add(cli, "lab", lab, "--use", "--ca-file", str(ca))
+    assert find_endpoint().ca_file == str(ca)
+    monkeypatch.setenv("ELASTICDL_CA_FILE", "/other.pem")
+    assert find_endpoint().ca_file == "/other.pem"
+    refused = cli("context", "add", "lab", "--url", lab.url, "--ca-file", "no-such-file.pem")
+    assert refused.code == 2 and "no-such-file.pem cannot be used" in refused.err
+
+
+def test_a_file_of_an_earlier_version_has_no_certificates(cli: Cli, lab: FakeApi) -> None:
+    add(cli, "lab", lab, "--use")
+    path = contexts_file()
+    data = json.loads(path.read_text())
+    del data["contexts"]["lab"]["ca_file"]
+    path.write_text(json.dumps(data))
+    assert find_endpoint().ca_file == ""

@@ -13,7 +13,7 @@ import json
 import os
 from pathlib import Path
 
-from elasticdl_agent.cluster.options import ClusterOptions
+from elasticdl_agent.cluster.options import DEFAULT_HOST, ClusterOptions
 from elasticdl_agent.cluster.supervisor import ClusterStep, Supervisor
 from elasticdl_core.errors import ElasticDLError
 from elasticdl_runtime.lifecycle import run_service
@@ -59,6 +59,10 @@ def main() -> int:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--policy", default="")
+    parser.add_argument("--host", default=DEFAULT_HOST)
+    parser.add_argument("--tls-cert", type=Path)
+    parser.add_argument("--tls-key", type=Path)
+    parser.add_argument("--tls-generate", action="store_true")
     arguments = parser.parse_args()
     # URLs hold passwords, so they come through the environment, and go from it before anything is started.
     options = ClusterOptions(
@@ -66,6 +70,10 @@ def main() -> int:
         data_dir=arguments.data_dir,
         slots=arguments.slots,
         policy=arguments.policy,
+        host=arguments.host,
+        tls_cert=arguments.tls_cert,
+        tls_key=arguments.tls_key,
+        tls_generate=arguments.tls_generate,
         database_url=os.environ.pop("ELASTICDL_DATABASE_URL", ""),
         redis_url=os.environ.pop("ELASTICDL_REDIS_URL", ""),
     )

@@ -33,8 +33,29 @@ def register(app: typer.Typer) -> None:
 
 def up(
     port: Annotated[
-        int | None, typer.Option(help="Port of the API on 127.0.0.1; 0 for any free one.", show_default="8850")
+        int | None, typer.Option(help="Port of the API; 0 for any free one.", show_default="8850")
     ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Address or name to listen on; beyond loopback with TLS only. 0.0.0.0 for all of this machine's.",
+            show_default="127.0.0.1",
+        ),
+    ] = "",
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Certificate of the API with its chain, as PEM: it speaks TLS then.",
+            show_default=False,
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The key of --tls-cert, as PEM.", show_default=False)
+    ] = None,
+    tls_generate: Annotated[
+        bool, typer.Option("--tls-generate", help="Speak TLS with a certificate for development that is made here.")
+    ] = False,
     data_dir: DataDirOption = None,
     database_url: Annotated[
         str, typer.Option(envvar="ELASTICDL_DATABASE_URL", help="A Postgres to use instead of the embedded one.")
@@ -61,11 +82,15 @@ def up(
     Data survive `down` and the next `up`. Without --detach it runs until Ctrl-C.
     """
     require("`elasticdl up`", "local")
-    from elasticdl_agent.cluster.options import DEFAULT_PORT, ClusterOptions, default_slots
+    from elasticdl_agent.cluster.options import DEFAULT_HOST, DEFAULT_PORT, ClusterOptions, default_slots
 
     directory = data_directory(data_dir)
     options = ClusterOptions(
         port=DEFAULT_PORT if port is None else port,
+        host=host or DEFAULT_HOST,
+        tls_cert=_absolute(tls_cert),
+        tls_key=_absolute(tls_key),
+        tls_generate=tls_generate,
         data_dir=directory.root,
         database_url=database_url,
         redis_url=redis_url,
@@ -82,6 +107,12 @@ def up(
         _up_detached(options)
     else:
         _up_in_foreground(options)
+
+
+def _absolute(path: Path | None) -> Path | None:
+    from elasticdl_runtime.home import expand_home
+
+    return None if path is None else expand_home(path).absolute()
 
 
 def _up_in_foreground(options: ClusterOptions) -> None:
@@ -117,7 +148,10 @@ def _up_detached(options: ClusterOptions) -> None:
     reader, writer = os.pipe()
     argv = [sys.executable, "-P", "-m", "elasticdl_agent.cluster", "--progress-fd", str(writer)]
     argv += ["--port", str(options.port), "--data-dir", str(options.data_dir), "--slots", str(options.slots)]
+    argv += ["--host", options.host]
     argv += ["--policy", options.policy] if options.policy else []
+    argv += ["--tls-cert", str(options.tls_cert), "--tls-key", str(options.tls_key)] if options.tls_cert else []
+    argv += ["--tls-generate"] if options.tls_generate else []
     urls = {"ELASTICDL_DATABASE_URL": options.database_url, "ELASTICDL_REDIS_URL": options.redis_url}
     with _supervisor_log(options).open("ab") as log, os.fdopen(reader, encoding="utf-8") as progress:
         supervisor = subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,8 +11,11 @@ from elasticdl_agent.cluster.redis import IN_MEMORY_URL
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.scheduling import policy_by_name
 from elasticdl_runtime.cluster.paths import default_data_dir
+from elasticdl_runtime.hosts import is_address, is_loopback
+from elasticdl_runtime.tls import check_certificate
 
 DEFAULT_PORT = 8850
+DEFAULT_HOST = "127.0.0.1"
 
 
 def default_slots() -> int:
@@ -25,7 +29,11 @@ class ClusterOptions:
     """Options of ``elasticdl up``.
 
     Attributes:
-        port: port of the API on 127.0.0.1; 0 picks a free one.
+        port: port of the API; 0 picks a free one.
+        host: address or name that the API listens on; beyond loopback with TLS only.
+        tls_cert: the API's certificate with its chain, as PEM; none for no TLS.
+        tls_key: its key, as PEM.
+        tls_generate: whether to make a certificate for development.
         data_dir: where everything is kept.
         database_url: a Postgres to use rather than the embedded one; empty for the embedded one.
         redis_url: a Redis to use rather than the embedded one; empty for the embedded one; ``memory://`` for the
@@ -35,6 +43,10 @@ class ClusterOptions:
     """
 
     port: int = DEFAULT_PORT
+    host: str = DEFAULT_HOST
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_generate: bool = False
     data_dir: Path = field(default_factory=default_data_dir)
     database_url: str = ""
     redis_url: str = ""
@@ -49,6 +61,7 @@ class ClusterOptions:
         """
         if not 0 <= self.port <= 65535:
             raise InvalidInputError(f"--port {self.port} is not a port", fix="give 1 to 65535, or 0 for any free one")
+        self._check_host_and_tls()
         if self.policy:
             policy_by_name(self.policy)
         if not 1 <= self.slots <= 1024:
@@ -68,3 +81,33 @@ class ClusterOptions:
                 "--redis-url is not the URL of a Redis",
                 fix=f"write redis://user:password@host:6379/0, or {IN_MEMORY_URL} for one that is not durable",
             )
+
+    def _check_host_and_tls(self) -> None:
+        if not is_address(self.host):
+            _check_resolves(self.host)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidInputError(
+                "--tls-cert and --tls-key go together", fix="give both; or --tls-generate for a certificate of ours"
+            )
+        if self.tls_cert is not None and self.tls_key is not None:
+            if self.tls_generate:
+                raise InvalidInputError(
+                    "--tls-generate makes a certificate, and --tls-cert names one", fix="give one of the two"
+                )
+            check_certificate(self.tls_cert, self.tls_key)
+        elif not self.tls_generate and not is_loopback(self.host):
+            raise InvalidInputError(
+                f"refusing to listen on {self.host} without TLS: tokens would travel in the open",
+                fix="add --tls-cert FILE --tls-key FILE; or --tls-generate for a certificate of ours, whose "
+                "authority you give to the clients",
+            )
+
+
+def _check_resolves(host: str) -> None:
+    try:
+        socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise InvalidInputError(
+            f"--host {host!r} is neither an address nor a name that is known here",
+            fix="give an address of this machine, its name, or 0.0.0.0 for all of its addresses",
+        ) from None

@@ -6,24 +6,34 @@ import asyncio
 import dataclasses
 import os
 import sys
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from elasticdl_agent.agent import MASTER_GRACE_S, STOP_GRACE_S
+from elasticdl_agent.cluster.certificates import ApiCertificate
 from elasticdl_agent.cluster.component import ComponentSpec, Probe, log_tail
+from elasticdl_agent.cluster.options import DEFAULT_HOST
 from elasticdl_agent.processes.child import Child, Command
 from elasticdl_agent.processes.environment import base_environment
 from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.cluster.paths import DataDirectory
+from elasticdl_runtime.hosts import is_address
 from elasticdl_runtime.launcher.addresses import agent_address
 from elasticdl_runtime.launcher.client import ProcessLauncher
 from elasticdl_runtime.lifecycle import READY_FILE_VARIABLE
+from elasticdl_runtime.tls import direct_opener
 
 MIGRATE_S = 180.0
 _HTTP_S = 4.0
-_API_VARIABLES = ("ELASTICDL_ACCESS_LOG", "ELASTICDL_DATA_ROOTS", "ELASTICDL_KEEP_", "ELASTICDL_NAMESPACE_DISK_MIB")
+_API_VARIABLES = (
+    "ELASTICDL_ACCESS_LOG",
+    "ELASTICDL_DATA_ROOTS",
+    "ELASTICDL_KEEP_",
+    "ELASTICDL_NAMESPACE_DISK_MIB",
+    "ELASTICDL_OIDC_",
+)
 """Settings of the api that are taken from the environment of ``up``."""
+HOSTS_VARIABLE = "ELASTICDL_API_ALLOWED_HOSTS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +43,15 @@ class Wiring:
     Attributes:
         directory: the data directory.
         api_url: base URL of the API.
-        port: its port on 127.0.0.1.
+        port: its port.
         database_url: Postgres.
         redis_url: Redis.
         cluster_secret: the cluster's secret.
         node_token: opens the agent.
         slots: worker slots.
         policy: the scheduler's policy, or empty.
+        host: what the API listens on.
+        tls: what it shows; None for no TLS.
     """
 
     directory: DataDirectory
@@ -51,6 +63,8 @@ class Wiring:
     node_token: str
     slots: int
     policy: str = ""
+    host: str = DEFAULT_HOST
+    tls: ApiCertificate | None = None
 
     @property
     def agent(self) -> str:
@@ -69,8 +83,21 @@ class Wiring:
             "ELASTICDL_DATA_DIR": str(self.directory.root),
             "ELASTICDL_AGENT": self.agent,
             "ELASTICDL_NODE_TOKEN": self.node_token,
-            "ELASTICDL_API_HOST": "127.0.0.1",
+            "ELASTICDL_API_HOST": self.host,
             "ELASTICDL_API_PORT": str(self.port),
+            **self._tls_environment(),
+        }
+
+    def _tls_environment(self) -> dict[str, str]:
+        """The names that the api answers to are those that the user gave, and those of its certificate."""
+        given = os.environ.get(HOSTS_VARIABLE, "").split(",")
+        if self.tls is None:
+            return {HOSTS_VARIABLE: ",".join(given)}
+        own = [name for name in self.tls.names if not is_address(name) and not set("*_") & set(name)]
+        return {
+            HOSTS_VARIABLE: ",".join([*given, *own]),
+            "ELASTICDL_API_TLS_CERT": str(self.tls.certificate),
+            "ELASTICDL_API_TLS_KEY": str(self.tls.key),
         }
 
     def agent_spec(self) -> ComponentSpec:
@@ -87,6 +114,7 @@ class Wiring:
             "ELASTICDL_CLUSTER_SECRET": self.cluster_secret,
             "ELASTICDL_NODE_TOKEN": self.node_token,
             "ELASTICDL_API_URL": self.api_url,
+            "ELASTICDL_CA_FILE": self.tls.ca_file if self.tls is not None else "",
             "ELASTICDL_REDIS_URL": self.redis_url,
         }
         return _service(
@@ -151,12 +179,13 @@ class Wiring:
         return f"{capacity.slots} slots; isolation: {capacity.isolation}"
 
     async def _api_ready(self) -> str:
-        await asyncio.to_thread(_get, f"{self.api_url}/readyz")
+        ca_file = self.tls.ca_file if self.tls is not None else ""
+        await asyncio.to_thread(_get, f"{self.api_url}/readyz", ca_file)
         return self.api_url
 
 
-def _get(url: str) -> None:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+def _get(url: str, ca_file: str) -> None:
+    opener = direct_opener(url, ca_file)
     with opener.open(url, timeout=_HTTP_S) as response:
         response.read()
 

@@ -16,19 +16,27 @@ from pathlib import Path
 import psutil
 import structlog
 
+from elasticdl_agent.cluster.certificates import (
+    ApiCertificate,
+    DevelopmentCertificates,
+    ca_of_environment,
+    in_the_open,
+    names_of_machine,
+)
 from elasticdl_agent.cluster.component import Component, ComponentSpec
-from elasticdl_agent.cluster.options import ClusterOptions
+from elasticdl_agent.cluster.options import DEFAULT_HOST, ClusterOptions
 from elasticdl_agent.cluster.postgres import EmbeddedPostgres
 from elasticdl_agent.cluster.redis import IN_MEMORY_URL, EmbeddedRedis, in_memory_server
-from elasticdl_agent.cluster.services import Wiring
+from elasticdl_agent.cluster.services import HOSTS_VARIABLE, Wiring
 from elasticdl_core.backoff import Backoff
-from elasticdl_core.errors import ConflictError
+from elasticdl_core.errors import ConflictError, ElasticDLError
 from elasticdl_runtime.cluster.paths import DataDirectory
 from elasticdl_runtime.cluster.secrets import derive, ensure_secret_file
 from elasticdl_runtime.cluster.state import ClusterState, ComponentState, DataLock
 from elasticdl_runtime.retry import Attempts
 
 _LOCK_WAIT_S = 2.0
+_RENEWAL_CHECK_S = 3600.0
 _LOCK_POLLS = Backoff(0.1, 0.1)
 _log = structlog.get_logger(__name__)
 
@@ -112,13 +120,18 @@ class Supervisor:
     async def _bring_up(self, stack: AsyncExitStack) -> None:
         directory, options = self._directory, self._options
         await asyncio.to_thread(_empty, directory.run)
-        port = free_port(options.port)
-        api_url = f"http://127.0.0.1:{port}"
+        tls = await asyncio.to_thread(self._certificate)
+        port = free_port(options.port, options.host)
+        api_url = in_the_open(options.host, port) if tls is None else tls.url(options.host, port)
         first = not directory.token.exists()
         ensure_secret_file(directory.token)
         secret = ensure_secret_file(directory.secret)
         if first:
             self._report(ClusterStep("token", f"made in {directory.token}"))
+        if tls is not None and options.tls_generate:
+            self._report(ClusterStep("tls", f"authority in {tls.ca_file}; for {', '.join(tls.names)}"))
+            keeper = asyncio.create_task(self._renew(), name="certificate")
+            stack.callback(keeper.cancel)
         process = psutil.Process()
         self._state = ClusterState(
             pid=process.pid,
@@ -128,6 +141,7 @@ class Supervisor:
             data_dir=str(directory.root),
             run_dir=str(directory.run),
             version=own_version(),
+            ca_file=tls.ca_file if tls is not None else "",
         )
         self._write()
         database_url = options.database_url or await self._postgres(stack, secret)
@@ -143,6 +157,8 @@ class Supervisor:
             derive(secret, "node"),
             options.slots,
             options.policy,
+            options.host,
+            tls,
         )
         # The api needs an agent to reach; but on the way down masters still tell it what they have done.
         api = self._add(stack, wiring.api_spec())
@@ -152,6 +168,26 @@ class Supervisor:
         await self._step("schema", _silent(wiring.migrate()))
         await self._start(api)
         await self._start(scheduler)
+
+    def _certificate(self) -> ApiCertificate | None:
+        """What the API shows, if it speaks TLS."""
+        options = self._options
+        if options.tls_cert is not None and options.tls_key is not None:
+            return ApiCertificate.given(options.tls_cert, options.tls_key, ca_of_environment())
+        if not options.tls_generate:
+            return None
+        others = os.environ.get(HOSTS_VARIABLE, "").split(",")
+        names = names_of_machine(options.host, (name.strip() for name in others))
+        return DevelopmentCertificates(self._directory.tls, names).ensure()
+
+    async def _renew(self) -> None:
+        """Makes the certificate anew before it ends; the api notices that."""
+        while True:
+            await asyncio.sleep(_RENEWAL_CHECK_S)
+            try:
+                await asyncio.to_thread(self._certificate)
+            except (ElasticDLError, OSError) as error:
+                _log.error("cannot renew the certificate", error=str(error))
 
     async def _postgres(self, stack: AsyncExitStack, secret: str) -> str:
         sockets = Path(f"/tmp/elasticdl-pg-{os.getuid()}-{self._directory.key}")
@@ -235,19 +271,20 @@ async def _silent(work: Awaitable[None]) -> str:
     return "up to date"
 
 
-def free_port(wanted: int) -> int:
-    """The wanted port on 127.0.0.1 if it is free; for 0 any free one.
+def free_port(wanted: int, host: str = DEFAULT_HOST) -> int:
+    """The wanted port of a host of this machine if it is free; for 0 any free one.
 
     Raises:
-        ConflictError: something listens there already.
+        ConflictError: something listens there already, or the host is none of this machine's.
     """
-    with socket.socket() as probe:
+    family, _, _, _, place = socket.getaddrinfo(host, wanted, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", wanted))
+            probe.bind(place)
         except OSError as error:
             raise ConflictError(
-                f"port {wanted} of 127.0.0.1 cannot be used: {error.strerror}",
+                f"port {wanted} of {host} cannot be used: {error.strerror}",
                 fix="give another one with --port, or --port 0 for any free one",
             ) from None
         return int(probe.getsockname()[1])

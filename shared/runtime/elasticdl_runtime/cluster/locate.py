@@ -17,10 +17,12 @@ class ClusterAddress:
     Attributes:
         api_url: base URL of the API.
         token: the admin token.
+        ca_file: what it is verified by under https; empty for the certificates that the machine trusts.
     """
 
     api_url: str
     token: str
+    ca_file: str = ""
 
     def __repr__(self) -> str:
         return f"ClusterAddress(api_url={self.api_url!r}, token=...)"
@@ -39,4 +41,4 @@ def locate(data_dir: Path | None = None) -> ClusterAddress | None:
     state = ClusterState.running(directory)
     if state is None:
         return None
-    return ClusterAddress(state.api_url, read_secret_file(directory.token))
+    return ClusterAddress(state.api_url, read_secret_file(directory.token), state.ca_file)

@@ -70,6 +70,11 @@ class DataDirectory:
         return self.logs / f"{name}.log"
 
     @property
+    def tls(self) -> Path:
+        """The folder of certificates that were made for development."""
+        return self.root / "tls"
+
+    @property
     def key(self) -> str:
         """Eight hex digits that stand for this data directory where paths must be short."""
         return hashlib.sha256(os.fsencode(self.root.resolve())).hexdigest()[:8]

@@ -49,6 +49,7 @@ class ClusterState:
         run_dir: the run directory.
         version: version of ElasticDL.
         ready: whether everything is up.
+        ca_file: what the API is verified by under https; empty for the certificates that the machine trusts.
         components: all components.
     """
 
@@ -60,6 +61,7 @@ class ClusterState:
     run_dir: str
     version: str
     ready: bool = False
+    ca_file: str = ""
     components: dict[str, ComponentState] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
