@@ -49,8 +49,8 @@ class ClusterState:
         run_dir: the run directory.
         version: version of ElasticDL.
         ready: whether everything is up.
-        ca_file: what the API is verified by under https; empty for the certificates that the machine trusts.
         components: all components.
+        ca_file: what the API is verified by under https; empty for the certificates that the machine trusts.
     """
 
     pid: int
@@ -61,8 +61,8 @@ class ClusterState:
     run_dir: str
     version: str
     ready: bool = False
-    ca_file: str = ""
     components: dict[str, ComponentState] = field(default_factory=dict)
+    ca_file: str = ""
 
     def write(self, path: Path) -> None:
         """Replaces the file."""
