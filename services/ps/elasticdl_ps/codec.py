@@ -18,7 +18,7 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps.pulls import PullAnswer, PullRequest
-from elasticdl_ps.pushes import DenseGradient, PushRequest, RowGradients, check_learning_rate, require_finite
+from elasticdl_ps.pushes import DenseGradient, PushRequest, RowGradients, check_learning_rates, require_finite
 from elasticdl_ps.rounds import Member, PushOutcome, Round
 from elasticdl_ps.store.partition import DenseInit
 from elasticdl_ps.store.table import EmbeddingTable
@@ -128,8 +128,7 @@ def push_pull_frame(outcome: PushOutcome, answer: PullAnswer | None) -> Frame:
 def round_to_message(round_: Round) -> ps_pb2.RoundMembers:
     """A closed round."""
     members = [ps_pb2.Member(worker=member.worker, sequence=member.sequence) for member in round_.members]
-    # None is an absent field, and 0.0 is a present one.
-    return ps_pb2.RoundMembers(round=round_.number, members=members, learning_rate=round_.learning_rate)
+    return ps_pb2.RoundMembers(round=round_.number, members=members, learning_rates=round_.learning_rates)
 
 
 def round_from_message(message: ps_pb2.RoundMembers) -> Round:
@@ -141,9 +140,9 @@ def round_from_message(message: ps_pb2.RoundMembers) -> Round:
     members = tuple(Member(member.worker, member.sequence) for member in message.members)
     if not members or len(set(members)) != len(members):
         raise InvalidInputError("a round needs members, each once", fix="send the round that the first PS closed")
-    rate = message.learning_rate if message.HasField("learning_rate") else None
-    check_learning_rate(rate)
-    return Round(message.round, members, rate)
+    rates = tuple(message.learning_rates)
+    check_learning_rates(rates)
+    return Round(message.round, members, rates)
 
 
 def table_status(table: EmbeddingTable) -> ps_pb2.TableStatus:
@@ -170,7 +169,7 @@ def _push_of(message: ps_pb2.PushGradientsRequest, buffers: list[memoryview]) ->
         message.sequence,
         message.version,
         message.generation,
-        message.learning_rate if message.HasField("learning_rate") else None,
+        tuple(message.learning_rates),
         message.records,
         message.steps,
         (message.task.round, message.task.index) if message.HasField("task") else None,

@@ -73,7 +73,7 @@ class PushRequest:
         sequence: grows by one with each push of a worker.
         version: of the parameters that the gradients were computed on.
         generation: of the PS that was pulled from; empty if none was.
-        learning_rate: None for the optimizer's own.
+        learning_rates: of each of the optimizer's groups; none for its own.
         records: how many records the gradients are of.
         steps: of how many minibatches they are the sum.
         task: epoch and index of the training task whose records they are; None if of none.
@@ -86,7 +86,7 @@ class PushRequest:
     sequence: int
     version: int
     generation: str = ""
-    learning_rate: float | None = None
+    learning_rates: tuple[float, ...] = ()
     records: int = 0
     steps: int = 1
     task: tuple[int, int] | None = None
@@ -101,13 +101,14 @@ class PushRequest:
         return sum(map(len, self.buffers)) + ids * _ROW_BYTES
 
 
-def check_learning_rate(rate: float | None) -> None:
-    """Refuses a learning rate that cannot be meant.
+def check_learning_rates(rates: Sequence[float]) -> None:
+    """Refuses learning rates that cannot be meant.
 
     Raises:
-        InvalidInputError: the rate is negative, infinite or not a number.
+        InvalidInputError: one is negative, infinite or not a number.
     """
-    if rate is not None and not 0.0 <= rate < float("inf"):
+    rate = next((rate for rate in rates if not 0.0 <= rate < float("inf")), None)
+    if rate is not None:
         raise InvalidInputError(f"the learning rate {rate} cannot be meant", fix="send a number >= 0")
 
 

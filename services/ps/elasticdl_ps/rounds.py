@@ -40,12 +40,12 @@ class Round:
     Attributes:
         number: the version that it started from; it makes the next one.
         members: the gradients whose mean is applied.
-        learning_rate: None for the optimizer's own.
+        learning_rates: of each of the optimizer's groups; none for its own.
     """
 
     number: int
     members: tuple[Member, ...]
-    learning_rate: float | None
+    learning_rates: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Incarnations:
             FencedError: a newer incarnation has pushed already.
         """
         name, _, text = worker.rpartition(".")
-        number = int(text) if text.isdigit() else 0
+        number = int(text) if text.isdecimal() else 0
         newest = self._newest.get(name)
         if newest is not None and number < newest:
             raise FencedError(f"{worker} was replaced by {name}.{newest}", fix="stop")
@@ -92,7 +92,7 @@ class Incarnations:
 class _Prepared:
     changes: Changes
     version: int
-    learning_rate: float | None
+    learning_rates: tuple[float, ...]
 
 
 class Rounds:
@@ -112,7 +112,7 @@ class Rounds:
         """Begins anew: the partition has another model, or another mode."""
         self._prepared: dict[Member, _Prepared] = {}
         self._present: list[Member] = []
-        self._rate: float | None = None
+        self._rates: tuple[float, ...] = ()
         self._closed: deque[Round] = deque(maxlen=_HISTORY + self._partition.mode.sync_version_tolerance)
         self._applied: dict[str, int] = {}
         self._answers: dict[str, tuple[int, PushOutcome]] = {}
@@ -142,14 +142,16 @@ class Rounds:
         sequence, _ = self._answers.get(member.worker, (-1, None))
         return member in self._prepared or max(self._applied.get(member.worker, -1), sequence) >= member.sequence
 
-    def prepare(self, member: Member, changes: Changes, version: int, learning_rate: float | None) -> PushOutcome:
+    def prepare(
+        self, member: Member, changes: Changes, version: int, learning_rates: tuple[float, ...] = ()
+    ) -> PushOutcome:
         """Keeps a gradient until its round is applied.
 
         Args:
             member: who sends it.
             changes: the checked gradient.
             version: of the parameters that it was computed on.
-            learning_rate: for its round; None for the optimizer's own.
+            learning_rates: for its round; of each of the optimizer's groups, none for its own.
         """
         now = self._partition.version
         if member in self._prepared or self._applied.get(member.worker, -1) >= member.sequence:
@@ -163,7 +165,7 @@ class Rounds:
                 f"{member.worker} has {held} gradients waiting for their rounds",
                 fix="commit each gradient that was pushed",
             )
-        self._prepared[member] = _Prepared(changes, version, learning_rate)
+        self._prepared[member] = _Prepared(changes, version, learning_rates)
         return PushOutcome(True, now)
 
     def commit(self, member: Member, version: int) -> PushOutcome:
@@ -189,7 +191,7 @@ class Rounds:
             return PushOutcome(False, self._partition.version, HELD)
         else:
             self._present.append(member)
-            self._rate = prepared.learning_rate
+            self._rates = prepared.learning_rates
             full = len(self._present) >= self._partition.mode.grads_to_wait
             closed = self._close() if full else None
             answer = PushOutcome(True, self._partition.version, closed=closed)
@@ -243,7 +245,7 @@ class Rounds:
         self._answers.pop(worker, None)
 
     def _close(self) -> Round:
-        round_ = Round(self._partition.version, tuple(self._present), self._rate)
+        round_ = Round(self._partition.version, tuple(self._present), self._rates)
         self._present = []
         self._apply(round_)
         self._closed.append(round_)
@@ -251,7 +253,7 @@ class Rounds:
 
     def _apply(self, round_: Round) -> int:
         prepared = [self._prepared.pop(member) for member in round_.members]
-        version = self._partition.apply([part.changes for part in prepared], round_.learning_rate)
+        version = self._partition.apply([part.changes for part in prepared], round_.learning_rates)
         for member in round_.members:
             self._applied[member.worker] = max(self._applied.get(member.worker, -1), member.sequence)
         keep = set(self._present)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from elasticdl_core.errors import PermissionDeniedError
 from elasticdl_core.ports.launcher import Role
-from elasticdl_ps.pushes import PushRequest, check_learning_rate, read_changes
+from elasticdl_ps.pushes import PushRequest, check_learning_rates, read_changes
 from elasticdl_ps.rounds import HELD, Incarnations, Member, PushOutcome, Round, Rounds
 from elasticdl_ps.store.partition import Partition
 from elasticdl_runtime.failpoints import failpoint
@@ -59,13 +59,13 @@ class Updates:
         """
         partition = self._partition
         _require_own(push.worker, caller)
-        check_learning_rate(push.learning_rate)
-        partition.optimizer.check_learning_rate(push.learning_rate)
+        check_learning_rates(push.learning_rates)
         self._note(push.worker)
         if push.generation and push.generation != partition.generation:
             self.rejected += 1
             return PushOutcome(False, partition.version, "generation")
         partition.require_initialised()
+        partition.optimizer.check_learning_rates(push.learning_rates)
         return self._apply_now(push) if partition.mode.use_async else self._count(push)
 
     def flush(self) -> PushOutcome:
@@ -80,7 +80,9 @@ class Updates:
 
         Raises:
             ConflictError: an earlier round is missing, or a member's gradient is.
+            InvalidInputError: its learning rates are not those of the optimizer's groups.
         """
+        self._partition.optimizer.check_learning_rates(round_.learning_rates)
         before = self._partition.version
         version = self.rounds.apply(round_)
         self.made += version - before
@@ -100,7 +102,7 @@ class Updates:
         return len(round_.members) * self._gradient_cost
 
     def _apply_now(self, push: PushRequest) -> PushOutcome:
-        partition, rate = self._partition, push.learning_rate
+        partition, rates = self._partition, push.learning_rates
         sequence, last = self._answers.get(push.worker, (-1, None))
         if last is not None and push.sequence <= sequence:
             return PushOutcome(last.accepted, partition.version, last.reason, replay=True)
@@ -110,9 +112,9 @@ class Updates:
         changes = read_changes(partition, push)
         staleness = partition.version - push.version
         if partition.mode.lr_staleness_modulation and staleness > 1:
-            rate = (partition.optimizer.learning_rate if rate is None else rate) / staleness
+            rates = tuple(rate / staleness for rate in rates or partition.optimizer.learning_rates)
         failpoint("ps.before_apply")
-        answer = PushOutcome(True, partition.apply([changes], rate))
+        answer = PushOutcome(True, partition.apply([changes], rates))
         failpoint("ps.after_apply")
         self.made += 1
         self._answers[push.worker] = (push.sequence, answer)
@@ -124,7 +126,7 @@ class Updates:
         if self._at_limit and not self.rounds.knows(member):
             self.rejected += 1
             return PushOutcome(False, before, LIMIT)
-        answer = self.rounds.prepare(member, read_changes(self._partition, push), push.version, push.learning_rate)
+        answer = self.rounds.prepare(member, read_changes(self._partition, push), push.version, push.learning_rates)
         if answer.accepted and self._first:
             answer = self.rounds.commit(member, push.version)
             self.made += self._partition.version - before

@@ -46,6 +46,7 @@ class DenseSpec:
         kind: trained by gradients, or state.
         weight_decay: whether the optimizer's weight decay applies (it can exclude variables).
         constraint: what holds after each update, if anything.
+        group: the optimizer's group that it belongs to; see ``OptimizerSpec``.
     """
 
     name: str
@@ -54,6 +55,7 @@ class DenseSpec:
     kind: DenseKind = DenseKind.TRAINABLE
     weight_decay: bool = True
     constraint: ConstraintSpec | None = None
+    group: int = 0
 
     @property
     def whole(self) -> bool:
@@ -95,6 +97,7 @@ class TableSpec:
         initializer: how rows begin.
         input_dim: number of ids when the id space is closed, else None. Fan-in of Glorot and He initialisers.
         weight_decay: whether the optimizer's weight decay applies.
+        group: the optimizer's group that it belongs to; see ``OptimizerSpec``.
     """
 
     name: str
@@ -102,21 +105,48 @@ class TableSpec:
     initializer: InitializerSpec = field(default_factory=InitializerSpec)
     input_dim: int | None = None
     weight_decay: bool = True
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSpec:
-    """An optimizer and its hyper-parameters, in Keras' words.
+    """An optimizer and its hyper-parameters: which arithmetic is wanted, whatever framework the worker uses.
+
+    The name says whose arithmetic it is, for the same name means different things in Keras and in PyTorch (where
+    epsilon stands, what weight decay is).
+
+    - In Keras' words: sgd, adam, adamw, adagrad, rmsprop, adadelta, adamax, ftrl, with hyper-parameters as
+      ``get_config`` names them, e.g. ``learning_rate``, ``beta_1``, ``epsilon``, ``momentum``, ``nesterov``,
+      ``amsgrad``, ``weight_decay``.
+    - In PyTorch's words: the names below, with hyper-parameters as ``torch.optim`` names them, except that ``lr`` is
+      ``learning_rate``, ``eps`` is ``epsilon`` and ``betas`` are ``beta_1`` and ``beta_2``. What is left out has
+      PyTorch's default. ``foreach``, ``fused``, ``capturable`` and ``differentiable``, which change no result, are
+      taken and ignored. All have ``learning_rate`` and ``maximize``, and all but ``torch.sparse_adam`` have
+      ``weight_decay``:
+
+      - ``torch.sgd``: ``momentum``, ``dampening``, ``nesterov``
+      - ``torch.adam``, ``torch.adamw``: ``beta_1``, ``beta_2``, ``epsilon``, ``amsgrad``, ``decoupled_weight_decay``
+      - ``torch.adagrad``: ``lr_decay``, ``initial_accumulator_value``, ``epsilon``
+      - ``torch.rmsprop``: ``alpha``, ``epsilon``, ``momentum``, ``centered``
+      - ``torch.adadelta``: ``rho``, ``epsilon``
+      - ``torch.adamax``: ``beta_1``, ``beta_2``, ``epsilon``
+      - ``torch.nadam``: ``beta_1``, ``beta_2``, ``epsilon``, ``momentum_decay``, ``decoupled_weight_decay``
+      - ``torch.radam``: ``beta_1``, ``beta_2``, ``epsilon``, ``decoupled_weight_decay``
+      - ``torch.sparse_adam``: ``beta_1``, ``beta_2``, ``epsilon``
+
+    Parameters may be in groups with hyper-parameters of their own. Group 0 has ``params``; each further group has
+    what its entry in ``groups`` says, and ``params`` for the rest. ``DenseSpec.group`` and ``TableSpec.group`` say
+    which group a parameter belongs to. A push that sends learning rates sends one for each group, group 0 first.
 
     Attributes:
-        name: sgd, adam, adamw, adagrad, rmsprop, adadelta, adamax or ftrl; momentum, Nesterov
-            and AMSGrad are parameters (``momentum``, ``nesterov``, ``amsgrad``).
-        params: numbers and booleans as Keras' ``get_config`` names them, e.g. ``learning_rate``, ``beta_1``,
-            ``epsilon``, ``weight_decay``.
+        name: as above.
+        params: numbers and booleans by hyper-parameter.
+        groups: for group 1, 2, ...: what differs from ``params``.
     """
 
     name: str
     params: Mapping[str, float | bool] = field(default_factory=dict)
+    groups: tuple[Mapping[str, float | bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,8 +109,9 @@ BAD_PUSHES: list[tuple[str, Any, list[Any]]] = [
     ("wrong wire dtype", push(rows=[rows(dtype="int8")]), [ids(1), floats(1, 2)]),
     ("the same table twice", push(rows=[rows(), rows()]), [ids(1), floats(1, 2)]),
     ("good part, bad part", push(dense=[dense()], rows=[rows()]), [floats(1, 2, 3), floats(1, 2)]),
-    ("negative learning rate", push(learning_rate=-1.0), []),
-    ("NaN learning rate", push(learning_rate=float("nan")), []),
+    ("negative learning rate", push(learning_rates=[-1.0]), []),
+    ("NaN learning rate", push(learning_rates=[float("nan")]), []),
+    ("rates of more groups than there are", push(learning_rates=[0.1, 0.1]), []),
 ]
 
 

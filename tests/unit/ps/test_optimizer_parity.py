@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_ps.families.keras import KERAS_FAMILIES
 from elasticdl_ps.kernels import KernelSet, load_kernels
-from elasticdl_ps.optimizers import OPTIMIZER_NAMES, Optimizer
+from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.merging import Changes
 from elasticdl_ps.store.partition import DenseInit, Partition
 
@@ -89,7 +90,7 @@ def keras_variable_after(name: str, params: dict[str, Any], first: Any, grads: A
 
 
 def test_every_named_optimizer_is_tested() -> None:
-    assert {name for name, _ in CASES} == set(OPTIMIZER_NAMES)
+    assert {name for name, _ in CASES} == set(KERAS_FAMILIES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)
@@ -137,7 +138,7 @@ def test_sparse_update_of_some_rows_leaves_the_others_and_their_slots(
     table.read(ids, first)
     made = Optimizer(optimizer)
     update = load_kernels("numpy").update(made.kernel)
-    records = [np.concatenate([row, np.repeat(made.slot_values, DIM)]).reshape(1, -1) for row in first]
+    records = [np.concatenate([row, np.repeat(made.slot_values(), DIM)]).reshape(1, -1) for row in first]
     random = np.random.default_rng(9)
     for step, grad in enumerate(gradients(), start=1):
         touched = np.flatnonzero(random.random(ROWS) < 0.5)
@@ -154,7 +155,7 @@ def test_learning_rate_of_a_push_takes_precedence(kernels: KernelSet) -> None:
     partition = Partition(kernels)
     part = DenseInit(DenseSpec("w", (4,)), 0, 4, first)
     partition.push_model([part], [], OptimizerSpec("sgd", {"learning_rate": 0.5}), UpdateMode())
-    partition.apply([Changes({"w": np.ones(4, np.float32)})], 0.25)
+    partition.apply([Changes({"w": np.ones(4, np.float32)})], [0.25])
     np.testing.assert_array_equal(partition.dense.read(-1)[0].values, np.full(4, 0.75, np.float32))
 
 

@@ -50,16 +50,16 @@ def push(dense: Any = (), rows: Any = (), buffers: Any = (), **others: Any) -> P
 
 @given(
     sequence=st.integers(0, 1 << 40),
-    rate=st.none() | st.sampled_from([0.0, 0.5]),
+    rates=st.sampled_from([(), (0.0,), (0.5, 0.25)]),
     task=st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9)),
     generation=st.text(max_size=20),
 )
-def test_a_push_is_read_as_it_was_sent(sequence: int, rate: Any, task: Any, generation: str) -> None:
+def test_a_push_is_read_as_it_was_sent(sequence: int, rates: Any, task: Any, generation: str) -> None:
     message = ps_pb2.PushGradientsRequest(
         worker="worker-1.2",
         sequence=sequence,
         version=7,
-        learning_rate=rate,
+        learning_rates=rates,
         generation=generation,
         records=5,
         steps=3,
@@ -69,7 +69,7 @@ def test_a_push_is_read_as_it_was_sent(sequence: int, rate: Any, task: Any, gene
     )
     found = codec.read_push(encode_frame(message.SerializeToString(), [np.ones(2, np.int8)]))
     assert (found.worker, found.sequence, found.version) == ("worker-1.2", sequence, 7)
-    assert (found.learning_rate, found.generation, found.task) == (rate, generation, task)
+    assert (found.learning_rates, found.generation, found.task) == (rates, generation, task)
     assert (found.records, found.steps) == (5, 3)
     assert found.dense == [DenseGradient("w", 1, 3, 0), DenseGradient("n", 0, 0, 1, 0, 0)]
     assert found.rows == [RowGradients("t", 1, 2, "bfloat16", 0)]

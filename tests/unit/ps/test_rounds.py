@@ -39,8 +39,8 @@ def member(worker: int, sequence: int = 1) -> Member:
 
 def test_a_round_is_the_mean_of_its_members() -> None:
     partition, rounds = make()
-    rounds.prepare(member(0), change(1), 0, None)
-    rounds.prepare(member(1), change(3), 0, None)
+    rounds.prepare(member(0), change(1), 0, ())
+    rounds.prepare(member(1), change(3), 0, ())
     first = rounds.commit(member(0), 0)
     assert (first.accepted, first.version, first.closed) == (True, 0, None)
     second = rounds.commit(member(1), 0)
@@ -51,8 +51,8 @@ def test_a_round_is_the_mean_of_its_members() -> None:
 
 def test_a_commit_counts_once_however_often_it_is_sent() -> None:
     partition, rounds = make()
-    rounds.prepare(member(0), change(), 0, None)
-    assert rounds.prepare(member(0), change(), 0, None).replay
+    rounds.prepare(member(0), change(), 0, ())
+    assert rounds.prepare(member(0), change(), 0, ()).replay
     assert not rounds.commit(member(0), 0).replay
     again = rounds.commit(member(0), 0)
     assert (again.accepted, again.replay, again.closed) == (True, True, None)
@@ -61,36 +61,36 @@ def test_a_commit_counts_once_however_often_it_is_sent() -> None:
 
 def test_the_closing_answer_is_given_again() -> None:
     partition, rounds = make(1)
-    rounds.prepare(member(0), change(), 0, None)
+    rounds.prepare(member(0), change(), 0, ())
     closed = rounds.commit(member(0), 0).closed
     again = rounds.commit(member(0), 0)
     assert (again.replay, again.closed, partition.version) == (True, closed, 1)
-    assert rounds.prepare(member(0), change(), 0, None).replay
+    assert rounds.prepare(member(0), change(), 0, ()).replay
 
 
 def test_stale_gradients_are_refused_at_either_step() -> None:
     _, rounds = make(1)
-    rounds.prepare(member(1), change(), 0, None)
-    rounds.prepare(member(0), change(), 0, None)
+    rounds.prepare(member(1), change(), 0, ())
+    rounds.prepare(member(0), change(), 0, ())
     rounds.commit(member(0), 0)
     assert rounds.commit(member(1), 0).reason == STALE
-    assert rounds.prepare(member(2), change(), 0, None).reason == STALE
+    assert rounds.prepare(member(2), change(), 0, ()).reason == STALE
 
 
 def test_tolerance_lets_older_gradients_in() -> None:
     partition, rounds = make(1, tolerance=2)
     for sequence in (1, 2, 3):
-        rounds.prepare(member(0, sequence), change(), 0, None)
+        rounds.prepare(member(0, sequence), change(), 0, ())
         assert rounds.commit(member(0, sequence), 0).accepted
     assert partition.version == 3
-    assert rounds.prepare(member(0, 4), change(), 0, None).reason == STALE
+    assert rounds.prepare(member(0, 4), change(), 0, ()).reason == STALE
 
 
 def test_one_worker_alone_fills_rounds() -> None:
     partition, rounds = make(3)
     for sequence in range(1, 7):
         version = partition.version
-        rounds.prepare(member(0, sequence), change(), version, None)
+        rounds.prepare(member(0, sequence), change(), version, ())
         assert rounds.commit(member(0, sequence), version).accepted
     assert (partition.version, value(partition)) == (2, -2)
 
@@ -99,8 +99,8 @@ def test_another_ps_applies_the_same_members_once() -> None:
     first_partition, first = make()
     other_partition, other = make()
     for worker in (0, 1, 2):
-        first.prepare(member(worker), change(worker), 0, 0.25)
-        other.prepare(member(worker), change(worker), 0, 0.25)
+        first.prepare(member(worker), change(worker), 0, (0.25,))
+        other.prepare(member(worker), change(worker), 0, (0.25,))
     first.commit(member(2), 0)
     closed = first.commit(member(0), 0).closed
     assert closed is not None
@@ -112,8 +112,8 @@ def test_missed_rounds_are_applied_in_order() -> None:
     first_partition, first = make(1, tolerance=1)
     other_partition, other = make(1, tolerance=1)
     for sequence in (1, 2):
-        first.prepare(member(0, sequence), change(sequence), 0, None)
-        other.prepare(member(0, sequence), change(sequence), 0, None)
+        first.prepare(member(0, sequence), change(sequence), 0, ())
+        other.prepare(member(0, sequence), change(sequence), 0, ())
         first.commit(member(0, sequence), 0)
     missed = first.closed_since(0)
     with pytest.raises(ConflictError, match="cannot follow"):
@@ -127,7 +127,7 @@ def test_missed_rounds_are_applied_in_order() -> None:
 def test_flush_closes_what_there_is_and_repeats_the_last_round() -> None:
     partition, rounds = make(3)
     assert rounds.flush().closed is None
-    rounds.prepare(member(0), change(4), 0, None)
+    rounds.prepare(member(0), change(4), 0, ())
     rounds.commit(member(0), 0)
     closed = rounds.flush().closed
     assert closed is not None
@@ -140,7 +140,7 @@ def test_what_was_not_prepared_cannot_count() -> None:
     with pytest.raises(ConflictError, match="not prepared"):
         rounds.commit(member(0), 0)
     first, source = make(1)
-    source.prepare(member(0), change(), 0, None)
+    source.prepare(member(0), change(), 0, ())
     closed = source.commit(member(0), 0).closed
     assert closed is not None
     with pytest.raises(ConflictError, match="not here"):
@@ -151,12 +151,19 @@ def test_what_was_not_prepared_cannot_count() -> None:
 def test_gradients_that_are_never_committed_do_not_pile_up() -> None:
     _, rounds = make(1)
     for sequence in range(1, 4):
-        rounds.prepare(member(0, sequence), change(), 0, None)
+        rounds.prepare(member(0, sequence), change(), 0, ())
     with pytest.raises(ConflictError, match="waiting"):
-        rounds.prepare(member(0, 4), change(), 0, None)
-    rounds.prepare(member(1), change(), 0, None)
+        rounds.prepare(member(0, 4), change(), 0, ())
+    rounds.prepare(member(1), change(), 0, ())
     rounds.commit(member(1), 0)
-    assert rounds.prepare(member(0, 5), change(), 1, None).accepted
+    assert rounds.prepare(member(0, 5), change(), 1, ()).accepted
+
+
+@pytest.mark.parametrize("worker", ["\u00b9", "worker-3.\u00b9", "worker-3.", "worker-3.x"])
+def test_a_name_without_a_number_is_a_first_incarnation(worker: str) -> None:
+    incarnations = Incarnations()
+    assert incarnations.check(worker) is None
+    assert incarnations.check(worker) is None
 
 
 def test_a_replaced_incarnation_is_fenced_off() -> None:
@@ -189,7 +196,7 @@ def test_any_helper_brings_the_other_ps_to_the_same_parameters(
         version = first_partition.version
         who = Member(f"worker-{worker}.{sequence}", sequence)
         for rounds in (first, other):
-            assert rounds.prepare(who, change(worker + 1), version, None).accepted
+            assert rounds.prepare(who, change(worker + 1), version, ()).accepted
         if fate == "lost":
             continue
         for _ in range(2 if fate == "repeat" else 1):
@@ -207,13 +214,13 @@ def test_a_gradient_that_would_begin_a_held_round_is_counted_later_and_one_that_
     may_begin = True
     rounds = Rounds(partition, lambda: may_begin)
     for number in range(3):
-        rounds.prepare(member(number), change(number), 0, None)
+        rounds.prepare(member(number), change(number), 0, ())
     assert rounds.commit(member(0), 0).accepted
     may_begin = False
     assert rounds.is_open
     assert rounds.commit(member(1), 0).version == 1
     assert not rounds.is_open
-    rounds.prepare(member(3), change(8), 1, None)
+    rounds.prepare(member(3), change(8), 1, ())
     held = rounds.commit(member(3), 1)
     assert (held.accepted, held.reason, rounds.is_open) == (False, HELD, False)
     may_begin = True

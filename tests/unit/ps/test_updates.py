@@ -107,7 +107,7 @@ def test_the_learning_rate_is_divided_by_the_staleness(
     for sequence in range(1, 5):
         take(updates, push(sequence, version=sequence - 1))
     assert value(partition) == -4
-    take(updates, push(1, worker=1, version=version, learning_rate=rate))
+    take(updates, push(1, worker=1, version=version, learning_rates=() if rate is None else (rate,)))
     assert value(partition) == pytest.approx(-4 - expected)
 
 
@@ -191,7 +191,7 @@ def test_a_worker_pushes_in_its_own_name_only() -> None:
 def test_a_learning_rate_that_cannot_be_meant_is_refused(rate: float) -> None:
     partition, updates = make()
     with pytest.raises(InvalidInputError, match="cannot be meant"):
-        take(updates, push(1, learning_rate=rate))
+        take(updates, push(1, learning_rates=(rate,)))
     assert partition.version == 0
 
 

@@ -14,20 +14,24 @@ pytestmark = pytest.mark.unit
 
 
 def test_specifications_survive_the_wire() -> None:
-    dense = DenseSpec("a", (2, 0, 3), "int64", DenseKind.STATE, weight_decay=False)
+    dense = DenseSpec("a", (2, 0, 3), "int64", DenseKind.STATE, weight_decay=False, group=2)
     assert convert.dense_from_message(convert.dense_to_message(dense, 0, 0, -1)) == dense
     assert convert.dense_from_json(convert.dense_to_json(dense)) == dense
     for input_dim in (None, 7):
-        table = TableSpec("t", 4, InitializerSpec("normal", {"stddev": 0.1}, 9), input_dim)
+        table = TableSpec("t", 4, InitializerSpec("normal", {"stddev": 0.1}, 9), input_dim, group=1)
         assert convert.table_from_message(convert.table_to_message(table)) == table
         assert convert.table_from_json(convert.table_to_json(table)) == table
-    optimizer = OptimizerSpec("adam", {"beta_1": 0.8, "amsgrad": True})
-    assert convert.optimizer_from_json(convert.optimizer_to_json(optimizer)) == optimizer
+    params = {"beta_1": 0.8, "amsgrad": True}
+    for groups in ((), ({"learning_rate": 0.1}, {"weight_decay": 0.0})):
+        optimizer = OptimizerSpec("adam", params, groups)
+        assert convert.optimizer_from_json(convert.optimizer_to_json(optimizer)) == optimizer
     mode = UpdateMode(False, 3, 2, True)
     assert convert.mode_from_json(convert.mode_to_json(mode)) == mode
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"name": 1}', '{"name": "sgd", "params": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"name": 1}', '{"name": "sgd", "params": 3}', '{"name": "sgd", "groups": [1]}']
+)
 def test_odd_optimizers_are_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="optimizer"):
         convert.optimizer_from_json(text)

@@ -37,7 +37,9 @@ def gradients(t: Any, u: Any) -> Gradients:
 
 
 def stamp(count: int, sequence: int) -> PushStamp:
-    return PushStamp(sequence, [10 * sequence + i for i in range(count)], [f"g{i}" for i in range(count)], 0.5)
+    return PushStamp(
+        sequence, [10 * sequence + i for i in range(count)], [f"g{i}" for i in range(count)], (0.5, 0.25)
+    )
 
 
 def check_pushes(
@@ -50,7 +52,7 @@ def check_pushes(
         header, buffers = decode_frame(push_frame(one).encode())
         push = ps_pb2.PushGradientsRequest.FromString(header)
         assert (push.worker, push.sequence, push.version) == ("worker-0.0", sent.sequence, sent.versions[index])
-        assert (push.generation, push.learning_rate) == (sent.generations[index], 0.5)
+        assert (push.generation, push.learning_rates) == (sent.generations[index], [0.5, 0.25])
         for part in push.dense:
             dense[part.name][part.start : part.stop] = np.frombuffer(buffers[part.buffer], np.float32)
         for entry in push.rows:

@@ -39,6 +39,15 @@ class KernelSet:
     adadelta: Kernel
     adamax: Kernel
     ftrl: Kernel
+    torch_momentum: Kernel
+    torch_adam: Kernel
+    torch_amsgrad: Kernel
+    torch_adagrad: Kernel
+    torch_rmsprop: Kernel
+    torch_adadelta: Kernel
+    torch_adamax: Kernel
+    torch_nadam: Kernel
+    torch_radam: Kernel
 
     def update(self, name: str) -> Kernel:
         """The update kernel of an optimizer."""
@@ -47,8 +56,8 @@ class KernelSet:
 
 
 _MODULES = {
-    "numba": ("compiled.rows", "compiled.initial", "compiled.updates", "compiled.policy"),
-    "numpy": ("reference", "reference_policy"),
+    "numba": ("compiled.rows", "compiled.initial", "compiled.updates", "compiled.torch_updates", "compiled.policy"),
+    "numpy": ("reference", "reference_torch", "reference_policy"),
 }
 
 

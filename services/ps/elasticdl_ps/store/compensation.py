@@ -16,7 +16,7 @@ class Delay:
 
     Attributes:
         pulled: of the gradient's shape.
-        strength: over 0.
+        strength: over 0; under 0 where the optimizer goes uphill.
     """
 
     pulled: Floats

@@ -14,7 +14,7 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import DenseKind, DenseSpec
 from elasticdl_ps.constraints import Constrain, check_constraint, make_constraint
 from elasticdl_ps.kernels import KernelSet
-from elasticdl_ps.optimizers import Optimizer
+from elasticdl_ps.optimizers import Optimizer, UpdateNumbers
 from elasticdl_ps.store.compensation import Delay
 from elasticdl_ps.store.merging import StateUpdate
 
@@ -123,7 +123,7 @@ class DenseStore:
         if spec.kind is DenseKind.STATE:
             record = np.array(values, dtype=np.dtype(spec.dtype)).reshape(1, size)
         else:
-            slots = self._optimizer.slot_values
+            slots = self._optimizer.slot_values(spec.group)
             record = np.empty((1, size * (1 + len(slots))), np.float32)
             for index, value in enumerate(slots):
                 record[0, size * (1 + index) : size * (2 + index)] = value
@@ -136,8 +136,7 @@ class DenseStore:
     def apply(
         self,
         changes: Mapping[str, NDArray[Any]],
-        numbers: NDArray[np.float32],
-        undecayed: NDArray[np.float32],
+        numbers: UpdateNumbers,
         version: int,
         delays: Mapping[str, Delay],
     ) -> None:
@@ -145,8 +144,7 @@ class DenseStore:
 
         Args:
             changes: by name of the parameter, float32 ``[size]``.
-            numbers: from ``Optimizer.numbers``.
-            undecayed: the same without weight decay, for the parameters that have none.
+            numbers: of this update.
             version: the partition's version after this update.
             delays: by name of the parameter, for gradients that are to be compensated.
         """
@@ -156,14 +154,13 @@ class DenseStore:
                 if part.size:
                     if name in delays:
                         change = delays[name].compensate(change, part.values)
-                    decays = part.spec.weight_decay
-                    self._update(part.record, _ONLY_ROW, change.reshape(1, -1), numbers if decays else undecayed)
+                    self._update(part.record, _ONLY_ROW, change.reshape(1, -1), numbers.of(part.spec))
                     if part.constrain is not None:
                         part.constrain(part.values)
                 part.version = version
 
     def declare_anew(self, specs: Iterable[DenseSpec]) -> None:
-        """Takes what a model says now of parameters that are here: their weight decay and constraints."""
+        """Takes what a model says now of parameters that are here: their weight decay, group and constraints."""
         with self._lock:
             for spec in specs:
                 part = self._parts[spec.name]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundError
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_ps.kernels import KernelSet
-from elasticdl_ps.optimizers import Optimizer
+from elasticdl_ps.optimizers import Optimizer, UpdateNumbers
 from elasticdl_ps.store.compensation import Delay
 from elasticdl_ps.store.dense import DenseStore, DenseValue, check_specs
 from elasticdl_ps.store.merging import Changes, merge
@@ -96,6 +96,7 @@ class Partition:
         made = Optimizer(optimizer)
         check_specs((part.spec, part.start, part.stop) for part in dense)
         _check_tables(tables)
+        made.check_groups([part.spec for part in dense], tables)
         with self._lock:
             if self.initialised and not self.restored:
                 return False
@@ -140,12 +141,12 @@ class Partition:
             )
         return table
 
-    def apply(self, members: Sequence[Changes], learning_rate: float | None = None) -> int:
+    def apply(self, members: Sequence[Changes], learning_rates: Sequence[float] = ()) -> int:
         """Makes one update of the mean of the members' gradients, and of what they make of state.
 
         Args:
             members: checked changes; more than one in synchronous mode.
-            learning_rate: None for the optimizer's own.
+            learning_rates: of each of the optimizer's groups; none for its own.
 
         Returns:
             The version after the update.
@@ -154,19 +155,13 @@ class Partition:
             step = self.version + 1
             changes, scale = merge(members, self.kernels), 1.0 / len(members)
             # Only asynchronous pushes, which come alone, are of several minibatches.
-            numbers = self.optimizer.numbers(step, learning_rate, scale=scale, decays=members[0].steps)
-            undecayed = numbers
-            if self.optimizer.decays:
-                undecayed = self.optimizer.numbers(step, learning_rate, scale=scale, decays=0)
-            strength = self.mode.delay_compensation
-            delays = {name: Delay(pulled, strength) for name, pulled in changes.pulled_dense.items()}
-            self.dense.apply(changes.dense, numbers, undecayed, step, delays)
+            numbers = UpdateNumbers(self.optimizer, step, learning_rates, scale, members[0].steps)
+            self.dense.apply(changes.dense, numbers, step, self._delays(changes))
             self.dense.change_state(changes.state, step)
             for name, (ids, grads) in changes.rows.items():
-                before = changes.pulled_rows.get(name)
-                delay = None if before is None else Delay(before, strength)
-                table = self.tables[name]
-                table.update(ids, grads, numbers if table.spec.weight_decay else undecayed, step, delay)
+                table, before = self.tables[name], changes.pulled_rows.get(name)
+                delay = None if before is None else self._delay(before, table.spec)
+                table.update(ids, grads, numbers.of(table.spec), step, delay)
             for member in members:
                 self.tally.add(member.task, member.records)
             self.version = step
@@ -262,6 +257,14 @@ class Partition:
             self.initialised = self.restored = True
             self.generation = secrets.token_hex(8)
 
+    def _delays(self, changes: Changes) -> dict[str, Delay]:
+        specs = {spec.name: spec for spec in self.dense.specs} if changes.pulled_dense else {}
+        return {name: self._delay(pulled, specs[name]) for name, pulled in changes.pulled_dense.items()}
+
+    def _delay(self, pulled: NDArray[Any], spec: DenseSpec | TableSpec) -> Delay:
+        # Uphill, the loss is bent the other way: the gradient falls as the parameters go on.
+        return Delay(pulled, self.mode.delay_compensation * self.optimizer.direction(spec.group))
+
     def _require_version(self, version: int | None) -> None:
         if version is not None and version != self.version:
             raise ConflictError(
@@ -281,13 +284,14 @@ class Partition:
         for name in present.keys() - wanted.keys():
             raise _other_model(f"dense parameter {name!r}", None, present[name])
         for spec in tables:
-            table = self.tables.get(spec.name)
-            if table is not None and table.dim != spec.dim:
-                raise _other_model(f"embedding table {spec.name!r}", spec.dim, table.dim)
+            present_table = self.tables.get(spec.name)
+            if present_table is not None and present_table.dim != spec.dim:
+                raise _other_model(f"embedding table {spec.name!r}", spec.dim, present_table.dim)
         self.dense.declare_anew(part.spec for part in dense)
-        for spec in tables:
-            if spec.name in self.tables:
-                self.tables[spec.name].spec = replace(self.tables[spec.name].spec, weight_decay=spec.weight_decay)
+        declared = {spec.name: spec for spec in tables}
+        for name, table in self.tables.items():
+            # A table that the model has no more is in no group of its optimizer.
+            table.declare_anew(declared.get(name, replace(table.spec, group=0)), optimizer)
         changed = mode.rows != self.mode.rows
         self.mode = mode
         if optimizer.spec != self.optimizer.spec:

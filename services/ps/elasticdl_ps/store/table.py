@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -42,7 +43,7 @@ class EmbeddingTable:
         self.spec = spec
         self.dim = spec.dim
         self.width = spec.dim * (1 + len(optimizer.slots))
-        self._slots = optimizer.slot_values
+        self._slots = optimizer.slot_values(spec.group)
         self._update = kernels.update(optimizer.kernel)
         self._initializer = make_initializer(spec)
         self._kernels = kernels
@@ -78,6 +79,13 @@ class EmbeddingTable:
         """
         with self._lock:
             self._lives = RowLifecycle(policy, self._kernels, self._map, version) if policy.active else None
+
+    def declare_anew(self, spec: TableSpec, optimizer: Optimizer) -> None:
+        """Takes what a model says now of this table: its weight decay, and its group of an optimizer."""
+        self.spec = replace(self.spec, weight_decay=spec.weight_decay, group=spec.group)
+        # Another optimizer's come with the table that takes this one's place.
+        if len(optimizer.slots) == len(self._slots):
+            self._slots = optimizer.slot_values(spec.group)
 
     def read(self, ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
         """Looks vectors up, making rows of ids that have none; with a policy those read as their first values.

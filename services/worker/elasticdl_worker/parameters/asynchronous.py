@@ -11,7 +11,7 @@ from elasticdl_worker.parameters.group import Ids, ServerGroup
 from elasticdl_worker.parameters.hot_rows import HotRows
 from elasticdl_worker.parameters.partial_pull import PartialPull
 from elasticdl_worker.parameters.pulls import PullMoment
-from elasticdl_worker.parameters.types import LIMIT, Gradients, Pulled, PushResult
+from elasticdl_worker.parameters.types import LIMIT, Gradients, Pulled, PushResult, Rates
 from elasticdl_worker.parameters.waiting import together
 
 NEAR = 256
@@ -37,11 +37,11 @@ class AsynchronousMode:
         """Reads rows and changed dense parameters, each PS at its own version."""
         return await self._group.pull_all(ids, dense=dense)
 
-    async def push(self, gradients: Gradients, version: int, learning_rate: float | None) -> PushResult:
+    async def push(self, gradients: Gradients, version: int, rates: Rates) -> PushResult:
         """Applies gradients; they count if any PS took its part."""
         group = self._group
         async with group.pushing:
-            rest = list(zip(group.servers, group.build_pushes(gradients, version, learning_rate), strict=True))
+            rest = list(zip(group.servers, group.build_pushes(gradients, version, rates), strict=True))
             replies = []
             if self._is_near_limit(version):
                 # The first PS decides which update is the last one, so that no other takes more.
@@ -54,22 +54,22 @@ class AsynchronousMode:
             return _result_of(replies)
 
     async def push_pull(
-        self, gradients: Gradients, ids: Ids, version: int, learning_rate: float | None, *, dense: bool
+        self, gradients: Gradients, ids: Ids, version: int, rates: Rates, *, dense: bool
     ) -> tuple[PushResult, Pulled | None]:
         """A push and the pull after it; nothing is pulled after the job's last update."""
         if self._is_near_limit(version) or not self._group.fits_one_message(gradients, ids, dense=dense):
-            result = await self.push(gradients, version, learning_rate)
+            result = await self.push(gradients, version, rates)
             return result, None if result.reason == LIMIT else await self.pull(ids, dense=dense)
-        return await self._push_pull_at_once(gradients, ids, version, learning_rate, dense=dense)
+        return await self._push_pull_at_once(gradients, ids, version, rates, dense=dense)
 
     async def _push_pull_at_once(
-        self, gradients: Gradients, ids: Ids, version: int, learning_rate: float | None, *, dense: bool
+        self, gradients: Gradients, ids: Ids, version: int, rates: Rates, *, dense: bool
     ) -> tuple[PushResult, Pulled]:
         """A push and the pull after it, in one message to each PS."""
         group = self._group
         async with group.pushing:
             servers, placement, wanted = group.servers, group.placement, group.cut(ids)
-            pushes = group.build_pushes(gradients, version, learning_rate)
+            pushes = group.build_pushes(gradients, version, rates)
             calls = []
             for server, push, asked in zip(servers, pushes, wanted.parts, strict=True):
                 frame = push_pull_frame(push, group.pull_along(wanted, server.index, PullMoment(), dense=dense))
@@ -118,16 +118,16 @@ class HotRowsMode(AsynchronousMode):
         return (await self._pull_cold(ids, dense, None))[1]
 
     async def _push_pull_at_once(
-        self, gradients: Gradients, ids: Ids, version: int, learning_rate: float | None, *, dense: bool
+        self, gradients: Gradients, ids: Ids, version: int, rates: Rates, *, dense: bool
     ) -> tuple[PushResult, Pulled]:
         if not ids:
-            return await super()._push_pull_at_once(gradients, ids, version, learning_rate, dense=dense)
-        result, pulled = await self._pull_cold(ids, dense, (gradients, version, learning_rate))
+            return await super()._push_pull_at_once(gradients, ids, version, rates, dense=dense)
+        result, pulled = await self._pull_cold(ids, dense, (gradients, version, rates))
         assert result is not None
         return result, pulled
 
     async def _pull_cold(
-        self, ids: Ids, dense: bool, push: tuple[Gradients, int, float | None] | None
+        self, ids: Ids, dense: bool, push: tuple[Gradients, int, Rates] | None
     ) -> tuple[PushResult | None, Pulled]:
         """Pulls what is not kept, along with a push if there is one, and puts it together with what is."""
         group, hot = self._group, self._hot

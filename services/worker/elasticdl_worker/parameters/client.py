@@ -15,11 +15,13 @@ from elasticdl_worker.parameters.declaring import declare_model
 from elasticdl_worker.parameters.group import Ids, ServerGroup
 from elasticdl_worker.parameters.hot_rows import HotRows
 from elasticdl_worker.parameters.synchronous import SynchronousMode
-from elasticdl_worker.parameters.types import Gradients, Pulled, PushResult
+from elasticdl_worker.parameters.types import Gradients, Pulled, PushResult, Rates
 
 MESSAGE_BYTES = 256 << 20
 """Pulls and pushes of more rows are cut: gRPC takes messages of 1 GiB at most, and each is in memory twice."""
 HOT_ROWS = 1 << 16
+LearningRate = float | Sequence[float] | None
+"""What a push says: a rate for each of the optimizer's groups, or the rate of the only one; None for its own."""
 
 
 class ParameterClient:
@@ -106,7 +108,7 @@ class ParameterClient:
             return await self._group.pull_all(ids, dense=dense, pin=pin)
         return await self._mode.pull(ids, dense=dense)
 
-    async def push(self, gradients: Gradients, *, version: int, learning_rate: float | None = None) -> PushResult:
+    async def push(self, gradients: Gradients, *, version: int, learning_rate: LearningRate = None) -> PushResult:
         """Applies gradients exactly once, whatever the network does.
 
         Asynchronous: each PS applies its part at once; the push is accepted if any PS took it (a PS that was
@@ -117,13 +119,13 @@ class ParameterClient:
         Args:
             gradients: of one minibatch, rows merged; they must not change before the push has returned.
             version: of the pull that they were computed from.
-            learning_rate: None for the optimizer's own.
+            learning_rate: None for the optimizer's own; of an optimizer with several groups one for each group.
 
         Raises:
             UnavailableError: a PS could not be reached for the whole of the patience.
             InvalidInputError: a PS cannot apply the gradients (unknown names, wrong shapes, NaN).
         """
-        return await self._mode.push(gradients, version, learning_rate)
+        return await self._mode.push(gradients, version, _rates_of(learning_rate))
 
     async def push_pull(
         self,
@@ -131,7 +133,7 @@ class ParameterClient:
         ids: Ids,
         *,
         version: int,
-        learning_rate: float | None = None,
+        learning_rate: LearningRate = None,
         dense: bool = True,
     ) -> tuple[PushResult, Pulled | None]:
         """A push, and then a pull for another minibatch, in one message a PS.
@@ -145,10 +147,10 @@ class ParameterClient:
             gradients: as for ``push``.
             ids: as for ``pull``.
             version: of the pull that the gradients were computed from.
-            learning_rate: None for the optimizer's own.
+            learning_rate: None for the optimizer's own; of an optimizer with several groups one for each group.
             dense: whether to pull dense parameters as well.
         """
-        return await self._mode.push_pull(gradients, ids, version, learning_rate, dense=dense)
+        return await self._mode.push_pull(gradients, ids, version, _rates_of(learning_rate), dense=dense)
 
     async def update_servers(self, addresses: Sequence[str], generation: str = "") -> None:
         """Takes the addresses of PS that were replaced; the next pull reads everything anew.
@@ -173,3 +175,9 @@ class ParameterClient:
                 fix="set --hot_rows_staleness 0, or --use_async true",
             )
         return HotRowsMode(self._group, mode, self._hot)
+
+
+def _rates_of(rate: LearningRate) -> Rates:
+    if rate is None:
+        return ()
+    return (rate,) if isinstance(rate, int | float) else tuple(rate)

@@ -42,12 +42,12 @@ class ClosedRound:
     Attributes:
         number: the version that it started from.
         members: worker and sequence number of each gradient in it.
-        learning_rate: None for the optimizer's own.
+        learning_rates: of each of the optimizer's groups; none for its own.
     """
 
     number: int
     members: tuple[tuple[str, int], ...]
-    learning_rate: float | None
+    learning_rates: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class OutgoingPush:
         sequence: the push's number.
         version: of the parameters that the gradients were computed on.
         generation: of the PS that was pulled from.
-        learning_rate: None for the optimizer's own.
+        learning_rates: of each of the optimizer's groups; none for its own.
         records: how many records the gradients are of.
         steps: of how many minibatches they are.
         task: epoch and index of the training task whose records they are; None if of none.
@@ -128,7 +128,7 @@ class OutgoingPush:
     sequence: int
     version: int
     generation: str
-    learning_rate: float | None
+    learning_rates: tuple[float, ...]
     records: int
     steps: int
     task: tuple[int, int] | None
@@ -301,7 +301,7 @@ def _push_message(push: OutgoingPush) -> ps_pb2.PushGradientsRequest:
         sequence=push.sequence,
         version=push.version,
         generation=push.generation,
-        learning_rate=push.learning_rate,
+        learning_rates=push.learning_rates,
         records=push.records,
         steps=push.steps,
         task=None if push.task is None else ps_pb2.TaskName(round=push.task[0], index=push.task[1]),
@@ -351,11 +351,9 @@ def _pull_reply(message: ps_pb2.PullResponse, buffers: Sequence[memoryview]) -> 
 
 def _round_message(closed: ClosedRound) -> ps_pb2.RoundMembers:
     members = [ps_pb2.Member(worker=worker, sequence=sequence) for worker, sequence in closed.members]
-    # None is an absent field, and 0.0 is a present one.
-    return ps_pb2.RoundMembers(round=closed.number, members=members, learning_rate=closed.learning_rate)
+    return ps_pb2.RoundMembers(round=closed.number, members=members, learning_rates=closed.learning_rates)
 
 
 def _round_of(message: ps_pb2.RoundMembers) -> ClosedRound:
     members = tuple((member.worker, member.sequence) for member in message.members)
-    rate = message.learning_rate if message.HasField("learning_rate") else None
-    return ClosedRound(message.round, members, rate)
+    return ClosedRound(message.round, members, tuple(message.learning_rates))

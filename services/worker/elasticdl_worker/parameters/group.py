@@ -25,7 +25,7 @@ from elasticdl_worker.parameters.placement import ModelPlacement
 from elasticdl_worker.parameters.pulls import Puller, PullMoment
 from elasticdl_worker.parameters.pushes import PushBuilder, PushStamp
 from elasticdl_worker.parameters.splits import Split, distinct
-from elasticdl_worker.parameters.types import Gradients, Pulled
+from elasticdl_worker.parameters.types import Gradients, Pulled, Rates
 from elasticdl_worker.parameters.waiting import together
 
 _REMEMBERED_PULLS = 256
@@ -168,13 +168,13 @@ class ServerGroup:
         arrays = self.placement.assemble(parts, {} if pin else self._dense) if dense else {}
         return Pulled(max(part.version for part in parts), arrays, self.placement.merge_rows(wanted.splits, parts))
 
-    def build_pushes(self, gradients: Gradients, version: int, learning_rate: float | None) -> list[OutgoingPush]:
+    def build_pushes(self, gradients: Gradients, version: int, rates: Rates) -> list[OutgoingPush]:
         """The next push, for each PS."""
         self.sequence += 1
         count, seen = len(self.servers), self._seen.get(version)
         versions = seen.versions if seen else (version,) * count
         generations = seen.generations if seen else self.generations
-        return self._builder.build(gradients, PushStamp(self.sequence, versions, generations, learning_rate))
+        return self._builder.build(gradients, PushStamp(self.sequence, versions, generations, rates))
 
     async def push_to(self, server: ServerConnection, push: OutgoingPush) -> PushReply:
         """Sends a push to one PS."""

@@ -26,13 +26,13 @@ class PushStamp:
         sequence: its number.
         versions: for each PS the version that the gradients were computed on.
         generations: for each PS the generation that was pulled from.
-        learning_rate: None for the optimizer's own.
+        learning_rates: of each of the optimizer's groups; none for its own.
     """
 
     sequence: int
     versions: Sequence[int]
     generations: Sequence[str]
-    learning_rate: float | None = None
+    learning_rates: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class PushBuilder:
             stamp.sequence,
             stamp.versions[index],
             stamp.generations[index],
-            stamp.learning_rate,
+            stamp.learning_rates,
             gradients.records,
             gradients.steps,
             gradients.task,

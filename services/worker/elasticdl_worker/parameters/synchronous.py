@@ -8,7 +8,7 @@ from elasticdl_worker.parameters.group import Ids, ServerGroup
 from elasticdl_worker.parameters.partial_pull import PartialPull
 from elasticdl_worker.parameters.pulls import PullMoment
 from elasticdl_worker.parameters.rounds import follow, pass_on, prepare, pull_of_round
-from elasticdl_worker.parameters.types import LIMIT, Gradients, Pulled, PushResult
+from elasticdl_worker.parameters.types import LIMIT, Gradients, Pulled, PushResult, Rates
 
 
 class SynchronousMode:
@@ -38,11 +38,11 @@ class SynchronousMode:
         parts = await pull_of_round(group.servers, pull, self._wait_for, group.patience_s)
         return group.assemble(parts, wanted, dense=dense)
 
-    async def push(self, gradients: Gradients, version: int, learning_rate: float | None) -> PushResult:
+    async def push(self, gradients: Gradients, version: int, rates: Rates) -> PushResult:
         """Has gradients counted for the present round."""
         group = self._group
         async with group.pushing:
-            pushes = group.build_pushes(gradients, version, learning_rate)
+            pushes = group.build_pushes(gradients, version, rates)
             reply = await prepare(group.servers, pushes, group.push_to)
             reply = reply or await group.push_to(group.servers[0], pushes[0])
             if reply.closed is not None:
@@ -50,18 +50,18 @@ class SynchronousMode:
             return self._note(reply, version)
 
     async def push_pull(
-        self, gradients: Gradients, ids: Ids, version: int, learning_rate: float | None, *, dense: bool
+        self, gradients: Gradients, ids: Ids, version: int, rates: Rates, *, dense: bool
     ) -> tuple[PushResult, Pulled | None]:
         """A push and the pull after it, to the first PS in one message; nothing is pulled if the push is refused."""
         group = self._group
         if not group.fits_one_message(gradients, ids, dense=dense):
-            result = await self.push(gradients, version, learning_rate)
+            result = await self.push(gradients, version, rates)
             return result, None if result.reason == LIMIT else await self.pull(ids, dense=dense)
         servers, wanted = group.servers, group.cut(ids)
         pull = group.puller_of(wanted, dense=dense)
         first = PartialPull()
         async with group.pushing:
-            pushes = group.build_pushes(gradients, version, learning_rate)
+            pushes = group.build_pushes(gradients, version, rates)
             reply = await prepare(servers, pushes, group.push_to)
             if reply is None:
                 moment = PullMoment(wait_for=self._version_after(version))

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Rates = tuple[float, ...]
+"""The learning rate of each of the optimizer's groups; none for its own."""
 Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Unique ids, shape ``[n]``, and one vector for each, shape ``[n, dim]``."""
 

@@ -71,7 +71,7 @@ class TableStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., admitted: _Optional[int] = ..., evicted: _Optional[int] = ..., refused: _Optional[int] = ...) -> None: ...
 
 class Dense(_message.Message):
-    __slots__ = ("name", "dtype", "shape", "kind", "weight_decay", "start", "stop", "buffer", "version", "constraint", "keep", "pulled")
+    __slots__ = ("name", "dtype", "shape", "kind", "weight_decay", "start", "stop", "buffer", "version", "constraint", "keep", "pulled", "group")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +84,7 @@ class Dense(_message.Message):
     CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     PULLED_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     name: str
     dtype: str
     shape: _containers.RepeatedScalarFieldContainer[int]
@@ -96,21 +97,24 @@ class Dense(_message.Message):
     constraint: str
     keep: float
     pulled: int
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., kind: _Optional[str] = ..., weight_decay: bool = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., buffer: _Optional[int] = ..., version: _Optional[int] = ..., constraint: _Optional[str] = ..., keep: _Optional[float] = ..., pulled: _Optional[int] = ...) -> None: ...
+    group: int
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., kind: _Optional[str] = ..., weight_decay: bool = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., buffer: _Optional[int] = ..., version: _Optional[int] = ..., constraint: _Optional[str] = ..., keep: _Optional[float] = ..., pulled: _Optional[int] = ..., group: _Optional[int] = ...) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("name", "dim", "initializer", "input_dim", "undecayed")
+    __slots__ = ("name", "dim", "initializer", "input_dim", "undecayed", "group")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     INITIALIZER_FIELD_NUMBER: _ClassVar[int]
     INPUT_DIM_FIELD_NUMBER: _ClassVar[int]
     UNDECAYED_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     name: str
     dim: int
     initializer: str
     input_dim: int
     undecayed: bool
-    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., initializer: _Optional[str] = ..., input_dim: _Optional[int] = ..., undecayed: bool = ...) -> None: ...
+    group: int
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., initializer: _Optional[str] = ..., input_dim: _Optional[int] = ..., undecayed: bool = ..., group: _Optional[int] = ...) -> None: ...
 
 class Rows(_message.Message):
     __slots__ = ("table", "ids", "values", "dtype", "pulled")
@@ -191,28 +195,28 @@ class TaskName(_message.Message):
     def __init__(self, round: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class PushGradientsRequest(_message.Message):
-    __slots__ = ("worker", "sequence", "version", "learning_rate", "dense", "rows", "generation", "records", "task", "steps")
+    __slots__ = ("worker", "sequence", "version", "dense", "rows", "generation", "records", "task", "steps", "learning_rates")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
     DENSE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATES_FIELD_NUMBER: _ClassVar[int]
     worker: str
     sequence: int
     version: int
-    learning_rate: float
     dense: _containers.RepeatedCompositeFieldContainer[Dense]
     rows: _containers.RepeatedCompositeFieldContainer[Rows]
     generation: str
     records: int
     task: TaskName
     steps: int
-    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., learning_rate: _Optional[float] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., records: _Optional[int] = ..., task: _Optional[_Union[TaskName, _Mapping]] = ..., steps: _Optional[int] = ...) -> None: ...
+    learning_rates: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., records: _Optional[int] = ..., task: _Optional[_Union[TaskName, _Mapping]] = ..., steps: _Optional[int] = ..., learning_rates: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PushGradientsResponse(_message.Message):
     __slots__ = ("accepted", "version", "replay", "reason", "closed")
@@ -255,14 +259,14 @@ class Member(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class RoundMembers(_message.Message):
-    __slots__ = ("round", "members", "learning_rate")
+    __slots__ = ("round", "members", "learning_rates")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATES_FIELD_NUMBER: _ClassVar[int]
     round: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    learning_rate: float
-    def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., learning_rate: _Optional[float] = ...) -> None: ...
+    learning_rates: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., learning_rates: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ApplyRoundRequest(_message.Message):
     __slots__ = ("round",)

@@ -42,6 +42,7 @@ def dense_to_message(spec: DenseSpec, start: int, stop: int, buffer: int, versio
         buffer=buffer,
         version=version,
         constraint="" if spec.constraint is None else json.dumps(_constraint_to_json(spec.constraint)),
+        group=spec.group,
     )
 
 
@@ -58,7 +59,8 @@ def dense_from_message(message: ps_pb2.Dense) -> DenseSpec:
     constraint = None
     if message.constraint:
         constraint = _constraint_from_json(_object(message.constraint, f"the constraint of {message.name!r}"))
-    return DenseSpec(message.name, tuple(message.shape), message.dtype, kind, message.weight_decay, constraint)
+    shape = tuple(message.shape)
+    return DenseSpec(message.name, shape, message.dtype, kind, message.weight_decay, constraint, message.group)
 
 
 def dense_to_json(spec: DenseSpec) -> dict[str, Any]:
@@ -69,6 +71,7 @@ def dense_to_json(spec: DenseSpec) -> dict[str, Any]:
         "dtype": spec.dtype,
         "kind": str(spec.kind),
         "weight_decay": spec.weight_decay,
+        "group": spec.group,
     }
     return found if spec.constraint is None else found | {"constraint": _constraint_to_json(spec.constraint)}
 
@@ -82,6 +85,7 @@ def dense_from_json(data: Mapping[str, Any]) -> DenseSpec:
         DenseKind(data["kind"]),
         bool(data["weight_decay"]),
         _constraint_from_json(data["constraint"]) if "constraint" in data else None,
+        int(data.get("group", 0)),
     )
 
 
@@ -93,6 +97,7 @@ def table_to_message(spec: TableSpec) -> ps_pb2.Table:
         initializer=json.dumps(_initializer_to_json(spec.initializer)),
         input_dim=spec.input_dim or 0,
         undecayed=not spec.weight_decay,
+        group=spec.group,
     )
 
 
@@ -104,7 +109,7 @@ def table_from_message(message: ps_pb2.Table) -> TableSpec:
     """
     data = _object(message.initializer, f"the initializer of {message.name!r}")
     initializer, limit = _initializer_from_json(data), message.input_dim or None
-    return TableSpec(message.name, message.dim, initializer, limit, not message.undecayed)
+    return TableSpec(message.name, message.dim, initializer, limit, not message.undecayed, message.group)
 
 
 def table_to_json(spec: TableSpec) -> dict[str, Any]:
@@ -115,6 +120,7 @@ def table_to_json(spec: TableSpec) -> dict[str, Any]:
         "initializer": _initializer_to_json(spec.initializer),
         "input_dim": spec.input_dim,
         "weight_decay": spec.weight_decay,
+        "group": spec.group,
     }
 
 
@@ -126,12 +132,14 @@ def table_from_json(data: Mapping[str, Any]) -> TableSpec:
         _initializer_from_json(data["initializer"]),
         data["input_dim"],
         bool(data.get("weight_decay", True)),
+        int(data.get("group", 0)),
     )
 
 
 def optimizer_to_json(spec: OptimizerSpec) -> str:
     """An optimizer as JSON text."""
-    return json.dumps({"name": spec.name, "params": dict(spec.params)})
+    groups = [dict(group) for group in spec.groups]
+    return json.dumps({"name": spec.name, "params": dict(spec.params), "groups": groups})
 
 
 def optimizer_from_json(text: str) -> OptimizerSpec:
@@ -141,10 +149,11 @@ def optimizer_from_json(text: str) -> OptimizerSpec:
         InvalidInputError: the text is something else.
     """
     data = _object(text, "the optimizer")
-    params = data.get("params", {})
-    if not isinstance(data.get("name"), str) or not isinstance(params, dict):
+    params, groups = data.get("params", {}), data.get("groups", [])
+    odd = not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups)
+    if not isinstance(data.get("name"), str) or not isinstance(params, dict) or odd:
         raise InvalidInputError(f"the optimizer {text!r} has no name or odd parameters", fix=_FIX)
-    return OptimizerSpec(data["name"], params)
+    return OptimizerSpec(data["name"], params, tuple(groups))
 
 
 def mode_to_json(mode: UpdateMode) -> str:

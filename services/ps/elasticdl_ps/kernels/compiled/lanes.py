@@ -165,6 +165,17 @@ smaller = intrinsic(_choice("<"))
 
 
 @intrinsic
+def either(typing_context, known, then, otherwise):
+    """``then`` where ``known`` is a number, ``otherwise`` where it is none; of lanes, or of single numbers."""
+
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+        asked, left, right = arguments
+        return builder.select(builder.fcmp_ordered("ord", asked, asked), left, right)
+
+    return known(known, known, known), generate
+
+
+@intrinsic
 def power(typing_context, value, exponent):
     """``value`` to the power of a single number."""
     return value(value, types.float32), _call("pow", value, 2)

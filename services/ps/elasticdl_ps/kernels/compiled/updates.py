@@ -6,10 +6,10 @@ of the gradients, learning rate, weight decay, then the optimizer's own numbers 
 ``elasticdl_ps.optimizers``. The order of operations follows Keras 3, so that rounding does too. A dense parameter is
 a table of one row.
 
-The loop over rows and columns stands once, in ``_compile``. What an optimizer does to a number stands in
+The loop over rows and columns stands once, in ``compile_update``. What an optimizer does to a number stands in
 ``_<optimizer>``, which works on eight columns (see ``lanes``) or on one: ``at`` is the address of the value, ``size``
-the bytes from there to each next slot, ``grad`` the address of the gradient, ``kind`` says how many columns, ``a`` to
-``e`` are numbers that the optimizer does not have. Addresses rather than indexes, because for an index numba asks at
+the bytes from there to each next slot, ``grad`` the address of the gradient, ``kind`` says how many columns, ``own``
+are the optimizer's own numbers. Addresses rather than indexes, because for an index numba asks at
 each access whether it counts from the end.
 """
 
@@ -30,7 +30,7 @@ from elasticdl_ps.kernels.compiled.lanes import eight, larger, magnitude, power,
 
 # Dividing by zero gives infinity, as in numpy, because a check for it would keep the processor busy.
 _OPTIONS: Any = {"nogil": True, "cache": True, "error_model": "numpy"}
-_INLINE: Any = {**_OPTIONS, "inline": "always"}
+INLINE: Any = {**_OPTIONS, "inline": "always"}
 _AHEAD = 8
 """How many rows ahead memory is asked for: about its latency over the time a row takes."""
 _LINE = 64
@@ -40,7 +40,7 @@ _EIGHT_BYTES, _ONE_BYTES = 32, 4
 _ZERO, _HALF = np.float32(0), np.float32(0.5)
 
 
-@njit(**_INLINE)
+@njit(**INLINE)
 def _ask(base, stride, rows, i):
     """Prefetches a row ahead. Its address comes from outside: to ask an array for it costs two atomic operations."""
     if i + _AHEAD < rows.shape[0]:
@@ -49,7 +49,7 @@ def _ask(base, stride, rows, i):
             prefetch(at + line)
 
 
-def _compile(step: Callable[..., Any]) -> Any:
+def compile_update(step: Callable[..., Any]) -> Any:
     """The kernel of an optimizer: its step is inlined into the loop, and the code of both is kept on disk."""
     inlined = register_jitable(step)
 
@@ -60,35 +60,37 @@ def _compile(step: Callable[..., Any]) -> Any:
         size = grads.shape[1] * _ONE_BYTES
         wide = size // _EIGHT_BYTES * _EIGHT_BYTES
         scale, lr, decay = h[0], h[1], h[2]
-        a, b, c, d, e = h[3], h[4], h[5], h[6], h[7]
+        own = (h[3], h[4], h[5], h[6], h[7], h[8], h[9], h[10], h[11])
         for i in range(rows.shape[0]):
             _ask(base, stride, rows, i)
             at = base + rows[i] * stride
             for j in range(0, wide, _EIGHT_BYTES):
-                inlined(at + j, size, grad + j, eight(), scale, lr, decay, a, b, c, d, e)
+                inlined(at + j, size, grad + j, eight(), scale, lr, decay, own)
             for j in range(wide, size, _ONE_BYTES):
-                inlined(at + j, size, grad + j, _ZERO, scale, lr, decay, a, b, c, d, e)
+                inlined(at + j, size, grad + j, _ZERO, scale, lr, decay, own)
             grad += grad_stride
 
     return update
 
 
-def _sgd(at, size, grad, kind, scale, lr, decay, a, b, c, d, e):
+def _sgd(at, size, grad, kind, scale, lr, decay, own):
     """Plain gradient descent."""
     w = read(at, kind)
     write(at, (w - w * decay * lr) - read(grad, kind) * scale * lr)
 
 
-def _momentum(at, size, grad, kind, scale, lr, decay, mu, b, c, d, e):
+def _momentum(at, size, grad, kind, scale, lr, decay, own):
     """Gradient descent with momentum. Own: momentum. Slots: momentum."""
+    mu = own[0]
     w = read(at, kind)
     m = read(at + size, kind) * mu - read(grad, kind) * scale * lr
     write(at + size, m)
     write(at, (w - w * decay * lr) + m)
 
 
-def _nesterov(at, size, grad, kind, scale, lr, decay, mu, b, c, d, e):
+def _nesterov(at, size, grad, kind, scale, lr, decay, own):
     """Nesterov's momentum. Own: momentum. Slots: momentum."""
+    mu = own[0]
     w = read(at, kind)
     step = read(grad, kind) * scale * lr
     m = read(at + size, kind) * mu - step
@@ -96,8 +98,9 @@ def _nesterov(at, size, grad, kind, scale, lr, decay, mu, b, c, d, e):
     write(at, (w - w * decay * lr) + (m * mu - step))
 
 
-def _adam(at, size, grad, kind, scale, lr, decay, rest_1, rest_2, epsilon, alpha, e):
+def _adam(at, size, grad, kind, scale, lr, decay, own):
     """Adam. Own: 1 - beta_1, 1 - beta_2, epsilon, corrected learning rate. Slots: momentum, velocity."""
+    rest_1, rest_2, epsilon, alpha = own[:4]
     w = read(at, kind)
     g = read(grad, kind) * scale
     m = read(at + size, kind)
@@ -109,8 +112,9 @@ def _adam(at, size, grad, kind, scale, lr, decay, rest_1, rest_2, epsilon, alpha
     write(at, (w - w * decay * lr) - m * alpha / (root(v) + epsilon))
 
 
-def _amsgrad(at, size, grad, kind, scale, lr, decay, rest_1, rest_2, epsilon, alpha, e):
+def _amsgrad(at, size, grad, kind, scale, lr, decay, own):
     """Adam with the largest velocity so far. Own: as adam. Slots: momentum, velocity, velocity_hat."""
+    rest_1, rest_2, epsilon, alpha = own[:4]
     w = read(at, kind)
     g = read(grad, kind) * scale
     m = read(at + size, kind)
@@ -124,8 +128,9 @@ def _amsgrad(at, size, grad, kind, scale, lr, decay, rest_1, rest_2, epsilon, al
     write(at, (w - w * decay * lr) - m * alpha / (root(largest) + epsilon))
 
 
-def _adagrad(at, size, grad, kind, scale, lr, decay, epsilon, b, c, d, e):
+def _adagrad(at, size, grad, kind, scale, lr, decay, own):
     """Adagrad. Own: epsilon. Slots: accumulator."""
+    epsilon = own[0]
     w = read(at, kind)
     g = read(grad, kind) * scale
     a = read(at + size, kind) + g * g
@@ -133,8 +138,9 @@ def _adagrad(at, size, grad, kind, scale, lr, decay, epsilon, b, c, d, e):
     write(at, (w - w * decay * lr) - g * lr / root(a + epsilon))
 
 
-def _rmsprop(at, size, grad, kind, scale, lr, decay, rho, rest, epsilon, mu, centered):
+def _rmsprop(at, size, grad, kind, scale, lr, decay, own):
     """RMSprop. Own: rho, 1 - rho, epsilon, momentum, centered. Slots: velocity, then momentum and average if used."""
+    rho, rest, epsilon, mu, centered = own[:5]
     w = read(at, kind)
     g = read(grad, kind) * scale
     v = read(at + size, kind) * rho + g * g * rest
@@ -151,8 +157,9 @@ def _rmsprop(at, size, grad, kind, scale, lr, decay, rho, rest, epsilon, mu, cen
     write(at, (w - w * decay * lr) - step)
 
 
-def _adadelta(at, size, grad, kind, scale, lr, decay, rho, rest, epsilon, d, e):
+def _adadelta(at, size, grad, kind, scale, lr, decay, own):
     """Adadelta. Own: rho, 1 - rho, epsilon. Slots: accumulated_grad, accumulated_delta_var."""
+    rho, rest, epsilon = own[:3]
     w = read(at, kind)
     g = read(grad, kind) * scale
     a = read(at + size, kind) * rho + g * g * rest
@@ -163,8 +170,9 @@ def _adadelta(at, size, grad, kind, scale, lr, decay, rho, rest, epsilon, d, e):
     write(at, (w - w * decay * lr) - step * lr)
 
 
-def _adamax(at, size, grad, kind, scale, lr, decay, rest_1, beta_2, epsilon, correction, e):
+def _adamax(at, size, grad, kind, scale, lr, decay, own):
     """Adamax. Own: 1 - beta_1, beta_2, epsilon, 1 - beta_1^t. Slots: momentum, norm."""
+    rest_1, beta_2, epsilon, correction = own[:4]
     w = read(at, kind)
     g = read(grad, kind) * scale
     m = read(at + size, kind)
@@ -175,8 +183,9 @@ def _adamax(at, size, grad, kind, scale, lr, decay, rest_1, beta_2, epsilon, cor
     write(at, (w - w * decay * lr) - m * lr / ((u + epsilon) * correction))
 
 
-def _ftrl(at, size, grad, kind, scale, lr, decay, exponent, l1, l2, shrinkage, e):
+def _ftrl(at, size, grad, kind, scale, lr, decay, own):
     """FTRL. Own: -learning_rate_power, l1, 2 * l2 (with beta), 2 * l2_shrinkage. Slots: accumulator, linear."""
+    exponent, l1, l2, shrinkage = own[:4]
     w = read(at, kind)
     w = w - w * decay * lr
     g = read(grad, kind) * scale
@@ -194,13 +203,13 @@ def _ftrl(at, size, grad, kind, scale, lr, decay, exponent, l1, l2, shrinkage, e
     write(at, (smaller(larger(z, -l1), l1) - z) / (after / lr + l2))
 
 
-sgd = _compile(_sgd)
-momentum = _compile(_momentum)
-nesterov = _compile(_nesterov)
-adam = _compile(_adam)
-amsgrad = _compile(_amsgrad)
-adagrad = _compile(_adagrad)
-rmsprop = _compile(_rmsprop)
-adadelta = _compile(_adadelta)
-adamax = _compile(_adamax)
-ftrl = _compile(_ftrl)
+sgd = compile_update(_sgd)
+momentum = compile_update(_momentum)
+nesterov = compile_update(_nesterov)
+adam = compile_update(_adam)
+amsgrad = compile_update(_amsgrad)
+adagrad = compile_update(_adagrad)
+rmsprop = compile_update(_rmsprop)
+adadelta = compile_update(_adadelta)
+adamax = compile_update(_adamax)
+ftrl = compile_update(_ftrl)
