@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elasticdl.cli.output import EXIT_UNAVAILABLE, print_json, print_table, size, write_line
+from elasticdl.cli.formats import FormatOption, JsonOption, choose_format, print_data
+from elasticdl.cli.output import EXIT_UNAVAILABLE, print_table, size, write_line
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 
 if TYPE_CHECKING:
@@ -64,34 +65,24 @@ def down(
     write_line(f"Down after {time.monotonic() - started:.1f} s; the data are in {directory.root}.")
 
 
-def status(
-    data_dir: DataDirOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def status(data_dir: DataDirOption = None, output: FormatOption = None, as_json: JsonOption = False) -> None:
     """Show the local cluster: components, address, slots, versions, disk. Exits with 4 when none runs."""
+    chosen = choose_format(output, as_json)
     directory = data_directory(data_dir)
     state = running(directory)
     if state is None:
-        if as_json:
-            print_json({"running": False, "data_dir": str(directory.root)})
+        if chosen.of_data:
+            print_data({"running": False, "data_dir": str(directory.root)}, chosen)
         else:
             write_line(f"No cluster runs with the data directory {directory.root}. Start one with `elasticdl up`.")
         raise typer.Exit(EXIT_UNAVAILABLE)
     slots, keeps = _ask(state, directory)
     disk = _disk(directory)
-    if as_json:
+    if chosen.of_data:
         import dataclasses
 
-        print_json(
-            {
-                "running": True,
-                **dataclasses.asdict(state),
-                "slots": slots,
-                "isolation": _isolation(state),
-                "disk": disk,
-                "keeps_days": keeps,
-            }
-        )
+        found = {"running": True, **dataclasses.asdict(state), "slots": slots, "isolation": _isolation(state)}
+        print_data({**found, "disk": disk, "keeps_days": keeps}, chosen)
         return
     _show(state, slots, disk, keeps)
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elasticdl.cli.output import json_text, print_json, print_json_line, write_line
+from elasticdl.cli import formats
+from elasticdl.cli.output import json_text, write_line
 from elasticdl_core.errors import ElasticDLError
 
 if TYPE_CHECKING:
@@ -113,18 +114,20 @@ def inspect_command(
     path: Annotated[str, typer.Argument(help="A file, directory, glob, comma-separated list or URL.")],
     records: Annotated[int, typer.Option("--records", min=0, help="How many of the first records to show.")] = 3,
     verify: Annotated[bool, typer.Option("--verify", help="Read every record and check it.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    output: formats.FormatOption = None,
+    as_json: formats.JsonOption = False,
     data_reader_params: Params = "",
 ) -> None:
     """Say what some data is: kind, files, records, bytes, first records."""
     from elasticdl.data.inspection import inspect_data
 
+    chosen = formats.choose_format(output, as_json)
     with _progress("verified") as progress:
         report = inspect_data(
             path, reader_params=data_reader_params, records=records, verify=verify, on_progress=progress
         )
-    if as_json:
-        print_json(report.as_dict())
+    if chosen.of_data:
+        formats.print_data(report.as_dict(), chosen)
     else:
         _print_report(report)
 
@@ -172,12 +175,14 @@ def convert_command(
         str, typer.Option("--types", help="Types of CSV columns, e.g. 'price=float,id=int64,name=bytes'.")
     ] = "",
     force: Force = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    output: formats.FormatOption = None,
+    as_json: formats.JsonOption = False,
     data_reader_params: Params = "",
 ) -> None:
     """Convert between RecordIO, TFRecord and CSV; CSV rows become tf.train.Example records."""
     from elasticdl.data.convert import convert
 
+    chosen = formats.choose_format(output, as_json)
     with _progress("converted") as progress:
         done = convert(
             source,
@@ -191,9 +196,9 @@ def convert_command(
             force=force,
             on_progress=progress,
         )
-    if as_json:
+    if chosen.of_data:
         result = {"files": [str(file) for file in done.files], "records": done.records, "bytes": done.bytes}
-        print_json_line({**result, "skipped": done.skipped, "types": done.types})
+        formats.print_data({**result, "skipped": done.skipped, "types": done.types}, chosen)
         return
     skipped = f", {done.skipped:,} corrupt records skipped" if done.skipped else ""
     write_line(f"{target}: {done.records:,} records in {len(done.files):,} files, {done.bytes:,} bytes{skipped}")

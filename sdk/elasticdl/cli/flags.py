@@ -260,6 +260,8 @@ class _Rewriter:
             if word in {"-h", "--help"}:
                 yield "--help"
                 continue
+            if word.startswith("-o"):
+                word = "--format" + (f"={word[2:].removeprefix('=')}" if word[2:] else "")
             if not word.startswith("--") or word == "--":
                 raise InvalidInputError(
                     f"{word!r} is not a flag",

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Protocol, Self
 
+from elasticdl.cli.formats import OutputFormat, print_data
 from elasticdl.cli.live import plain_event, plain_line, render
 from elasticdl.cli.output import (
     EXIT_CANCELLED,
@@ -19,7 +20,6 @@ from elasticdl.cli.output import (
     console_on,
     duration,
     metric_words,
-    print_json,
     size,
     skipped_words,
     stderr,
@@ -125,7 +125,7 @@ class LineView:
         write_line(line, to=self._stream)
 
 
-def follow_to_end(client: Client, job_id: str, *, as_json: bool = False) -> int:
+def follow_to_end(client: Client, job_id: str, output: OutputFormat = OutputFormat.TABLE) -> int:
     """Shows a job until it ends; returns the exit code.
 
     Ctrl-C leaves the job alone and says how to come back to it and how to cancel it.
@@ -133,10 +133,10 @@ def follow_to_end(client: Client, job_id: str, *, as_json: bool = False) -> int:
     Args:
         client: the client.
         job_id: the job.
-        as_json: print the job as JSON at its end, and all else on standard error.
+        output: as JSON or YAML the job is printed at its end, and all else goes to standard error.
     """
     try:
-        job = watch(client.updates(job_id), make_view(as_json))
+        job = watch(client.updates(job_id), make_view(of_data=output.of_data))
     except KeyboardInterrupt:
         stderr().print(
             f"\ndetached; job {job_id} goes on\n"
@@ -145,16 +145,16 @@ def follow_to_end(client: Client, job_id: str, *, as_json: bool = False) -> int:
             markup=False,
         )
         return EXIT_INTERRUPTED
-    if as_json:
-        print_json(job.raw)
+    if output.of_data:
+        print_data(job.raw, output)
     else:
         conclude(job)
     return code_of(job)
 
 
-def make_view(as_json: bool = False) -> View:
-    """Chooses a view for the output: JSON, a terminal, or a pipe."""
-    stream = sys.stderr if as_json else sys.stdout
+def make_view(*, of_data: bool = False) -> View:
+    """Chooses a view for the output: data, a terminal, or a pipe."""
+    stream = sys.stderr if of_data else sys.stdout
     if not stream.isatty():
         return LineView(stream)
     return PanelView(console_on(stream))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
+import json
 import sys
 from typing import Annotated, Any
 
 import typer
 
-from elasticdl.cli.output import print_json
+from elasticdl.cli.output import print_json, print_json_line
 from elasticdl.cli.plain_text import neutralise
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.json_numbers import to_json
@@ -28,10 +29,10 @@ class OutputFormat(enum.StrEnum):
         return self in {OutputFormat.JSON, OutputFormat.YAML}
 
 
-FormatOption = Annotated[
-    OutputFormat | None,
-    typer.Option("--output", "-o", help="wide has more columns, json and yaml all there is.", show_default="table"),
-]
+_HELP = "wide has more columns, json and yaml all there is."
+FormatOption = Annotated[OutputFormat | None, typer.Option("--output", "-o", help=_HELP, show_default="table")]
+PlainFormatOption = Annotated[OutputFormat | None, typer.Option("--format", "-o", help=_HELP, show_default="table")]
+"""The same for commands whose ``--output`` is a place."""
 JsonOption = Annotated[bool, typer.Option("--json", help="Print what the API answers, as JSON: -o json.")]
 
 
@@ -51,10 +52,21 @@ def print_data(data: Any, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json(data)
         return
+    sys.stdout.write(_yaml_text(data))
+
+
+def print_next(data: Any, output: OutputFormat) -> None:
+    """Prints one of several things that come one after another, at once: JSON on a line, or a YAML document."""
+    if output is OutputFormat.JSON:
+        print_json_line(data)
+        return
+    sys.stdout.write("---\n" + _yaml_text(data))
+    sys.stdout.flush()
+
+
+def _yaml_text(data: Any) -> str:
     import yaml
 
-    plain = to_json(data)
+    plain = json.loads(json.dumps(to_json(data)))  # YAML's dumper takes no kind of text but str itself
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
-    if neutralise(text) != text:
-        text = yaml.safe_dump(plain, sort_keys=False)
-    sys.stdout.write(text)
+    return text if neutralise(text) == text else yaml.safe_dump(plain, sort_keys=False)

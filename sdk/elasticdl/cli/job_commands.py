@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from elasticdl.cli.flags import VERBS, Flag, flags_of, mapping_of, rewrite
+from elasticdl.cli.formats import OutputFormat, choose_format, print_data
 from elasticdl.cli.job_names import complete_job, find_job
 from elasticdl.cli.output import EXIT_OK, write_line
 from elasticdl_core.errors import InvalidInputError
@@ -22,7 +23,8 @@ _OWN_PANEL = "This command"
 _OWN: dict[str, tuple[bool, Any, str]] = {
     "local": (False, False, "Run in one process on this machine, without a cluster."),
     "detach": (False, False, "Print the job's id and return; the job goes on."),
-    "json": (False, False, "Print the job as JSON when it ends; progress goes to standard error."),
+    "format": (True, None, "As json or yaml the job is printed when it ends; progress goes to standard error."),
+    "json": (False, False, "The same as -o json."),
     "dry-run": (False, False, "Check the job and tell when it would start and end; upload and submit nothing."),
     "no-upload": (False, False, "Let the workers read --model_zoo as a shared directory instead of uploading it."),
     "no-check": (False, False, "Submit without looking into the model module first."),
@@ -117,8 +119,10 @@ def _callback(kind: JobType) -> Callable[..., None]:
     parameters = [_parameter(flag) for flag in flags_of(kind).values()]
     for name, (takes_value, default, text) in options.items():
         completed = complete_job if name == "from" else None
-        option = typer.Option(f"--{name}", help=text, rich_help_panel=_OWN_PANEL, autocompletion=completed)
-        annotation: Any = Annotated[str, option] if takes_value else Annotated[bool, option]
+        names = [f"--{name}", "-o"] if name == "format" else [f"--{name}"]
+        option = typer.Option(*names, help=text, rich_help_panel=_OWN_PANEL, autocompletion=completed)
+        kind_of_value = OutputFormat | None if name == "format" else str if takes_value else bool
+        annotation: Any = Annotated[kind_of_value, option]
         parameters.append(
             inspect.Parameter(
                 _parameter_name(name), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
@@ -154,6 +158,7 @@ def _run(kind: JobType, given: dict[str, str | None], own: dict[str, Any]) -> in
         raise InvalidInputError(f"{foreign_flag} means nothing with --dry-run", fix="leave one of them out")
     from elasticdl.submission import prepare
 
+    chosen = choose_format(own["format"], own["json"])
     mapping = mapping_of(kind, given)
     zoo_is_here = True
     if own.get("from_job"):
@@ -161,24 +166,24 @@ def _run(kind: JobType, given: dict[str, str | None], own: dict[str, Any]) -> in
     prepared = prepare(mapping, check=not own["no_check"], zoo_is_here=zoo_is_here)
     own["no_upload"] = own["no_upload"] or not zoo_is_here
     if own["dry_run"]:
-        return _try_out(prepared, local=own["local"], as_json=own["json"])
+        return _try_out(prepared, local=own["local"], chosen=chosen)
     if own["local"]:
         from elasticdl.cli.local import run_local
 
-        return run_local(prepared, as_json=own["json"])
+        return run_local(prepared, chosen)
     from elasticdl.cli.connection import connect
 
     with connect() as client:
-        return _submit(client, prepared, own)
+        return _submit(client, prepared, own, chosen)
 
 
 _SCHEDULED_BY = ("min_workers", "max_workers", "priority", "model_def", "minibatch_size", "num_ps", "use_async")
 """What the scheduler looks at when it is asked what would be."""
 
 
-def _try_out(prepared: dict[str, Any], *, local: bool, as_json: bool) -> int:
+def _try_out(prepared: dict[str, Any], *, local: bool, chosen: OutputFormat) -> int:
     """Says that a job passes all checks that are made here, and what it would do to the cluster."""
-    from elasticdl.cli.output import print_json, stdout
+    from elasticdl.cli.output import stdout
     from elasticdl_core.job import JobSpec
 
     spec = JobSpec.from_mapping(prepared)
@@ -189,8 +194,8 @@ def _try_out(prepared: dict[str, Any], *, local: bool, as_json: bool) -> int:
         asked = {"name": spec.name, **{name: getattr(spec, name) for name in _SCHEDULED_BY}}
         with connect() as client:
             found = client.what_if(add=[asked])
-    if as_json:
-        print_json({"spec": prepared, "what_if": found})
+    if chosen.of_data:
+        print_data({"spec": prepared, "what_if": found}, chosen)
         return EXIT_OK
     write_line(f"the {spec.type} job {spec.name} passes all checks; nothing was submitted")
     if found is not None:
@@ -229,7 +234,7 @@ def _with_job(given: str, mapping: dict[str, Any], *, local: bool) -> tuple[dict
     return {**fields, **mapping}, bool(own_code) or local
 
 
-def _submit(client: Client, prepared: dict[str, Any], own: dict[str, Any]) -> int:
+def _submit(client: Client, prepared: dict[str, Any], own: dict[str, Any], chosen: OutputFormat) -> int:
     from elasticdl.cli.following import follow_to_end
 
     key = own["idempotency_key"] or None
@@ -242,4 +247,4 @@ def _submit(client: Client, prepared: dict[str, Any], own: dict[str, Any]) -> in
     if own["detach"]:
         write_line(job.id)
         return 0
-    return follow_to_end(client, job.id, as_json=own["json"])
+    return follow_to_end(client, job.id, chosen)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from elasticdl.cli.connection import connect
-from elasticdl.cli.formats import FormatOption, JsonOption, OutputFormat, choose_format, print_data
+from elasticdl.cli.formats import FormatOption, JsonOption, OutputFormat, choose_format, print_data, print_next
 from elasticdl.cli.job_logs import logs
 from elasticdl.cli.job_names import JobGiven, JobsGiven, find_ids, find_job
-from elasticdl.cli.output import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, print_json_line, write_line
+from elasticdl.cli.output import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, write_line
 from elasticdl.cli.plain_text import neutralise
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobState
@@ -122,9 +122,9 @@ def _listing(jobs: list[Job], *, wide: bool) -> tuple[Sequence[str], list[tuple[
 
 
 def _print_jobs(jobs: list[Job], *, wide: bool) -> None:
-    from elasticdl.cli.output import print_table
+    from elasticdl.cli.output import WIDE_COLUMNS, print_table
 
-    print_table(*_listing(jobs, wide=wide), empty="no jobs", width=320 if wide else 160)
+    print_table(*_listing(jobs, wide=wide), empty="no jobs", width=WIDE_COLUMNS if wide else 160)
 
 
 def _watch_list(fetch: Callable[[], list[Job]], *, wide: bool) -> None:
@@ -155,14 +155,12 @@ def get(
 ) -> None:
     """Show one job."""
     chosen = choose_format(output, as_json)
-    if watch and chosen is OutputFormat.YAML:
-        raise InvalidInputError("--watch and yaml do not go together", fix="leave one of them out, or give --json")
     with connect() as client:
         found = find_job(client, job)
         if watch:
             from elasticdl.cli.following import follow_to_end
 
-            raise typer.Exit(follow_to_end(client, found.id, as_json=chosen is OutputFormat.JSON))
+            raise typer.Exit(follow_to_end(client, found.id, chosen))
     if chosen.of_data:
         print_data(found.raw, chosen)
         return
@@ -194,27 +192,32 @@ def _show(job: Job) -> None:
 def events(
     job: JobGiven,
     follow: Annotated[bool, typer.Option("--follow", "--watch", "-f", help="Go on until the job ends.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Show what has happened to a job."""
+    """Show what has happened to a job; as JSON an event a line, as YAML a document each."""
+    chosen = choose_format(output, as_json)
     with connect() as client:
         job_id = find_job(client, job).id
         if not follow:
             for event in client.events(job_id):
-                _print_event(event, as_json)
+                _print_event(event, chosen)
             return
         for update in client.updates(job_id):
             if update.event is not None:
-                _print_event(update.event, as_json)
+                _print_event(update.event, chosen)
 
 
-def _print_event(event: Event, as_json: bool) -> None:
-    from elasticdl.cli.output import moment
+def _print_event(event: Event, chosen: OutputFormat) -> None:
+    from elasticdl.cli.output import json_text, moment
 
-    if as_json:
-        print_json_line(event.raw)
-    else:
-        write_line(f"{moment(event.at)}  {event.kind:<10}  {event.message}")
+    if chosen.of_data:
+        print_next(event.raw, chosen)
+        return
+    line = f"{moment(event.at)}  {event.kind:<10}  {event.message}"
+    if chosen is OutputFormat.WIDE:
+        line = f"{event.id:>6}  {line}" + (f"  {json_text(event.detail)}" if event.detail else "")
+    write_line(line)
 
 
 app.command("logs", epilog="Example: elasticdl jobs logs digits-x7k2p9 --role ps --index 1 --tail 50 --follow")(logs)

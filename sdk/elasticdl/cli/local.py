@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
+from elasticdl.cli.formats import OutputFormat, print_data
 from elasticdl.cli.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -25,7 +26,6 @@ from elasticdl.cli.output import (
     loss_words,
     metric_words,
     print_bold,
-    print_json,
     show_error,
     skipped_words,
     training_words,
@@ -42,12 +42,12 @@ _NATIVE_LOG = re.compile(r"WARNING: All log messages before absl|[IWE]\d{4} [\d:
 """What TensorFlow's native code prints while it is imported, before its own log level counts."""
 
 
-def run_local(prepared: Mapping[str, Any], *, as_json: bool = False) -> int:
+def run_local(prepared: Mapping[str, Any], output_format: OutputFormat = OutputFormat.TABLE) -> int:
     """Runs a job in a process of its own on this machine; returns the exit code.
 
     Args:
         prepared: a checked specification with absolute paths; without ``output``, the results go to ``./output``.
-        as_json: print the final report as JSON on standard output, and all else on standard error.
+        output_format: as JSON or YAML the final report is printed on standard output, and all else on standard error.
     """
     spec = JobSpec.from_mapping(prepared)
     parquet = ("parquet",) if spec.prediction_format == "parquet" else ()
@@ -62,13 +62,13 @@ def run_local(prepared: Mapping[str, Any], *, as_json: bool = False) -> int:
         if spec.keras == "legacy":
             environment["TF_USE_LEGACY_KERAS"] = "1"
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        stream = sys.stderr if as_json else sys.stdout
+        stream = sys.stderr if output_format.of_data else sys.stdout
         view: LocalView = PanelLocalView(stream) if stream.isatty() else LineLocalView(stream)
         with _process(command, environment) as process:
             assert process.stdout is not None
             last = show(reports(process.stdout), view)
             code = process.wait()
-    return _conclude(last, code, as_json)
+    return _conclude(last, code, output_format)
 
 
 @contextlib.contextmanager
@@ -227,11 +227,11 @@ def evaluation_words(report: Mapping[str, Any]) -> str:
     return f"evaluation after {at}: {values or 'no records'}"
 
 
-def _conclude(last: Mapping[str, Any], code: int, as_json: bool) -> int:
-    if as_json and last:
-        print_json(last)
+def _conclude(last: Mapping[str, Any], code: int, output_format: OutputFormat) -> int:
+    if output_format.of_data and last:
+        print_data(last, output_format)
     if last.get("event") == "error":
-        if not as_json:
+        if not output_format.of_data:
             show_error(UserCodeError(last["message"], fix=last.get("fix", ""), traceback=last.get("traceback", "")))
         return code or EXIT_FAILED
     if last.get("event") != "done" or code != EXIT_OK:
@@ -239,7 +239,7 @@ def _conclude(last: Mapping[str, Any], code: int, as_json: bool) -> int:
         fix = "give it more memory, or a smaller --minibatch_size" if code == -9 else "see its output above"
         show_error(ElasticDLError(f"the local run {how} before it was done", fix=fix))
         return code if code > 0 else EXIT_FAILED
-    if not as_json:
+    if not output_format.of_data:
         _print_done(last)
     return EXIT_OK
 

@@ -24,6 +24,7 @@ from elasticdl.cli import (
     zoo,
 )
 from elasticdl.cli.context import choose, complete_context
+from elasticdl.cli.formats import FormatOption, JsonOption, choose_format, print_data
 from elasticdl.cli.output import write_line
 
 _COMMANDS = "elasticdl.commands"
@@ -93,8 +94,12 @@ def root(
         choose(chosen)
 
 
-def show_version() -> None:
+def show_version(output: FormatOption = None, as_json: JsonOption = False) -> None:
     """Print the version of ElasticDL and of what it runs on."""
+    chosen = choose_format(output, as_json)
+    if chosen.of_data:
+        print_data({"elasticdl": distribution_version("elasticdl"), "python": sys.version.split()[0]}, chosen)
+        return
     write_line(f"elasticdl {distribution_version('elasticdl')}, Python {sys.version.split()[0]}")
 
 

@@ -139,6 +139,10 @@ def skipped_words(entry: Mapping[str, Any]) -> str:
     return f"skipped: {of}{many} passed over ({entry.get('reason')}), such as {entry.get('example')}"
 
 
+WIDE_COLUMNS = 320
+"""How long lines of wide tables may be where there is no terminal."""
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str, width: int = 160) -> None:
     """Prints rows under column titles, or a sentence when there are none."""
     console = stdout(width)

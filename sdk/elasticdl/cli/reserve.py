@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elasticdl.cli.output import EXIT_UNAVAILABLE, print_json, print_table, write_line
+from elasticdl.cli.formats import FormatOption, JsonOption, OutputFormat, choose_format, print_data
+from elasticdl.cli.output import EXIT_UNAVAILABLE, print_table, write_line
 from elasticdl_core.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def reserve(
     wait: Annotated[
         float, typer.Option("--wait", help="Wait at most this many seconds until all are granted.")
     ] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what the API answers, as JSON.")] = False,
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Take worker slots from jobs for processes that are not the cluster's, such as a service; or list what is taken.
 
@@ -54,14 +56,15 @@ def reserve(
     """
     from elasticdl.client import Client
 
+    chosen = choose_format(output, as_json)
     _check(name, slots, release, given=grace is not None or wait > 0)
     with Client() as client:
         if not name:
-            _list(client.reservations(), as_json)
+            _list(client.reservations(), chosen)
         elif release:
             client.release(name)
         else:
-            _reserve(client, name, slots or 0, grace, wait, as_json)
+            _reserve(client, name, slots or 0, grace, wait, chosen)
 
 
 def _check(name: str, slots: int | None, release: bool, *, given: bool) -> None:
@@ -75,23 +78,23 @@ def _check(name: str, slots: int | None, release: bool, *, given: bool) -> None:
         raise InvalidInputError("--grace and --wait go with --slots", fix="give --slots N too, or leave them out")
 
 
-def _reserve(client: Client, name: str, slots: int, grace: float | None, wait: float, as_json: bool) -> None:
+def _reserve(client: Client, name: str, slots: int, grace: float | None, wait: float, chosen: OutputFormat) -> None:
     found = client.reserve(name, slots, grace_s=grace)
     deadline = time.monotonic() + wait
     while found["granted"] < slots and time.monotonic() < deadline:
         time.sleep(min(POLL_S, max(0.0, deadline - time.monotonic())))
         found = next((one for one in client.reservations()["reservations"] if one["name"] == name), found)
-    if as_json:
-        print_json(found)
+    if chosen.of_data:
+        print_data(found, chosen)
     else:
         write_line(f"{found['granted']} of {found['slots']} slots are granted to {name}.")
     if wait > 0 and found["granted"] < slots:
         raise typer.Exit(EXIT_UNAVAILABLE)
 
 
-def _list(answer: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
+def _list(answer: Mapping[str, Any], chosen: OutputFormat) -> None:
+    if chosen.of_data:
+        print_data(answer, chosen)
         return
     rows = [
         (str(one["name"]), str(one["slots"]), str(one["granted"]), f"{one['grace_s']:g} s")

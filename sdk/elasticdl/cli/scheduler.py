@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from elasticdl.cli.connection import connect
-from elasticdl.cli.formats import FormatOption, JsonOption, choose_format, print_data
+from elasticdl.cli.formats import FormatOption, JsonOption, OutputFormat, choose_format, print_data
 from elasticdl.cli.job_names import JobGiven, find_ids, find_job
 from elasticdl_core.errors import InvalidInputError
 
@@ -177,24 +177,28 @@ def top(
     interval: Annotated[
         float, typer.Option("--interval", min=0.5, max=3600, help="Seconds between two looks.")
     ] = 2.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan once, as JSON.")] = False,
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Show the cluster live: slots, and every job with its workers, speed, progress, expected end and reason."""
-    with connect() as client:
-        if as_json:
-            from elasticdl.cli.output import print_json
+    """Show the cluster live: slots, and every job with its workers, speed, progress, expected end and reason.
 
-            print_json(client.plan())
+    As JSON or YAML it is printed once.
+    """
+    chosen = choose_format(output, as_json)
+    wide = chosen is OutputFormat.WIDE
+    with connect() as client:
+        if chosen.of_data:
+            print_data(client.plan(), chosen)
         elif once:
-            from elasticdl.cli.output import stdout
+            from elasticdl.cli.output import WIDE_COLUMNS, stdout
             from elasticdl.cli.scheduling_views import cluster
 
-            stdout().print(cluster(client.plan()))
+            stdout(WIDE_COLUMNS if wide else 160).print(cluster(client.plan(), wide=wide))
         else:
-            _watch(client.plan, interval)
+            _watch(client.plan, interval, wide=wide)
 
 
-def _watch(fetch: Callable[[], Mapping[str, Any]], interval_s: float) -> None:
+def _watch(fetch: Callable[[], Mapping[str, Any]], interval_s: float, *, wide: bool) -> None:
     """Refreshes the full-screen view until Ctrl-C; shows an outage of the API and retries."""
     from rich.live import Live
     from rich.text import Text
@@ -204,13 +208,13 @@ def _watch(fetch: Callable[[], Mapping[str, Any]], interval_s: float) -> None:
     from elasticdl_core.errors import UnavailableError
 
     if not sys.stdout.isatty():
-        raise InvalidInputError("top needs a terminal", fix="give --once or --json")
+        raise InvalidInputError("top needs a terminal", fix="give --once or -o json")
     shown: Any = Text("looking")
     with Live(shown, console=stdout(), auto_refresh=False, screen=True) as live:
         try:
             while True:
                 try:
-                    shown = cluster(fetch())
+                    shown = cluster(fetch(), wide=wide)
                 except UnavailableError as error:
                     shown = Text(f"{error.message}; it is tried again", style="bold yellow")
                 live.update(shown, refresh=True)

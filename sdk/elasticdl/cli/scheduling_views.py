@@ -157,11 +157,12 @@ def _delay(seconds: float | None) -> str:
     return ("+" if seconds > 0 else "-") + duration(abs(seconds))
 
 
-def cluster(plan: Mapping[str, Any]) -> RenderableType:
+def cluster(plan: Mapping[str, Any], *, wide: bool = False) -> RenderableType:
     """What ``elasticdl top`` shows.
 
     Args:
         plan: the API's answer.
+        wide: with the namespace of each job, and the jobs that hold what it lacks.
     """
     slots = plan["slots"]
     head = Text.assemble(
@@ -182,13 +183,14 @@ def cluster(plan: Mapping[str, Any]) -> RenderableType:
         parts.append(
             Text(f"{_number(others['jobs'], 'job')} of other namespaces: {_workers(others['workers'])}", style="dim")
         )
-    parts.append(_jobs(plan["jobs"]) if plan["jobs"] else Text("no jobs"))
+    parts.append(_jobs(plan["jobs"], wide) if plan["jobs"] else Text("no jobs"))
     return Group(*parts)
 
 
-def _jobs(jobs: Sequence[Mapping[str, Any]]) -> Table:
+def _jobs(jobs: Sequence[Mapping[str, Any]], wide: bool) -> Table:
     made = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("JOB", "STATE", "PRIO", "WORKERS", "RANGE", "RECORDS/S", "DONE", "ENDS IN", "WHY"):
+    more = ("NAMESPACE", "HELD BY") if wide else ()
+    for title in ("JOB", "STATE", "PRIO", "WORKERS", "RANGE", "RECORDS/S", "DONE", "ENDS IN", *more, "WHY"):
         made.add_column(title, overflow="fold", no_wrap=title in ("STATE", "WORKERS", "RANGE", "ENDS IN"))
     for job in jobs:
         workers, expected = job["workers"], job["expected"]
@@ -202,6 +204,7 @@ def _jobs(jobs: Sequence[Mapping[str, Any]]) -> Table:
             count(job["records_per_second"]) if job["records_per_second"] else "-",
             "-" if job["progress"] is None else f"{job['progress']:.0%}",
             _remaining(expected),
+            *((Text(job["namespace"]), Text(", ".join(job["blockers"]) or "-")) if wide else ()),
             Text.assemble((job["reason"]["code"], "dim"), " ", job["reason"]["text"]),
         )
     return made

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elasticdl.cli.output import console_on, print_json_line, write_line
+from elasticdl.cli.formats import FormatOption, JsonOption, choose_format, print_data
+from elasticdl.cli.output import console_on, write_line
 from elasticdl_core.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def simulate(
     plot: Annotated[
         Path | None, typer.Option(help="Write an SVG: utilisation and workers per job over time.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Run a scheduling policy on a recorded workload in simulated time.
 
@@ -62,20 +64,22 @@ def simulate(
     """
     from elasticdl_core.scheduling.simulator import read_applications, read_workload, summarise
 
+    chosen = choose_format(output, as_json)
     settings = _settings(nodes, interval, rescale_cost, knowledge, error, seed, timeline=plot is not None)
     folder = traces or _traces_beside(workload)
     applications = read_applications(folder) if folder is not None else {}
     jobs = read_workload(workload, applications, per_node=settings.per_node, limit=limit or None)
     reports: list[Report] = []
     for name in COMPARED if compare else (policy,):
-        result = _run(jobs, name, settings, quiet=as_json)
+        result = _run(jobs, name, settings, quiet=chosen.of_data)
         reports.append(summarise(result))
         if plot is not None and (name == policy or not compare):
             from elasticdl.cli.timeline import draw
 
             plot.write_text(draw(result), encoding="utf-8")
-    if as_json:
-        print_json_line({"workload": str(workload), "jobs": len(jobs), "reports": [r.to_mapping() for r in reports]})
+    if chosen.of_data:
+        told = [report.to_mapping() for report in reports]
+        print_data({"workload": str(workload), "jobs": len(jobs), "reports": told}, chosen)
     else:
         _print_table(reports)
         if plot is not None:

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from elasticdl.cli.output import print_json_line, write_line
+from elasticdl.cli.formats import FormatOption, JsonOption, PlainFormatOption, choose_format, print_data
+from elasticdl.cli.output import write_line
 from elasticdl_core.errors import ConflictError
 
 app = typer.Typer(
@@ -24,7 +25,6 @@ app = typer.Typer(
     elasticdl zoo push zoo""",
 )
 Zoo = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the model modules.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("init", epilog="Example: elasticdl zoo init zoo")
@@ -68,29 +68,32 @@ def copy_template(template: Traversable, directory: Path, *, force: bool) -> lis
 def build(
     zoo: Zoo,
     output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Write the bundle here.")] = None,
-    as_json: Json = False,
+    shown: PlainFormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Pack a model zoo into a bundle and print its digest; the same files always give the same digest."""
     from elasticdl_runtime.bundles import pack_bundle
 
+    chosen = choose_format(shown, as_json)
     content, digest = pack_bundle(zoo)
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_bytes(content)
-    if as_json:
-        print_json_line({"digest": digest, "size": len(content), "path": str(output) if output else None})
+    if chosen.of_data:
+        print_data({"digest": digest, "size": len(content), "path": str(output) if output else None}, chosen)
     else:
         write_line(digest)
 
 
 @app.command("push", epilog="Example: elasticdl zoo push zoo")
-def push(zoo: Zoo, as_json: Json = False) -> None:
+def push(zoo: Zoo, output: FormatOption = None, as_json: JsonOption = False) -> None:
     """Pack and upload a model zoo and print its digest, which train takes as --model_bundle."""
     from elasticdl.client import Client
 
+    chosen = choose_format(output, as_json)
     with Client() as client:
         digest = client.upload(zoo)
-    if as_json:
-        print_json_line({"digest": digest})
+    if chosen.of_data:
+        print_data({"digest": digest}, chosen)
     else:
         write_line(digest)

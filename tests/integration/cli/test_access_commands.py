@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+import yaml
 
 from elasticdl import Client
 from elasticdl.cli.main import main
@@ -124,3 +125,16 @@ def test_the_client_does_the_same(real_api: RealApi) -> None:
         for call in (admin.revoke_token, admin.delete_namespace, admin.namespace):
             with pytest.raises(InvalidInputError):
                 call("")
+
+
+@pytest.mark.parametrize("words", ["audit", "namespaces list", "tokens create ci", "tokens list --all", "whoami"])
+def test_all_formats_tell_the_same(run: Run, words: str) -> None:
+    run("tokens", "create", "first")
+    told = {name: run(*words.split(), "-o", name) for name in ("table", "wide", "json", "yaml")}
+    assert {code for code, _, _ in told.values()} == {0}
+    as_json, as_yaml = json.loads(told["json"][1]), yaml.safe_load(told["yaml"][1])
+    if words in {"tokens create ci", "whoami"}:  # made anew, and used anew
+        assert as_json.keys() == as_yaml.keys()
+    else:
+        assert [one.keys() for one in as_json] == [one.keys() for one in as_yaml]
+    assert run(*words.split(), "--json", "-o", "yaml")[0] == 2

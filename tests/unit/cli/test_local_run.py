@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from elasticdl.cli import local
+from elasticdl.cli.formats import OutputFormat
 from elasticdl.cli.local import LineLocalView, PanelLocalView, progress_words, reports, run_local, show
 
 pytestmark = pytest.mark.unit
@@ -122,7 +123,7 @@ def test_a_run_that_ends_without_a_word_is_a_failure(worker, capfd) -> None:
 
 def test_json_is_the_last_report_alone(worker, capfd) -> None:
     worker('print(\'{"event": "done", "metrics": {}}\')\n')
-    assert run_local(SPEC, as_json=True) == 0
+    assert run_local(SPEC, OutputFormat.JSON) == 0
     assert capfd.readouterr().out == '{\n  "event": "done",\n  "metrics": {}\n}\n'
 
 

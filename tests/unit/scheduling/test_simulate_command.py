@@ -73,3 +73,30 @@ def test_what_makes_no_sense_is_refused(app: typer.Typer, workload: Path) -> Non
     ):
         result = CliRunner().invoke(app, ["--workload", str(workload), *arguments])
         assert isinstance(result.exception, error), arguments
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "job-1,x,toy,2,8",
+        "job-1,nan,toy,2,8",
+        "job-1,-5,toy,2,8",
+        "job-1,1e999,toy,2,8",
+        "job-1,0,toy,2.5,8",
+        "job-1,0,toy,99999999999999,8",
+        "job-1,0,toy,2",
+        "job-1,0,toy,2,",
+    ],
+)
+def test_a_row_that_no_job_can_have_is_refused(app: typer.Typer, workload: Path, row: str) -> None:
+    workload.write_text(f"name,time,application,num_replicas,batch_size\n{row}\n")
+    result = CliRunner().invoke(app, ["--workload", str(workload), "--nodes", "2x4"])
+    assert isinstance(result.exception, DataError), result.exception
+
+
+def test_what_is_no_text_or_has_no_end_is_refused(app: typer.Typer, workload: Path) -> None:
+    workload.write_bytes(b"\xff\xfe" * 50)
+    endless = str(Path("/dev/zero"))
+    for path, words in ((str(workload), "no CSV text"), (endless, "larger than 64 MiB")):
+        result = CliRunner().invoke(app, ["--workload", path, "--traces", str(workload.parent / "traces")])
+        assert isinstance(result.exception, DataError) and words in result.exception.message, result.exception

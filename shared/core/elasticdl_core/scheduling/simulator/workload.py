@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from elasticdl_core.errors import DataError
 from elasticdl_core.scheduling.simulator.curves import Application
@@ -13,6 +15,11 @@ from elasticdl_core.scheduling.simulator.work import CurveWork, MeasuredWork, Si
 
 POLLUX = ("name", "time", "application", "num_replicas", "batch_size")
 SIMPLE = ("job_id", "submission_time", "duration", "num_gpu")
+N = TypeVar("N", int, float)
+MOST = 1_000_000_000
+"""The largest number in a workload."""
+MOST_BYTES = 64 << 20
+"""A workload that is larger is refused: a million jobs take less."""
 
 
 @dataclass(frozen=True)
@@ -51,26 +58,65 @@ def read_workload(
         limit: only the first so many jobs.
 
     Raises:
-        DataError: it is neither format, or names an unknown application.
+        DataError: it is neither format, too large, a row is wrong, or it names an unknown application.
     """
+    header, rows = _read(path)
     try:
-        with path.open(newline="") as file:
-            reader = csv.DictReader(file)
-            header = tuple(reader.fieldnames or ())
-            rows = list(reader)
-    except OSError as error:
-        raise DataError(f"the workload {path} cannot be read: {error}", fix="check the path") from None
-    if set(POLLUX) <= set(header):
-        jobs = [_pollux_job(path, row, applications) for row in rows]
-    elif set(SIMPLE) <= set(header):
-        jobs = _simple_jobs(path, rows, applications, per_node)
-    else:
-        raise DataError(
-            f"{path} has the columns {', '.join(header)}, which is no known workload",
-            fix=f"give {','.join(POLLUX)} or {','.join(SIMPLE)}",
-        )
+        jobs = _jobs(path, header, rows, applications, per_node)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}", fix="correct the row") from None
     jobs.sort(key=lambda job: job.submitted_at)
     return jobs[:limit]
+
+
+def _read(path: Path) -> tuple[tuple[str, ...], list[dict[str, str]]]:
+    """The header and the rows of a file that is no larger than a workload is; a device may have no end."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise DataError(
+                f"the workload {path} is larger than {MOST_BYTES >> 20} MiB", fix="give the jobs of fewer days"
+            )
+        reader = csv.DictReader(io.StringIO(data.decode(), newline=""))
+        return tuple(reader.fieldnames or ()), list(reader)
+    except OSError as error:
+        raise DataError(f"the workload {path} cannot be read: {error}", fix="check the path") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"the workload {path} is no CSV text: {error}", fix="give a CSV file") from None
+
+
+def _jobs(
+    path: Path,
+    header: tuple[str, ...],
+    rows: list[dict[str, str]],
+    applications: Mapping[str, Application],
+    per_node: int,
+) -> list[SimulatedJob]:
+    if set(POLLUX) <= set(header):
+        return [_pollux_job(path, row, applications) for row in rows]
+    if set(SIMPLE) <= set(header):
+        return _simple_jobs(path, rows, applications, per_node)
+    raise DataError(
+        f"{path} has the columns {', '.join(header)[:200]}, which is no known workload",
+        fix=f"give {','.join(POLLUX)} or {','.join(SIMPLE)}",
+    )
+
+
+def _number(row: Mapping[str, str], name: str, kind: type[N]) -> N:
+    """A value of a row.
+
+    Raises:
+        ValueError: it is no number, or none that a job can have.
+    """
+    text = row[name] or ""  # a short row lacks some
+    try:
+        value = kind(text)
+    except ValueError:
+        value = kind(-1)
+    if not 0 <= value < MOST:
+        raise ValueError(f"{name} is {text[:40]!r}, which is no number from 0 to {MOST:,}")
+    return value
 
 
 def _pollux_job(path: Path, row: Mapping[str, str], applications: Mapping[str, Application]) -> SimulatedJob:
@@ -80,16 +126,15 @@ def _pollux_job(path: Path, row: Mapping[str, str], applications: Mapping[str, A
             f"{path}: job {row['name']} is of application {row['application']!r}, which has no trace",
             fix="give --traces with a folder that has it",
         )
-    batch = int(row["batch_size"])
+    batch = _number(row, "batch_size", int)
     if not application.initial_batch <= batch <= application.largest_batch:
         raise DataError(
             f"{path}: job {row['name']} has batch size {batch}, and {application.name} was measured from "
             f"{application.initial_batch} to {application.largest_batch}",
             fix="correct the batch size",
         )
-    return SimulatedJob(
-        row["name"], float(row["time"]), int(row["num_replicas"]), lambda: MeasuredWork(application, batch)
-    )
+    requested = _number(row, "num_replicas", int)
+    return SimulatedJob(row["name"], _number(row, "time", float), requested, lambda: MeasuredWork(application, batch))
 
 
 GPU_HOUR_CLASSES = (
@@ -105,10 +150,10 @@ def _simple_jobs(
     path: Path, rows: list[dict[str, str]], applications: Mapping[str, Application], per_node: int
 ) -> list[SimulatedJob]:
     curves: dict[str, dict[int, float]] = {}
-    first = min((float(row["submission_time"]) for row in rows), default=0.0)
+    first = min((_number(row, "submission_time", float) for row in rows), default=0.0)
     jobs = []
     for row in rows:
-        duration, requested = float(row["duration"]), max(int(row["num_gpu"]), 1)
+        duration, requested = _number(row, "duration", float), max(_number(row, "num_gpu", int), 1)
         hours = duration * requested / 3600.0
         name, batch = next((n, b) for most, n, b in GPU_HOUR_CLASSES if hours <= most)
         if name not in applications:
@@ -125,7 +170,7 @@ def _simple_jobs(
         jobs.append(
             SimulatedJob(
                 row["job_id"],
-                float(row["submission_time"]) - first,
+                _number(row, "submission_time", float) - first,
                 requested,
                 lambda kind=kind, rates=rates, records=records: CurveWork(kind, rates, records),  # type: ignore[misc]
                 duration=duration,
