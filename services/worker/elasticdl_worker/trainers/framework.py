@@ -21,6 +21,7 @@ from elasticdl.data import DataReader, Shard
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec
 from elasticdl_core.shuffling import Reading
+from elasticdl_worker.group.replica import Replica
 from elasticdl_worker.parameters import Origin, StateChange
 from elasticdl_worker.reporting.accounts import Intake
 from elasticdl_worker.trainers.export_request import ExportRequest
@@ -313,6 +314,23 @@ class LocalSteps(Protocol):
         """Writes the trained model into a directory."""
 
 
+class TrainedReplica(Replica, Protocol):
+    """A replica that also predicts: the whole model in one member of a group."""
+
+    @property
+    def outputs(self) -> Outputs:
+        """Names of the model's outputs."""
+
+    def learning_rate(self) -> float:
+        """The rate of the latest update."""
+
+    def predict(self, features: Tensors) -> Tensors:
+        """The model's outputs, in inference mode."""
+
+    def evaluation_loss(self, labels: Tensors, predictions: Tensors) -> Any:
+        """The loss of predictions without regularisation, as something that ``float`` takes."""
+
+
 class Framework(Protocol):
     """One framework."""
 
@@ -362,6 +380,15 @@ class Framework(Protocol):
 
     def prepare_local(self, preparation: Preparation) -> LocalSteps:
         """Builds the model for this process alone."""
+
+    def prepare_replica(self, preparation: Preparation) -> TrainedReplica:
+        """Builds the model for a member of a group: all of it in this process, the user's own optimizer.
+
+        The source of the preparation gives all rows of a range as one minibatch, if it was made for that many.
+
+        Raises:
+            UserCodeError: something of the module cannot be trained so.
+        """
 
     def make_metrics(self, module: ModelModule, loss: LossOf | None, outputs: Outputs) -> Metrics:
         """Makes the metrics of a module; ``loss`` becomes the metric ``loss`` unless there is one of that name.

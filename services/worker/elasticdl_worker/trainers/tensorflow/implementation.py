@@ -9,6 +9,7 @@ from typing import cast
 
 from elasticdl.callbacks import Callback
 from elasticdl.data import DataReader
+from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_worker.trainers.export_request import ExportRequest
 from elasticdl_worker.trainers.framework import (
@@ -19,6 +20,8 @@ from elasticdl_worker.trainers.framework import (
     Outputs,
     Preparation,
     PreparedJob,
+    TrainedReplica,
+    training_metrics,
 )
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.trainers.tensorflow import framework
@@ -121,6 +124,27 @@ class TensorFlowFramework:
         )
         _check_exportable(model, preparation.formats)
         return trainer
+
+    def prepare_replica(self, preparation: Preparation) -> TrainedReplica:
+        """Builds the model for a member of a group."""
+        from elasticdl_worker.trainers.tensorflow.replica.replica import KerasReplica
+
+        spec, module = preparation.spec, preparation.module
+        source = cast(InputPipeline, preparation.source)
+        optimizer = check_optimizer(_optimizer_of(module, needed=True))
+        translated = translate(optimizer, preparation.callbacks, module.guard)
+        model = build_model(module, source.features_spec, BuildOptions(None, spec.seed))
+        module.need("loss")
+        if model.tables:
+            raise UserCodeError(
+                f"the embedding {min(model.tables)} has no bound on its ids, so no worker can hold all of it",
+                fix="give it an input_dim (tf.keras.layers.Embedding), or train with "
+                "--distribution_strategy ParameterServerStrategy",
+            )
+        programs = Programs(model, aligned_loss(module), source.labels_spec, eager=spec.eager)
+        _check_exportable(model, preparation.formats)
+        metrics = training_metrics(self, module, model.outputs) if preparation.keeps_predictions else None
+        return KerasReplica(preparation, model, programs, optimizer, translated, metrics)
 
     def make_metrics(self, module: ModelModule, loss: LossOf | None, outputs: Outputs) -> Metrics:
         """Makes the metrics of a module."""

@@ -355,6 +355,8 @@ class Dataset(Protocol):
 
     def _inputs(self) -> list[Dataset]: ...
 
+    def _as_serialized_graph(self, *, external_state_policy: object) -> Tensor: ...
+
     def batch(self, size: int) -> Dataset:
         """Elements together."""
 

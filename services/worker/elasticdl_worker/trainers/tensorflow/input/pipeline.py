@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 import structlog
@@ -24,6 +24,7 @@ from elasticdl_worker.reporting.accounts import Intake
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.task_records import TaskRecords
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
+from elasticdl_worker.trainers.tensorflow.drawing import draws, operations_of
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.input.vectorize import (
     MapChain,
@@ -82,16 +83,11 @@ class InputPipeline:
         self._reader = reader
         self._records = TaskRecords(reader, module)
         self._module = module
-        self._mode = mode
+        self._mode = str(mode)
         self._fed = 0
         self._minibatch_size = minibatch_size
         self._chunk_spec = _chunk_spec(reader)
-        source = tf.data.Dataset.from_generator(self._chunks, output_signature=self._chunk_spec).unbatch()
-        feed = module.feed or reader.default_feed()
-        if feed is None:
-            feed = module.need("feed")
-        with module.guard(f"feed (mode {mode})"):
-            records = feed(source, str(mode), reader.metadata)
+        source, records = self._feed()
         if not isinstance(records, tf.data.Dataset):
             raise UserCodeError(
                 f"feed in {module.path} returned a {type(records).__name__}",
@@ -107,7 +103,8 @@ class InputPipeline:
         self._whole: Callable[[object], Nested] | None = None
         self._first_read = False
         self._shuffle: tuple[int, np.random.Generator] | None = None
-        self._dataset = records.batch(minibatch_size).prefetch(_PREFETCH).with_options(_options())
+        self._dataset = self._batched(records)
+        self._draws: bool | None = None
         self.features_spec, self.labels_spec = self._split(self._dataset.element_spec)
 
     def minibatches(self, shard: Shard, reading: Reading | None = None) -> Iterator[Minibatch]:
@@ -143,6 +140,38 @@ class InputPipeline:
             exact = self.ordered and self._reader.skipped_records == skipped
             yield Minibatch(features, labels, records, shard, shard.start + self._fed if exact else None, reading)
             self._fed += records
+
+    def seeded_minibatches(self, shard: Shard, reading: Reading | None, seed: int) -> Iterator[Minibatch]:
+        """Reads the minibatches of a shard, so that they follow from its records and a number alone.
+
+        A ``feed`` that shuffles or draws is called anew for each shard: nothing else sets what TensorFlow keeps.
+
+        Args:
+            shard: as for ``minibatches``.
+            reading: likewise.
+            seed: of all that ``feed`` draws.
+        """
+        if self._draws is None:
+            self._draws = _draws(self._dataset)
+            if self._draws:
+                _log.info("feed draws random numbers: it is called for each range of records")
+        if self._draws:
+            self._chain = self._whole = None
+            tf.random.set_seed(seed)
+            self._dataset = self._batched(self._feed()[1])
+        return self.minibatches(shard, reading)
+
+    def _feed(self) -> tuple[Dataset, Dataset]:
+        """The raw records, and what the user's ``feed`` makes of them."""
+        source = tf.data.Dataset.from_generator(self._chunks, output_signature=self._chunk_spec).unbatch()
+        feed = self._module.feed or self._reader.default_feed()
+        if feed is None:
+            feed = self._module.need("feed")
+        with self._module.guard(f"feed (mode {self._mode})"):
+            return source, cast(Dataset, feed(source, self._mode, self._reader.metadata))
+
+    def _batched(self, records: Dataset) -> Dataset:
+        return records.batch(self._minibatch_size).prefetch(_PREFETCH).with_options(_options())
 
     @property
     def intake(self) -> Intake:
@@ -257,6 +286,14 @@ def _chunk_spec(reader: DataReader) -> NestedSpec:
     if types is not None and flat is None:
         return tf.nest.map_structure(lambda value: chunk_spec(value, tf.as_dtype(types)), first)
     return tf.nest.map_structure(chunk_spec, first)
+
+
+def _draws(dataset: Dataset) -> bool:
+    """Whether a dataset shuffles, or draws by a state that TensorFlow keeps."""
+    ignored = tf.data.experimental.ExternalStatePolicy.IGNORE
+    definition = tf.compat.v1.GraphDef()
+    definition.ParseFromString(dataset._as_serialized_graph(external_state_policy=ignored).numpy())
+    return any(draws(operation) or operation.startswith("Shuffle") for operation in operations_of(definition))
 
 
 def _keeps_order(dataset: Dataset, source: Dataset) -> bool:

@@ -19,6 +19,7 @@ from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.model import NO_ID
 from elasticdl_worker.trainers.framework import Lookups
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
+from elasticdl_worker.trainers.tensorflow.drawing import draws, operations_of
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, is_seed
 from elasticdl_worker.trainers.tensorflow.model.embeddings import ZEROS_NAME, CollectScope, refuse_outside
@@ -30,8 +31,6 @@ from elasticdl_worker.trainers.tensorflow.types import (
     Shape,
     Tensor,
 )
-
-_RANDOM = ("Random", "Uniform", "Normal", "Multinomial", "CandidateSampler", "Rng", "Gamma", "Binomial", "Poisson")
 
 _Unique = Callable[[list[list[Tensor]]], list[tuple[Tensor, list[Tensor]]]]
 """Of the tensors of ids of each group of tables: their distinct ids, and an index tensor for each tensor."""
@@ -192,9 +191,7 @@ def _program(
 
 def _require_repeatable(graph: Graph, what: str, model: PreparedModel) -> None:
     """Refuses ids that the step would compute anew and find to be others than those whose rows were fetched."""
-    definition = graph.as_graph_def()
-    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
-    if any(_draws(node.op) for node in nodes):
+    if any(draws(operation) for operation in operations_of(graph.as_graph_def())):
         raise refusal(Subject.LAYER, "random_ids", what)
     # All that the whole model captures stays; what the ids need of it has consumers.
     captured = [external for external, internal in graph.captures if internal.consumers()]
@@ -206,11 +203,6 @@ def _require_repeatable(graph: Graph, what: str, model: PreparedModel) -> None:
     weights = {id(raw_variable(variable).handle) for variable in model.keras_model.weights}
     if any(_is_seed(external) for external in captured if id(external) not in weights):
         raise refusal(Subject.LAYER, "random_ids", what)
-
-
-def _draws(operation: str) -> bool:
-    """Whether an operation draws numbers by a state of its own."""
-    return not operation.startswith("Stateless") and any(word in operation for word in _RANDOM)
 
 
 def _is_seed(captured: Tensor) -> bool:

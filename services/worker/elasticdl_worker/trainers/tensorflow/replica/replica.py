@@ -1,0 +1,226 @@
+"""A Keras model in one member of a group: what ``elasticdl_worker.group`` asks of a replica."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl.data import Shard
+from elasticdl_core.errors import DataError
+from elasticdl_core.skips import Skips
+from elasticdl_core.task import Task
+from elasticdl_worker.group.replica import Contribution, Flat, MicrobatchData, ModelLayout, ReplicaState
+from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
+from elasticdl_worker.trainers.learning_rates import checked_rate
+from elasticdl_worker.trainers.not_finite import NanPolicy, describe_bad_gradient
+from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
+from elasticdl_worker.trainers.tensorflow.framework import tf
+from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
+from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
+from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, build_optimizer, with_rate
+from elasticdl_worker.trainers.tensorflow.replica.randomness import SeededDraws
+from elasticdl_worker.trainers.tensorflow.replica.slots import OptimizerSlots
+from elasticdl_worker.trainers.tensorflow.replica.steps import GroupSteps
+from elasticdl_worker.trainers.tensorflow.step.programs import Programs
+from elasticdl_worker.trainers.tensorflow.types import Features, KerasOptimizer, Labels, Predictions, Tensor
+
+
+class KerasReplica:
+    """The whole model of one member.
+
+    Args:
+        preparation: of the job.
+        model: the model, all of it in this process.
+        programs: of the model.
+        optimizer: the user's.
+        translated: what became of it in the words of parameter servers, for checkpoints and for its schedule.
+        metrics: what is shown of training microbatches; None if that is nothing.
+
+    Attributes:
+        version: updates that were applied.
+    """
+
+    def __init__(
+        self,
+        preparation: Preparation,
+        model: PreparedModel,
+        programs: Programs,
+        optimizer: KerasOptimizer,
+        translated: TranslatedOptimizer,
+        metrics: Metrics | None = None,
+    ) -> None:
+        spec = preparation.spec
+        self.version = 0
+        self._model = model
+        self._programs = programs
+        self._module = preparation.module
+        self._source = cast(InputPipeline, preparation.source)
+        self._metrics = metrics
+        self._metrics_every = max(1, spec.log_loss_steps)
+        self._nan = NanPolicy(spec.on_nan)
+        self._eager = spec.eager
+        self._seed = spec.seed
+        self._translated = translated
+        self._optimizer = optimizer
+        if translated.learning_rate is not None:
+            self._optimizer = with_rate(optimizer, float(translated.spec.params["learning_rate"]))
+        trained = dict(zip(model.trainable, model.keras_model.trainable_variables, strict=True))
+        build_optimizer(self._optimizer, list(trained.values()))
+        self._slots = OptimizerSlots(self._optimizer, trained)
+        with self._module.guard("a training step", "check the shapes of features, labels and predictions"):
+            self._steps = GroupSteps(
+                model,
+                programs,
+                self._source.labels_spec,
+                self._optimizer,
+                eager=spec.eager,
+                keeps_predictions=metrics is not None,
+            )
+        self._draws = SeededDraws(self._steps.generators)
+        self._layout = ModelLayout(model.dense_specs(optimizer), translated.spec, self._slots.names)
+        self._forward: Callable[[Features], Predictions] | None = None
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Length of each array of a contribution."""
+        return self._steps.lengths
+
+    @property
+    def layout(self) -> ModelLayout:
+        """What a checkpoint says of the model."""
+        return self._layout
+
+    @property
+    def outputs(self) -> Outputs:
+        """Names of the model's outputs."""
+        return self._model.outputs
+
+    def read(self, task: Task, start: int, end: int) -> MicrobatchData:
+        """Reads the records at positions ``[start, end)`` of a training task."""
+        shard = Shard(task.shard.name, start, end)
+        number = f"{self._seed} {task.id.epoch} {task.id.index} {start} {end}"
+        seed = zlib.crc32(number.encode())
+        batches = list(self._source.seeded_minibatches(shard, task.reading, seed))
+        intake = self._source.intake
+        if len(batches) > 1:
+            raise DataError(
+                f"feed made {intake.fed} rows of the {end - start} records of a microbatch",
+                fix="let feed give at most as many rows as there are records, or use parameter servers",
+            )
+        return MicrobatchData(intake.fed, intake.skips, batches[0] if batches else None)
+
+    def compute(self, step: int, microbatch: int, data: MicrobatchData, epoch: int) -> Contribution:
+        """Runs the model forward and backward on one microbatch, at the present parameters."""
+        batch, rows = data.content, data.fed
+        self._draws.seed(step, microbatch)
+        guard = self._module.guard("a training step", "check the shapes of features, labels and predictions")
+        try:
+            with guard, self._programs.explaining(batch.features):
+                computed = self._steps.compute(batch.features, batch.labels, tf.constant(rows, tf.float32))
+        except BaseException:
+            self._steps.restore()
+            raise
+        loss = float(computed.loss)
+        arrays = [_view(array) for array in computed.arrays]
+        what = self._find_not_finite(loss, arrays)
+        if what:
+            return Contribution(0, (), loss, self._nan.handle(what, batch.where, rows, self.version))
+        self._nan.reset()
+        metrics: dict[str, float] = {}
+        if self._metrics is not None and computed.predictions is not None and step % self._metrics_every == 0:
+            metrics = self._metrics.of_minibatch(batch.labels, computed.predictions, rows)
+        return Contribution(rows, arrays, loss, Skips(), metrics)
+
+    def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
+        """Makes one update by the mean over all rows."""
+        schedule, name = self._translated.learning_rate, self._translated.spec.name
+        if schedule is not None:
+            self._optimizer.learning_rate = checked_rate(schedule(self.version, epoch), self.version, name)
+        with self._module.guard("the optimizer"):
+            self._steps.apply([tf.convert_to_tensor(total) for total in sums], tf.constant(rows, tf.float32))
+        self._steps.remember()
+        self.version += 1
+
+    def learning_rate(self) -> float:
+        """The rate of the latest update."""
+        return float(tf.convert_to_tensor(self._optimizer.learning_rate))
+
+    def digest(self) -> bytes:
+        """16 bytes of all parameters: a hash of two sums of each."""
+        found = hashlib.blake2b(digest_size=16)
+        for variable in (*self._model.trainable.values(), *self._model.state.values()):
+            found.update(_sums(variable.numpy()))
+        return found.digest()
+
+    def state(self) -> ReplicaState:
+        """The present state."""
+        return ReplicaState(self.version, self._model.values(), self._slots.values())
+
+    def load(self, state: ReplicaState) -> None:
+        """Takes over a state, of another member or of a checkpoint.
+
+        Raises:
+            DataError: it is of another model or optimizer.
+        """
+        own = {spec.name: tuple(spec.shape) for spec in self._layout.dense}
+        given = {name: tuple(value.shape) for name, value in state.values.items()}
+        if own != given:
+            odd = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))[0]
+            raise DataError(
+                f"{odd} has the shape {given.get(odd)} in the state and {own.get(odd)} in the model",
+                fix="use the model definition and model_params that the checkpoint was made with",
+            )
+        self._slots.assign(state.slots, state.version)
+        self._model.assign(state.values)
+        self._steps.remember()
+        self.version = state.version
+
+    def predict(self, features: Features) -> Predictions:
+        """The model's outputs, in inference mode."""
+        if self._forward is None:
+
+            def forward(features: Features) -> Predictions:
+                return self._programs.call(features, None, training=False)
+
+            self._forward = forward if self._eager else CompiledFunction(forward, (self._model.features_spec,))
+        with self._programs.explaining(features):
+            return self._forward(features)
+
+    def evaluation_loss(self, labels: Labels, predictions: Predictions) -> Tensor:
+        """The loss of predictions without regularisation."""
+        return self._programs.evaluation_loss(labels, predictions)
+
+    def _find_not_finite(self, loss: float, arrays: Sequence[Flat]) -> str:
+        if not math.isfinite(loss):
+            return f"the loss is {loss}"
+        finite = [_finite(array) for array in arrays]
+        if all(finite):
+            return ""
+        buckets = len(self._steps.buckets.lengths)
+        names = self._steps.buckets.find_not_finite(finite[:buckets])
+        return describe_bad_gradient(names, loss) if names else f"a new value of the state is not finite ({loss:.6g})"
+
+
+def _view(tensor: Tensor) -> Flat:
+    return np.asarray(memoryview(tensor), np.float32)
+
+
+def _finite(values: Flat) -> bool:
+    with np.errstate(all="ignore"):
+        return math.isfinite(float(values.sum())) or bool(np.isfinite(values).all())
+
+
+def _sums(values: NDArray[Any]) -> bytes:
+    """Two 64-bit sums of the bits of an array: plain and by exclusive or, at the speed of memory."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    if flat.dtype.itemsize == 4:
+        words = flat.view(np.uint32)
+        pair = np.array([words.sum(dtype=np.uint64), np.bitwise_xor.reduce(words, initial=0)], np.uint64)
+        return pair.tobytes()
+    return hashlib.blake2b(flat.tobytes(), digest_size=16).digest()

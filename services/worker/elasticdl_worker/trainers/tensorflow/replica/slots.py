@@ -1,0 +1,100 @@
+"""The variables of a Keras optimizer in the words of parameter servers, so that either strategy reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl_core.errors import DataError
+from elasticdl_worker.trainers.tensorflow.framework import raw_variable
+from elasticdl_worker.trainers.tensorflow.model.contract import optimizer_name
+from elasticdl_worker.trainers.tensorflow.types import KerasOptimizer, KerasVariable, Variable
+
+_ADAM = (
+    ("momentum", "_momentums", "m"),
+    ("velocity", "_velocities", "v"),
+    ("velocity_hat", "_velocity_hats", "vhat"),
+)
+_SLOTS: Mapping[str, Sequence[tuple[str, str, str]]] = {
+    "sgd": (("momentum", "momentums", "momentum"),),
+    "adam": _ADAM,
+    "adamw": _ADAM,
+    "adagrad": (("accumulator", "_accumulators", "accumulator"),),
+    "rmsprop": (
+        ("velocity", "_velocities", "rms"),
+        ("momentum", "_momentums", "momentum"),
+        ("average_gradient", "_average_gradients", "mg"),
+    ),
+    "adadelta": (
+        ("accumulated_grad", "_accumulated_grads", "accum_grad"),
+        ("accumulated_delta_var", "_accumulated_delta_vars", "accum_var"),
+    ),
+    "adamax": (("momentum", "_m", "m"), ("norm", "_u", "v")),
+    "ftrl": (("accumulator", "_accumulators", "accumulator"), ("linear", "_linears", "linear")),
+}
+"""For each optimizer its slots: how parameter servers name one, the attribute that has it, and the name that the
+optimizers of Keras 2 before 2.11 gave it."""
+
+
+class OptimizerSlots:
+    """The slots of a built optimizer, and its count of updates.
+
+    Args:
+        optimizer: a Keras optimizer, built for ``trained``.
+        trained: what it trains, by name, in the order in which it was built for.
+
+    Attributes:
+        names: of the slots that it has, in the order of parameter servers.
+    """
+
+    def __init__(self, optimizer: KerasOptimizer, trained: Mapping[str, KerasVariable]) -> None:
+        self._iterations: Variable = raw_variable(_iterations(optimizer))
+        names = []
+        self._variables: dict[str, list[Variable]] = {name: [] for name in trained}
+        for name, attribute, old in _SLOTS[optimizer_name(optimizer).lower()]:
+            found = _slot(optimizer, attribute, old, list(trained.values()))
+            if found:
+                names.append(name)
+                for variables, variable in zip(self._variables.values(), found, strict=True):
+                    variables.append(raw_variable(variable))
+        self.names = tuple(names)
+
+    def values(self) -> dict[str, list[NDArray[np.float32]]]:
+        """The slots of each trained parameter."""
+        return {
+            name: [np.asarray(one.numpy(), np.float32) for one in variables]
+            for name, variables in self._variables.items()
+        }
+
+    def assign(self, slots: Mapping[str, Sequence[NDArray[Any]]], updates: int) -> None:
+        """Sets the slots and the count of updates.
+
+        Raises:
+            DataError: they are of another optimizer.
+        """
+        for name, variables in self._variables.items():
+            given = slots.get(name, ())
+            if [value.shape for value in given] != [tuple(variable.shape) for variable in variables]:
+                raise DataError(
+                    f"{name} has {len(given)} slots {[value.shape for value in given]} in the state; the optimizer "
+                    f"has {', '.join(self.names) or 'none'}, {[tuple(variable.shape) for variable in variables]}",
+                    fix="use the optimizer that the checkpoint was made with",
+                )
+        for name, variables in self._variables.items():
+            for variable, value in zip(variables, slots.get(name, ()), strict=True):
+                variable.assign(value)
+        self._iterations.assign(updates)
+
+
+def _iterations(optimizer: Any) -> KerasVariable:
+    found: KerasVariable = optimizer.iterations
+    return found
+
+
+def _slot(optimizer: Any, attribute: str, old: str, trained: Sequence[KerasVariable]) -> Sequence[KerasVariable]:
+    if hasattr(optimizer, "get_slot_names"):  # of Keras 2, before 2.11
+        return [optimizer.get_slot(one, old) for one in trained] if old in optimizer.get_slot_names() else []
+    return list(getattr(optimizer, attribute, None) or ())

@@ -1,0 +1,243 @@
+"""A Keras model as a replica: equal to plain Keras, and to the last bit whoever computes the microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticdl.data import create_data_reader
+from elasticdl_core.errors import DataError, UserCodeError
+from elasticdl_core.job import JobSpec
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import Task, TaskId, TaskType
+from elasticdl_worker.trainers.framework import Preparation
+from elasticdl_worker.trainers.tensorflow.implementation import TensorFlowFramework
+from tests.integration.worker.small_jobs import make_job
+
+pytestmark = pytest.mark.integration
+RECORDS, MICROBATCH = 64, 8
+MODEL = """
+import keras
+
+class Counted(tf.keras.layers.Layer):
+    def build(self, shape):
+        self.seen = self.add_weight(name="seen", shape=(), dtype="int64", initializer="zeros", trainable=False)
+        self.flag = self.add_weight(name="flag", shape=(), dtype="bool", initializer="zeros", trainable=False)
+        self.unused = self.add_weight(name="unused", shape=(3,), trainable=False)
+
+    def call(self, x, training=False):
+        if training:
+            self.seen.assign_add(70000)
+            self.flag.assign(True)
+        return x
+
+def forward(dropout=0.0):
+    inputs = tf.keras.Input((3,))
+    ids = keras.ops.cast(keras.ops.abs(inputs[:, 0]) * 3, "int32")
+    rows = tf.keras.layers.Embedding(50, 4)(ids)
+    x = tf.keras.layers.Concatenate()([inputs, rows])
+    x = tf.keras.layers.Dense(8, activation="relu", kernel_regularizer="l2")(x)
+    x = tf.keras.layers.BatchNormalization()(x)
+    x = Counted()(x)
+    x = tf.keras.layers.Dropout(dropout)(x)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(1)(x))
+
+def optimizer(rate=0.05):
+    return tf.keras.optimizers.Adam(
+        tf.keras.optimizers.schedules.ExponentialDecay(rate, 3, 0.9), global_clipnorm=1.0, amsgrad=True
+    )
+"""
+DRAWING = """
+def feed(dataset, mode, metadata):
+    def parse(columns):
+        values = tf.strings.to_number(columns[1:])
+        return values + tf.random.uniform([3]) * 0.1, tf.strings.to_number(columns[0])
+    return dataset.map(parse).shuffle(8)
+"""
+
+
+def records() -> np.ndarray:
+    return np.random.default_rng(5).normal(size=(RECORDS, 4)).round(4)
+
+
+def preparation_of(spec: JobSpec) -> Preparation:
+    framework = TensorFlowFramework()
+    module = framework.load_module(spec, Path(spec.model_zoo))
+    reader = create_data_reader(spec.training_data, spec.records_per_task)
+    source = framework.make_source(reader, module, "training", MICROBATCH * 4)
+    callbacks = framework.callbacks_of(module, spec)
+    return Preparation(spec, module, source, callbacks, keeps_predictions=module.eval_metrics_fn is not None)
+
+
+def replica_of(spec: JobSpec) -> Any:
+    return TensorFlowFramework().prepare_replica(preparation_of(spec))
+
+
+def slice_of(shard: Shard, number: int) -> Shard:
+    return Shard(shard.name, number * MICROBATCH, (number + 1) * MICROBATCH)
+
+
+def task_of(spec: JobSpec) -> Task:
+    (shard,) = create_data_reader(spec.training_data, RECORDS).create_shards()
+    return Task(TaskId(TaskType.TRAINING, 0, 0, 0, RECORDS), Shard(shard.name, 0, RECORDS))
+
+
+def make_step(members: Sequence[Any], spec: JobSpec, step: int, microbatches: int = 4) -> None:
+    """One step of a group: microbatches dealt to the members in turn, summed in the order of their numbers."""
+    start = step * microbatches * MICROBATCH % RECORDS
+    sums, rows = [np.zeros(length, np.float32) for length in members[0].lengths], 0
+    for number in range(microbatches):
+        member, first = members[number % len(members)], start + number * MICROBATCH
+        part = member.compute(step, number, member.read(task_of(spec), first, first + MICROBATCH), 0)
+        assert [len(array) for array in part.arrays] == list(member.lengths)
+        rows += part.rows
+        for total, array in zip(sums, part.arrays, strict=True):
+            total += array
+    for member in members:
+        member.apply([total.copy() for total in sums], rows, 0)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Any:
+    def make(module: str = MODEL, **fields: Any) -> JobSpec:
+        return make_job(tmp_path, module, records(), **fields)
+
+    return make
+
+
+def test_one_microbatch_a_step_is_a_step_of_a_local_run(job: Any) -> None:
+    spec = job()
+    replica = replica_of(spec)
+    for step in range(6):
+        make_step([replica], spec, step, microbatches=1)
+
+    preparation = preparation_of(spec)
+    local: Any = TensorFlowFramework().prepare_local(preparation)
+    shard = Shard(task_of(spec).shard.name, 0, 6 * MICROBATCH)
+    for batch in (batch for start in range(6) for batch in preparation.source.minibatches(slice_of(shard, start))):
+        local.train(batch)
+    wanted = local.model.values()
+    assert replica.state().values.keys() == wanted.keys()
+    for name, value in replica.state().values.items():
+        np.testing.assert_allclose(value, wanted[name], atol=1e-5, err_msg=name)
+    assert replica.version == local.version == 6
+    assert replica.learning_rate() == pytest.approx(0.05 * 0.9 ** (5 / 3))
+
+
+@pytest.mark.parametrize("fields", [{}, {"eager": True}], ids=["compiled", "eager"])
+def test_members_end_in_the_same_bits_as_one_alone(job: Any, fields: dict[str, Any]) -> None:
+    spec = job(model_params={"dropout": 0.5}, **fields)
+    alone = replica_of(spec)
+    first = alone.digest()
+    for step in range(4):
+        make_step([alone], spec, step)
+    members = [replica_of(spec) for _ in range(3)]
+    assert {member.digest() for member in members} == {first}
+    make_step(members, spec, 0)
+    make_step(members[:2], spec, 1)
+    newcomer = replica_of(spec)
+    newcomer.load(members[0].state())
+    assert newcomer.version == 2
+    make_step([newcomer, members[1]], spec, 2)
+    make_step([newcomer], spec, 3)
+    assert newcomer.digest() == alone.digest() != first
+    assert members[1].digest() != alone.digest()
+    state = alone.state()
+    for name, value in newcomer.state().values.items():
+        np.testing.assert_array_equal(value, state.values[name], err_msg=name)
+    counters = {name.rpartition("/")[2]: value for name, value in state.values.items()}
+    assert (int(counters["seen"]), bool(counters["flag"])) == (4 * 4 * 70000, True)
+
+
+def test_dropout_follows_step_and_microbatch_alone(job: Any) -> None:
+    spec = job(model_params={"dropout": 0.5})
+    replica = replica_of(spec)
+    data = replica.read(task_of(spec), 0, MICROBATCH)
+
+    def gradient(step: int, microbatch: int) -> bytes:
+        return b"".join(array.tobytes() for array in replica.compute(step, microbatch, data, 0).arrays)
+
+    once = gradient(3, 1)
+    assert gradient(3, 2) != once != gradient(4, 1)
+    assert gradient(3, 1) == once
+
+
+def test_what_feed_draws_follows_from_the_records_alone(job: Any) -> None:
+    spec = job(MODEL + DRAWING)
+    one, other = replica_of(spec), replica_of(spec)
+
+    def read(replica: Any, start: int) -> Any:
+        return replica.read(task_of(spec), start, start + MICROBATCH).content.features.numpy()
+
+    first = read(one, 0)
+    read(other, 16)
+    read(other, 8)
+    np.testing.assert_array_equal(read(other, 0), first)
+    exact = records().astype(np.float32)[:, 1:]
+    drawn = [np.sort(read(one, start), 0) - np.sort(exact[start : start + MICROBATCH], 0) for start in (0, 8)]
+    assert not np.allclose(drawn[0], drawn[1], atol=1e-3), "not the same numbers for each microbatch"
+
+
+def test_slots_are_those_of_parameter_servers(job: Any) -> None:
+    replica = replica_of(job())
+    assert replica.layout.slots == ("momentum", "velocity", "velocity_hat")
+    assert replica.layout.optimizer.name == "adam"
+    state = replica.state()
+    assert {spec.name for spec in replica.layout.dense} == set(state.values)
+    assert all(len(slots) == 3 and slots[0].shape == state.values[name].shape for name, slots in state.slots.items())
+
+
+def test_a_state_of_another_model_or_optimizer_is_refused(job: Any) -> None:
+    replica = replica_of(job())
+    state = replica.state()
+    name = next(iter(state.slots))
+    with pytest.raises(DataError, match="slots"):
+        replica.load(type(state)(1, state.values, dict(state.slots) | {name: []}))
+    with pytest.raises(DataError, match="has the shape None in the state"):
+        replica.load(type(state)(1, {k: v for k, v in state.values.items() if k != name}, state.slots))
+    assert replica.version == 0
+
+
+def test_a_minibatch_that_is_not_finite_is_left_out_or_fails(job: Any, tmp_path: Path) -> None:
+    spec = job(on_nan="skip")
+    replica = replica_of(spec)
+    data = replica.read(task_of(spec), 0, MICROBATCH)
+    before = replica.digest()
+    batch = data.content
+    poisoned = type(batch)(batch.features, batch.labels * np.inf, batch.records, batch.shard, batch.first)
+    part = replica.compute(0, 0, type(data)(data.fed, data.skips, poisoned), 0)
+    assert (part.rows, list(part.arrays), part.skips.records) == (0, [], MICROBATCH)
+    assert replica.digest() == before
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            "import elasticdl\n"
+            "def forward():\n"
+            "    x = tf.keras.Input((3,))\n"
+            "    rows = elasticdl.layers.Embedding(4)(tf.keras.ops.cast(x[:, 0], 'int64'))\n"
+            "    return tf.keras.Model(x, tf.keras.layers.Dense(1)(rows))\n",
+            "has no bound on its ids",
+        ),
+        (
+            "class Noise(tf.keras.layers.Layer):\n"
+            "    def call(self, x):\n"
+            "        return x + tf.random.normal(tf.shape(x))\n"
+            "def forward():\n"
+            "    x = tf.keras.Input((3,))\n"
+            "    return tf.keras.Model(x, tf.keras.layers.Dense(1)(Noise()(x)))\n",
+            "keeps a state of its own",
+        ),
+    ],
+    ids=["open embedding", "stateful draws"],
+)
+def test_what_no_member_can_do_is_refused(job: Any, module: str, message: str) -> None:
+    optimizer = "def optimizer():\n    return tf.keras.optimizers.SGD(0.1)\n"
+    with pytest.raises(UserCodeError, match=message):
+        replica_of(job(module + optimizer))
