@@ -1,5 +1,7 @@
 """Collectives: sums, exchanges and streams among the members of an AllReduce group."""
 
+from elasticdl_worker.collectives.lobby import open_lobby
+from elasticdl_worker.collectives.mesh import SilenceLimits
 from elasticdl_worker.collectives.port import (
     Collective,
     CollectiveError,
@@ -22,4 +24,6 @@ __all__ = [
     "Lobby",
     "MemberLostError",
     "PendingSum",
+    "SilenceLimits",
+    "open_lobby",
 ]

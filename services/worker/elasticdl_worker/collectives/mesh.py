@@ -1,0 +1,524 @@
+"""All members connected with all: one thread of each member reads, writes and watches.
+
+The thread notices within milliseconds that a member died (its connections end), within ``SilenceLimits.silence_s``
+that one stopped or was cut off (it no longer beats), and tells the others whom it suspects before it hangs up.
+Everything that waits is then released with the same error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from elasticdl_worker.collectives.links import Kind, Link, LinkEndedError, Tag
+from elasticdl_worker.collectives.port import (
+    CollectiveError,
+    CollectiveTimeoutError,
+    CorruptStateError,
+    GroupAbortedError,
+    MemberLostError,
+)
+
+_LINGER_S = 0.25
+_FAREWELL_S = 1.0
+_KINDS: Mapping[str, type[CollectiveError]] = {
+    kind.__name__: kind for kind in (MemberLostError, CollectiveTimeoutError, GroupAbortedError, CorruptStateError)
+}
+Place = Callable[[int], memoryview]
+Arrived = Callable[[memoryview, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceLimits:
+    """How long a member may be silent.
+
+    Attributes:
+        beat_s: each member writes to each at least so often.
+        silence_s: a member that nothing came from for so long is lost, ...
+        busy_s: ... unless it can be seen on this machine that it runs: then only after so long.
+    """
+
+    beat_s: float = 0.2
+    silence_s: float = 0.9
+    busy_s: float = 15.0
+
+
+class Waiter:
+    """Something that a thread waits for.
+
+    Attributes:
+        owed: by rank, how many messages are still to come from it.
+        came: whether it came.
+    """
+
+    __slots__ = ("_event", "came", "owed")
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.owed: dict[int, int] = {}
+        self.came = False
+
+    def owe(self, rank: int) -> None:
+        """Notes that a message is to come."""
+        self.owed[rank] = self.owed.get(rank, 0) + 1
+
+    def pay(self, rank: int) -> None:
+        """Notes that it came."""
+        left = self.owed[rank] - 1
+        if left:
+            self.owed[rank] = left
+        else:
+            del self.owed[rank]
+
+    def end(self) -> None:
+        """It came."""
+        self.came = True
+        self._event.set()
+
+    def release(self) -> None:
+        """Lets go who waits: it will not come."""
+        self._event.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits; returns False when the time passed."""
+        return self._event.wait(timeout_s)
+
+
+class Mesh:
+    """The links of one member to all others.
+
+    Except where it says otherwise, methods are called on the mesh's own thread: by what ``post`` was given.
+
+    Args:
+        generation: of the group.
+        rank: this member's.
+        size: how many members.
+        runs: says of a rank whether its process can be seen to run on this machine.
+        patience: how long members may be silent.
+    """
+
+    def __init__(
+        self,
+        generation: int,
+        rank: int,
+        size: int,
+        runs: Callable[[int], bool],
+        patience: SilenceLimits,
+    ) -> None:
+        self.generation = generation
+        self.rank = rank
+        self.size = size
+        self._links: dict[int, Link] = {}
+        self._runs = runs
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._bell_lock = threading.Lock()
+        self._failure: CollectiveError | None = None
+        self._leaving = False
+        self._waiters: set[Waiter] = set()
+        self._listeners: list[Callable[[CollectiveError], None]] = []
+        self._posted: deque[Callable[[], None]] = deque()
+        self._expected: dict[tuple[int, Tag], tuple[Place | None, Arrived]] = {}
+        self._early: dict[tuple[int, Tag], tuple[memoryview, int]] = {}
+        self._others: dict[Kind, Callable[[int, Tag, memoryview], None]] = {}
+        self._at_end: list[Callable[[], None]] = []
+        self._over = False
+        self._said_farewell = threading.Event()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._interest: dict[int, int] = {}
+        self._ranks: dict[int, int] = {}
+        self._thread = threading.Thread(target=self._run, name=f"collective {generation}", daemon=True)
+        if size > 1:
+            self._thread.start()
+
+    # What any thread may call.
+
+    @property
+    def failure(self) -> CollectiveError | None:
+        """Why nothing can be done any more."""
+        return self._failure
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Has something done on the mesh's thread; who is alone does it at once."""
+        if self.size == 1:
+            call()
+            return
+        self._posted.append(call)
+        self._ring()
+
+    def open_waiter(self) -> Waiter:
+        """Makes a waiter that the end of the group releases.
+
+        Raises:
+            CollectiveError: the group has ended.
+        """
+        waiter = Waiter()
+        with self._lock:
+            self._check()
+            self._waiters.add(waiter)
+        return waiter
+
+    def wait(self, waiter: Waiter, timeout_s: float, what: str) -> None:
+        """Waits, and fails the group if that takes too long.
+
+        Raises:
+            CollectiveError: the group has ended, or the time passed.
+        """
+        in_time = waiter.wait(timeout_s)
+        with self._lock:
+            self._waiters.discard(waiter)
+        if not in_time and not waiter.came:
+            owing = sorted(waiter.owed.copy())
+            names = ", ".join(str(rank) for rank in owing) or "nobody"
+            self.fail(
+                CollectiveTimeoutError(
+                    f"{what}: ranks that live brought nothing for {timeout_s:.1f} s: {names}", suspects=owing
+                )
+            )
+        if not waiter.came:
+            assert self._failure is not None
+            raise _copy(self._failure)
+
+    def check(self) -> None:
+        """Raises what ended the group.
+
+        Raises:
+            CollectiveError: it has ended.
+        """
+        with self._lock:
+            self._check()
+
+    def listen(self, tell: Callable[[CollectiveError], None]) -> None:
+        """Has a function called when the group fails."""
+        with self._lock:
+            if self._failure is None:
+                self._listeners.append(tell)
+                return
+        tell(self._failure)
+
+    def fail(self, error: CollectiveError) -> None:
+        """Ends the group with an error, unless it has ended."""
+        with self._lock:
+            if self._failure is not None or self._leaving:
+                return
+            self._failure = error = _copy(error)
+            waiters, self._waiters = self._waiters, set()
+            listeners, self._listeners = self._listeners, []
+        for waiter in waiters:
+            waiter.release()
+        for tell in listeners:
+            tell(error)
+        if self.size == 1:
+            self._finish()
+        self._ring()
+
+    def leave(self, *, wait: bool = True) -> None:
+        """Writes what is still to be written, and leaves; waits until the others were told, but not for long."""
+        with self._lock:
+            self._leaving = True
+            waiters, self._waiters = self._waiters, set()
+            if self._failure is None:
+                self._failure = GroupAbortedError("this member has left the group")
+        for waiter in waiters:
+            waiter.release()
+        if self.size == 1:
+            self._finish()
+            return
+        self._ring()
+        if wait and threading.current_thread() is not self._thread:
+            self._said_farewell.wait(_FAREWELL_S)
+
+    def join(self, timeout_s: float = 2 * _FAREWELL_S) -> bool:
+        """Waits until nothing of it is left; returns whether that is so."""
+        if self.size > 1 and threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Has a function called when nothing is done any more, which may be at once."""
+        with self._lock:
+            if not self._over:
+                self._at_end.append(call)
+                return
+        call()
+
+    # What is called on the mesh's thread.
+
+    def add(self, rank: int, link: Link) -> None:
+        """Adds the link to a member. Before all are there, nothing but the end of the group is told."""
+        self._links[rank] = link
+        self._ranks[link.fileno()] = rank
+
+    def send(
+        self,
+        target: int,
+        tag: Tag,
+        payload: memoryview | bytes = b"",
+        check: int = 0,
+        sent: Callable[[], None] | None = None,
+    ) -> None:
+        """Sends a message; what is sent to a member that left is lost."""
+        link = self._links.get(target)
+        if self._failure is not None:
+            return
+        if link is not None and not link.left:
+            link.queue(tag, payload, check, sent)
+            self._flush(target, link)
+        elif sent is not None:
+            sent()
+
+    def expect(self, source: int, tag: Tag, arrived: Arrived, place: Place | None = None) -> None:
+        """Has a message of another member handled, also if it has come already.
+
+        Args:
+            source: its rank.
+            tag: of the message.
+            arrived: is given the payload and the check number.
+            place: gives the memory for the payload, by its length; None takes memory of its own.
+        """
+        early = self._early.pop((source, tag), None)
+        if early is None:
+            link = self._links.get(source)
+            if link is None or link.left:
+                self.fail(_gone(source))
+                return
+            self._expected[source, tag] = (place, arrived)
+            return
+        payload, check = early
+        if place is not None:
+            target = place(len(payload))
+            target[:] = payload
+            payload = target
+        arrived(payload, check)
+
+    def handle(self, kind: Kind, take: Callable[[int, Tag, memoryview], None]) -> None:
+        """Has all messages of a kind handled as they come."""
+        self._others[kind] = take
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise _copy(self._failure)
+
+    def _ring(self) -> None:
+        with self._bell_lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+
+    def _finish(self) -> None:
+        self._posted.clear()
+        self._expected.clear()
+        self._early.clear()
+        self._others.clear()
+        with self._lock:
+            self._over = True
+            calls, self._at_end = self._at_end, []
+        for call in calls:
+            call()
+        with self._bell_lock:
+            if self._wake >= 0:
+                os.close(self._wake)
+                self._wake = -1
+
+    def _run(self) -> None:
+        try:
+            self._poll.register(self._wake, select.POLLIN)
+            self._serve()
+        except Exception as error:
+            self.fail(CollectiveError(f"the collective failed: {type(error).__name__}: {error}"))
+            if not isinstance(error, LinkEndedError):
+                raise
+        finally:
+            self._say_farewell()
+
+    def _serve(self) -> None:
+        looked = time.monotonic()
+        while self._failure is None:
+            more = self._watch_links()
+            ready = self._poll.poll(0 if more or self._posted else self._patience.beat_s * 500)
+            now = time.monotonic()
+            if now - looked > 2 * self._patience.beat_s:
+                # This process itself did not run: what the others wrote meanwhile is still to be read.
+                for link in self._links.values():
+                    link.heard = now
+            looked = now
+            for descriptor, event in ready:
+                if descriptor == self._wake:
+                    with contextlib.suppress(BlockingIOError):
+                        os.eventfd_read(self._wake)
+                else:
+                    self._attend(self._ranks[descriptor], event)
+            for rank in more:
+                self._attend(rank, select.POLLIN)
+            while self._posted and self._failure is None:
+                self._posted.popleft()()
+            self._tick(now)
+
+    def _watch_links(self) -> list[int]:
+        """Says to the kernel what is waited for; returns the ranks of which something was already read."""
+        more = []
+        for rank, link in self._links.items():
+            wanted = select.POLLIN if link.is_idle else select.POLLIN | select.POLLOUT
+            descriptor = link.fileno()
+            if self._interest.get(descriptor) != wanted:
+                self._poll.register(descriptor, wanted)
+                self._interest[descriptor] = wanted
+            if link.has_more:
+                more.append(rank)
+        return more
+
+    def _attend(self, rank: int, event: int) -> None:
+        link = self._links.get(rank)
+        if link is None:
+            return
+        try:
+            if event & ~select.POLLOUT:
+                link.read(partial(self._place, rank), partial(self._arrived, rank))
+        except LinkEndedError as error:
+            self._end_link(rank, link, str(error))
+            return
+        if event & select.POLLOUT:
+            self._flush(rank, link)
+
+    def _flush(self, rank: int, link: Link) -> None:
+        try:
+            link.flush()
+        except LinkEndedError as error:
+            # What it said before, say whom it suspects, is still to be read.
+            with contextlib.suppress(LinkEndedError):
+                link.read(partial(self._place, rank), partial(self._arrived, rank))
+            self._end_link(rank, link, str(error))
+
+    def _end_link(self, rank: int, link: Link, reason: str) -> None:
+        if self._links.get(rank) is not link or self._failure is not None:
+            return
+        if not link.left:
+            self.fail(MemberLostError(f"rank {rank} is gone: {reason}", suspects=[rank]))
+            return
+        self._drop(rank)
+
+    def _drop(self, rank: int) -> None:
+        link = self._links.pop(rank)
+        descriptor = link.fileno()
+        if self._interest.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
+        self._ranks.pop(descriptor, None)
+        link.close()
+
+    def _place(self, rank: int, tag: Tag, length: int) -> memoryview:
+        place, _ = self._expected.get((rank, tag), (None, None))
+        return memoryview(bytearray(length)) if place is None else place(length)
+
+    def _arrived(self, rank: int, tag: Tag, check: int, payload: memoryview) -> None:
+        kind = tag[0]
+        if kind is Kind.BEAT:
+            return
+        if kind is Kind.ABORT:
+            self.fail(_told(rank, payload))
+        elif kind is Kind.LEAVE:
+            self._links[rank].left = True
+            if any(source == rank for source, _ in self._expected):
+                self.fail(_gone(rank))
+        elif kind in self._others:
+            self._others[kind](rank, tag, payload)
+        else:
+            _, arrived = self._expected.pop((rank, tag), (None, None))
+            if arrived is None:
+                self._early[rank, tag] = (payload, check)
+            else:
+                arrived(payload, check)
+
+    def _tick(self, now: float) -> None:
+        for rank, link in list(self._links.items()):
+            if link.left:
+                continue
+            if now - link.wrote >= self._patience.beat_s and link.is_idle:
+                self.send(rank, (Kind.BEAT, 0, 0, 0))
+            silent = now - link.heard
+            if silent >= self._patience.silence_s and (silent >= self._patience.busy_s or not self._runs(rank)):
+                self.fail(MemberLostError(f"rank {rank} has been silent for {silent:.1f} s", suspects=[rank]))
+
+    def _say_farewell(self) -> None:
+        failure = self._failure
+        assert failure is not None
+        told = [link for link in self._links.values() if not link.left]
+        waited_for = [link for rank, link in self._links.items() if rank not in failure.suspects and not link.left]
+        for link in told:
+            if self._leaving:
+                link.queue((Kind.LEAVE, 0, 0, 0))
+            else:
+                link.drop_unsent()
+                link.queue((Kind.ABORT, 0, 0, 0), _report(failure))
+            with contextlib.suppress(LinkEndedError):
+                link.flush()
+        try:
+            _linger(waited_for, _FAREWELL_S if self._leaving else _LINGER_S, Link.flush)
+            self._said_farewell.set()
+            for link in told:
+                link.end_writing()
+            # Unread bytes at the close of a socket would take what was written with them.
+            _linger(waited_for, _LINGER_S, _drain)
+        finally:
+            self._said_farewell.set()
+            for rank in list(self._links):
+                self._drop(rank)
+            self._finish()
+
+
+def _linger(links: Iterable[Link], seconds: float, work: Callable[[Link], bool]) -> None:
+    """Works on links until each is done or gone, or the time has passed."""
+    end = time.monotonic() + seconds
+    left = list(links)
+    while left and (remaining := end - time.monotonic()) > 0:
+        poll = select.poll()
+        for link in left:
+            poll.register(link.fileno(), select.POLLIN if work is _drain else select.POLLOUT)
+        poll.poll(remaining * 1000)
+        still = []
+        for link in left:
+            with contextlib.suppress(LinkEndedError):
+                if not work(link):
+                    still.append(link)
+        left = still
+
+
+def _drain(link: Link) -> bool:
+    """Reads and forgets; never done before the other side has ended."""
+    link.read(lambda tag, length: memoryview(bytearray(length)), lambda tag, check, payload: None)
+    return False
+
+
+def _copy(error: CollectiveError) -> CollectiveError:
+    """The same without a traceback: what is kept must not keep the frames, and so the memory, of who was told."""
+    return type(error)(error.message, suspects=tuple(error.suspects), fix=error.fix)
+
+
+def _gone(rank: int) -> CollectiveError:
+    return GroupAbortedError(f"rank {rank} has left the group")
+
+
+def _report(failure: CollectiveError) -> bytes:
+    report = {
+        "kind": type(failure).__name__,
+        "message": failure.message,
+        "suspects": sorted(failure.suspects),
+    }
+    return json.dumps(report).encode()
+
+
+def _told(rank: int, payload: memoryview) -> CollectiveError:
+    """What another member said of its failure."""
+    try:
+        report = json.loads(bytes(payload))
+        kind = _KINDS.get(report["kind"], GroupAbortedError)
+        return kind(f"rank {rank} says: {report['message']}", suspects=[int(other) for other in report["suspects"]])
+    except (ValueError, KeyError, TypeError):
+        return MemberLostError(f"rank {rank} gave the group up, and does not say why", suspects=[rank])

@@ -1,0 +1,212 @@
+"""Sums of buckets over the fixed tree: what all adapters share. How stubs travel is the carriers' affair."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_worker.collectives.mesh import Mesh
+from elasticdl_worker.collectives.port import Leaf
+from elasticdl_worker.collectives.tree import Array, Stub, StubLeaves, stubs_of
+
+_DTYPES = ("float32", "float64")
+
+
+@dataclass(frozen=True, slots=True)
+class SumShape:
+    """What is summed.
+
+    Attributes:
+        lengths: elements of each bucket.
+        owners: by microbatch, the rank that brings its leaf.
+        dtype: of leaves and sums.
+        fused: whether the order of additions is the carrier's.
+    """
+
+    lengths: tuple[int, ...]
+    owners: tuple[int, ...]
+    dtype: str
+    fused: bool
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], owners: Sequence[int] | None, dtype: str, size: int) -> SumShape:
+        """Checks what a caller asks for.
+
+        Raises:
+            InvalidInputError: it cannot be.
+        """
+        if dtype not in _DTYPES:
+            raise InvalidInputError(
+                f"sums of {dtype} are not made", fix=f"use one of {', '.join(_DTYPES)}; narrower leaves are widened"
+            )
+        if any(length < 0 for length in lengths):
+            raise InvalidInputError("a bucket has a negative length", fix="give the number of its elements")
+        if owners is None:
+            return cls(tuple(lengths), tuple(range(size)), dtype, True)
+        if not owners or not all(0 <= owner < size for owner in owners):
+            raise InvalidInputError(
+                f"owners {list(owners)} are not all ranks of {size} members", fix="give the rank of each microbatch"
+            )
+        return cls(tuple(lengths), tuple(owners), dtype, False)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(self.dtype).itemsize
+
+    def stubs(self) -> tuple[Stub, ...]:
+        """From left to right."""
+        return stubs_of(self.owners)
+
+
+class SumCarrier(Protocol):
+    """How the stubs of a group are brought together."""
+
+    def begin(self, operation: int, shape: SumShape, timeout_s: float) -> CarriedSum:
+        """Begins a sum.
+
+        Args:
+            operation: its number, the same at all members.
+            shape: what is summed.
+            timeout_s: for how long members that live are waited for.
+        """
+        ...
+
+
+class OwnLeaves:
+    """The leaves that this member brings, merged into its stubs as they come.
+
+    Args:
+        shape: what is summed.
+        rank: this member's.
+        homes: for each bucket, the memory of each of this member's stubs.
+        spares: by length, memory for leaves that are not merged yet; kept from sum to sum.
+    """
+
+    def __init__(
+        self, shape: SumShape, rank: int, homes: Sequence[Sequence[Array]], spares: dict[int, list[Array]]
+    ) -> None:
+        own = [stub for stub in shape.stubs() if stub.owner == rank]
+        self._shape, self._rank = shape, rank
+        self._of_microbatch = {m: at for at, stub in enumerate(own) for m in range(stub.first, stub.end)}
+        self._leaves = [
+            [StubLeaves(stub, home, spares.setdefault(length, [])) for stub, home in zip(own, stubs, strict=True)]
+            for length, stubs in zip(shape.lengths, homes, strict=True)
+        ]
+
+    def leaf(self, microbatch: int, bucket: int) -> Array:
+        """Memory for a leaf that is still to be brought."""
+        return self._find(microbatch, bucket).leaf(microbatch)
+
+    def add(self, microbatch: int, bucket: int, values: Leaf | None) -> bool:
+        """Takes a leaf; returns whether all of the bucket's are there now."""
+        leaves = self._find(microbatch, bucket)
+        memory = leaves.leaf(microbatch)
+        if values is not None and values is not memory:
+            self._check(values, memory)
+            np.copyto(memory, values)
+        leaves.merge(microbatch)
+        return self.is_whole(bucket)
+
+    def is_whole(self, bucket: int) -> bool:
+        """Whether all leaves of a bucket were brought."""
+        return all(leaves.is_whole for leaves in self._leaves[bucket])
+
+    def require_all(self) -> None:
+        """Refuses to go on without a leaf.
+
+        Raises:
+            InvalidInputError: one is missing.
+        """
+        for bucket, stubs in enumerate(self._leaves):
+            for leaves in stubs:
+                if not leaves.is_whole:
+                    raise InvalidInputError(
+                        f"microbatches {sorted(leaves.missing)} of bucket {bucket} were not brought",
+                        fix="add each leaf that this member owns, then finish",
+                    )
+
+    def _find(self, microbatch: int, bucket: int) -> StubLeaves:
+        at = self._of_microbatch.get(microbatch)
+        if at is None:
+            raise InvalidInputError(
+                f"microbatch {microbatch} is not rank {self._rank}'s", fix="bring those that it owns"
+            )
+        if not 0 <= bucket < len(self._leaves):
+            raise InvalidInputError(f"there is no bucket {bucket}", fix=f"there are {len(self._leaves)}")
+        leaves = self._leaves[bucket][at]
+        if microbatch not in leaves.missing:
+            raise InvalidInputError(
+                f"microbatch {microbatch} of bucket {bucket} was brought before", fix="bring each leaf once"
+            )
+        return leaves
+
+    def _check(self, values: Leaf, memory: Array) -> None:
+        if values.shape != memory.shape:
+            raise InvalidInputError(
+                f"a leaf has shape {values.shape}, its bucket {memory.shape}", fix="bring a flat buffer of its length"
+            )
+        if values.dtype != memory.dtype and not np.can_cast(values.dtype, memory.dtype, "safe"):
+            raise InvalidInputError(
+                f"a leaf of {values.dtype} does not fit into a sum of {memory.dtype}",
+                fix="begin the sum with a wider dtype, or convert the leaf",
+            )
+
+
+class CarriedSum(ABC):
+    """A sum under way.
+
+    Args:
+        mesh: of the group.
+        leaves: this member's.
+        buckets: how many there are.
+
+    Attributes:
+        is_over: whether it was finished, or cannot be.
+    """
+
+    def __init__(self, mesh: Mesh, leaves: OwnLeaves, buckets: int) -> None:
+        self.is_over = False
+        self._mesh = mesh
+        self._leaves = leaves
+        self._buckets = buckets
+
+    def start(self) -> None:
+        """Brings the buckets for which this member has no leaves."""
+        for bucket in range(self._buckets):
+            if self._leaves.is_whole(bucket):
+                self._bring(bucket)
+
+    def leaf(self, microbatch: int, bucket: int) -> Leaf:
+        """Memory for a leaf; see the port."""
+        return self._leaves.leaf(microbatch, bucket)
+
+    def add(self, microbatch: int, bucket: int, values: Leaf | None = None) -> None:
+        """Brings a leaf; see the port."""
+        self._mesh.check()
+        if self._leaves.add(microbatch, bucket, values):
+            self._bring(bucket)
+
+    def finish(self) -> list[Leaf]:
+        """Waits for the sums; see the port."""
+        self._leaves.require_all()
+        try:
+            results = self._collect()
+        finally:
+            self.is_over = True
+        for result in results:
+            result.flags.writeable = False
+        return results
+
+    @abstractmethod
+    def _bring(self, bucket: int) -> None:
+        """Has a bucket summed: all of this member's stubs of it are whole. Does not wait."""
+
+    @abstractmethod
+    def _collect(self) -> list[Leaf]:
+        """Waits for the sums."""

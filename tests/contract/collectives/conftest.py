@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.collectives.members import Crew, crew_of
+
+ADAPTERS = ("shared_memory", "sockets", "sockets over tcp")
+
+
+@pytest.fixture(scope="module", params=ADAPTERS)
+def crew(request: pytest.FixtureRequest) -> Iterator[Crew]:
+    adapter, _, over = request.param.partition(" over ")
+    # Not pytest's own folders: the paths of unix sockets are short.
+    with (
+        tempfile.TemporaryDirectory(prefix="edl-") as folder,
+        crew_of(adapter, Path(folder), host="127.0.0.1" if over else "") as crew,
+    ):
+        yield crew

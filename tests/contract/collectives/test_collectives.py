@@ -1,0 +1,264 @@
+"""What every adapter of the collectives keeps, with members that are processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tests.contract.collectives.members import SECRET, Crew, MemberProcess, digest, each, leaf_of
+
+pytestmark = pytest.mark.contract
+SIZES = (1, 2, 3, 4, 5)
+
+
+def tree_sum(leaves: Sequence[np.ndarray]) -> np.ndarray:
+    """The promised sum, written down as plainly as can be."""
+    if len(leaves) == 1:
+        return leaves[0]
+    half = 1
+    while half * 2 < len(leaves):
+        half *= 2
+    with np.errstate(all="ignore"):
+        return tree_sum(leaves[:half]) + tree_sum(leaves[half:])
+
+
+def expected(lengths: Sequence[int], microbatches: int, seed: int, dtype: str = "float32") -> str:
+    return digest(
+        [
+            tree_sum([leaf_of(seed, m, bucket, length, dtype) for m in range(microbatches)])
+            for bucket, length in enumerate(lengths)
+        ]
+    )
+
+
+def survivors_of(members: Sequence[MemberProcess], lost: MemberProcess) -> list[MemberProcess]:
+    return [member for member in members if member is not lost]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_bits_of_a_sum_do_not_depend_on_who_owns_what(crew: Crew, size: int) -> None:
+    members = crew.form(size)
+    rng = np.random.default_rng(size)
+    lengths = [1, 5000, 0, 40_001, 16, 100_003]
+    for microbatches in (1, 5, 8, 16):
+        owners = [m * size // microbatches for m in range(microbatches)]
+        drawn = [int(owner) for owner in rng.integers(0, size, microbatches)]
+        wanted = expected(lengths, microbatches, 4)
+        for distribution in (owners, drawn, [size - 1] * microbatches):
+            assert each(members, "sums", lengths, distribution, 4) == [[wanted]] * size
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_odd_numbers_keep_their_bits(crew: Crew, dtype: str) -> None:
+    for size in (2, 3):
+        members = crew.form(size)
+        wanted = expected([3, 1037, 20_011], 8, 3, dtype)
+        owners = [m % size for m in range(8)]
+        assert each(members, "sums", [3, 1037, 20_011], owners, 3, dtype) == [[wanted]] * size
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+def test_a_fused_sum_is_the_same_at_all_members_and_about_right(crew: Crew, size: int) -> None:
+    members = crew.form(size)
+    lengths = [1, 100, 300_000]
+    found = each(members, "sums", lengths, None, 1, repeats=3)
+    assert all(hashes == found[0] for hashes in found)
+    assert len(set(found[0])) == 3
+
+
+def test_many_buckets_and_large_ones(crew: Crew) -> None:
+    members = crew.form(4)
+    many = [int(length) for length in np.random.default_rng(0).integers(1, 3000, 150)]
+    owners = [0, 1, 2, 3, 3, 2, 1, 0]
+    assert each(members, "sums", many, owners, 5) == [[expected(many, 8, 5)]] * 4
+    large = [(25 << 20) // 4]
+    assert each(members, "sums", large, [0, 1, 2, 3], 6) == [[expected(large, 4, 6)]] * 4
+
+
+def test_groups_of_other_sizes_follow_one_another_and_leave_nothing(crew: Crew) -> None:
+    crew.start(5)
+    for round_ in range(2):
+        for size in (5, 2, 4, 1, 3):
+            members = crew.form(size)
+            owners = [m % size for m in range(8)]
+            assert (
+                each(members, "sums", [9000, 3], owners, 8, repeats=2)
+                == [[expected([9000, 3], 8, 8), expected([9000, 3], 8, 9)]] * size
+            )
+            each(members, "leave")
+        held = [member.call("held") for member in crew.members]
+        if round_ == 0:
+            first = held
+    assert held == first
+
+
+@pytest.mark.parametrize("length", [1000, (4 << 20) // 4])
+def test_a_member_that_is_killed_frees_the_others_who_go_on(crew: Crew, length: int) -> None:
+    members = crew.form(4)
+    each(members, "gather", b"ready")
+    lost = members[2]
+    for member in members:
+        member.begin("sum_until_broken", length)
+    lost.kill()
+    left = survivors_of(members, lost)
+    assert [member.answer() for member in left] == [("MemberLostError", [2])] * 3
+    crew.form_of(left)
+    assert each(left, "sums", [5000], [0, 1, 2, 1], 11) == [[expected([5000], 4, 11)]] * 3
+
+
+def test_deaths_leave_no_descriptors_and_threads(crew: Crew) -> None:
+    crew.start(5)
+    first = []
+    for _ in range(3):
+        members = crew.form(3)
+        for member in members:
+            member.begin("sum_until_broken", 100_000)
+        members[2].kill()
+        assert [member.answer()[0] for member in members[:2]] == ["MemberLostError"] * 2
+        first.append(each(members[:2], "held"))
+    assert first[0] == first[1] == first[2]
+
+
+def test_a_member_that_was_stopped_is_suspected_and_does_no_harm_when_it_wakes(crew: Crew) -> None:
+    members = crew.form(4)
+    each(members, "gather", b"ready")
+    stopped = members[1]
+    for member in members:
+        member.begin("sum_until_broken", 200_000)
+    stopped.signal(signal.SIGSTOP)
+    left = survivors_of(members, stopped)
+    assert [member.answer() for member in left] == [("MemberLostError", [1])] * 3
+    crew.form_of(left)
+    wanted = [expected([200_000], 4, 12)]
+    assert each(left, "sums", [200_000], [0, 1, 2, 1], 12) == [wanted] * 3
+    stopped.signal(signal.SIGCONT)
+    assert stopped.answer()[0] in {"MemberLostError", "GroupAbortedError"}
+    assert each(left, "kept_results") == wanted * 3
+    crew.form_of(members)
+    assert each(members, "sums", [200_000], [0, 1, 2, 3], 12) == [wanted] * 4
+
+
+def test_abort_from_another_thread_frees_all(crew: Crew) -> None:
+    members = crew.form(3)
+    for member in members[1:]:
+        member.begin("wait_for_leaf", 1000, 60.0)
+    aborted = ("GroupAbortedError", [1])
+    members[0].begin("attempt", "abort", "the test says so", suspects=[1])
+    assert members[0].answer() == ""
+    assert [member.answer() for member in members[1:]] == [aborted] * 2
+    assert members[0].call("failure") == aborted
+    members = crew.form(3)
+    members[1].begin("abort_beside", 1000)
+    assert members[1].answer() == aborted
+
+
+def test_a_member_that_brings_nothing_is_named_when_the_time_is_over(crew: Crew) -> None:
+    members = crew.form(3)
+    for member in members[:2]:
+        member.begin("wait_for_leaf", 1000, 1.5)
+    for member in members[:2]:
+        kind, suspects = member.answer()
+        assert kind == "CollectiveTimeoutError"
+        assert 2 in suspects
+
+
+def test_a_member_that_leaves_is_not_suspected(crew: Crew) -> None:
+    members = crew.form(3)
+    each(members, "gather", b"x")
+    members[1].call("leave")
+    for member in (members[0], members[2]):
+        assert member.call("wait_for_leaf", 1000, 30.0) == ("GroupAbortedError", [])
+    assert "has left" in members[1].call("attempt", "gather", b"x")
+
+
+def test_small_messages_reach_all(crew: Crew) -> None:
+    for size in SIZES:
+        members = crew.form(size)
+        payloads = [os.urandom(rank * 50_000) for rank in range(size)]
+        for member, payload in zip(members, payloads, strict=True):
+            member.begin("gather", payload)
+        assert [member.answer() for member in members] == [payloads] * size
+        assert each(members, "broadcast", b"from the last", size - 1) == [b"from the last"] * size
+
+
+def test_state_streams_while_sums_go_on(crew: Crew) -> None:
+    members = crew.form(3)
+    length = 700_000
+    found = each(members, "stream_beside_sums", 0, 2, length, 20)
+    state = [np.arange(length, dtype=np.float64), np.frombuffer(b"tail", np.uint8), np.empty(0, np.float32)]
+    assert [got for got, _ in found] == ["", "", "three buffers" + digest(state)]
+    assert len({tuple(hashes) for _, hashes in found}) == 1
+
+
+def test_what_a_forked_child_holds_does_not_hide_its_parents_death(crew: Crew) -> None:
+    members = crew.form(3)
+    child = members[2].call("keep_a_child")
+    try:
+        for member in members:
+            member.begin("sum_until_broken", 1000)
+        members[2].kill()
+        assert [member.answer() for member in members[:2]] == [("MemberLostError", [2])] * 2
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_plans_that_cannot_be_are_refused(crew: Crew) -> None:
+    members = crew.form(2)
+    stale = crew.plan(members)
+    crew.form_of(members)
+    for plan, rank, reason in [
+        (stale, 0, "is not newer than"),
+        (crew.plan(members), 1, "is not this process'"),
+        (crew.plan(members), 7, "has no endpoint"),
+        (crew.plan(members, secret=b"short"), 0, "can be guessed"),
+        (crew.plan(members, adapter="pigeons"), 0, "there is no adapter 'pigeons'"),
+    ]:
+        with pytest.raises(AssertionError, match=reason):
+            members[0].call("form", plan, rank)
+
+
+def test_who_does_not_know_the_secret_does_not_get_in(crew: Crew) -> None:
+    members = crew.form(3)
+    plan = crew.plan(members)
+    stranger = type(plan)(plan.generation, plan.endpoints, SECRET[::-1], plan.channel, plan.adapter)
+    members[0].begin("form", plan, 0, 2.0)
+    members[1].begin("form", plan, 1, 2.0)
+    members[2].begin("form", stranger, 2, 2.0)
+    for member in members:
+        with pytest.raises(AssertionError, match=r"MemberLostError|GroupAbortedError"):
+            member.answer()
+
+
+def test_forming_can_be_aborted_and_names_who_did_not_come(crew: Crew) -> None:
+    crew.start(3)
+    members = crew.members[:3]
+    assert members[0].call("abort_forming", crew.plan(members), 0) == "GroupAbortedError"
+    plan = crew.plan(members)
+    members[0].begin("form", plan, 0, 1.0)
+    members[1].begin("form", plan, 1, 1.0)
+    for member in members[:2]:
+        with pytest.raises(AssertionError, match=r"MemberLostError: .*ranks 2 did not come"):
+            member.answer()
+
+
+def test_wrong_use_is_refused_and_breaks_nothing(crew: Crew) -> None:
+    members = crew.form(2)
+    refusals = members[0].call("refusals")
+    assert refusals == [
+        "microbatch 1 is not rank 0's",
+        "a leaf has shape (9,), its bucket (10,)",
+        "a leaf of float64 does not fit into a sum of float32",
+        "microbatches [0] of bucket 0 were not brought",
+        "a sum is under way already",
+        "microbatch 0 of bucket 0 was brought before",
+        "there is no bucket 5",
+        "sums of int32 are not made",
+        "owners [0, 2] are not all ranks of 2 members",
+    ]
+    assert members[1].call("wait_for_leaf", 10, 30.0) == ("whole", [])
+    assert members[0].call("finish_pending") == 20.0
+    assert each(members, "sums", [100], [0, 1], 2) == [[expected([100], 2, 2)]] * 2
