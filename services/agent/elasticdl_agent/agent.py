@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import structlog
+
 from elasticdl_agent.directories import AgentDirectories
+from elasticdl_agent.processes.credentials import DEFAULT_HOURS, CredentialFiles
 from elasticdl_agent.processes.environment import Endpoints, common_environment
 from elasticdl_agent.processes.isolation import Isolation
 from elasticdl_agent.servicer import AgentServicer, authenticator
@@ -17,8 +20,9 @@ from elasticdl_agent.table import COMMANDS, ProcessTable
 from elasticdl_agent.zygote.client import ZygoteClient
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import Role
-from elasticdl_runtime.launcher.addresses import agent_address
+from elasticdl_runtime.launcher.addresses import RpcTransport, agent_address
 from elasticdl_runtime.launcher.client import SERVICE
+from elasticdl_runtime.rpc.credentials import RpcCredentials
 from elasticdl_runtime.rpc.service import Server, listen, make_server
 
 PRELOADS: Mapping[Role, str] = {Role.WORKER: "elasticdl_worker.preload"}
@@ -27,6 +31,7 @@ STOP_GRACE_S = 10.0
 MASTER_GRACE_S = 25.0
 """Masters have that long to let their workers go and to save, before anything else is ended."""
 _MIN_SECRET = 16
+_log = structlog.get_logger(__name__)
 
 
 class Agent:
@@ -44,6 +49,7 @@ class Agent:
         isolation: what keeps jobs apart, as in the settings.
         uids: user ids for namespaces.
         preloads: by role, the module that a zygote imports before it forks the role's processes.
+        certificate_hours: how long the certificates of processes are valid.
 
     Raises:
         InvalidInputError: no slots, or a token or secret that is too short to be one.
@@ -63,6 +69,7 @@ class Agent:
         isolation: str = "off",
         uids: range = range(0),
         preloads: Mapping[Role, str] | None = None,
+        certificate_hours: float = DEFAULT_HOURS,
     ) -> None:
         if slots < 1:
             raise InvalidInputError(
@@ -87,7 +94,11 @@ class Agent:
         self._zygotes = contextlib.AsyncExitStack()
         self._table: ProcessTable | None = None
         self._server: Server | None = None
-        self.address = agent_address(directories.run)
+        self.address = agent_address(directories.run, endpoints.transport)
+        self._credentials: CredentialFiles | None = None
+        if endpoints.transport is RpcTransport.TLS:
+            self._credentials = CredentialFiles(directories.run, endpoints.cluster_secret, certificate_hours)
+        self._renewing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Agent:
         prepare_run_dir(self._directories.run)
@@ -112,10 +123,12 @@ class Agent:
             headroom=self._headroom,
             zygotes=zygotes,
             isolation=isolation,
+            credentials=self._credentials,
         )
+        own = self._issue_own()
         servicer = AgentServicer(self._table, self._directories)
         self._server = make_server(SERVICE, servicer, authenticator(self._node_token, self._endpoints.cluster_secret))
-        listen(self._server, self.address)
+        listen(self._server, self.address, own)
         await self._server.start()
         return self
 
@@ -124,9 +137,28 @@ class Agent:
     ) -> None:
         if self._table is not None:
             await self._table.close(grace_s=self._stop_grace_s, master_grace_s=self._master_grace_s)
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
         await self._zygotes.aclose()
         if self._server is not None:
             await self._server.stop(grace=0.5)
+
+    def _issue_own(self) -> RpcCredentials | None:
+        if self._credentials is None:
+            return None
+        self._credentials.issue_own()
+        self._renewing = asyncio.create_task(self._renew(self._credentials), name="credentials")
+        return RpcCredentials(self._credentials.agent)
+
+    @staticmethod
+    async def _renew(credentials: CredentialFiles) -> None:
+        while True:
+            await asyncio.sleep(credentials.pause_s)
+            try:
+                credentials.renew()
+            except OSError as error:
+                _log.error("cannot renew the credentials of processes", error=str(error))
 
 
 def prepare_run_dir(run: Path) -> None:

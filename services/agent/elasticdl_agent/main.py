@@ -23,12 +23,15 @@ async def serve(stop: asyncio.Event) -> int:
     settings = AgentSettings.read()
     agent = Agent(
         AgentDirectories(settings.data_dir, settings.run_dir),
-        Endpoints(settings.cluster_secret, settings.api_url, settings.redis_url, settings.ca_file),
+        Endpoints(
+            settings.cluster_secret, settings.api_url, settings.redis_url, settings.ca_file, settings.transport
+        ),
         settings.node_token,
         settings.slots,
         headroom=settings.headroom,
         isolation=settings.isolation,
         uids=parse_uids(settings.uids),
+        certificate_hours=settings.certificate_hours,
         preloads=PRELOADS if wanted(settings.zygote) else {},
     )
     async with agent:

@@ -16,6 +16,7 @@ from elasticdl_core.ports.launcher import ProcessId, Role, Tenant
 from elasticdl_proto.v1 import agent_pb2
 from elasticdl_runtime import tokens
 from elasticdl_runtime.launcher import codec
+from elasticdl_runtime.launcher.addresses import NODE_NAME
 
 MASTER_ROLES = frozenset({Role.PS, Role.WORKER})
 """What a master may launch and end; masters themselves are launched by the api."""
@@ -31,6 +32,11 @@ class AgentCaller:
     """
 
     job_id: str | None
+
+    @property
+    def certificate_name(self) -> str:
+        """For whom the caller's certificate is."""
+        return NODE_NAME if self.job_id is None else tokens.certificate_name(self.job_id, Role.MASTER, 0)
 
     def require_job(self, job_id: str) -> None:
         """Refuses a master that asks for another job.

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+from pydantic import Field
+
+from elasticdl_agent.processes.credentials import DEFAULT_HOURS
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_runtime.launcher.addresses import RpcTransport
 from elasticdl_runtime.settings import ProcessSettings
 
 
@@ -22,6 +28,9 @@ class AgentSettings(ProcessSettings):
         headroom: ``ELASTICDL_HEADROOM``, slots that are kept free.
         zygote: ``ELASTICDL_ZYGOTE``, ``auto``, ``on`` or ``off``: whether workers are forked from one.
         isolation: ``ELASTICDL_ISOLATION``, ``auto``, ``uid``, ``landlock`` or ``off``: what keeps jobs apart.
+        rpc: ``ELASTICDL_RPC``, ``unix`` or ``tls``: what the agent and the processes of jobs speak over.
+        certificate_hours: ``ELASTICDL_CERTIFICATE_HOURS``, how long the certificates of processes are valid; they are
+            replaced when a third of that has passed.
         uids: ``ELASTICDL_UIDS``, the user ids that namespaces get where the agent may change users.
     """
 
@@ -37,3 +46,23 @@ class AgentSettings(ProcessSettings):
     isolation: str = "auto"
     uids: str = "200000-265535"
     ca_file: str = ""
+    rpc: str = "unix"
+    certificate_hours: float = Field(default=DEFAULT_HOURS, gt=0.001, le=24 * 365)
+
+    @property
+    def transport(self) -> RpcTransport:
+        """What to speak over.
+
+        Raises:
+            InvalidInputError: there is no such thing, or not here.
+        """
+        try:
+            found = RpcTransport(self.rpc)
+        except ValueError:
+            raise InvalidInputError(f"ELASTICDL_RPC={self.rpc!r} is unknown", fix="set it to unix or tls") from None
+        if found is RpcTransport.TLS and sys.platform != "linux":
+            raise InvalidInputError(
+                "ELASTICDL_RPC=tls needs all addresses of loopback (127.0.0.0/8), which this system lacks",
+                fix="leave it out: unix sockets are used then",
+            )
+        return found

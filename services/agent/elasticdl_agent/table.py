@@ -19,6 +19,7 @@ import structlog
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes import memory
 from elasticdl_agent.processes.child import LOG_BYTES, Child, Command
+from elasticdl_agent.processes.credentials import CredentialFiles
 from elasticdl_agent.processes.environment import Endpoints, check_variables, process_environment
 from elasticdl_agent.processes.isolation import Isolation
 from elasticdl_agent.processes.journal import Journal, Record, recover, shim_record
@@ -36,6 +37,7 @@ from elasticdl_core.ports.launcher import (
     Tenant,
 )
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.rpc.credentials import CREDENTIALS_VARIABLE
 
 COMMANDS: Mapping[Role, Sequence[str]] = {role: (sys.executable, "-P", "-m", f"elasticdl_{role}") for role in Role}
 """What each role runs. ``-P`` keeps the working directory off the module path."""
@@ -83,6 +85,7 @@ class ProcessTable:
         headroom: slots that no worker takes.
         zygotes: by role, what forks its processes; the others get interpreters of their own.
         isolation: what is taken from processes.
+        credentials: issued to processes, where they speak TLS.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class ProcessTable:
         headroom: int = 0,
         zygotes: Mapping[Role, ZygoteClient] | None = None,
         isolation: Isolation | None = None,
+        credentials: CredentialFiles | None = None,
     ) -> None:
         self._directories = directories
         self._endpoints = endpoints
@@ -102,6 +106,7 @@ class ProcessTable:
         self._commands = commands
         self._zygotes = dict(zygotes or {})
         self._isolation = isolation or Isolation(directories)
+        self._credentials = credentials
         self._tenants: dict[str, Tenant] = {}
         self._entries: dict[ProcessId, _Entry] = {}
         self._runs: set[asyncio.Task[int]] = set()
@@ -338,6 +343,9 @@ class ProcessTable:
     def _command(self, spec: ProcessSpec) -> Command:
         tenant = self._tenant(spec)
         environment = process_environment(spec, self._directories, self._endpoints)
+        if self._credentials is not None:
+            file = self._credentials.issue(spec.id, self._isolation.user(tenant))
+            environment[CREDENTIALS_VARIABLE] = str(file)
         return Command(
             argv=self._commands[spec.id.role],
             environment={**environment, **self._isolation.environment(spec, tenant)},
@@ -389,6 +397,8 @@ class ProcessTable:
             entry.stopping.cancel()
         entry.status = ProcessStatus(entry.spec.id, ProcessState.EXITED, code, entry.stop_reason)
         entry.child = None
+        if self._credentials is not None:
+            self._credentials.forget(entry.spec.id)
         try:
             failpoint("agent.before_exit_told")
         finally:

@@ -51,6 +51,11 @@ class Claims:
         """The holder's name in leases and traces, e.g. ``worker-3.1``."""
         return f"{self.role}-{self.index}.{self.incarnation}"
 
+    @property
+    def certificate_name(self) -> str:
+        """For whom the holder's certificate is."""
+        return certificate_name(self.job_id, self.role, self.index)
+
     def require(self, *roles: Role) -> None:
         """Refuses holders of other roles.
 
@@ -59,6 +64,11 @@ class Claims:
         """
         if self.role not in roles:
             raise PermissionDeniedError(f"a {self.role} may not do this", fix="use the token of the right process")
+
+
+def certificate_name(job_id: str, role: Role, index: int) -> str:
+    """For whom the certificate of a process of a job is."""
+    return f"{role}-{index}.{job_id}"
 
 
 def derive_job_secret(cluster_secret: str, job_id: str) -> str:

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +19,9 @@ from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes.environment import Endpoints
 from elasticdl_agent.zygote.client import wanted
 from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessSpec, ProcessState, ProcessStatus, Role
+from elasticdl_runtime.launcher.addresses import RpcTransport, node_credentials
 from elasticdl_runtime.launcher.client import ProcessLauncher
+from elasticdl_runtime.rpc.credentials import RpcCredentials
 from tests.fakes.launcher import FakeLauncher
 
 STUB = Path(__file__).with_name("stub_process.py")
@@ -158,6 +161,20 @@ async def zygote_harness(directories: AgentDirectories) -> AsyncIterator[AgentHa
         yield harness
 
 
+@pytest.fixture
+async def tls_harness(directories: AgentDirectories) -> AsyncIterator[AgentHarness]:
+    """Each process has an interpreter of its own; the agent is reached under TLS."""
+    if sys.platform != "linux":
+        pytest.skip("other systems answer to 127.0.0.1 alone")
+    endpoints = replace(ENDPOINTS, transport=RpcTransport.TLS)
+    async with Agent(
+        directories, endpoints, NODE_TOKEN, SLOTS, STUB_COMMANDS, stop_grace_s=0.0, master_grace_s=0.0
+    ) as agent:
+        shown = RpcCredentials(node_credentials(directories.run))
+        async with ProcessLauncher(agent.address, NODE_TOKEN, credentials=shown) as launcher:
+            yield AgentHarness(launcher, directories, agent)
+
+
 @pytest.fixture(params=["exec_harness", "zygote_harness"])
 def agent_harness(request: pytest.FixtureRequest) -> AgentHarness:
     """The process launcher in both ways."""
@@ -169,6 +186,6 @@ async def fake_harness() -> FakeHarness:
     return FakeHarness()
 
 
-@pytest.fixture(params=["fake_harness", "exec_harness", "zygote_harness"])
+@pytest.fixture(params=["fake_harness", "exec_harness", "zygote_harness", "tls_harness"])
 def harness(request: pytest.FixtureRequest) -> Harness:
     return request.getfixturevalue(request.param)

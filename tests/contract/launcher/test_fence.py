@@ -12,6 +12,7 @@ import pytest
 from elasticdl_agent.agent import Agent
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes.confinement import landlock_abi
+from elasticdl_agent.processes.credentials import worker_credentials
 from elasticdl_agent.processes.environment import check_variables
 from elasticdl_agent.processes.isolation import Isolation, IsolationLevel, parse_uids
 from elasticdl_core.errors import InvalidInputError
@@ -97,7 +98,8 @@ def test_no_place_of_a_job_opens_the_clusters_own_files(directories: AgentDirect
     own = {path for path in opened if path[0].startswith((str(directories.data), str(directories.run)))}
     writable = {*directories.worker_folders(JOB), directories.worker_tmp(JOB)}
     assert {(str(tmp_path), "read"), (str(tmp_path / "mine"), "everything")} <= opened
-    assert own == {(str(path), "everything") for path in writable} | {(str(jobs / JOB), "read"), (kept, "read")}
+    readable = {str(jobs / JOB), kept, str(worker_credentials(directories.job_run_dir(JOB)))}
+    assert own == {(str(path), "everything") for path in writable} | {(path, "read") for path in readable}
     assert not {"/", str(tmp_path.parent), str(directories.data.parent)} & {path for path, _ in opened}
 
 

@@ -8,19 +8,22 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from elasticdl_agent.agent import MASTER_GRACE_S, STOP_GRACE_S
 from elasticdl_agent.cluster.certificates import ApiCertificate
 from elasticdl_agent.cluster.component import ComponentSpec, Probe, log_tail
 from elasticdl_agent.cluster.options import DEFAULT_HOST
 from elasticdl_agent.processes.child import Child, Command
+from elasticdl_agent.processes.credentials import DEFAULT_HOURS
 from elasticdl_agent.processes.environment import base_environment
 from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.cluster.paths import DataDirectory
 from elasticdl_runtime.hosts import is_address
-from elasticdl_runtime.launcher.addresses import agent_address
+from elasticdl_runtime.launcher.addresses import RpcTransport, agent_address, node_credentials
 from elasticdl_runtime.launcher.client import ProcessLauncher
 from elasticdl_runtime.lifecycle import READY_FILE_VARIABLE
+from elasticdl_runtime.rpc.credentials import CREDENTIALS_VARIABLE, RpcCredentials
 from elasticdl_runtime.tls import direct_opener
 
 MIGRATE_S = 180.0
@@ -69,7 +72,18 @@ class Wiring:
     @property
     def agent(self) -> str:
         """The agent's address."""
-        return agent_address(self.directory.run)
+        return agent_address(self.directory.run, self._transport)
+
+    @property
+    def _transport(self) -> RpcTransport:
+        """What services speak over, if that is anything; the agent says if it is not."""
+        return RpcTransport.TLS if os.environ.get("ELASTICDL_RPC") == RpcTransport.TLS else RpcTransport.UNIX
+
+    def _credentials(self) -> dict[str, str]:
+        """What the api and the scheduler show to the agent."""
+        if self._transport is RpcTransport.UNIX:
+            return {}
+        return {CREDENTIALS_VARIABLE: str(node_credentials(self.directory.run))}
 
     def api_environment(self) -> dict[str, str]:
         """Variables of the api and of its migrations."""
@@ -83,6 +97,7 @@ class Wiring:
             "ELASTICDL_DATA_DIR": str(self.directory.root),
             "ELASTICDL_AGENT": self.agent,
             "ELASTICDL_NODE_TOKEN": self.node_token,
+            **self._credentials(),
             "ELASTICDL_API_HOST": self.host,
             "ELASTICDL_API_PORT": str(self.port),
             **self._tls_environment(),
@@ -111,6 +126,8 @@ class Wiring:
             "ELASTICDL_ISOLATION": os.environ.get("ELASTICDL_ISOLATION", "auto"),
             "ELASTICDL_UIDS": os.environ.get("ELASTICDL_UIDS", "200000-265535"),
             "ELASTICDL_ZYGOTE": os.environ.get("ELASTICDL_ZYGOTE", "auto"),
+            "ELASTICDL_RPC": os.environ.get("ELASTICDL_RPC", "unix"),
+            "ELASTICDL_CERTIFICATE_HOURS": os.environ.get("ELASTICDL_CERTIFICATE_HOURS", str(DEFAULT_HOURS)),
             "ELASTICDL_CLUSTER_SECRET": self.cluster_secret,
             "ELASTICDL_NODE_TOKEN": self.node_token,
             "ELASTICDL_API_URL": self.api_url,
@@ -145,6 +162,7 @@ class Wiring:
             "ELASTICDL_DATABASE_URL": self.database_url,
             "ELASTICDL_AGENT": self.agent,
             "ELASTICDL_NODE_TOKEN": self.node_token,
+            **self._credentials(),
             READY_FILE_VARIABLE: str(ready),
         }
         given = {name: value for name, value in os.environ.items() if name.startswith("ELASTICDL_SCHEDULER_")}
@@ -174,7 +192,10 @@ class Wiring:
             )
 
     async def _agent_ready(self) -> str:
-        async with ProcessLauncher(self.agent, self.node_token, deadline_s=_HTTP_S) as launcher:
+        file = self._credentials().get(CREDENTIALS_VARIABLE)
+        shown = RpcCredentials(Path(file)) if file else None
+        launching = ProcessLauncher(self.agent, self.node_token, deadline_s=_HTTP_S, credentials=shown)
+        async with launching as launcher:
             capacity = await launcher.capacity()
         return f"{capacity.slots} slots; isolation: {capacity.isolation}"
 

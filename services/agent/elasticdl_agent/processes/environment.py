@@ -10,7 +10,7 @@ from elasticdl_agent.directories import AgentDirectories
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import ProcessSpec, Role
 from elasticdl_runtime import failpoints, tokens
-from elasticdl_runtime.launcher.addresses import agent_address, process_address
+from elasticdl_runtime.launcher.addresses import RpcTransport, agent_address, process_address
 from elasticdl_runtime.rpc import poller_variables
 
 _INHERITED = frozenset(
@@ -121,12 +121,14 @@ class Endpoints:
         api_url: base URL of the api.
         redis_url: URL of the queue's Redis.
         ca_file: certificates that the api is verified by; empty for those that the machine trusts.
+        transport: what the agent and the processes of jobs speak over.
     """
 
     cluster_secret: str
     api_url: str
     redis_url: str
     ca_file: str = ""
+    transport: RpcTransport = RpcTransport.UNIX
 
 
 def process_environment(
@@ -138,6 +140,7 @@ def process_environment(
     launcher states. A master gets its endpoints, its job's secret and its token; nobody else gets any of these here.
     """
     process = spec.id
+    agent = agent_address(directories.run, endpoints.transport)
     environment = common_environment(variables)
     environment["TMPDIR"] = str(directories.job_run_dir(process.job_id) / "tmp")
     # Failpoints are the cluster's to set: nobody who asks for a launch can.
@@ -148,7 +151,7 @@ def process_environment(
             "ELASTICDL_ROLE": str(process.role),
             "ELASTICDL_INDEX": str(process.index),
             "ELASTICDL_INCARNATION": str(process.incarnation),
-            "ELASTICDL_LISTEN": process_address(directories.run, process.job_id, process.role, process.index),
+            "ELASTICDL_LISTEN": process_address(agent, process.job_id, process.role, process.index),
             "ELASTICDL_JOB_DIR": str(directories.job_dir(process.job_id)),
         }
     )
@@ -159,7 +162,7 @@ def process_environment(
                 "ELASTICDL_API_URL": endpoints.api_url,
                 "ELASTICDL_CA_FILE": endpoints.ca_file,
                 "ELASTICDL_REDIS_URL": endpoints.redis_url,
-                "ELASTICDL_AGENT": agent_address(directories.run),
+                "ELASTICDL_AGENT": agent,
                 "ELASTICDL_JOB_SECRET": secret,
                 "ELASTICDL_JOB_TOKEN": tokens.issue(
                     secret, process.job_id, process.role, process.index, process.incarnation

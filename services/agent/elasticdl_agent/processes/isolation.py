@@ -21,6 +21,7 @@ import structlog
 
 from elasticdl_agent.directories import AgentDirectories, JobUser
 from elasticdl_agent.processes.confinement import EVERYTHING, MIN_ABI, READ, WRITE, landlock_abi
+from elasticdl_agent.processes.credentials import worker_credentials
 from elasticdl_agent.processes.environment import base_environment
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import ProcessSpec, Role, Tenant
@@ -215,6 +216,7 @@ class Isolation:
     def _of_job(self, job_id: str, tenant: Tenant) -> list[tuple[str, str]]:
         where = self._directories
         own = [(str(where.job_dir(job_id)), READ)]
+        own += [(str(worker_credentials(where.job_run_dir(job_id))), READ)]
         own += [(str(path), EVERYTHING) for path in (*where.worker_folders(job_id), where.worker_tmp(job_id))]
         own += [(path, READ) for path in self._grantable(tenant.readable)]
         return own + [(path, EVERYTHING) for path in self._grantable(tenant.writable, writing=True)]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import CapacityInfo, ProcessId, ProcessSpec, ProcessStatus, Role
 from elasticdl_proto.v1 import agent_pb2
 from elasticdl_runtime.launcher import codec
 from elasticdl_runtime.launcher.addresses import process_address
 from elasticdl_runtime.rpc.client import RpcClient
+from elasticdl_runtime.rpc.credentials import RpcCredentials
 
 SERVICE = agent_pb2.DESCRIPTOR.services_by_name["Agent"]
 _DEADLINE_S = 5.0
@@ -28,23 +27,26 @@ class ProcessLauncher:
     The channel is opened by the first call; close it with ``close()`` or by leaving ``async with``.
 
     Args:
-        agent_address: ``unix:<run directory>/agent.sock``.
+        agent_address: ``unix:<run directory>/agent.sock``, or ``tls://<name>@<host>:<port>``.
         token: the node token, or a master's job token, or a function that returns the present one.
         deadline_s: seconds after which a call fails with UnavailableError.
+        credentials: what to show under TLS; those of this process by default.
 
     Raises:
-        InvalidInputError: the address is not a unix socket.
+        InvalidInputError: that is no address of an agent.
     """
 
     def __init__(
-        self, agent_address: str, token: str | Callable[[], str], *, deadline_s: float = _DEADLINE_S
+        self,
+        agent_address: str,
+        token: str | Callable[[], str],
+        *,
+        deadline_s: float = _DEADLINE_S,
+        credentials: RpcCredentials | None = None,
     ) -> None:
-        if not agent_address.startswith("unix:/"):
-            raise InvalidInputError(
-                f"{agent_address!r} is not the address of an agent", fix="use unix:<run directory>/agent.sock"
-            )
+        process_address(agent_address, "any", Role.MASTER, 0)
         self._agent_address = agent_address
-        self._run_dir = Path(agent_address.removeprefix("unix:")).parent
+        self._credentials = credentials
         self._token = token
         self._deadline_s = deadline_s
         self._client: RpcClient | None = None
@@ -65,7 +67,7 @@ class ProcessLauncher:
 
     def address(self, job_id: str, role: Role, index: int) -> str:
         """The gRPC address where that process listens: the same for each incarnation."""
-        return process_address(self._run_dir, job_id, role, index)
+        return process_address(self._agent_address, job_id, role, index)
 
     async def launch(self, spec: ProcessSpec) -> None:
         """Launches a process; does nothing if that id was launched before, whatever became of it.
@@ -172,7 +174,7 @@ class ProcessLauncher:
 
     def _channel(self) -> RpcClient:
         if self._client is None:
-            self._client = RpcClient(self._agent_address, SERVICE, self._token)
+            self._client = RpcClient(self._agent_address, SERVICE, self._token, self._credentials)
         return self._client
 
     async def _call(self, method: str, request: object) -> Any:

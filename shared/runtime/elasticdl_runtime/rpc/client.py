@@ -12,6 +12,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.rpc.call_stream import CallStream, StreamedCall
+from elasticdl_runtime.rpc.credentials import RpcCredentials, TlsAddress, own_credentials, require_private
 from elasticdl_runtime.rpc.errors import from_status
 from elasticdl_runtime.rpc.framing import Frame, as_message
 from elasticdl_runtime.rpc.service import MAX_MESSAGE_BYTES, is_frame
@@ -28,7 +29,6 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.default_authority", "localhost"),
 )
 
 
@@ -56,9 +56,7 @@ class PendingCall:
             if not self._client.closed or (task is not None and task.cancelling()):
                 raise
             # Not the caller was cancelled, but the call: its channel was closed.
-            raise UnavailableError(
-                f"{self._method}: the connection to {self._client.address} was closed", fix="it is tried again"
-            ) from None
+            raise self._client.was_closed(self._method) from None
 
     def cancel(self) -> None:
         """Gives the call up."""
@@ -69,35 +67,44 @@ class RpcClient:
     """A channel to one service.
 
     Args:
-        address: ``unix:/path`` or ``host:port``.
+        address: ``unix:/path``, ``host:port`` on loopback, or ``tls://name@host:port``.
         service: the service's descriptor.
         token: the bearer token, or a function that returns the present one.
+        credentials: what to show under TLS; those of this process by default.
+
+    Raises:
+        InvalidInputError: the address is beyond loopback and not under TLS, or there are no credentials.
 
     Attributes:
         address: as given.
         closed: whether the channel was closed.
     """
 
-    def __init__(self, address: str, service: ServiceDescriptor, token: str | Callable[[], str]) -> None:
+    def __init__(
+        self,
+        address: str,
+        service: ServiceDescriptor,
+        token: str | Callable[[], str],
+        credentials: RpcCredentials | None = None,
+    ) -> None:
         self.address = address
         self.closed = False
         self._token = token if callable(token) else lambda: token
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-        self._calls: dict[str, Any] = {}
+        self._service = service
+        self._tls = TlsAddress.parse(address)
+        self._credentials: RpcCredentials | None = None
+        if self._tls is not None:
+            self._credentials = credentials or own_credentials()
+        else:
+            require_private(address)
+        self._version = 0
+        self._former: grpc.aio.Channel | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         self._streams: dict[str, CallStream] = {}
         self._opened: list[CallStream] = []
         self._present_token: str | None = None
         self._present_metadata = grpc.aio.Metadata()
-        for method in service.methods:
-            sides = (method.client_streaming, method.server_streaming)
-            kind = "_".join("stream" if streams else "unary" for streams in sides)
-            self._calls[method.name] = getattr(self._channel, kind)(
-                f"/{service.full_name}/{method.name}",
-                request_serializer=as_message if is_frame(method.input_type) else _serialize,
-                response_deserializer=None
-                if is_frame(method.output_type)
-                else GetMessageClass(method.output_type).FromString,
-            )
+        self._connect()
 
     async def call(self, method: str, request: Any, *, deadline_s: float) -> Any:
         """Makes a call with one response.
@@ -124,6 +131,7 @@ class RpcClient:
         Returns:
             The call; await it, or cancel it.
         """
+        self._renew()
         call = self._calls[method](request, timeout=deadline_s, metadata=self._metadata())
         return PendingCall(self, call, method)
 
@@ -145,6 +153,7 @@ class RpcClient:
         Raises:
             InvalidInputError: the request is no frame.
         """
+        self._renew()
         token = self._token()
         stream = self._streams.get(method)
         if stream is None or stream.ended or stream.token != token:
@@ -161,12 +170,18 @@ class RpcClient:
         Raises:
             ElasticDLError: what the server raised, or UnavailableError.
         """
+        self._renew()
         call = self._calls[method](request, timeout=deadline_s, metadata=self._metadata())
         try:
             async for response in call:
                 yield response
         except grpc.aio.AioRpcError as error:
             raise from_status(error, method) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise self.was_closed(method) from None
         finally:
             call.cancel()
 
@@ -177,7 +192,55 @@ class RpcClient:
             await stream.close(
                 UnavailableError(f"the connection to {self.address} was closed", fix="it is tried again")
             )
-        await self._channel.close()
+        for channel in (self._channel, self._former):
+            if channel is not None:
+                await channel.close()
+        await asyncio.gather(*self._closing)
+
+    def was_closed(self, method: str) -> UnavailableError:
+        """What a call fails with whose channel was closed."""
+        return UnavailableError(f"{method}: the connection to {self.address} was closed", fix="it is tried again")
+
+    def _connect(self) -> None:
+        """Makes the channel and its calls, with the present certificate if there is one."""
+        if self._tls is None or self._credentials is None:
+            self._channel = grpc.aio.insecure_channel(self.address, options=(*_OPTIONS, *_name_options("localhost")))
+        else:
+            self._version = self._credentials.version
+            self._channel = grpc.aio.secure_channel(
+                self._tls.place,
+                self._credentials.of_channel(),
+                options=(*_OPTIONS, *_name_options(self._tls.name)),
+            )
+        self._calls: dict[str, Any] = {}
+        for method in self._service.methods:
+            sides = (method.client_streaming, method.server_streaming)
+            kind = "_".join("stream" if streams else "unary" for streams in sides)
+            self._calls[method.name] = getattr(self._channel, kind)(
+                f"/{self._service.full_name}/{method.name}",
+                request_serializer=as_message if is_frame(method.input_type) else _serialize,
+                response_deserializer=None
+                if is_frame(method.output_type)
+                else GetMessageClass(method.output_type).FromString,
+            )
+
+    def _renew(self) -> None:
+        """Connects anew after the certificate was replaced. What is under way goes on over the channel before.
+
+        That one is closed at the next time, hours later: then only what has no deadline is still under way on it.
+        """
+        if self._credentials is None or self.closed or self._credentials.version == self._version:
+            return
+        if self._former is not None:
+            closing = asyncio.get_running_loop().create_task(self._former.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        self._former = self._channel
+        for stream in self._streams.values():
+            if not stream.ended:
+                stream.retire()
+        self._streams.clear()
+        self._connect()
 
     def _open(self, method: str, token: str) -> CallStream:
         self._opened = [stream for stream in self._opened if not stream.gone]
@@ -193,6 +256,11 @@ class RpcClient:
             self._present_token = token
             self._present_metadata = grpc.aio.Metadata(("authorization", f"Bearer {token}"))
         return self._present_metadata
+
+
+def _name_options(name: str) -> tuple[tuple[str, str], ...]:
+    """Whom calls are for; under TLS the server's certificate has to be for that name."""
+    return ("grpc.default_authority", name), ("grpc.ssl_target_name_override", name)
 
 
 def _serialize(message: Any) -> bytes:

@@ -11,6 +11,7 @@ both ways carry calls, and are ``def Method(self, what, frame, caller) -> answer
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -19,6 +20,13 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from elasticdl_core.errors import InvalidInputError, UnauthenticatedError
+from elasticdl_runtime.rpc.credentials import (
+    RpcCredentials,
+    TlsAddress,
+    check_peer,
+    own_credentials,
+    require_private,
+)
 from elasticdl_runtime.rpc.errors import answer_to
 from elasticdl_runtime.rpc.framing import as_message
 from elasticdl_runtime.rpc.served_stream import ServedStreams
@@ -47,15 +55,22 @@ class Server:
     Args:
         server: gRPC's.
         streams: those that clients keep open.
+        door: lets callers in.
     """
 
-    def __init__(self, server: grpc.aio.Server, streams: ServedStreams) -> None:
+    def __init__(self, server: grpc.aio.Server, streams: ServedStreams, door: _Door) -> None:
+        self._door = door
         self._server = server
         self._streams = streams
 
     def add_insecure_port(self, address: str) -> int:
         """Serves an address too, once started; returns its port."""
         return int(self._server.add_insecure_port(address))
+
+    def add_tls_port(self, address: TlsAddress, credentials: RpcCredentials) -> int:
+        """Serves a place under TLS too, once started, to those who show a certificate; returns its port."""
+        self._door.under_tls = True
+        return int(self._server.add_secure_port(address.place, credentials.of_server()))
 
     async def start(self) -> None:
         """Begins to serve."""
@@ -69,6 +84,21 @@ class Server:
         """
         self._streams.end()
         await self._server.stop(grace)
+
+
+class _Door:
+    """Says who calls, or refuses."""
+
+    def __init__(self, authenticate: Authenticator) -> None:
+        self.authenticate = authenticate
+        self.under_tls = False
+
+    def enter(self, context: grpc.aio.ServicerContext) -> Any:
+        """Whom the token names; under TLS the certificate has to name the same."""
+        caller = self.authenticate(_bearer(context))
+        if self.under_tls:
+            check_peer(context, caller)
+        return caller
 
 
 class _Malformed:
@@ -91,48 +121,45 @@ def make_server(service: ServiceDescriptor, servicer: object, authenticate: Auth
     Raises:
         TypeError: the servicer lacks a method.
     """
-    server, streams = grpc.aio.server(options=_OPTIONS), ServedStreams()
-    handlers = {method.name: _handler(method, servicer, authenticate, streams) for method in service.methods}
+    server, streams, door = grpc.aio.server(options=_OPTIONS), ServedStreams(), _Door(authenticate)
+    handlers = {method.name: _handler(method, servicer, door, streams) for method in service.methods}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
-    return Server(server, streams)
+    return Server(server, streams, door)
 
 
-def listen(server: Server, address: str) -> str:
-    """Adds an insecure port on a unix socket or on loopback; returns the address with the actual port.
+def listen(server: Server, address: str, credentials: RpcCredentials | None = None) -> str:
+    """Adds a port on a unix socket, on loopback, or anywhere under TLS; returns the address with the actual port.
 
     Args:
         server: a server that is not started yet.
-        address: ``unix:/path`` or ``127.0.0.1:port`` (port 0 picks one).
+        address: ``unix:/path``, ``127.0.0.1:port`` or ``tls://name@host:port`` (port 0 picks one).
+        credentials: what to show under TLS; those of this process by default.
 
     Raises:
-        InvalidInputError: the address is beyond loopback.
+        InvalidInputError: the address is beyond loopback and not under TLS, or there are no credentials.
     """
-    if address.startswith("unix:"):
-        server.add_insecure_port(address)
-        return address
-    host, _, _ = address.rpartition(":")
-    if host not in {"127.0.0.1", "localhost", "[::1]"}:
-        raise InvalidInputError(
-            f"refusing to listen on {address} without TLS", fix="use a unix socket or 127.0.0.1, or configure TLS"
-        )
-    return f"{host}:{server.add_insecure_port(address)}"
+    secured = TlsAddress.parse(address)
+    if secured is not None:
+        port = server.add_tls_port(secured, credentials or own_credentials())
+        return str(replace(secured, place=f"{secured.place.rpartition(':')[0]}:{port}"))
+    require_private(address)
+    port = server.add_insecure_port(address)
+    return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
 
 
 def _handler(
-    method: MethodDescriptor, servicer: object, authenticate: Authenticator, streams: ServedStreams
+    method: MethodDescriptor, servicer: object, door: _Door, streams: ServedStreams
 ) -> grpc.RpcMethodHandler:
     behaviour = getattr(servicer, method.name, None)
     if behaviour is None:
         raise TypeError(f"{type(servicer).__name__} has no method {method.name}")
     if method.client_streaming and method.server_streaming:
-        return grpc.stream_stream_rpc_method_handler(_of_calls(behaviour, method.name, authenticate, streams))
+        return grpc.stream_stream_rpc_method_handler(_of_calls(behaviour, method.name, door, streams))
     deserialize = _deserializer(method.input_type)
     serialize = as_message if is_frame(method.output_type) else lambda message: message.SerializeToString()
     if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(
-            _streaming(behaviour, method.name, authenticate), deserialize, serialize
-        )
-    wrapped = _unary(behaviour, method.name, authenticate)
+        return grpc.unary_stream_rpc_method_handler(_streaming(behaviour, method.name, door), deserialize, serialize)
+    wrapped = _unary(behaviour, method.name, door)
     if method.client_streaming:
         return grpc.stream_unary_rpc_method_handler(wrapped, deserialize, serialize)
     return grpc.unary_unary_rpc_method_handler(wrapped, deserialize, serialize)
@@ -152,10 +179,10 @@ def _deserializer(descriptor: Any) -> Callable[[bytes], Any] | None:
     return deserialize
 
 
-def _unary(behaviour: Callable[..., Awaitable[Any]], name: str, authenticate: Authenticator) -> Callable[..., Any]:
+def _unary(behaviour: Callable[..., Awaitable[Any]], name: str, door: _Door) -> Callable[..., Any]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
         try:
-            caller = authenticate(_bearer(context))
+            caller = door.enter(context)
             _refuse_malformed(request)
             return await behaviour(request, caller)
         except Exception as error:
@@ -164,12 +191,10 @@ def _unary(behaviour: Callable[..., Awaitable[Any]], name: str, authenticate: Au
     return call
 
 
-def _streaming(
-    behaviour: Callable[..., AsyncIterator[Any]], name: str, authenticate: Authenticator
-) -> Callable[..., Any]:
+def _streaming(behaviour: Callable[..., AsyncIterator[Any]], name: str, door: _Door) -> Callable[..., Any]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
         try:
-            caller = authenticate(_bearer(context))
+            caller = door.enter(context)
             _refuse_malformed(request)
             async for response in behaviour(request, caller):
                 yield response
@@ -179,13 +204,12 @@ def _streaming(
     return call
 
 
-def _of_calls(
-    behaviour: Callable[..., Any], name: str, authenticate: Authenticator, streams: ServedStreams
-) -> Callable[..., Any]:
+def _of_calls(behaviour: Callable[..., Any], name: str, door: _Door, streams: ServedStreams) -> Callable[..., Any]:
     async def call(_: object, context: grpc.aio.ServicerContext) -> None:
         try:
+            door.enter(context)
             token = _bearer(context)
-            await streams.serve(context, name, behaviour, lambda: authenticate(token))
+            await streams.serve(context, name, behaviour, lambda: door.authenticate(token))
         except Exception as error:
             await _abort(context, error, name)
 

@@ -1,0 +1,101 @@
+"""What the agent issues so that processes can speak TLS: to itself, to holders of the node token, to jobs' processes.
+
+Everything is signed by the authority that follows from the cluster's secret, lives for hours, and is replaced while
+its process runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from elasticdl_agent.authority import CertificateAuthority
+from elasticdl_agent.directories import JobUser
+from elasticdl_core.ports.launcher import ProcessId, Role
+from elasticdl_runtime.launcher.addresses import AGENT_NAME, NODE_NAME, node_credentials
+from elasticdl_runtime.tokens import certificate_name
+
+DEFAULT_HOURS = 24.0
+
+
+class CredentialFiles:
+    """The files that it has written, and when they are due again.
+
+    Args:
+        run: the agent's run directory.
+        cluster_secret: the authority follows from it.
+        hours: how long a certificate is valid; it is replaced when a third of that has passed.
+    """
+
+    def __init__(self, run: Path, cluster_secret: str, hours: float = DEFAULT_HOURS) -> None:
+        self._run = run
+        self._authority = CertificateAuthority.of_secret(cluster_secret)
+        self._lifetime = timedelta(hours=hours)
+        self.pause_s = min(60.0, self._lifetime.total_seconds() / 12)
+        self._written: dict[Path, tuple[str, JobUser | None, float]] = {}
+
+    @property
+    def agent(self) -> Path:
+        """The agent's own."""
+        return self._run / "agent.pem"
+
+    def of_process(self, process: ProcessId) -> Path:
+        """Those of a process of a job, in a folder of its role, which its user may read."""
+        return worker_credentials(self._run / process.job_id, process.role) / f"{process.index}.pem"
+
+    def issue_own(self) -> None:
+        """Issues those of the agent and of the node."""
+        self._issue(self.agent, AGENT_NAME, None)
+        self._issue(node_credentials(self._run), NODE_NAME, None)
+
+    def issue(self, process: ProcessId, user: JobUser | None) -> Path:
+        """Issues those of a process; its job's run directory is there.
+
+        Args:
+            process: the process.
+            user: who it is, if it is somebody else.
+        """
+        path = self.of_process(process)
+        own = user if process.role is Role.WORKER else None
+        for folder, mode in ((path.parent.parent, 0o710), (path.parent, 0o750)):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if user is not None and (own is not None or folder != path.parent):
+                os.chown(folder, -1, user.gid)
+                folder.chmod(mode)
+        self._issue(path, certificate_name(process.job_id, process.role, process.index), own)
+        return path
+
+    def forget(self, process: ProcessId) -> None:
+        """Issues nothing more to a process that has ended."""
+        self._written.pop(self.of_process(process), None)
+
+    def renew(self) -> int:
+        """Issues anew what is due; returns how many."""
+        due = time.monotonic() - self._lifetime.total_seconds() / 3
+        found = [(path, name, user) for path, (name, user, at) in self._written.items() if at <= due]
+        for path, name, user in found:
+            if path.parent.is_dir():
+                self._issue(path, name, user)
+            else:
+                del self._written[path]
+        return len(found)
+
+    def _issue(self, path: Path, name: str, user: JobUser | None) -> None:
+        issued = self._authority.issue([name], self._lifetime)
+        fresh = path.with_name(f"{path.name}.new")
+        fresh.unlink(missing_ok=True)
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            if user is not None:
+                os.fchown(file.fileno(), -1, user.gid)
+                os.fchmod(file.fileno(), 0o640)
+            file.write(issued.key + issued.pem + self._authority.pem)
+        fresh.replace(path)
+        self._written[path] = (name, user, time.monotonic())
+
+
+def worker_credentials(job_run_dir: Path, role: Role = Role.WORKER) -> Path:
+    """The folder of the credentials of a job's workers, or of its processes of another role."""
+    return job_run_dir / "tls" / str(role)
