@@ -1,0 +1,371 @@
+"""A member's part: what it does in a generation, one operation after the other.
+
+``Member.enter`` is a generator: it yields operations and gets their results. A runner carries them out with real
+collectives and a real model; a simulation with none. A collective operation (``Gather``, ``Total``, ``Send``,
+``Receive``) that fails ends the generator: the runner closes it, and enters the next generation. All other operations
+are the member's alone and always end well, so that what a member holds and its ``Course`` never part.
+
+The first member leads: what comes next is its word, which goes to all with a gathering that is needed anyway.
+
+A step: each member computes the microbatches that are dealt to it; the members gather what became of the records, and
+what comes next; they sum. A member that has the sum applies it: the step counts. If some had the sum when the
+generation ended and others had not, those who have it hand it on in the next one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from elasticdl_core.group.rendezvous import Orders
+from elasticdl_core.group.steps import Course, Entry, Step, deal
+from elasticdl_core.skips import Skips
+from elasticdl_core.task import TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Exchange JSON data with all members. The result: that of each, by rank."""
+
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Compute one's own microbatches of a step. The result: ``{"fed", "rows", "skips", "seconds", ...}``."""
+
+    step: Step
+    microbatches: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Sum the step's contributions over all microbatches; keep the sum until the next one."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Apply the sum that is kept, unless it is of no rows."""
+
+    step: Step
+    told: Sequence[Mapping[str, Any]]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send to other ranks what they lack, ``book`` along with it."""
+
+    needs: Mapping[int, str]
+    book: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Receive what one lacks from a rank: an ``update``, the ``state``, or the ``book`` alone; and take it over.
+
+    The result: the book.
+    """
+
+    source: int
+    need: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Begin with what the job begins with. The result: the model version, and the tally of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consult:
+    """Ask what the master wants. The result: a ``Wishes``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Write this member's share of a checkpoint."""
+
+    order: Mapping[str, Any]
+    book: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Do a task that is no training, if there is one; else wait a little, or until the master wants something."""
+
+    pin: int
+    solo: Entry | None
+
+
+Operation: TypeAlias = Gather | Compute | Total | Apply | Send | Receive | Found | Consult | Save | Rest
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the master wants of the group.
+
+    Attributes:
+        entries: training tasks that the group does not know yet, in their order.
+        acknowledged: tokens of reports that the master has.
+        regroup: whether the members shall end this generation.
+        drop: whether the tasks that are not finished are void.
+        pin: the number of an evaluation that the parameters shall stay as they are for; 0 for none.
+        solo: tasks that are no training.
+        save: the order to write a checkpoint, if there is one.
+        limit: the model version after which there are no more updates; 0 for none.
+    """
+
+    entries: Sequence[Entry] = ()
+    acknowledged: Sequence[str] = ()
+    regroup: bool = False
+    drop: bool = False
+    pin: int = 0
+    solo: Sequence[Entry] = ()
+    save: Mapping[str, Any] | None = None
+    limit: int = 0
+
+
+@dataclass(frozen=True)
+class TaskEnd:
+    """The end of a task, for the master.
+
+    Attributes:
+        token: of its lease.
+        task: its id.
+        position: the records before it are done.
+        account: ``{"fed", "rows", "skips"}``.
+        version: the model version with it.
+    """
+
+    token: str
+    task: TaskId
+    position: int
+    account: Mapping[str, Any]
+    version: int
+
+    def to_json(self) -> list[Any]:
+        """As JSON data."""
+        return [self.token, str(self.task), self.position, dict(self.account), self.version]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> TaskEnd:
+        """Reads what ``to_json`` wrote."""
+        return cls(str(data[0]), TaskId.parse(data[1]), int(data[2]), data[3], int(data[4]))
+
+
+@dataclass
+class Book:
+    """What goes with the model: the course, and what became of the records.
+
+    Attributes:
+        course: steps and tasks.
+        version: updates in the model.
+        tally: rows in the model, by (epoch, index) of the task.
+        account: of the first task of the course.
+        ended: tasks of which the master has not acknowledged the end, by token.
+    """
+
+    course: Course
+    version: int = 0
+    tally: Counter[tuple[int, int]] = field(default_factory=Counter)
+    account: dict[str, Any] = field(default_factory=lambda: {"fed": 0, "rows": 0, "skips": []})
+    ended: dict[str, TaskEnd] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "course": self.course.to_json(),
+            "version": self.version,
+            "tally": [[*task, rows] for task, rows in sorted(self.tally.items())],
+            "account": self.account,
+            "ended": [end.to_json() for end in self.ended.values()],
+        }
+
+    def adopt(self, data: Mapping[str, Any]) -> None:
+        """Takes over what another member's ``to_json`` wrote."""
+        self.course.adopt(data["course"])
+        self.version = int(data["version"])
+        self.tally = Counter({(int(epoch), int(index)): int(rows) for epoch, index, rows in data["tally"]})
+        self.account = dict(data["account"])
+        self.ended = {end.token: end for end in (TaskEnd.from_json(one) for one in data["ended"])}
+
+    def count(self, step: Step, told: Sequence[Mapping[str, Any]], rows: int) -> None:
+        """A step counts."""
+        fed = sum(int(one["fed"]) for one in told)
+        skips = sum((Skips.from_json(one["skips"]) for one in told), Skips.from_json(self.account["skips"]))
+        self.account = {
+            "fed": self.account["fed"] + fed,
+            "rows": self.account["rows"] + rows,
+            "skips": skips.to_json(),
+        }
+        if rows:
+            self.version += 1
+            self.tally[(step.entry.task.epoch, step.entry.task.index)] += rows
+        done = self.course.count(step)
+        if done is not None:
+            self._end(done, done.task.end)
+
+    def give_up(self) -> None:
+        """There are no more updates: the tasks that are not finished go back, the first with its front done."""
+        for number, entry in enumerate(list(self.course.entries)):
+            self._end(entry, self.course.position if number == 0 else entry.task.start)
+        self.course.drop()
+
+    def _end(self, entry: Entry, position: int) -> None:
+        self.ended[entry.token] = TaskEnd(entry.token, entry.task, position, self.account, self.version)
+        self.account = {"fed": 0, "rows": 0, "skips": []}
+
+
+class DiffersError(Exception):
+    """This member's parameters are not those of the others."""
+
+
+class Member:
+    """What a member holds, and what it does with the others.
+
+    Args:
+        owner: its name.
+        microbatches: in a full step.
+        size: records in a full microbatch.
+
+    Attributes:
+        book: what goes with the model.
+        holds: whether it holds the model.
+        finished: the last generation that it is done with.
+        suspects: ranks that differ from the others, after a generation that ended for that.
+    """
+
+    def __init__(self, owner: str, microbatches: int, size: int) -> None:
+        self.owner = owner
+        self.book = Book(Course(microbatches, size))
+        self.holds = False
+        self.finished = 0
+        self.suspects: tuple[int, ...] = ()
+        self._seconds: list[float] = []
+
+    def enter(self, orders: Orders) -> Generator[Operation, Any, None]:
+        """Takes part in a generation until it ends as planned.
+
+        Raises:
+            DiffersError: this member's parameters differ; what it holds is void.
+        """
+        rank, size = orders.members.index(self.owner), len(orders.members)
+        self._check_base(orders)
+        self.suspects = ()
+        self._seconds = [0.0] * size
+        yield from self._catch_up(rank, size)
+        told = yield Gather({"lead": (yield from self._lead(rank))})
+        while True:
+            decision = told[0]["lead"]
+            self._follow(decision)
+            if decision["save"] is not None:
+                yield Save(decision["save"], self.book.to_json())
+            if decision["regroup"]:
+                return
+            course, limit = self.book.course, decision["limit"]
+            if limit and self.book.version >= limit:
+                self.book.give_up()
+            if course.entries and not decision["pin"] and not decision["solo"]:
+                told = yield from self._step(course.step_dealt(decision["dealt"]), rank)
+            else:
+                solo = decision["solo"].get(str(rank))
+                yield Rest(decision["pin"], Entry.from_json(solo) if solo is not None else None)
+                told = yield Gather({"lead": (yield from self._lead(rank))})
+
+    def skip(self, orders: Orders) -> None:
+        """A generation that this member is in was over before it could take part: so no step was made in it."""
+        self._check_base(orders)
+        self.finished = orders.generation
+
+    def _check_base(self, orders: Orders) -> None:
+        """What a member holds counts only if it held it when the last generation ended."""
+        if orders.base == 0 or self.finished != orders.base:
+            self.holds = False
+
+    # -- the beginning of a generation -----------------------------------------------------------------------------
+
+    def _catch_up(self, rank: int, size: int) -> Generator[Operation, Any, None]:
+        """Brings all members to the same state: that of the lowest rank that is furthest."""
+        course = self.book.course
+        mine = {"holds": self.holds, "steps": course.steps, "known": course.known, "left": len(course.entries)}
+        standings = yield Gather(mine)
+        steps = [one["steps"] if one["holds"] else -2 for one in standings]
+        top = max(steps)
+        if top < 0:
+            if rank == 0:
+                version, tally = yield Found()
+                self.book = Book(Course(course.microbatches, course.size), version, Counter(tally))
+                self.holds = True
+            source, needs = 0, dict.fromkeys(range(1, size), "state")
+        else:
+            source, needs = steps.index(top), {}
+            for other, one in enumerate(standings):
+                if steps[other] == top:
+                    if one != standings[source]:
+                        needs[other] = "book"
+                else:
+                    needs[other] = "update" if steps[other] == top - 1 else "state"
+        if rank == source and needs:
+            yield Send(needs, self.book.to_json())
+        elif rank in needs:
+            book = yield Receive(source, needs[rank])
+            self.book.adopt(book)
+            self.holds = True
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    def _step(self, step: Step, rank: int) -> Generator[Operation, Any, Sequence[Mapping[str, Any]]]:
+        mine = yield Compute(step, step.of(rank))
+        told = yield Gather({**mine, "lead": (yield from self._lead(rank))})
+        self._compare(told, rank)
+        self._seconds = [float(one["seconds"]) for one in told]
+        rows = sum(int(one["rows"]) for one in told)
+        if rows:
+            yield Total(step)
+        yield Apply(step, told, rows)
+        self.book.count(step, told, rows)
+        return told  # type: ignore[no-any-return]
+
+    def _compare(self, told: Sequence[Mapping[str, Any]], rank: int) -> None:
+        """Compares the digests of all members' parameters; who differs from most, or from the oldest, is out."""
+        digests = [str(one["digest"]) for one in told]
+        if len(set(digests)) == 1:
+            return
+        most = max(digests, key=lambda one: (digests.count(one), -digests.index(one)))
+        self.suspects = tuple(other for other, digest in enumerate(digests) if digest != most)
+        if rank in self.suspects:
+            self.holds = False
+        raise DiffersError(f"members {self.suspects} differ from the others after step {self.book.course.steps}")
+
+    # -- what comes next -------------------------------------------------------------------------------------------
+
+    def _lead(self, rank: int) -> Generator[Operation, Any, dict[str, Any] | None]:
+        """What comes next, if this is the member that says so."""
+        if rank != 0:
+            return None
+        wishes: Wishes = yield Consult()
+        members = range(len(self._seconds))
+        solo = {str(rank): entry.to_json() for rank, entry in zip(reversed(members), wishes.solo, strict=False)}
+        return {
+            "entries": [entry.to_json() for entry in wishes.entries],
+            "acknowledged": list(wishes.acknowledged),
+            "regroup": wishes.regroup,
+            "drop": wishes.drop,
+            "pin": wishes.pin,
+            "solo": solo,
+            "save": wishes.save,
+            "limit": wishes.limit,
+            "dealt": list(deal(self.book.course.microbatches, self._seconds)),
+        }
+
+    def _follow(self, decision: Mapping[str, Any]) -> None:
+        book = self.book
+        if decision["drop"]:
+            book.course.drop()
+        book.course.add([Entry.from_json(entry) for entry in decision["entries"]])
+        for token in decision["acknowledged"]:
+            book.ended.pop(token, None)

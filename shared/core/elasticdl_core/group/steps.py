@@ -1,0 +1,177 @@
+"""Steps: how the records of a task become steps, steps become microbatches, and who computes which of them.
+
+All of it follows from numbers alone, so that every member, and whoever does a step again, comes to the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elasticdl_core.task import TaskId
+
+_ALIKE = 1.25
+"""Members whose speeds differ by less are dealt alike: times of single steps vary by more than that means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A task that the group holds.
+
+    Attributes:
+        token: of its lease.
+        task: its id.
+        data: what it takes to work on it, opaque here.
+    """
+
+    token: str
+    task: TaskId
+    data: str = ""
+
+    def to_json(self) -> list[str]:
+        """As JSON data."""
+        return [self.token, str(self.task), self.data]
+
+    @classmethod
+    def from_json(cls, data: Sequence[str]) -> Entry:
+        """Reads what ``to_json`` wrote."""
+        return cls(data[0], TaskId.parse(data[1]), data[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: the records that make one update.
+
+    Attributes:
+        number: 1, 2, ... since the group began.
+        entry: the task that they are of.
+        start: position of the first record.
+        end: one past the last.
+        size: records in a full microbatch.
+        dealt: by microbatch, the rank that computes it.
+    """
+
+    number: int
+    entry: Entry
+    start: int
+    end: int
+    size: int
+    dealt: tuple[int, ...]
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it is the last one of its task."""
+        return self.end >= self.entry.task.end
+
+    def bounds(self, microbatch: int) -> tuple[int, int]:
+        """The positions of a microbatch; none if the task ends before."""
+        start = min(self.start + microbatch * self.size, self.end)
+        return start, min(start + self.size, self.end)
+
+    def of(self, rank: int) -> list[int]:
+        """The microbatches of a member."""
+        return [number for number, owner in enumerate(self.dealt) if owner == rank]
+
+
+def deal(microbatches: int, seconds: Sequence[float]) -> tuple[int, ...]:
+    """Deals microbatches: to each rank a run of them, shorter to slow members.
+
+    Args:
+        microbatches: how many there are.
+        seconds: by rank, how long one takes there; 0 where that is not known.
+
+    Returns:
+        By microbatch, the rank that computes it.
+    """
+    speeds = _speeds(seconds)
+    total = sum(speeds)
+    shares = [microbatches * speed / total for speed in speeds]
+    counts = [int(share) for share in shares]
+    # The largest remainders get what is left; among equals the oldest.
+    order = sorted(range(len(shares)), key=lambda rank: (counts[rank] - shares[rank], rank))
+    for rank in order[: microbatches - sum(counts)]:
+        counts[rank] += 1
+    return tuple(rank for rank, count in enumerate(counts) for _ in range(count))
+
+
+def _speeds(seconds: Sequence[float]) -> list[float]:
+    known = [one for one in seconds if one > 0.0]
+    if not known or len(known) < len(seconds) or max(known) <= _ALIKE * min(known):
+        return [1.0] * len(seconds)
+    return [1.0 / one for one in seconds]
+
+
+class Course:
+    """What a group has done and what it holds: the same at all members between two steps.
+
+    Args:
+        microbatches: in a full step.
+        size: records in a full microbatch.
+
+    Attributes:
+        steps: number of steps that count.
+        entries: the tasks that are not finished, in their order.
+        known: number of tasks that were ever added.
+        last: token of the one that was added last.
+        position: where the next step begins in the first of them.
+    """
+
+    def __init__(self, microbatches: int, size: int) -> None:
+        self.microbatches = microbatches
+        self.size = size
+        self.steps = 0
+        self.entries: list[Entry] = []
+        self.known = 0
+        self.last = ""
+        self.position = 0
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Takes more tasks."""
+        if not entries:
+            return
+        if not self.entries:
+            self.position = entries[0].task.start
+        self.entries += entries
+        self.last = entries[-1].token
+        self.known += len(entries)
+
+    def drop(self) -> None:
+        """Forgets all tasks that are not finished."""
+        self.entries.clear()
+
+    def next_step(self, seconds: Sequence[float]) -> Step | None:
+        """The next step, dealt to members of such speeds; None if there is nothing to do."""
+        return self.step_dealt(deal(self.microbatches, seconds)) if self.entries else None
+
+    def step_dealt(self, dealt: Sequence[int]) -> Step:
+        """The next step, as it was dealt."""
+        entry = self.entries[0]
+        end = min(self.position + self.microbatches * self.size, entry.task.end)
+        return Step(self.steps + 1, entry, self.position, end, self.size, tuple(dealt))
+
+    def count(self, step: Step) -> Entry | None:
+        """A step counts. Returns the task if that was its last one."""
+        self.steps = step.number
+        if not step.is_last:
+            self.position = step.end
+            return None
+        done = self.entries.pop(0)
+        self.position = self.entries[0].task.start if self.entries else 0
+        return done
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON data, for a newcomer."""
+        return {
+            "steps": self.steps,
+            "entries": [entry.to_json() for entry in self.entries],
+            "known": self.known,
+            "last": self.last,
+            "position": self.position,
+        }
+
+    def adopt(self, data: Mapping[str, Any]) -> None:
+        """Takes over what another member's ``to_json`` wrote."""
+        self.steps, self.known, self.position = int(data["steps"]), int(data["known"]), int(data["position"])
+        self.last = str(data["last"])
+        self.entries = [Entry.from_json(entry) for entry in data["entries"]]

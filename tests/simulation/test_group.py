@@ -1,0 +1,140 @@
+"""The group under faults, in seeded simulations: whatever happens, each record is in the model exactly once.
+
+Each run has a time of faults, and then a time in which everything heals and all work must come to its end.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.fakes.group_world import GroupWorld
+
+SEEDS = int(os.environ.get("GROUP_SEEDS", "240"))
+HEAL_S = 120.0
+
+pytestmark = pytest.mark.unit
+
+
+def _world(seed: int, members: int = 4, tasks: int = 30) -> GroupWorld:
+    world = GroupWorld(seed, [], microbatches=[1, 4, 8][seed % 3])
+    sizes = [world.random.choice((1, 3, 8, 16, 17)) for _ in range(tasks)]
+    world = GroupWorld(seed, sizes, microbatches=[1, 4, 8][seed % 3])
+    for _ in range(members):
+        world.start_process()
+    return world
+
+
+def _finish(world: GroupWorld) -> None:
+    for process in world.living:
+        world.go_on(process)
+    if world.master is None:
+        world.start_master()
+    if not any(not one.leaving for one in world.living):
+        world.start_process()
+    assert world.run(lambda: world.finished, HEAL_S), "no progress after everything had healed"
+    world.check()
+
+
+def test_without_faults_each_record_counts_once_in_the_order_of_the_tasks() -> None:
+    for seed in range(12):
+        world = _world(seed, members=1 + seed % 4)
+        world.start_master()
+        _finish(world)
+        assert world.rollbacks == 0
+        master = world.master
+        assert master is not None
+        params = world.processes[master.members[0]].params
+        assert params == sorted(params), "tasks are done in the order in which they were leased"
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_no_record_is_lost_or_counted_twice_whatever_happens(part: int) -> None:
+    rolled_back = regrouped = 0
+    for seed in range(part, SEEDS, 6):
+        world = _world(seed, tasks=60)
+        world.start_master()
+        try:
+            for _ in range(world.random.randint(1, 12)):
+                world.run(lambda world=world: world.finished, world.random.random() * 1.5)  # type: ignore[misc]
+                _fault(world)
+            _finish(world)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        rolled_back += world.rollbacks
+        regrouped += sum(one.generations for one in world.processes.values())
+    assert rolled_back and regrouped > SEEDS, "the faults did not hit"
+
+
+def _fault(world: GroupWorld) -> None:
+    living, chance = world.living, world.random
+    running = [one for one in living if not one.stopped]
+    kind = chance.choice(("kill", "kill", "two", "stop", "go on", "leave", "join", "join", "master", "save", "all"))
+    if kind == "kill" and running:
+        world.kill(chance.choice(running))
+    elif kind == "two":
+        for one in chance.sample(living, min(2, len(living))):
+            world.kill(one)
+    elif kind == "all" and chance.random() < 0.3:
+        for one in living:
+            world.kill(one)
+    elif kind == "stop" and running:
+        world.stop(chance.choice(running))
+    elif kind == "go on":
+        for one in living:
+            world.go_on(one)
+    elif kind == "leave" and len(living) > 1:
+        chance.choice(living).leaving = True
+    elif kind == "join":
+        world.start_process()
+    elif kind == "save":
+        world.order_save()
+    elif kind == "master":
+        if world.master is None:
+            world.start_master()
+        else:
+            world.kill_master()
+            if chance.random() < 0.5:
+                world.start_master()
+
+
+def test_steps_go_on_without_a_master_until_the_tasks_are_done() -> None:
+    world = _world(5, tasks=3)
+    world.start_master()
+    world.run(lambda: any(one.member.book.course.known >= 3 for one in world.living), 30.0)
+    world.kill_master()
+    steps = max(one.member.book.course.steps for one in world.living)
+    world.run(lambda: False, 30.0)
+    after = {one.member.book.course.steps for one in world.living}
+    assert len(after) == 1 and after.pop() > steps
+    assert all(len(one.member.book.ended) for one in world.living), "what nobody acknowledged is kept"
+    _finish(world)
+
+
+def test_a_member_that_stands_still_is_left_behind_and_comes_back_as_a_newcomer() -> None:
+    world = _world(4, tasks=200)
+    world.start_master()
+    world.run(lambda: max(one.member.book.course.steps for one in world.living) > 20, 30.0)
+    stopped = world.living[1]
+    world.stop(stopped)
+    before = max(one.member.book.course.steps for one in world.living)
+    began = world.now
+    others = [one for one in world.living if one is not stopped]
+    assert world.run(lambda: max(one.member.book.course.steps for one in others) > before + 1, 10.0)
+    assert world.now - began < 1.5
+    world.go_on(stopped)
+    assert world.run(lambda: stopped.orders is not None and stopped.member.holds, 10.0)
+    _finish(world)
+    assert world.rollbacks == 0
+
+
+def test_a_member_that_differs_is_expelled_and_fetches_the_state() -> None:
+    world = _world(4, tasks=200)
+    world.start_master()
+    world.run(lambda: max(one.member.book.course.steps for one in world.living) > 20, 30.0)
+    odd = world.living[2]
+    odd.params[3] = (99, 99, 99)
+    world.run(lambda: (99, 99, 99) not in odd.params, 10.0)
+    assert world.rollbacks == 0
+    _finish(world)
