@@ -18,16 +18,16 @@ from elasticdl_core.group.member import (
     Compute,
     Consult,
     DiffersError,
-    Found,
+    FoundGroup,
     Gather,
-    Member,
+    GroupMember,
+    GroupWishes,
     Operation,
     Receive,
     Rest,
-    Save,
     Send,
     Total,
-    Wishes,
+    WriteShare,
 )
 from elasticdl_core.group.rendezvous import Meeting, Orders, Rendezvous, RendezvousRecord
 from elasticdl_core.group.steps import Entry
@@ -44,7 +44,7 @@ class Process:
     """One member's process."""
 
     name: str
-    member: Member
+    member: GroupMember
     slow: float = 1.0
     alive: bool = True
     stopped: bool = False
@@ -191,7 +191,7 @@ class GroupWorld:
     def start_process(self) -> Process:
         """A worker starts."""
         name = f"worker-{next(self._names)}"
-        member = Member(name, self.microbatches, self.size)
+        member = GroupMember(name, self.microbatches, self.size)
         process = self.processes[name] = Process(name, member, slow=self.random.choice((1.0, 1.0, 3.0)))
         self.after(self.random.random(), lambda: self._meet(process))
         return process
@@ -378,14 +378,14 @@ class GroupWorld:
                 index = step.entry.task.index
                 process.params += [(index, at, at + 1) for at in range(step.start, step.end)]
                 self._advance(process, None)
-            case Found():
+            case FoundGroup():
                 process.params = list(self.checkpoint)
                 self.trail.append(f"{self.now:.2f} {process.name} founds {orders.generation}, todo {len(self.todo)}")
                 version = len(self.checkpoint)
                 self._reply(process, orders, (version, {}), self._delay())
             case Consult():
                 self._advance(process, self._wishes(process))
-            case Save(order, _):
+            case WriteShare(order, _):
                 self._share(process, orders, int(order["number"]))
                 self._advance(process, None)
             case Rest():
@@ -438,12 +438,12 @@ class GroupWorld:
 
     # -- what the leader learns ------------------------------------------------------------------------------------
 
-    def _wishes(self, process: Process) -> Wishes:
+    def _wishes(self, process: Process) -> GroupWishes:
         member, mine = process.member, process.orders
         if self.master is None or mine is None or mine.generation != self.master.generation:
-            return Wishes()  # who is not in the present generation is not heard
+            return GroupWishes()  # who is not in the present generation is not heard
         if not self.master.established:
-            return Wishes()  # the master does not know yet that there is a model to count anything in
+            return GroupWishes()  # the master does not know yet that there is a model to count anything in
         acknowledged = []
         for token, end in list(member.book.ended.items()):
             acknowledged.append(token)
@@ -457,7 +457,7 @@ class GroupWorld:
         last = member.book.course.last
         fresh = [entry for entry in self.held if entry.token not in known and _order(entry.token) > _order(last)]
         save = {"number": self.save_number} if self.saving and self.save_number not in self.shares else None
-        return Wishes(entries=fresh, acknowledged=acknowledged, regroup=self.master.orders().regroup, save=save)
+        return GroupWishes(entries=fresh, acknowledged=acknowledged, regroup=self.master.orders().regroup, save=save)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from elasticdl_core.checkpoint_manifest import Manifest, Provenance
 from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError
 from elasticdl_master.api import ApiClient
 from elasticdl_master.checkpoint_directory import CheckpointDirectory
+from elasticdl_master.group_control import GroupControl
 from elasticdl_master.parameter_servers import ServerControl
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
@@ -48,7 +49,7 @@ class ServerOperations:
     def __init__(
         self,
         machine: JobMachine,
-        control: ServerControl,
+        control: ServerControl | GroupControl,
         directory: CheckpointDirectory,
         api: ApiClient,
         tell: Tell,
@@ -68,6 +69,8 @@ class ServerOperations:
         """Takes an instruction about the PS."""
         generation = self._machine.servers.generation
         if isinstance(instruction, do.Save):
+            if isinstance(self._control, GroupControl):
+                self._control.note_save()
             self._saves.put_nowait((instruction, generation))
         else:
             self._wanted.put_nowait((instruction, generation))
@@ -192,13 +195,15 @@ class ServerOperations:
 
     async def _write(self, save: do.Save, directory: Path) -> Manifest:
         parts = await self._control.save(str(directory), one_version=self._has_rounds)
+        if parts.ended:
+            save = self._machine.epochs.advanced(save, parts.ended)
         manifest: Manifest = {
             **self._provenance,
             "version": parts.version,
             "directory": str(directory),
             "kind": save.kind,
             "created_at": time.time(),
-            "num_ps": self._machine.spec.num_ps,
+            "num_ps": len({file["ps"] for file in parts.files}),
             "files": list(parts.files),
             "model": _json(parts.model),
             "training_epoch": save.training_epoch,

@@ -23,6 +23,7 @@ from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.lifecycle import Directive
 from elasticdl_master.state.machine import JobMachine
+from elasticdl_master.state.workers import GROUP
 from elasticdl_runtime.failpoints import failpoint
 
 T = TypeVar("T")
@@ -205,11 +206,18 @@ class TaskDispatcher:
             if self.broken:
                 return
             try:
+                await self._keep_group_leases()
                 leases = await self._queue(self.queue.reap())
             except UnavailableError:
                 return
             if leases:
                 await self._handle(ev.LeasesTaken(leases))
+
+    async def _keep_group_leases(self) -> None:
+        """What the group holds it holds as long as it lives, whether its members can be heard or not."""
+        tokens = [lease.token for lease in self.machine.workers.group_leases]
+        if tokens and await self._queue(self.queue.extend(GROUP, tokens, self.machine.limits.lease_s)):
+            await self._carry_out(do.RebuildQueue())
 
     async def repair(self) -> None:
         """Makes the queue anew from the machine's mirror.

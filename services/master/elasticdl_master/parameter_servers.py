@@ -11,6 +11,7 @@ from typing import Any
 
 from elasticdl_core.checkpoint_manifest import Manifest, ManifestFile
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
+from elasticdl_core.task import TaskId
 from elasticdl_master.state.tally import Tallied
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.rpc.client import RpcClient
@@ -45,11 +46,13 @@ class SavedParts:
         version: the model version: that of the first PS.
         files: name, size and sha256 of each file.
         model: what the first PS says of the model.
+        ended: of a group: what is in the model beside what was done when the checkpoint was ordered.
     """
 
     version: int
     files: Sequence[ManifestFile]
     model: str
+    ended: Sequence[TaskId] = ()
 
 
 class ServerControl:

@@ -23,6 +23,8 @@ from elasticdl_master.artifacts import locate
 from elasticdl_master.checkpoint_directory import CheckpointDirectory
 from elasticdl_master.checkpointing import ServerOperations
 from elasticdl_master.dispatcher import TaskDispatcher
+from elasticdl_master.group_control import GroupControl
+from elasticdl_master.group_desk import GroupDesk
 from elasticdl_master.listing import list_shards
 from elasticdl_master.outbox import Outbox
 from elasticdl_master.parameter_servers import ServerControl
@@ -96,6 +98,7 @@ class JobRunner:
         self._dispatcher: TaskDispatcher
         self._processes: Processes
         self._servers: ServerOperations
+        self._members: GroupControl | None = None
         self._group: asyncio.TaskGroup
         self._tasks: list[asyncio.Task[None]] = []
         self._ending = False
@@ -156,13 +159,16 @@ class JobRunner:
         limits = self._limits or Limits(recovery_s=settings.recovery_s, stuck_s=float(spec.progress_timeout_s))
         machine = JobMachine(setup, limits)
         addresses = [self._processes.address(Role.PS, index) for index in range(spec.num_ps)]
-        control = ServerControl(addresses, self._token)
-        stack.push_async_callback(control.close)
         root = Path(spec.checkpoint_dir) if spec.checkpoint_dir else settings.job_dir / "checkpoints"
         checkpoints = CheckpointDirectory(root, settings.job_id, reach)
         if not spec.checkpoint_dir:
             await asyncio.to_thread(checkpoints.sweep, {str(m["directory"]) for m in setup.manifests})
         self._dispatcher = TaskDispatcher(machine, queue, self._pass_on, time.monotonic, self._fence)
+        desk = GroupDesk(self._dispatcher) if spec.by_group else None
+        if desk is not None:
+            self._members = GroupControl(machine, desk, self._tell, settings.job_id)
+        control = self._members or ServerControl(addresses, self._token)
+        stack.push_async_callback(control.close)
         self._servers = ServerOperations(
             machine,
             control,
@@ -172,7 +178,13 @@ class JobRunner:
             self._provenance(spec),
         )
         servicer = MasterServicer(
-            self._dispatcher, settings.job_id, settings.job_secret, str(code.zoo), str(settings.job_dir), addresses
+            self._dispatcher,
+            settings.job_id,
+            settings.job_secret,
+            str(code.zoo),
+            str(settings.job_dir),
+            addresses,
+            desk,
         )
         server = make_server(master_pb2.DESCRIPTOR.services_by_name["Master"], servicer, servicer.authenticate)
         await self._dispatcher.tell(ev.Started())
@@ -195,6 +207,9 @@ class JobRunner:
         self._spawn("clock", self._clock())
         self._spawn("reaper", self._reaper())
         self._spawn("queue repair", self._repairs())
+        if desk is not None and self._members is not None:
+            self._spawn("group", desk.watch())
+            self._spawn("life of the group", self._members.run())
 
     def _provenance(self, spec: JobSpec) -> Provenance:
         return {
@@ -281,6 +296,8 @@ class JobRunner:
     def _pass_on(self, instruction: do.Instruction) -> None:
         api, outbox = self._api, self._outbox
         match instruction:
+            case do.LaunchServer() | do.TerminateServer() | do.LoseGroup() if self._members is not None:
+                self._members.carry_out(instruction)
             case do.LaunchWorker() | do.LaunchServer() | do.TerminateWorker() | do.TerminateServer():
                 self._processes.carry_out(instruction)
             case do.RestoreServers() | do.Pin() | do.Unpin() | do.FlushRound() | do.Save() | do.ReadTallies():

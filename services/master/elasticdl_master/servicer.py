@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -16,17 +17,21 @@ from elasticdl_core.shuffling import Reading
 from elasticdl_core.skips import SkipReason, Skips
 from elasticdl_core.task import LeaseToken, TaskId
 from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
+from elasticdl_master.group_calls import EndedTask, GroupReport, MemberCall, Share
+from elasticdl_master.group_desk import GroupDesk
 from elasticdl_master.json_forms import check_result, read_description
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.accounts import RecordAccount
 from elasticdl_master.state.lifecycle import Directive
+from elasticdl_master.state.tally import Tallied
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime import tokens
 from elasticdl_runtime.tokens import Claims
 
 _MAX_TASKS = 64
 _MAX_TEXT = 100_000
+_MAX_ENDPOINT = 4096
 _WAIT_S = 0.5
 _REGISTER_WAIT_S = 3.0
 _REGISTER_STEP_S = 0.1
@@ -49,6 +54,7 @@ class MasterServicer:
         model_zoo: directory of the model code.
         job_dir: directory of the job's files.
         servers: addresses of the PS.
+        desk: where the members of a group meet; None if the job has PS.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class MasterServicer:
         model_zoo: str,
         job_dir: str,
         servers: Sequence[str],
+        desk: GroupDesk | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._machine = dispatcher.machine
@@ -67,6 +74,8 @@ class MasterServicer:
         self._model_zoo = model_zoo
         self._job_dir = job_dir
         self._servers = list(servers)
+        self._desk = desk
+        self._group_secret = hmac.digest(secret.encode(), b"group", "sha256")
 
     def authenticate(self, token: str) -> Claims:
         """Takes a worker's job token.
@@ -84,7 +93,7 @@ class MasterServicer:
         if (request.index, request.incarnation) != (caller.index, caller.incarnation):
             raise InvalidInputError("a worker can only register itself", fix="use the token's index and incarnation")
         waited = 0.0
-        while self._machine.recovery.restoring and not self._machine.lifecycle.ending:
+        while self._desk is None and self._machine.recovery.restoring and not self._machine.lifecycle.ending:
             if waited >= _REGISTER_WAIT_S:
                 raise UnavailableError("the parameter servers are being restored", fix="it is tried again")
             await asyncio.sleep(_REGISTER_STEP_S)
@@ -199,6 +208,36 @@ class MasterServicer:
         )
         return pb.ReportShardsResponse(accepted=accepted)
 
+    async def Meet(self, request: pb.MeetRequest, caller: Claims) -> pb.MeetResponse:
+        """Hears how a member of the group is, and tells it what the group shall do."""
+        if self._desk is None:
+            raise InvalidInputError("this job has no group", fix="its strategy is ParameterServerStrategy")
+        if len(request.endpoint) > _MAX_ENDPOINT:
+            raise InvalidInputError("that is no endpoint", fix=f"give at most {_MAX_ENDPOINT} bytes")
+        answer = await self._desk.meet(_member_call(request, caller.owner))
+        return pb.MeetResponse(
+            revision=answer.revision,
+            generation=answer.generation,
+            members=answer.members,
+            endpoints=answer.endpoints,
+            base=answer.base,
+            is_over=answer.is_over,
+            regroup=answer.regroup,
+            dismissed=answer.dismissed,
+            secret=self._group_secret,
+            foundation="" if answer.foundation is None else json.dumps(answer.foundation),
+            tasks=[self._task(one) for one in answer.tasks],
+            solo=[self._task(one) for one in answer.solo],
+            acknowledged=answer.acknowledged,
+            drop=answer.drop,
+            pin=answer.pin,
+            save="" if answer.save is None else json.dumps(answer.save),
+            tally=answer.tally,
+            limit=answer.limit,
+            directive=_DIRECTIVES[answer.directive],
+            shares=answer.shares,
+        )
+
     def _task(self, handed: DispatchedTask) -> pb.Task:
         task = handed.task
         return pb.Task(
@@ -231,7 +270,69 @@ def _reading(reading: Reading) -> pb.Reading:
     )
 
 
-def _account(request: pb.ReportRequest | pb.ReturnRequest, records: int) -> RecordAccount:
+def _member_call(request: pb.MeetRequest, owner: str) -> MemberCall:
+    """What a member says.
+
+    Raises:
+        InvalidInputError: it names tasks, tokens or reasons that nobody knows, or its JSON is none.
+    """
+    return MemberCall(
+        owner=owner,
+        endpoint=request.endpoint,
+        finished=request.finished,
+        generation=request.generation,
+        holds=request.holds,
+        leaving=request.leaving,
+        suspects=tuple(request.suspects),
+        busy_s=request.busy_s,
+        seen=request.seen,
+        report=_group_report(request.report) if request.HasField("report") else None,
+        shares=[_share(share) for share in request.shares],
+        refused=request.refused[:_MAX_TEXT],
+    )
+
+
+def _group_report(told: pb.GroupReport) -> GroupReport:
+    counts = {(told.tally[at], told.tally[at + 1]): told.tally[at + 2] for at in range(0, len(told.tally) - 2, 3)}
+    return GroupReport(
+        version=told.version,
+        steps=told.steps,
+        bytes=told.bytes,
+        last_token=str(LeaseToken.parse(told.last_token)) if told.last_token else "",
+        left=told.left,
+        ended=[_ended(one) for one in told.ended],
+        pinned=told.pinned,
+        tally=Tallied(counts) if told.tallied else None,
+        records_per_second=told.records_per_second,
+    )
+
+
+def _ended(told: pb.TaskEnd) -> EndedTask:
+    task = TaskId.parse(told.task_id)
+    account = _account(told, max(0, told.position - task.start))
+    return EndedTask(task, LeaseToken.parse(told.token), told.position, account, told.model_version)
+
+
+def _share(told: pb.CheckpointShare) -> Share:
+    try:
+        book = json.loads(told.book) if told.book else {}
+    except ValueError:
+        raise InvalidInputError("the book of a checkpoint is no JSON", fix="use this version's worker") from None
+    return Share(
+        order=told.order,
+        rank=told.rank,
+        size=told.size,
+        version=told.version,
+        name=told.name,
+        bytes=told.bytes,
+        sha256=told.sha256,
+        model=told.model,
+        book=book,
+        trouble=told.trouble[:_MAX_TEXT],
+    )
+
+
+def _account(request: pb.ReportRequest | pb.ReturnRequest | pb.TaskEnd, records: int) -> RecordAccount:
     """The account of a task's records that came with a request; empty if all is as expected.
 
     Raises:

@@ -55,7 +55,8 @@ class JobContext:
             JobPlans(spec),
             SingleTasks(),
             WorkerPool(limits, spec.worker_memory_mib, first),
-            ServerPool(spec.num_ps, limits, spec.ps_memory_mib, first, generation),
+            # The members of a group hold the model together: to all other parts they are one PS.
+            ServerPool(1 if spec.by_group else spec.num_ps, limits, spec.ps_memory_mib, first, generation),
             FailureBook(limits),
         )
 

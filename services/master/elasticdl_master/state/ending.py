@@ -89,10 +89,14 @@ class JobEnding:
             return [*self._job.lifecycle.announce_end(), *self._stop_all(decision, now)]
         if decision.to is JobState.CANCELLED:
             return self._stop_all(decision, now)
-        self._step = EndingStep.DRAINING
+        # The workers of a group take the model with them.
+        saves_first = self._job.spec.by_group and decision.pauses
+        self._step = EndingStep.SAVING if saves_first else EndingStep.DRAINING
         for_leaving = self._job.limits.depart_s if decision.to is None else self._job.limits.drain_s
         self._deadline = now + (for_leaving if decision.pauses else self._job.limits.finish_s)
         out: list[Instruction] = []
+        if saves_first:
+            return out
         for worker in self._job.workers.living:
             if not decision.pauses:
                 worker.finished = True

@@ -6,6 +6,7 @@ Epochs do not overlap: the tasks of one are added when the one before is complet
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from elasticdl_core.skips import doublings
@@ -13,7 +14,7 @@ from elasticdl_core.task import TaskId
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.accounts import AccountBook, RecordAccount
 from elasticdl_master.state.artifacts import artifacts_in
-from elasticdl_master.state.instructions import Instruction, MarkDone, tell
+from elasticdl_master.state.instructions import Instruction, MarkDone, Save, tell
 from elasticdl_master.state.ledger import EpochLedger
 from elasticdl_master.state.plan import JobPlans
 
@@ -120,6 +121,22 @@ class Epochs:
         """The done work of all epochs as JSON data, for a checkpoint."""
         accounts = self.accounts.to_mapping()
         return self.ledger.to_mapping() | ({"accounts": accounts} if accounts else {})
+
+    def advanced(self, save: Save, tasks: Iterable[TaskId]) -> Save:
+        """A checkpoint that contains more tasks than were done when it was ordered."""
+        main, mine = self._plans.main, [task for task in tasks if self._is_main(task)]
+        number = max((int(save.done["round"]), *(task.epoch for task in mine)))
+        same = number == int(save.done["round"])
+        ledger = EpochLedger.from_mapping(main, save.done) if same else EpochLedger(main, number)
+        for task in mine:
+            if task.epoch == number:
+                ledger.mark(task)
+        return replace(
+            save,
+            done={**save.done, **ledger.to_mapping()},
+            training_epoch=number + (1 if ledger.complete else 0),
+            records_done=number * main.records + ledger.records,
+        )
 
     def roll_back(self, snapshot: Mapping[str, Any] | None) -> tuple[int, list[Instruction]]:
         """Goes back to a snapshot, or to nothing. Returns how many records are to do again, and what follows."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from elasticdl_core.checkpoint_manifest import Manifest
+from elasticdl_core.group.rendezvous import Meeting
 from elasticdl_core.model_description import ModelDescription
 from elasticdl_core.ports.launcher import ProcessStatus
 from elasticdl_core.shard import Shard
@@ -229,6 +230,29 @@ class StoreChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberMet:
+    """A member of the group, or who wants to be one, says how it is."""
+
+    meeting: Meeting
+    busy_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLooked:
+    """A moment has passed in which members might have been heard of."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAllowed:
+    """The group may be founded: it is known on what."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupVoided:
+    """What the members of the group hold counts no more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passes."""
 
@@ -258,5 +282,9 @@ Event: TypeAlias = (
     | TalliesRead
     | TracesFailed
     | StoreChanged
+    | MemberMet
+    | GroupLooked
+    | GroupAllowed
+    | GroupVoided
     | Tick
 )

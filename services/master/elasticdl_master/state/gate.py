@@ -136,7 +136,8 @@ class TrainingGate:
     @property
     def _updates_in_hand(self) -> int:
         """How many updates the training tasks that workers hold can make from now on, at most."""
-        spec, size = self._job.spec, self._job.spec.minibatch_size * max(1, self._job.spec.get_model_steps)
+        spec = self._job.spec
+        size = spec.minibatch_size * (spec.microbatches_per_step if spec.by_group else max(1, spec.get_model_steps))
         pushes = sum(-(-task.records // size) for task in self._job.workers.training_in_hand())
         return pushes if spec.use_async else -(-pushes // max(1, spec.grads_to_wait))
 

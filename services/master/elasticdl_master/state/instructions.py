@@ -208,6 +208,11 @@ class SetState:
 
 
 @dataclass(frozen=True, slots=True)
+class LoseGroup:
+    """Nobody in the group holds the model any more: tell so, as of a PS that has ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The master has nothing more to do: clear the queue and leave."""
 
@@ -243,6 +248,7 @@ Instruction: TypeAlias = (
     | PostEvaluation
     | PostArtifact
     | SetState
+    | LoseGroup
     | Finish
     | Depart
 )

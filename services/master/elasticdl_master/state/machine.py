@@ -32,6 +32,7 @@ from elasticdl_master.state.ending import JobEnding
 from elasticdl_master.state.epochs import Epochs
 from elasticdl_master.state.evaluations import Evaluations
 from elasticdl_master.state.gate import TrainingGate
+from elasticdl_master.state.group import Group
 from elasticdl_master.state.lifecycle import Directive
 from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.listing import ShardListing
@@ -45,7 +46,7 @@ from elasticdl_master.state.throughput import Throughput
 from elasticdl_master.state.troubles import Troubles
 from elasticdl_master.state.version import ModelVersion
 
-_STAFFED = (ev.TasksLeased, ev.TaskReported)
+_STAFFED = (ev.TasksLeased, ev.TaskReported, ev.MemberMet, ev.GroupLooked)
 """What leaves the number of workers as it was; it comes too often for a look at all workers each time."""
 _ROUTINE = (ev.TasksLeased, ev.TaskReported, ev.WorkerHeartbeat, ev.Tick)
 _ROUTINE_ANSWERS = (do.MarkDone, do.PostLosses)
@@ -76,6 +77,7 @@ class JobMachine:
         self.throughput = Throughput(setup.measured)
         # The parts: each knows those that it is given, all of them before it.
         self.troubles = Troubles()
+        self.group = Group(job)
         self.version = version = ModelVersion(job)
         self.reports = TrainingReports(job)
         self.supervisor = WorkerSupervisor(job, self.throughput, self.troubles)
@@ -89,7 +91,9 @@ class JobMachine:
         self.closing = closing = Closing(job, epochs, evaluations, schedule, gate, checkpoints, self.audit, version)
         self.recovery = ServerRecovery(job, epochs, evaluations, schedule, closing, checkpoints, version)
         self.ending = JobEnding(job, epochs, checkpoints)
-        self.takeover = Takeover(job, epochs, evaluations, gate, schedule, closing, self.recovery, self.listing)
+        self.takeover = Takeover(
+            job, epochs, evaluations, gate, schedule, closing, self.recovery, self.listing, self.group
+        )
         self._started = False
         self._routes = self._route()
 
@@ -101,6 +105,11 @@ class JobMachine:
             ev.GoingDown: (self.ending,),
             ev.JobFailed: (self.ending,),
             ev.Tick: (self.supervisor,),
+            # a group
+            ev.MemberMet: (self.group,),
+            ev.GroupLooked: (self.group,),
+            ev.GroupAllowed: (self.group,),
+            ev.GroupVoided: (self.group,),
             # work
             ev.ShardsListed: (self.listing,),
             ev.TasksLeased: (self.gate,),
@@ -121,7 +130,7 @@ class JobMachine:
             ev.ModelDescribed: (self.gate,),
             ev.WorkerHeartbeat: (self.supervisor, self.reports, self.version),
             ev.WorkerFailed: (self.supervisor, self.gate),
-            ev.ProcessChanged: (self.supervisor, self.recovery),
+            ev.ProcessChanged: (self.supervisor, self.group, self.recovery),
             # parameter servers
             ev.ServerSeen: (self.recovery, self.version),
             ev.ServerSilent: (self.recovery,),
@@ -160,7 +169,7 @@ class JobMachine:
         out += self.recovery.advance(now)
         if not self.servers.ready or self.lifecycle.ending:
             return out
-        if self.lifecycle.state is JobState.STARTING and any(worker.leases for worker in self.workers.running):
+        if self.lifecycle.state is JobState.STARTING and self.workers.leases():
             out += self.lifecycle.start_running("the first worker is at work")
         for step in (
             self.gate.stop_at_limit,

@@ -62,6 +62,8 @@ class TakeoverRecord:
         description: what the workers said of the model; None before one did.
         best: the best value that early stopping saw; None for none.
         waited: evaluations since then.
+        group: the group's generation and members, of a job that trains by AllReduce.
+        group_incarnation: as which PS the group goes.
     """
 
     servers: Mapping[int, int] = field(default_factory=dict)
@@ -83,6 +85,8 @@ class TakeoverRecord:
     description: ModelDescription | None = None
     best: float | None = None
     waited: int = 0
+    group: Mapping[str, Any] = field(default_factory=dict)
+    group_incarnation: int = -1
 
     def to_text(self) -> str:
         """The record as it is kept."""

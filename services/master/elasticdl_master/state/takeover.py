@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobType
-from elasticdl_core.ports.launcher import Role
+from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
 from elasticdl_core.task import TaskId
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.closing import Closing
@@ -14,6 +14,7 @@ from elasticdl_master.state.context import JobContext
 from elasticdl_master.state.epochs import Epochs
 from elasticdl_master.state.evaluations import Evaluations
 from elasticdl_master.state.gate import TrainingGate
+from elasticdl_master.state.group import Group
 from elasticdl_master.state.instructions import Instruction, MarkDone, Note, RebuildQueue, tell
 from elasticdl_master.state.listing import ShardListing
 from elasticdl_master.state.plan import JobPlans
@@ -34,6 +35,7 @@ class Takeover:
         closing: closes a job whose work is done.
         recovery: knows what the PS contain.
         listing: has the shards listed.
+        group: the members, of a job that trains by AllReduce.
 
     Attributes:
         text: the record as it was left last.
@@ -49,6 +51,7 @@ class Takeover:
         closing: Closing,
         recovery: ServerRecovery,
         listing: ShardListing,
+        group: Group,
     ) -> None:
         self._job = job
         self._epochs = epochs
@@ -58,6 +61,7 @@ class Takeover:
         self._closing = closing
         self._recovery = recovery
         self._listing = listing
+        self._group = group
         self.text = ""
 
     def handle(self, event: ev.Event, now: float) -> list[Instruction]:
@@ -96,6 +100,8 @@ class Takeover:
             description=self._gate.description,
             best=early.best if early is not None else None,
             waited=early.waited if early is not None else 0,
+            group=self._group.record(),
+            group_incarnation=servers.servers[0].incarnation if self._job.spec.by_group else -1,
         )
 
     # -- what this one was left ------------------------------------------------------------------------------------
@@ -110,6 +116,8 @@ class Takeover:
         if setup.plan is not None:
             self._listing.adopt(setup.plan)
         record, out = self._read_record()
+        if record is not None:
+            self._find_group(record, now)
         if setup.spec.type is JobType.PREDICTION and setup.plan is not None:
             self._epochs.adopt_done([*setup.done, *results])
         if record is not None and setup.plan is not None and self._job.servers.adopt(record.servers):
@@ -120,6 +128,15 @@ class Takeover:
         out += self._listing.begin()
         out += self._epochs.adopt_accounts(setup.accounts, results)
         return [*out, RebuildQueue()]
+
+    def _find_group(self, record: TakeoverRecord, now: float) -> None:
+        """The group lives if any of its members does: then it is the PS that it was."""
+        living = {worker.owner for worker in self._job.workers.living}
+        if not living & set(record.group.get("members", ())):
+            return
+        process = ProcessId("", Role.PS, 0, record.group_incarnation)
+        self._job.servers.process(ProcessStatus(process, ProcessState.RUNNING), now)
+        self._group.restore(record.group, now)
 
     def _results(self) -> dict[TaskId, bytes]:
         """The done tasks that the queue knows, with what was reported of each."""

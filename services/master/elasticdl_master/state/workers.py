@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass, field
 
 from elasticdl_core.ports.launcher import ProcessState, ProcessStatus, Role
-from elasticdl_core.task import Lease, TaskId, TaskType
+from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
 from elasticdl_master.state.events import WorkerHeartbeat
 from elasticdl_master.state.instructions import Instruction, LaunchWorker, TerminateWorker
 from elasticdl_master.state.limits import Limits
@@ -16,6 +16,10 @@ from elasticdl_master.state.limits import Limits
 EXIT_UNREACHABLE = 70
 """Exit code of a worker whose master or PS stayed away: no fault of the user's code."""
 _LONG_PHASES = frozenset({"starting", "compiling"})
+
+
+GROUP = "group"
+"""Owner of the leases of a group: they are all members' together, and end with none of them."""
 
 
 class WorkerState(enum.StrEnum):
@@ -99,11 +103,29 @@ class WorkerPool:
         self.first_incarnation = first_incarnation
         self.workers: dict[int, Worker] = {}
         self._by_owner: dict[str, Worker] = {}
+        self._group: Worker | None = None
         self.next_incarnation: dict[int, int] = {}
         self.crashes = 0
         self.kills = 0
         self._asked_memory_mib = memory_mib
         self._not_before = 0.0
+
+    def add_group(self) -> None:
+        """Makes a holder of leases that is no worker: the group of all."""
+        self._group = Worker(-1, 0, WorkerState.RUNNING)
+        self._group.__dict__["owner"] = GROUP
+        self._by_owner[GROUP] = self._group
+
+    @property
+    def group_leases(self) -> list[Lease]:
+        """What the group holds, in the order in which it was leased."""
+        held = self._group.leases if self._group is not None else {}
+        found = [Lease(task, GROUP, LeaseToken.parse(token)) for token, task in held.items()]
+        return sorted(found, key=lambda lease: (lease.token.epoch, lease.token.counter))
+
+    @property
+    def _holders(self) -> list[Worker]:
+        return self.living if self._group is None else [*self.living, self._group]
 
     @property
     def living(self) -> list[Worker]:
@@ -125,13 +147,15 @@ class WorkerPool:
         return worker is not None and worker.incarnation == incarnation and worker.state is not WorkerState.GONE
 
     def holds(self, owner: str, token: str) -> bool:
-        """Whether a worker has a lease."""
-        worker = self.by_owner(owner)
-        return worker is not None and token in worker.leases
+        """Whether a worker, or the group that it is in, has a lease."""
+        return self._holder(owner, token) is not None
+
+    def _holder(self, owner: str, token: str) -> Worker | None:
+        return next((one for one in (self.by_owner(owner), self._group) if one and token in one.leases), None)
 
     def leases(self) -> list[tuple[Worker, str, TaskId]]:
-        """Everything that living workers hold: worker, token, task."""
-        return [(worker, token, task) for worker in self.living for token, task in worker.leases.items()]
+        """Everything that living workers, and their group, hold: worker, token, task."""
+        return [(worker, token, task) for worker in self._holders for token, task in worker.leases.items()]
 
     def training_in_hand(self) -> list[TaskId]:
         """The training tasks that living workers hold."""
@@ -145,7 +169,7 @@ class WorkerPool:
 
     def take_all_back(self, *, but: TaskType) -> None:
         """Takes all tasks but those of a type from their workers."""
-        for worker in self.living:
+        for worker in self._holders:
             worker.leases = {token: task for token, task in worker.leases.items() if task.type is but}
 
     def _put(self, worker: Worker) -> None:
@@ -206,7 +230,7 @@ class WorkerPool:
 
     def settled(self, owner: str, token: str, now: float) -> None:
         """A lease ended well: that is progress, and budgets of the whole job start anew."""
-        worker = self.by_owner(owner)
+        worker = self._holder(owner, token) or self.by_owner(owner)
         if worker is not None:
             worker.leases.pop(token, None)
             worker.reports += 1
@@ -215,14 +239,14 @@ class WorkerPool:
 
     def released(self, owner: str, token: str) -> None:
         """A worker gave a lease back."""
-        worker = self.by_owner(owner)
-        if worker is not None:
-            worker.leases.pop(token, None)
+        holder = self._holder(owner, token)
+        if holder is not None:
+            holder.leases.pop(token)
 
     def dropped(self, owner: str, token: str, *, training: bool) -> None:
         """A lease ended badly."""
-        worker = self.by_owner(owner)
-        if worker is None or token not in worker.leases:
+        worker = self._holder(owner, token)
+        if worker is None:
             return
         if training:
             worker.taken = worker.in_hand

@@ -1,6 +1,6 @@
 """A member's part: what it does in a generation, one operation after the other.
 
-``Member.enter`` is a generator: it yields operations and gets their results. A runner carries them out with real
+``GroupMember.enter`` is a generator: it yields operations and gets their results. A runner carries them out with real
 collectives and a real model; a simulation with none. A collective operation (``Gather``, ``Total``, ``Send``,
 ``Receive``) that fails ends the generator: the runner closes it, and enters the next generation. All other operations
 are the member's alone and always end well, so that what a member holds and its ``Course`` never part.
@@ -76,17 +76,17 @@ class Receive:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundGroup:
     """Begin with what the job begins with. The result: the model version, and the tally of that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consult:
-    """Ask what the master wants. The result: a ``Wishes``."""
+    """Ask what the master wants. The result: a ``GroupWishes``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Save:
+class WriteShare:
     """Write this member's share of a checkpoint."""
 
     order: Mapping[str, Any]
@@ -101,11 +101,11 @@ class Rest:
     solo: Entry | None
 
 
-Operation: TypeAlias = Gather | Compute | Total | Apply | Send | Receive | Found | Consult | Save | Rest
+Operation: TypeAlias = Gather | Compute | Total | Apply | Send | Receive | FoundGroup | Consult | WriteShare | Rest
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class GroupWishes:
     """What the master wants of the group.
 
     Attributes:
@@ -224,7 +224,7 @@ class DiffersError(Exception):
     """This member's parameters are not those of the others."""
 
 
-class Member:
+class GroupMember:
     """What a member holds, and what it does with the others.
 
     Args:
@@ -263,7 +263,7 @@ class Member:
             decision = told[0]["lead"]
             self._follow(decision)
             if decision["save"] is not None:
-                yield Save(decision["save"], self.book.to_json())
+                yield WriteShare(decision["save"], self.book.to_json())
             if decision["regroup"]:
                 return
             course, limit = self.book.course, decision["limit"]
@@ -297,7 +297,7 @@ class Member:
         top = max(steps)
         if top < 0:
             if rank == 0:
-                version, tally = yield Found()
+                version, tally = yield FoundGroup()
                 self.book = Book(Course(course.microbatches, course.size), version, Counter(tally))
                 self.holds = True
             source, needs = 0, dict.fromkeys(range(1, size), "state")
@@ -347,7 +347,7 @@ class Member:
         """What comes next, if this is the member that says so."""
         if rank != 0:
             return None
-        wishes: Wishes = yield Consult()
+        wishes: GroupWishes = yield Consult()
         members = range(len(self._seconds))
         solo = {str(rank): entry.to_json() for rank, entry in zip(reversed(members), wishes.solo, strict=False)}
         return {

@@ -24,6 +24,7 @@ class JobType(enum.StrEnum):
     PREDICTION = "prediction"
 
 
+ALL_REDUCE = "AllReduceStrategy"
 STRATEGIES = ("auto", "ParameterServerStrategy")
 KERAS_FLAVOURS = ("default", "legacy")
 XLA_MODES = ("auto", "on", "off")
@@ -72,6 +73,8 @@ class JobSpec:
         evaluation_steps: evaluate every N updates; 0 for the end of each epoch only (with validation data).
         log_loss_steps: report the mean loss of every N minibatches of a worker.
         distribution_strategy: ``auto`` or ``ParameterServerStrategy``.
+        microbatches: minibatches that make one update of ``AllReduceStrategy``, whatever the number of workers; 0 is
+            max_workers, rounded up to a power of two.
         num_ps: number of parameter servers.
         use_async: asynchronous SGD, else synchronous.
         grads_to_wait: gradients that make one synchronous update.
@@ -147,6 +150,7 @@ class JobSpec:
     evaluation_steps: int = 0
     log_loss_steps: int = 100
     distribution_strategy: str = "auto"
+    microbatches: int = 0
     num_ps: int = 1
     use_async: bool = True
     grads_to_wait: int = 1
@@ -244,9 +248,22 @@ class JobSpec:
         return ending[2].lower() if ending[0] and ending[2].lower() in OUTPUT_FORMATS else ""
 
     @property
+    def by_group(self) -> bool:
+        """Whether workers hold the model themselves and sum their gradients, so that there are no PS."""
+        return self.distribution_strategy == ALL_REDUCE
+
+    @property
+    def microbatches_per_step(self) -> int:
+        """Minibatches that make one update of a group, whatever the number of workers."""
+        return self.microbatches or 1 << (self.max_workers - 1).bit_length()
+
+    @property
     def records_per_task(self) -> int:
-        """Number of records in a full task."""
-        return self.minibatch_size * self.num_minibatches_per_task
+        """Number of records in a full task; a group's tasks are whole steps."""
+        if not self.by_group:
+            return self.minibatch_size * self.num_minibatches_per_task
+        steps = -(-self.num_minibatches_per_task // self.microbatches_per_step)
+        return self.minibatch_size * self.microbatches_per_step * steps
 
     def _value_problems(self) -> list[Problem]:
         problems: list[Problem] = []
@@ -456,6 +473,7 @@ _AT_LEAST = {
     "shuffle_block": 0,
     "evaluation_steps": 0,
     "log_loss_steps": 1,
+    "microbatches": 0,
     "num_ps": 1,
     "grads_to_wait": 1,
     "sync_version_tolerance": 0,
@@ -483,6 +501,7 @@ _AT_MOST = {
     "progress_timeout_s": 30 * 24 * 3600,
     "worker_memory_mib": 2**24,
     "ps_memory_mib": 2**24,
+    "microbatches": 1024,
     "num_ps": 1000,
     "max_staleness": 16,
     "table_admission": 255,

@@ -294,3 +294,135 @@ class ReportShardsResponse(_message.Message):
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     accepted: bool
     def __init__(self, accepted: bool = ...) -> None: ...
+
+class TaskEnd(_message.Message):
+    __slots__ = ("task_id", "token", "position", "account", "model_version")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    token: str
+    position: int
+    account: Account
+    model_version: int
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., position: _Optional[int] = ..., account: _Optional[_Union[Account, _Mapping]] = ..., model_version: _Optional[int] = ...) -> None: ...
+
+class GroupReport(_message.Message):
+    __slots__ = ("version", "steps", "bytes", "last_token", "ended", "pinned", "tally", "tallied", "records_per_second", "left")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAST_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    TALLY_FIELD_NUMBER: _ClassVar[int]
+    TALLIED_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    steps: int
+    bytes: int
+    last_token: str
+    ended: _containers.RepeatedCompositeFieldContainer[TaskEnd]
+    pinned: int
+    tally: _containers.RepeatedScalarFieldContainer[int]
+    tallied: bool
+    records_per_second: float
+    left: int
+    def __init__(self, version: _Optional[int] = ..., steps: _Optional[int] = ..., bytes: _Optional[int] = ..., last_token: _Optional[str] = ..., ended: _Optional[_Iterable[_Union[TaskEnd, _Mapping]]] = ..., pinned: _Optional[int] = ..., tally: _Optional[_Iterable[int]] = ..., tallied: bool = ..., records_per_second: _Optional[float] = ..., left: _Optional[int] = ...) -> None: ...
+
+class CheckpointShare(_message.Message):
+    __slots__ = ("order", "rank", "size", "version", "name", "bytes", "sha256", "model", "book", "trouble")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    BOOK_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    order: int
+    rank: int
+    size: int
+    version: int
+    name: str
+    bytes: int
+    sha256: str
+    model: str
+    book: str
+    trouble: str
+    def __init__(self, order: _Optional[int] = ..., rank: _Optional[int] = ..., size: _Optional[int] = ..., version: _Optional[int] = ..., name: _Optional[str] = ..., bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., model: _Optional[str] = ..., book: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
+
+class MeetRequest(_message.Message):
+    __slots__ = ("endpoint", "finished", "generation", "holds", "leaving", "suspects", "busy_s", "seen", "report", "shares", "refused")
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    endpoint: bytes
+    finished: int
+    generation: int
+    holds: bool
+    leaving: bool
+    suspects: _containers.RepeatedScalarFieldContainer[str]
+    busy_s: float
+    seen: int
+    report: GroupReport
+    shares: _containers.RepeatedCompositeFieldContainer[CheckpointShare]
+    refused: str
+    def __init__(self, endpoint: _Optional[bytes] = ..., finished: _Optional[int] = ..., generation: _Optional[int] = ..., holds: bool = ..., leaving: bool = ..., suspects: _Optional[_Iterable[str]] = ..., busy_s: _Optional[float] = ..., seen: _Optional[int] = ..., report: _Optional[_Union[GroupReport, _Mapping]] = ..., shares: _Optional[_Iterable[_Union[CheckpointShare, _Mapping]]] = ..., refused: _Optional[str] = ...) -> None: ...
+
+class MeetResponse(_message.Message):
+    __slots__ = ("revision", "generation", "members", "endpoints", "base", "is_over", "regroup", "dismissed", "secret", "foundation", "tasks", "solo", "acknowledged", "drop", "pin", "save", "tally", "limit", "directive", "shares")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    IS_OVER_FIELD_NUMBER: _ClassVar[int]
+    REGROUP_FIELD_NUMBER: _ClassVar[int]
+    DISMISSED_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    FOUNDATION_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    SOLO_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    DROP_FIELD_NUMBER: _ClassVar[int]
+    PIN_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
+    TALLY_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    DIRECTIVE_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    generation: int
+    members: _containers.RepeatedScalarFieldContainer[str]
+    endpoints: _containers.RepeatedScalarFieldContainer[bytes]
+    base: int
+    is_over: bool
+    regroup: bool
+    dismissed: bool
+    secret: bytes
+    foundation: str
+    tasks: _containers.RepeatedCompositeFieldContainer[Task]
+    solo: _containers.RepeatedCompositeFieldContainer[Task]
+    acknowledged: _containers.RepeatedScalarFieldContainer[str]
+    drop: bool
+    pin: int
+    save: str
+    tally: bool
+    limit: int
+    directive: Directive
+    shares: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, revision: _Optional[int] = ..., generation: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., endpoints: _Optional[_Iterable[bytes]] = ..., base: _Optional[int] = ..., is_over: bool = ..., regroup: bool = ..., dismissed: bool = ..., secret: _Optional[bytes] = ..., foundation: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., solo: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., acknowledged: _Optional[_Iterable[str]] = ..., drop: bool = ..., pin: _Optional[int] = ..., save: _Optional[str] = ..., tally: bool = ..., limit: _Optional[int] = ..., directive: _Optional[_Union[Directive, str]] = ..., shares: _Optional[_Iterable[int]] = ...) -> None: ...

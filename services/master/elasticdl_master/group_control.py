@@ -1,0 +1,217 @@
+"""A group as the master commands it: like parameter servers, of which it takes the place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from elasticdl_core.checkpoint_manifest import Manifest, ManifestFile
+from elasticdl_core.errors import ConflictError, DataError, UnavailableError
+from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
+from elasticdl_core.task import TaskId
+from elasticdl_master.group_calls import Share
+from elasticdl_master.group_desk import GroupDesk, lease_order
+from elasticdl_master.parameter_servers import SavedParts, ServerStatus
+from elasticdl_master.state import events as ev
+from elasticdl_master.state import instructions as do
+from elasticdl_master.state.machine import JobMachine
+from elasticdl_master.state.tally import Tallied
+
+_DEADLINE_S = 60.0
+_SAVE_S = 1800.0
+_STEP_S = 0.05
+Tell = Callable[[ev.Event], Awaitable[None]]
+
+
+class GroupControl:
+    """Commands the group of a job, in the words for parameter servers.
+
+    Args:
+        machine: decides.
+        desk: where the members meet the master.
+        tell: takes events.
+        job_id: the job.
+    """
+
+    def __init__(self, machine: JobMachine, desk: GroupDesk, tell: Tell, job_id: str) -> None:
+        self.addresses = ["group"]
+        self._machine = machine
+        self._desk = desk
+        self._tell = tell
+        self._job_id = job_id
+        self._incarnation = machine.servers.servers[0].incarnation
+        self._orders = 0
+        self._wanted: asyncio.Queue[do.Instruction] = asyncio.Queue()
+
+    # -- its life --------------------------------------------------------------------------------------------------
+
+    def carry_out(self, instruction: do.Instruction) -> None:
+        """Takes an instruction about the life of the group."""
+        self._wanted.put_nowait(instruction)
+
+    async def run(self) -> None:
+        """Carries out what becomes of the group, until cancelled."""
+        while True:
+            match await self._wanted.get():
+                case do.LaunchServer(_, incarnation, _):
+                    self._incarnation = incarnation
+                    self._forget()
+                    await self._tell(ev.ProcessChanged(self._process(ProcessState.RUNNING)))
+                case do.TerminateServer():
+                    await self._tell(ev.GroupVoided())
+                    await self._tell(ev.ProcessChanged(self._process(ProcessState.EXITED)))
+                case do.LoseGroup():
+                    await self._tell(ev.ProcessChanged(self._process(ProcessState.EXITED)))
+
+    async def status(self, index: int) -> ServerStatus:
+        """Says how the group is; one that begins with the job's initial values may do so."""
+        group, servers = self._machine.group, self._machine.servers
+        if self._incarnation < 0:
+            raise UnavailableError("there is no group", fix="it is formed")
+        if servers.ready and not group.established:
+            await self._tell(ev.GroupAllowed())
+        report = self._desk.report
+        version = report.version if report is not None else self._machine.version.start
+        size = report.bytes if report is not None else 0
+        records = self._machine.epochs.accounts.rows_of(self._machine.epochs.records_done)
+        return ServerStatus(group.established, version, 0, size, f"group-{self._incarnation}", records)
+
+    async def restore(self, manifest: Manifest, *, other_job: bool = False, stop_at: int = 0) -> int:
+        """Founds the group on a checkpoint; returns the version.
+
+        Raises:
+            DataError: the checkpoint cannot be used.
+        """
+        await self._tell(ev.GroupVoided())
+        self._forget()
+        self._desk.foundation = {
+            "directory": manifest["directory"],
+            "files": [dict(file) for file in manifest["files"]],
+            "other_job": other_job,
+        }
+        await self._tell(ev.GroupAllowed())
+        incarnation = self._incarnation
+        while not self._machine.group.established:
+            if self._desk.refused:
+                raise DataError(self._desk.refused, fix="use an earlier checkpoint")
+            if incarnation != self._incarnation:
+                raise UnavailableError("the group was lost while it was restored", fix="it is tried again")
+            await self._next_word()
+        return int(manifest["version"])
+
+    # -- what it holds ---------------------------------------------------------------------------------------------
+
+    async def tallies(self) -> list[Tallied]:
+        """How many records of each training task are in the model."""
+        self._desk.tally, self._desk.tally_wanted = None, True
+        self._desk.refresh()
+        await self._until(lambda: self._desk.tally is not None, _DEADLINE_S, "tell what is in the model")
+        assert self._desk.tally is not None
+        return [self._desk.tally]
+
+    async def pin(self, number: int, *, one_version: bool = False) -> int:
+        """Has the members pause between two steps; returns the version."""
+        self._desk.pin = number
+        self._desk.refresh()
+
+        def paused() -> bool:
+            return self._desk.report is not None and self._desk.report.pinned == number
+
+        await self._until(paused, _SAVE_S, "pause")
+        assert self._desk.report is not None
+        return self._desk.report.version
+
+    async def unpin(self, number: int) -> None:
+        """Has the members go on."""
+        if self._desk.pin == number:
+            self._desk.pin = 0
+            self._desk.refresh()
+
+    async def flush(self) -> None:
+        """Does nothing: every step is whole."""
+
+    def note_save(self) -> None:
+        """A checkpoint is about to be ordered: what is held now may be in it."""
+        self._desk.leased = {str(lease.token): lease.task for lease in self._machine.workers.group_leases}
+
+    async def save(self, directory: str, *, one_version: bool = False) -> SavedParts:
+        """Has each member write a share of the model into a directory, as it is between two steps.
+
+        Raises:
+            UnavailableError: the group changed meanwhile.
+            ConflictError: a member could not write.
+        """
+        desk, orders = self._desk, self._machine.group.orders
+        self._orders += 1
+        number = self._machine.setup.epoch * 1_000_000 + self._orders
+        desk.shares.clear()
+        desk.save = {"order": number, "directory": directory, "generation": orders.generation}
+        desk.refresh()
+        try:
+            await self._until(lambda: self._is_saved(orders.generation), _SAVE_S, "write a checkpoint")
+        finally:
+            desk.save = None
+            desk.refresh()
+        shares = [desk.shares[rank] for rank in sorted(desk.shares)]
+        return self._parts(shares)
+
+    async def close(self) -> None:
+        """Does nothing: members call, they are not called."""
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _process(self, state: ProcessState) -> ProcessStatus:
+        reason = "group_lost" if state is ProcessState.EXITED else ""
+        return ProcessStatus(ProcessId(self._job_id, Role.PS, 0, self._incarnation), state, None, reason)
+
+    def _forget(self) -> None:
+        desk = self._desk
+        desk.report, desk.foundation, desk.refused, desk.pin = None, None, "", 0
+
+    def _is_saved(self, generation: int) -> bool:
+        shares = self._desk.shares
+        for share in shares.values():
+            if share.trouble:
+                raise ConflictError(f"a member cannot write its share: {share.trouble}", fix="see its log")
+        if self._machine.group.orders.generation != generation:
+            raise UnavailableError("the group changed while a checkpoint was written", fix="it is repeated")
+        return bool(shares) and len(shares) == next(iter(shares.values())).size
+
+    def _parts(self, shares: Sequence[Share]) -> SavedParts:
+        files: list[ManifestFile] = [
+            {"name": share.name, "size": share.bytes, "sha256": share.sha256, "ps": share.rank} for share in shares
+        ]
+        book = shares[0].book
+        return SavedParts(shares[0].version, files, shares[0].model, self._ended_in(book))
+
+    def _ended_in(self, book: Mapping[str, Any]) -> list[TaskId]:
+        """The tasks, and fronts of tasks, that are in the model of a book beside those that were done before."""
+        course = book["course"]
+        last = lease_order(course["last"])
+        open_tokens = {entry[0]: TaskId.parse(entry[1]) for entry in course["entries"]}
+        known = {token: task for token, task in self._desk.leased.items() if lease_order(token) <= last}
+        known.update({end[0]: TaskId.parse(end[1]).front_until(int(end[2])) for end in book["ended"]})
+        ended = [task for token, task in known.items() if token not in open_tokens]
+        if course["entries"]:
+            first = TaskId.parse(course["entries"][0][1])
+            if course["position"] > first.start:
+                ended.append(first.front_until(course["position"]))
+        return [task for task in ended if task.records]
+
+    async def _until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        incarnation = self._incarnation
+        end = asyncio.get_running_loop().time() + seconds
+        while not condition():
+            if incarnation != self._incarnation or not self._machine.group.established:
+                raise UnavailableError(f"the group was lost before it could {what}", fix="it is tried again")
+            if asyncio.get_running_loop().time() > end:
+                raise UnavailableError(f"the group did not {what} within {seconds:.0f} s", fix="it is tried again")
+            await self._next_word()
+
+    async def _next_word(self) -> None:
+        """Waits until a member says something, or a moment."""
+        self._desk.heard.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._desk.heard.wait(), _STEP_S)

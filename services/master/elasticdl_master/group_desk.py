@@ -1,0 +1,225 @@
+"""Where the members of a group meet their master: their reports, their orders, and the tasks that they get."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from elasticdl_core.errors import UnavailableError
+from elasticdl_core.group.rendezvous import Meeting
+from elasticdl_core.task import LeaseToken, TaskId, TaskType
+from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
+from elasticdl_master.group_calls import EndedTask, GroupReport, MemberAnswer, MemberCall, Share
+from elasticdl_master.state import events as ev
+from elasticdl_master.state.tally import Tallied
+from elasticdl_master.state.workers import GROUP
+from elasticdl_runtime.failpoints import failpoint
+
+HOLD_S = 0.2
+"""An answer waits so long for news: a member is heard of a little more often than that."""
+_LOOK_S = 0.1
+_AHEAD_S = 90.0
+"""The group holds tasks for so long, so that it goes on without a master."""
+_LEAST_AHEAD = 4
+_MOST_AHEAD = 4096
+_TASKS_PER_ANSWER = 256
+_TASKS_PER_LEASE = 64
+
+
+class GroupDesk:
+    """Answers the members of the group.
+
+    Args:
+        dispatcher: serves requests, one at a time.
+
+    Attributes:
+        report: the newest of the present group; None before the first.
+        foundation: the checkpoint that the group is founded on; None for initial values.
+        pin: the evaluation that the parameters shall stay as they are for; 0 for none.
+        save: the order to write a checkpoint, if there is one.
+        tally_wanted: whether the first member shall tell what is in the model.
+        tally: what it told.
+        shares: of the present order, by rank.
+        leased: tasks that the group got since the last order, and those that it had then, by token.
+        refused: why the foundation cannot be used; empty if nobody said so.
+        heard: set when a member said something.
+    """
+
+    def __init__(self, dispatcher: TaskDispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._machine = dispatcher.machine
+        self.report: GroupReport | None = None
+        self.foundation: Mapping[str, Any] | None = None
+        self.pin = 0
+        self.save: Mapping[str, Any] | None = None
+        self.tally_wanted = False
+        self.tally: Tallied | None = None
+        self.shares: dict[int, Share] = {}
+        self.leased: dict[str, TaskId] = {}
+        self.refused = ""
+        self.heard = asyncio.Event()
+        self._endpoints: dict[str, bytes] = {}
+        self._revision = 1
+        self._summary: object = None
+        self._changed = asyncio.Event()
+
+    # -- members ---------------------------------------------------------------------------------------------------
+
+    async def meet(self, call: MemberCall) -> MemberAnswer:
+        """Takes in what a member says; answers as soon as there is news for it, or after a moment."""
+        self._endpoints[call.owner] = call.endpoint
+        meeting = Meeting(call.owner, call.finished, call.holds, call.leaving, call.suspects)
+        await self._dispatcher.tell(ev.MemberMet(meeting, call.busy_s))
+        failpoint("master.after_meeting")
+        acknowledged: list[str] = []
+        if call.report is not None and self._speaks_for_all(call):
+            acknowledged = await self._take(call.report)
+        shares = [self._take_share(share) for share in call.shares]
+        self.refused = call.refused or self.refused
+        self.heard.set()
+        self.refresh()
+        if not acknowledged and not shares and call.seen == self._revision:
+            await self._news()
+        return self._answer(call, acknowledged, shares)
+
+    def refresh(self) -> None:
+        """Looks whether there is news for the members, and wakes those that wait for it."""
+        orders, leases = self._machine.group.orders, self._machine.workers.group_leases
+        decision = self._machine.lifecycle.decision
+        summary = (
+            orders,
+            str(leases[-1].token) if leases else "",
+            self.pin,
+            self.save["order"] if self.save is not None else 0,
+            self.tally_wanted,
+            decision.directive if decision is not None else None,
+        )
+        if summary != self._summary:
+            self._summary = summary
+            self._revision += 1
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def watch(self) -> None:
+        """Notices who falls silent, and leases tasks for the group, until cancelled."""
+        while True:
+            await self._dispatcher.tell(ev.GroupLooked())
+            await self._lease()
+            self.refresh()
+            await asyncio.sleep(_LOOK_S)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    async def _news(self) -> None:
+        """Waits until there is news, for a moment at most."""
+        try:
+            await asyncio.wait_for(self._changed.wait(), HOLD_S)
+        except TimeoutError:
+            pass
+
+    def _speaks_for_all(self, call: MemberCall) -> bool:
+        group = self._machine.group
+        orders = group.orders
+        first = orders.members[:1] == (call.owner,)
+        return first and group.established and call.generation == orders.generation and not orders.is_over
+
+    async def _take(self, report: GroupReport) -> list[str]:
+        self.report = report
+        if report.tally is not None:
+            self.tally, self.tally_wanted = report.tally, False
+        acknowledged = []
+        for ended in report.ended:
+            try:
+                await self._settle(ended)
+            except UnavailableError:
+                break
+            acknowledged.append(str(ended.token))
+        return acknowledged
+
+    async def _settle(self, ended: EndedTask) -> None:
+        """A task is done, or comes back; whatever the queue says, the group need not tell it again."""
+        result = ended.account.within(b"")
+        if ended.position >= ended.task.end:
+            await self._dispatcher.report(
+                ended.task, ended.token, GROUP, result=result, model_version=ended.model_version
+            )
+        else:
+            await self._dispatcher.give_back(
+                ended.task, ended.token, GROUP, ended.position, result, model_version=ended.model_version
+            )
+
+    def _take_share(self, share: Share) -> int:
+        if self.save is not None and share.order == self.save["order"]:
+            self.shares[share.rank] = share
+        return share.order
+
+    def _answer(self, call: MemberCall, acknowledged: list[str], shares: list[int]) -> MemberAnswer:
+        machine, group = self._machine, self._machine.group
+        orders = group.orders
+        leads = orders.members[:1] == (call.owner,)
+        tasks, solo, drop = self._work(call.report) if leads else ([], [], False)
+        return MemberAnswer(
+            revision=self._revision,
+            generation=orders.generation,
+            members=orders.members,
+            endpoints=[self._endpoints.get(owner, b"") for owner in orders.members],
+            base=orders.base,
+            is_over=orders.is_over or any(owner not in self._endpoints for owner in orders.members),
+            regroup=orders.regroup,
+            dismissed=group.dismisses(call.owner),
+            foundation=self.foundation,
+            directive=machine.directive(call.owner),
+            tasks=tasks,
+            solo=solo,
+            acknowledged=acknowledged,
+            drop=drop,
+            pin=self.pin if leads else 0,
+            save=self.save if leads and self._save_is_of(orders.generation) else None,
+            tally=self.tally_wanted and leads,
+            limit=machine.gate.step_limit,
+            shares=shares,
+        )
+
+    def _save_is_of(self, generation: int) -> bool:
+        return self.save is not None and self.save["generation"] == generation
+
+    def _work(self, report: GroupReport | None) -> tuple[list[DispatchedTask], list[DispatchedTask], bool]:
+        """The training tasks that the first member does not know, the others, and whether those it knows are void."""
+        if not self._machine.group.established:
+            return [], [], False
+        last = lease_order(report.last_token) if report is not None else (0, 0)
+        training: list[DispatchedTask] = []
+        solo: list[DispatchedTask] = []
+        known = 0
+        for lease in self._machine.workers.group_leases:
+            if lease.task.type is not TaskType.TRAINING:
+                solo.append(DispatchedTask(self._machine.task(lease), lease))
+            elif (lease.token.epoch, lease.token.counter) <= last:
+                known += 1
+            elif len(training) < _TASKS_PER_ANSWER:
+                training.append(DispatchedTask(self._machine.task(lease), lease))
+        return training, solo, report is not None and report.left > 0 and known == 0
+
+    async def _lease(self) -> None:
+        """Gets tasks for the group: training for a while ahead, and whatever else there is."""
+        machine = self._machine
+        if not machine.group.established or not machine.servers.ready or machine.lifecycle.ending:
+            return
+        held = sum(lease.task.type is TaskType.TRAINING for lease in machine.workers.group_leases)
+        rate = self.report.records_per_second if self.report is not None else 0.0
+        ahead = int(_AHEAD_S * rate / machine.spec.records_per_task)
+        missing = min(max(ahead, _LEAST_AHEAD), _MOST_AHEAD) - held
+        if machine.single_tasks.pending or machine.evaluations.pending():
+            missing = max(missing, _TASKS_PER_LEASE)
+        if missing > 0:
+            got, _ = await self._dispatcher.lease(GROUP, min(missing, _TASKS_PER_LEASE))
+            self.leased.update({str(one.lease.token): one.lease.task for one in got})
+
+
+def lease_order(token: str) -> tuple[int, int]:
+    """What the leases of a group are ordered by: none comes first."""
+    if not token:
+        return (0, 0)
+    parsed = LeaseToken.parse(token)
+    return parsed.epoch, parsed.counter
