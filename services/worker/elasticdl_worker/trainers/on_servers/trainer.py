@@ -25,13 +25,12 @@ from elasticdl_core.model import RowPolicy, UpdateMode
 from elasticdl_worker.parameters import LIMIT, Gradients, ParameterClient, Pulled, PushResult
 from elasticdl_worker.reporting.accounts import TaskAccounts
 from elasticdl_worker.reporting.progress import WorkerProgress
-from elasticdl_worker.trainers.framework import Array, Lookups, Metrics, PreparedJob, StepResult
+from elasticdl_worker.trainers.framework import Array, Lookups, LossOf, Metrics, Outputs, PreparedJob, StepResult
 from elasticdl_worker.trainers.learning_rates import checked_rate
 from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 from elasticdl_worker.trainers.not_finite import NanPolicy, find_not_finite
 from elasticdl_worker.trainers.on_servers.read_ahead import TrainingStep
 from elasticdl_worker.trainers.on_servers.remaining_steps import RemainingSteps
-from elasticdl_worker.trainers.predictions import WritePredictions
 from elasticdl_worker.user_code import ModelModule
 
 T = TypeVar("T")
@@ -233,29 +232,23 @@ class Trainer:
         while self._pushes:
             self._finish_first()
 
-    def evaluate(self, minibatches: Iterable[Minibatch], metrics: Metrics, pin: int) -> int:
-        """Updates metrics over minibatches at pinned parameters; returns the number of records.
+    @property
+    def outputs(self) -> Outputs:
+        """Names of the model's outputs."""
+        return self._model.outputs
+
+    @property
+    def evaluation_loss(self) -> LossOf:
+        """The loss of labels and predictions, without regularisation."""
+        return self._programs.evaluation_loss
+
+    def infer(self, minibatches: Iterable[Minibatch], pin: int) -> Iterator[tuple[Minibatch, Tensors]]:
+        """The predictions of minibatches, one after the other.
 
         Args:
-            minibatches: iterator of minibatches with labels.
-            metrics: reset by the caller.
-            pin: number of the pinned parameters.
+            minibatches: these.
+            pin: number of the pinned parameters to take; 0 for the present ones.
         """
-        records = 0
-        for batch, predictions in self._infer(minibatches, pin):
-            metrics.update(batch.labels, predictions, batch.records)
-            records += batch.records
-        return records
-
-    def predict(self, minibatches: Iterable[Minibatch], write: WritePredictions, pin: int = 0) -> int:
-        """Writes the model's outputs for minibatches; returns the number of records."""
-        records = 0
-        for batch, predictions in self._infer(minibatches, pin):
-            write(predictions, batch.first)
-            records += batch.records
-        return records
-
-    def _infer(self, minibatches: Iterable[Minibatch], pin: int) -> Iterator[tuple[Minibatch, Tensors]]:
         self.wait_for_pushes()
         try:
             dense = True
