@@ -165,7 +165,7 @@ class GroupDesk:
             members=orders.members,
             endpoints=[self._endpoints.get(owner, b"") for owner in orders.members],
             base=orders.base,
-            is_over=orders.is_over or any(owner not in self._endpoints for owner in orders.members),
+            is_over=orders.is_over,
             regroup=orders.regroup,
             dismissed=group.dismisses(call.owner),
             foundation=self.foundation,

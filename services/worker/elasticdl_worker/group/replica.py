@@ -140,7 +140,7 @@ class Replica(Protocol):
         """Makes one update.
 
         Args:
-            sums: the sum of each array over the contributions of all microbatches; may be overwritten.
+            sums: the sum of each array over the contributions of all microbatches; they must not be written.
             rows: the sum of their rows, more than 0.
             epoch: as for ``compute``.
         """

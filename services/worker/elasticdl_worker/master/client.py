@@ -166,7 +166,9 @@ class MasterClient:
     async def lease(self) -> LeaseAnswer:
         """Asks for a task."""
         response = await self._call("Lease", pb.LeaseRequest(max_tasks=1))
-        return LeaseAnswer(_directive(response.directive), tasks=_tasks(response.tasks), wait_s=response.wait_s)
+        return LeaseAnswer(
+            to_directive(response.directive), tasks=leased_tasks(response.tasks), wait_s=response.wait_s
+        )
 
     async def heartbeat(self, state: ProgressSnapshot) -> HeartbeatAnswer:
         """Tells how far the worker is; tried once, because the next heartbeat tells the same.
@@ -191,7 +193,7 @@ class MasterClient:
         response = await self._rpc.call("Heartbeat", request, deadline_s=_DEADLINE_S)
         servers = response.parameter_servers
         return HeartbeatAnswer(
-            _directive(response.directive),
+            to_directive(response.directive),
             lost=tuple(response.lost),
             ps_addresses=tuple(servers.addresses),
             ps_generation=servers.generation,
@@ -217,7 +219,7 @@ class MasterClient:
             trace_trouble=done.trace_trouble,
         )
         response = await self._call("Report", request)
-        return bool(response.accepted), _tasks(response.tasks)
+        return bool(response.accepted), leased_tasks(response.tasks)
 
     async def return_task(
         self, lease: LeasedTask, position: int, account: TaskAccount | None = None, version: int = 0
@@ -256,6 +258,14 @@ class MasterClient:
         response = await self._call("ReportShards", request)
         return bool(response.accepted)
 
+    async def call_once(self, method: str, request: Any, deadline_s: float) -> Any:
+        """Makes a call that the next one makes good if it fails.
+
+        Raises:
+            UnavailableError: the master did not answer.
+        """
+        return await self._rpc.call(method, request, deadline_s=deadline_s)
+
     async def close(self) -> None:
         """Closes the channel."""
         await self._rpc.close()
@@ -274,7 +284,8 @@ class MasterClient:
         ) from last
 
 
-def _tasks(messages: Iterable[pb.Task]) -> tuple[LeasedTask, ...]:
+def leased_tasks(messages: Iterable[pb.Task]) -> tuple[LeasedTask, ...]:
+    """Reads tasks."""
     return tuple(LeasedTask(_task(message), message.token) for message in messages)
 
 
@@ -297,7 +308,8 @@ def _account(account: TaskAccount | None) -> pb.Account | None:
     return pb.Account(fed=account.fed, applied=account.applied, skipped=skipped)
 
 
-def _directive(value: int) -> WorkerDirective:
+def to_directive(value: int) -> WorkerDirective:
+    """Reads a directive; an unknown one says nothing."""
     known: dict[int, WorkerDirective] = {
         pb.DIRECTIVE_WAIT: WorkerDirective.WAIT,
         pb.DIRECTIVE_DRAIN: WorkerDirective.DRAIN,

@@ -235,6 +235,7 @@ class GroupMember:
     Attributes:
         book: what goes with the model.
         holds: whether it holds the model.
+        keeps: whether it keeps the sum of its last step, to hand it on.
         finished: the last generation that it is done with.
         suspects: ranks that differ from the others, after a generation that ended for that.
     """
@@ -243,6 +244,7 @@ class GroupMember:
         self.owner = owner
         self.book = Book(Course(microbatches, size))
         self.holds = False
+        self.keeps = False
         self.finished = 0
         self.suspects: tuple[int, ...] = ()
         self._seconds: list[float] = []
@@ -281,10 +283,12 @@ class GroupMember:
         self._check_base(orders)
         self.finished = orders.generation
 
+    def holds_for(self, orders: Orders) -> bool:
+        """Whether what it holds counts in a generation: only if it held it when the last one ended."""
+        return self.holds and orders.base != 0 and self.finished == orders.base
+
     def _check_base(self, orders: Orders) -> None:
-        """What a member holds counts only if it held it when the last generation ended."""
-        if orders.base == 0 or self.finished != orders.base:
-            self.holds = False
+        self.holds = self.holds_for(orders)
 
     # -- the beginning of a generation -----------------------------------------------------------------------------
 
@@ -292,29 +296,32 @@ class GroupMember:
         """Brings all members to the same state: that of the lowest rank that is furthest."""
         course = self.book.course
         mine = {"holds": self.holds, "steps": course.steps, "known": course.known, "left": len(course.entries)}
-        standings = yield Gather(mine)
+        standings = yield Gather({**mine, "keeps": self.keeps})
         steps = [one["steps"] if one["holds"] else -2 for one in standings]
         top = max(steps)
         if top < 0:
             if rank == 0:
                 version, tally = yield FoundGroup()
                 self.book = Book(Course(course.microbatches, course.size), version, Counter(tally))
-                self.holds = True
+                self.holds, self.keeps = True, False
             source, needs = 0, dict.fromkeys(range(1, size), "state")
         else:
-            source, needs = steps.index(top), {}
+            furthest = [other for other in range(size) if steps[other] == top]
+            source = next((other for other in furthest if standings[other]["keeps"]), furthest[0])
+            keeps, needs = standings[source]["keeps"], {}
             for other, one in enumerate(standings):
                 if steps[other] == top:
-                    if one != standings[source]:
+                    if any(one[key] != standings[source][key] for key in mine):
                         needs[other] = "book"
                 else:
-                    needs[other] = "update" if steps[other] == top - 1 else "state"
+                    needs[other] = "update" if keeps and steps[other] == top - 1 else "state"
         if rank == source and needs:
             yield Send(needs, self.book.to_json())
         elif rank in needs:
             book = yield Receive(source, needs[rank])
             self.book.adopt(book)
             self.holds = True
+            self.keeps = self.keeps if needs[rank] == "book" else needs[rank] == "update"
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
@@ -324,9 +331,9 @@ class GroupMember:
         self._compare(told, rank)
         self._seconds = [float(one["seconds"]) for one in told]
         rows = sum(int(one["rows"]) for one in told)
-        if rows:
-            yield Total(step)
+        yield Total(step)
         yield Apply(step, told, rows)
+        self.keeps = True
         self.book.count(step, told, rows)
         return told  # type: ignore[no-any-return]
 

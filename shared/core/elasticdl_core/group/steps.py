@@ -150,6 +150,17 @@ class Course:
         end = min(self.position + self.microbatches * self.size, entry.task.end)
         return Step(self.steps + 1, entry, self.position, end, self.size, tuple(dealt))
 
+    def after(self, step: Step) -> Step | None:
+        """The step after the present one, if it is dealt in the same way; to read its records ahead."""
+        entry, start = step.entry, step.end
+        if step.is_last:
+            if len(self.entries) < 2:
+                return None
+            entry = self.entries[1]
+            start = entry.task.start
+        end = min(start + self.microbatches * self.size, entry.task.end)
+        return Step(step.number + 1, entry, start, end, self.size, step.dealt)
+
     def count(self, step: Step) -> Entry | None:
         """A step counts. Returns the task if that was its last one."""
         self.steps = step.number

@@ -1,0 +1,226 @@
+"""A member's standing with its master: says how the member is several times a second, and hears the orders."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from elasticdl_core.errors import ElasticDLError, UnavailableError
+from elasticdl_core.group.member import Book, GroupWishes
+from elasticdl_worker.group.entries import entry_of
+from elasticdl_worker.master.client import LeasedTask, MasterClient, WorkerDirective
+from elasticdl_worker.master.group_client import SpokenReport, Standing, Told, WrittenShare, meet
+from elasticdl_worker.master.session import Session
+
+_PAUSE_S = 0.1
+_LEAST_S = 0.02
+_log = structlog.get_logger(__name__)
+
+
+class Attendance:
+    """Meets the master; the coroutine ``run`` does it, the other methods are the training thread's.
+
+    Args:
+        master: the master's client.
+        session: says when the member shall leave.
+        owner: this member's name.
+        endpoint: where other members reach this one.
+        abort: gives the present group up, and ends the forming of one.
+    """
+
+    def __init__(
+        self, master: MasterClient, session: Session, owner: str, endpoint: bytes, abort: Callable[[str], None]
+    ) -> None:
+        self._owner = owner
+        self._master = master
+        self._session = session
+        self._abort = abort
+        self._loop = asyncio.get_running_loop()
+        self._changed = threading.Condition()
+        self._standing = Standing(endpoint, finished=0, generation=0, holds=False, leaving=False)
+        self._shares: dict[int, WrittenShare] = {}
+        self._told: Told | None = None
+        self._tasks: dict[str, LeasedTask] = {}
+        self._acknowledged: set[str] = set()
+        self._given: set[str] = set()
+        self._busy_since: float | None = None
+        self._urgent = asyncio.Event()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._saved = 0
+
+    # -- the event loop's ------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Meets the master until cancelled; one that is away is tried again."""
+        while True:
+            began = self._loop.time()
+            self._urgent.clear()
+            call = self._loop.create_task(self._meet(), name="meet the master")
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+            urgent = self._loop.create_task(self._urgent.wait(), name="news for the master")
+            await asyncio.wait({call, urgent}, return_when=asyncio.FIRST_COMPLETED)
+            urgent.cancel()
+            await asyncio.sleep(max(0.0, _LEAST_S - (self._loop.time() - began)))
+
+    async def _meet(self) -> None:
+        try:
+            told = await meet(self._master, self._now())
+        except UnavailableError:
+            await asyncio.sleep(_PAUSE_S)
+            return
+        except ElasticDLError as error:
+            _log.error("the master refused a member's word", error=str(error))
+            await asyncio.sleep(_PAUSE_S)
+            return
+        self._hear(told)
+
+    def _now(self) -> Standing:
+        with self._changed:
+            busy = time.monotonic() - self._busy_since if self._busy_since is not None else 0.0
+            return replace(
+                self._standing,
+                leaving=self._session.drain.is_set(),
+                busy_s=busy,
+                seen=self._told.revision if self._told is not None else 0,
+                shares=tuple(self._shares.values()),
+            )
+
+    def _hear(self, told: Told) -> None:
+        if told.directive is WorkerDirective.FINISHED:
+            self._session.finished.set()
+        elif told.directive is WorkerDirective.DRAIN:
+            self._session.request_drain()
+        over = False
+        with self._changed:
+            before = self._told
+            if before is not None and told.orders.generation < before.orders.generation:
+                return
+            self._told = told
+            self._tasks.update({task.token: task for task in (*told.tasks, *told.solo)})
+            self._acknowledged |= set(told.acknowledged)
+            for order in told.shares:
+                self._shares.pop(order, None)
+            mine = self._standing.generation
+            if mine:
+                over = told.orders.generation > mine or told.orders.is_over or self._session.finished.is_set()
+            self._changed.notify_all()
+        if over:
+            self._abort("the master ended this generation")
+
+    # -- the training thread's -------------------------------------------------------------------------------------
+
+    def next_orders(self, finished: int) -> Told | None:
+        """Waits for a generation that this member is in; None if it shall go."""
+        with self._changed:
+            while True:
+                told = self._told
+                if self._session.finished.is_set():
+                    return None
+                if told is not None and self._session.drain.is_set() and told.dismissed:
+                    return None
+                if told is not None and told.orders.generation > finished and self._may_enter(told):
+                    return told
+                self._changed.wait(_PAUSE_S)
+
+    def _may_enter(self, told: Told) -> bool:
+        """Whether this member is of the generation, and its master, perhaps a new one, knows where the others are."""
+        return self._owner in told.orders.members and all(told.endpoints)
+
+    def enter(self, generation: int, *, holds: bool) -> None:
+        """This member takes part in a generation from now on."""
+        self._given.clear()
+        self._put(generation=generation, suspects=(), holds=holds, refused="")
+
+    def get_out(self, finished: int, *, holds: bool, suspects: Sequence[str]) -> None:
+        """This member is done with a generation: the master hears it at once."""
+        self._put(generation=0, finished=finished, holds=holds, suspects=tuple(suspects), report=None)
+        self._loop.call_soon_threadsafe(self._urgent.set)
+
+    def refuse(self, why: str) -> None:
+        """The checkpoint to begin with cannot be used."""
+        self._put(refused=why)
+        self._loop.call_soon_threadsafe(self._urgent.set)
+
+    def set_busy(self, *, busy: bool) -> None:
+        """Whether the others wait for this member, or it for them."""
+        with self._changed:
+            self._busy_since = time.monotonic() if busy else None
+
+    def speak(self, book: Book, size_bytes: int, records_per_second: float, *, pinned: int) -> None:
+        """What the first member says for the group from now on."""
+        with self._changed:
+            wanted = self._told is not None and self._told.tally
+        tally = dict(book.tally) if wanted else None
+        course = book.course
+        report = SpokenReport(
+            version=book.version,
+            steps=course.steps,
+            size_bytes=size_bytes,
+            last_token=course.last,
+            left=len(course.entries),
+            ended=tuple(book.ended.values()),
+            pinned=pinned,
+            tally=tally,
+            records_per_second=records_per_second,
+        )
+        self._put(report=report)
+
+    def hold(self) -> None:
+        """This member holds the model from now on."""
+        self._put(holds=True)
+
+    def add_share(self, share: WrittenShare) -> None:
+        """This member's share of a checkpoint is written."""
+        with self._changed:
+            self._shares[share.order] = share
+        self._loop.call_soon_threadsafe(self._urgent.set)
+
+    def wishes(self, book: Book, generation: int) -> GroupWishes:
+        """What the master wants of the group, as it was heard last."""
+        with self._changed:
+            told = self._told
+            if told is None or told.orders.generation != generation:
+                return GroupWishes()
+            known = {entry.token for entry in book.course.entries} | set(book.ended)
+            last = _order(book.course.last)
+            fresh = [entry_of(one) for one in told.tasks if one.token not in known and _order(one.token) > last]
+            acknowledged = [token for token in book.ended if token in self._acknowledged]
+            self._acknowledged.clear()
+            solo = [one for one in told.solo if one.token not in self._given]
+            self._given |= {one.token for one in solo[: len(told.orders.members)]}
+            save = told.save if told.save is not None and told.save["order"] > self._saved else None
+            if save is not None:
+                self._saved = int(save["order"])
+            return GroupWishes(
+                entries=fresh,
+                acknowledged=acknowledged,
+                regroup=told.orders.regroup,
+                drop=told.drop,
+                pin=told.pin,
+                solo=[entry_of(one) for one in solo[: len(told.orders.members)]],
+                save=save,
+                limit=told.limit,
+            )
+
+    def wait(self, seconds: float) -> None:
+        """Waits until the master said something, or a moment."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def _put(self, **changes: Any) -> None:
+        with self._changed:
+            self._standing = replace(self._standing, **changes)
+
+
+def _order(token: str) -> tuple[int, int]:
+    if not token:
+        return (0, 0)
+    epoch, counter, _ = token.split(".")
+    return int(epoch), int(counter)

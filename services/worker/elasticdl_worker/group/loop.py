@@ -1,0 +1,375 @@
+"""What a member does: generation after generation, with real collectives and a real replica."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import structlog
+
+from elasticdl_core.errors import DataError
+from elasticdl_core.group.member import (
+    Apply,
+    Compute,
+    Consult,
+    DiffersError,
+    FoundGroup,
+    Gather,
+    GroupMember,
+    Operation,
+    Receive,
+    Rest,
+    Send,
+    Total,
+    WriteShare,
+)
+from elasticdl_core.job import JobSpec
+from elasticdl_core.skips import Skips
+from elasticdl_runtime.checkpoint_files import CheckpointFile
+from elasticdl_runtime.failpoints import failpoint
+from elasticdl_worker.collectives import Collective, CollectiveError, GroupPlan, Lobby, PendingSum
+from elasticdl_worker.group.attendance import Attendance
+from elasticdl_worker.group.entries import lease_of
+from elasticdl_worker.group.reader import MicrobatchReader
+from elasticdl_worker.group.replica import Flat, Replica, ReplicaState
+from elasticdl_worker.group.state_files import CheckpointPart, pack_state, read_state, unpack_state
+from elasticdl_worker.master.client import LeasedTask
+from elasticdl_worker.master.group_client import Told, WrittenShare
+from elasticdl_worker.master.session import Session
+from elasticdl_worker.reporting.accounts import TaskAccount
+from elasticdl_worker.reporting.traces import TraceWriter
+
+_FORM_S = 60.0
+_LONG_S = 24 * 3600.0
+"""How long others may take: who lives and hangs is the master's to notice."""
+_REST_S = 0.05
+_CHEAP_BYTES = 4 << 20
+_DIGEST_EVERY = 16
+_log = structlog.get_logger(__name__)
+
+
+class SoloOutcome(Protocol):
+    """The result of a task that one member does alone."""
+
+    @property
+    def records(self) -> int:
+        """Number of records of the task."""
+
+    @property
+    def result(self) -> Mapping[str, object] | None:
+        """What this type of task gives the master."""
+
+    @property
+    def account(self) -> TaskAccount | None:
+        """What became of the records."""
+
+
+class _Refused(Exception):
+    """The checkpoint to begin with cannot be used; the master was told."""
+
+
+class MemberLoop:
+    """Works as a member until the job ends or the member is told to leave.
+
+    Args:
+        owner: this member's name.
+        spec: the job.
+        replica: the model.
+        session: the standing with the master.
+        attendance: the orders.
+        lobby: forms groups.
+        run_task: runs a task that is no training.
+        traces: what was processed.
+        on_first_step: called when the first step was made.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        spec: JobSpec,
+        replica: Replica,
+        session: Session,
+        attendance: Attendance,
+        lobby: Lobby,
+        run_task: Callable[[LeasedTask], SoloOutcome],
+        traces: TraceWriter,
+        on_first_step: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._spec = spec
+        self._replica = replica
+        self._session = session
+        self._attendance = attendance
+        self._lobby = lobby
+        self._run_task = run_task
+        self._traces = traces
+        self._on_first_step: Callable[[], None] | None = on_first_step
+        self._member = GroupMember(owner, spec.microbatches_per_step, spec.minibatch_size)
+        self._owner = owner
+        self._reader = MicrobatchReader(replica.read)
+        self._initial = _copy(replica.state())
+        self._size = 4 * sum(replica.lengths)
+        self._kept: list[Flat] = [np.zeros(length, np.float32) for length in replica.lengths]
+        self._kept_note: dict[str, int] = {}
+        self._pending: PendingSum | None = None
+        self._sums: Sequence[Any] = ()
+        self._speed = 0.0
+        self._pin = 0
+        self._began = 0.0
+        self._writers: list[threading.Thread] = []
+
+    def run(self) -> bool:
+        """Works; returns whether the job has ended, rather than this member been told to leave.
+
+        Raises:
+            ElasticDLError: the user's code or the data failed.
+        """
+        try:
+            while (told := self._attendance.next_orders(self._member.finished)) is not None:
+                if told.orders.is_over:
+                    self._member.skip(told.orders)
+                    self._attendance.get_out(self._member.finished, holds=self._member.holds, suspects=())
+                else:
+                    self._take_part(told)
+            return self._session.finished.is_set()
+        finally:
+            self._reader.close()
+            for writer in self._writers:
+                writer.join(_FORM_S)
+
+    def _take_part(self, told: Told) -> None:
+        orders = told.orders
+        rank = orders.members.index(self._owner)
+        member, suspects = self._member, list[int]()
+        running = member.enter(orders)
+        self._attendance.enter(orders.generation, holds=member.holds_for(orders))
+        collective: Collective | None = None
+        try:
+            plan = GroupPlan(orders.generation, told.endpoints, told.secret)
+            collective = self._lobby.form(plan, rank, timeout_s=_FORM_S)
+            result: Any = None
+            while True:
+                result = self._carry_out(running.send(result), collective, told)
+        except StopIteration:
+            pass
+        except DiffersError as error:
+            _log.error("parameters differ", error=str(error))
+            suspects = list(member.suspects)
+        except _Refused as error:
+            self._attendance.refuse(str(error))
+        except CollectiveError as error:
+            _log.warning("a generation ended", generation=orders.generation, error=error.message)
+            suspects = [other for other in error.suspects if other != rank]
+        finally:
+            running.close()
+            self._pending = None
+            self._attendance.set_busy(busy=False)
+            if collective is not None:
+                collective.close()
+        member.finished = orders.generation
+        names = [orders.members[other] for other in suspects]
+        self._attendance.get_out(orders.generation, holds=member.holds, suspects=names)
+
+    # -- operations ------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, operation: Operation, collective: Collective, told: Told) -> Any:
+        rank = collective.rank
+        match operation:
+            case Gather(data):
+                given = collective.gather(json.dumps(data).encode(), timeout_s=_LONG_S)
+                return [json.loads(one) for one in given]
+            case Compute():
+                self._attendance.set_busy(busy=True)
+                try:
+                    return self._compute(operation, collective)
+                finally:
+                    self._attendance.set_busy(busy=False)
+            case Total():
+                assert self._pending is not None
+                self._sums = self._pending.finish()
+                self._pending = None
+            case Apply():
+                self._apply(operation, rank)
+            case Send(needs, book):
+                for target, need in needs.items():
+                    note, buffers = self._packed(need)
+                    collective.send(target, json.dumps({**note, "book": book}).encode(), buffers, timeout_s=_LONG_S)
+            case Receive(source, need):
+                return self._receive(collective, source, need)
+            case FoundGroup():
+                return self._found(told)
+            case Consult():
+                return self._consult(told.orders.generation)
+            case WriteShare(order, book):
+                self._write_share(order, book, rank, collective.size)
+            case Rest(pin, solo):
+                self._pin = pin
+                if rank == 0:
+                    self._speak()
+                if solo is None:
+                    self._session.progress.set_phase("waiting")
+                    self._attendance.wait(_REST_S)
+                else:
+                    self._work_alone(lease_of(solo))
+        return None
+
+    def _compute(self, operation: Compute, collective: Collective) -> dict[str, Any]:
+        step, mine = operation.step, operation.microbatches
+        self._pin = 0
+        self._session.progress.set_phase("compiling" if self._on_first_step is not None else "training")
+        following = self._member.book.course.after(step)
+        self._reader.prepare([(step, mine), *([(following, following.of(collective.rank))] if following else [])])
+        self._began = time.monotonic()
+        pending = self._pending = collective.begin_sum(self._replica.lengths, step.dealt, timeout_s=_LONG_S)
+        fed = rows = 0
+        loss, seconds, skips = 0.0, 0.0, Skips()
+        for microbatch in mine:
+            data = self._reader.take(step, microbatch)
+            fed, skips = fed + data.fed, skips + data.skips
+            began = time.monotonic()
+            arrays: Sequence[Flat] = ()
+            if data.fed:
+                given = self._replica.compute(step.number, microbatch, data, step.entry.task.epoch)
+                arrays = given.arrays if given.rows else ()
+                rows, skips = rows + given.rows, skips + given.skips
+                loss += given.loss * given.rows
+            for bucket in range(len(self._replica.lengths)):
+                if arrays:
+                    pending.add(microbatch, bucket, arrays[bucket])
+                else:
+                    pending.leaf(microbatch, bucket)[:] = 0.0
+                    pending.add(microbatch, bucket)
+            seconds += time.monotonic() - began
+        failpoint("worker.after_compute")
+        return {
+            "fed": fed,
+            "rows": rows,
+            "skips": skips.to_json(),
+            "loss": loss,
+            "seconds": seconds / len(mine) if mine else 0.0,
+            "digest": self._digest(step.number),
+        }
+
+    def _digest(self, step: int) -> str:
+        """Of the parameters that a step begins with; of large ones not each time."""
+        cheap = self._size <= _CHEAP_BYTES or step % _DIGEST_EVERY == 0
+        return self._replica.digest().hex() if cheap else ""
+
+    def _apply(self, operation: Apply, rank: int) -> None:
+        step, rows = operation.step, operation.rows
+        for kept, total in zip(self._kept, self._sums, strict=True):
+            np.copyto(kept, total)
+        self._sums = ()
+        self._kept_note = {"rows": rows, "epoch": step.entry.task.epoch}
+        if rows:
+            self._replica.apply(self._kept, rows, step.entry.task.epoch)
+        if self._on_first_step is not None:
+            self._on_first_step()
+            self._on_first_step = None
+        elapsed = time.monotonic() - self._began
+        own = int(operation.told[rank]["rows"])
+        progress = self._session.progress
+        progress.record_step(own, elapsed, self._replica.version, max(1, len(step.of(rank))))
+        self._speed = 0.9 * self._speed + 0.1 * (step.end - step.start) / max(elapsed, 1e-6)
+        if rows and rank == 0:
+            progress.record_loss(self._replica.version, sum(float(one["loss"]) for one in operation.told) / rows)
+        for microbatch in step.of(rank):
+            start, end = step.bounds(microbatch)
+            if start < end:
+                self._traces.append(self._reader.task(step), step.entry.token, start, end)
+        failpoint("worker.after_step")
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def _packed(self, need: str) -> tuple[dict[str, Any], list[Any]]:
+        if need == "state":
+            note, buffers = pack_state(self._replica.state())
+            return {"state": note}, buffers
+        return ({"update": self._kept_note}, list(self._kept)) if need == "update" else ({}, [])
+
+    def _receive(self, collective: Collective, source: int, need: str) -> Any:
+        text, buffers = collective.receive(source, timeout_s=_LONG_S)
+        note = json.loads(text)
+        if need == "state":
+            self._replica.load(unpack_state(note["state"], buffers))
+        elif need == "update":
+            self._kept_note = note["update"]
+            for kept, given in zip(self._kept, buffers, strict=True):
+                np.copyto(kept, given.view(np.float32))
+            if self._kept_note["rows"]:
+                self._replica.apply(self._kept, self._kept_note["rows"], self._kept_note["epoch"])
+        self._attendance.hold()
+        return note["book"]
+
+    def _found(self, told: Told) -> tuple[int, Mapping[tuple[int, int], int]]:
+        foundation = told.foundation
+        if foundation is None:
+            self._replica.load(self._initial)
+            self._attendance.hold()
+            return self._replica.version, {}
+        files = [CheckpointFile(str(f["name"]), int(f["size"]), str(f["sha256"])) for f in foundation["files"]]
+        try:
+            state, tally = read_state(foundation["directory"], files, self._replica.layout)
+            self._replica.load(state)
+        except DataError as error:
+            raise _Refused(error.message) from error
+        self._attendance.hold()
+        return state.version, {} if foundation["other_job"] else tally
+
+    def _write_share(self, order: Mapping[str, Any], book: Mapping[str, Any], rank: int, size: int) -> None:
+        """Copies this member's share, and has it written while training goes on."""
+        part = CheckpointPart(self._replica.layout, self._replica.state(), rank, size, self._member.book.tally)
+        share = WrittenShare(int(order["order"]), rank, size, part.header.version)
+
+        def write() -> None:
+            self._attendance.add_share(_written(share, part, Path(order["directory"]), json.dumps(book)))
+
+        thread = threading.Thread(target=write, name="checkpoint", daemon=True)
+        self._writers = [*(one for one in self._writers if one.is_alive()), thread]
+        thread.start()
+
+    # -- the master ------------------------------------------------------------------------------------------------
+
+    def _speak(self) -> None:
+        self._attendance.speak(self._member.book, self._size, self._speed, pinned=self._pin)
+
+    def _consult(self, generation: int) -> Any:
+        self._speak()
+        return self._attendance.wishes(self._member.book, generation)
+
+    def _work_alone(self, lease: LeasedTask) -> None:
+        self._attendance.set_busy(busy=True)
+        try:
+            outcome = self._run_task(lease)
+        except Exception as error:
+            self._session.fail(lease, error)
+            return
+        finally:
+            self._attendance.set_busy(busy=False)
+        if outcome.records:
+            self._traces.append(lease.task, lease.token, lease.task.shard.start, lease.task.shard.end)
+        self._session.report(
+            lease, outcome.records, outcome.result, self._replica.version, outcome.account, self._traces.trouble
+        )
+
+
+def _written(share: WrittenShare, part: CheckpointPart, directory: Path, book: str) -> WrittenShare:
+    try:
+        file = part.write(directory)
+    except OSError as error:
+        return replace(share, trouble=error.strerror or str(error))
+    return replace(share, name=file.name, size_bytes=file.size, sha256=file.sha256, model=part.describe(), book=book)
+
+
+def _copy(state: ReplicaState) -> ReplicaState:
+    return ReplicaState(
+        state.version,
+        {name: np.array(value) for name, value in state.values.items()},
+        {name: [np.array(value) for value in values] for name, values in state.slots.items()},
+        {name: np.array(value) for name, value in state.extra.items()},
+    )

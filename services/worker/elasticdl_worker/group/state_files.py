@@ -1,0 +1,185 @@
+"""The state of a replica in the files of a checkpoint, and on its way to another member."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl_core.errors import DataError
+from elasticdl_core.model import DenseKind, UpdateMode
+from elasticdl_runtime.checkpoint_files import (
+    CheckpointFile,
+    DensePiece,
+    DenseSection,
+    PartHeader,
+    PartWriter,
+    open_parts,
+)
+from elasticdl_runtime.convert.parameters import dense_to_json, mode_to_json, optimizer_to_json
+from elasticdl_runtime.partition import place_dense
+from elasticdl_worker.group.replica import ModelLayout, ReplicaState
+
+Tally = Mapping[tuple[int, int], int]
+
+
+class CheckpointPart:
+    """One member's share of a checkpoint: a copy of its part of the state, ready to be written.
+
+    Args:
+        layout: of the model.
+        state: of the replica, as it is now; what is to be written is copied.
+        rank: which share.
+        size: how many there are.
+        tally: rows in the model by (epoch, index) of their task.
+    """
+
+    def __init__(self, layout: ModelLayout, state: ReplicaState, rank: int, size: int, tally: Tally) -> None:
+        specs = {spec.name: spec for spec in layout.dense}
+        mine = [place for place in place_dense(list(layout.dense), size) if place.ps == rank]
+        self.header = PartHeader(
+            index=rank,
+            num_ps=size,
+            version=state.version,
+            optimizer=layout.optimizer,
+            slots=layout.slots,
+            mode=UpdateMode(),
+            dense=tuple(DenseSection(specs[place.name], place.start, place.stop) for place in mine),
+            tables=(),
+            tally=_tally_text(tally),
+        )
+        self._records = [_record(section, state) for section in self.header.dense]
+
+    def write(self, directory: Path) -> CheckpointFile:
+        """Writes the share; it is fsynced and renamed.
+
+        Raises:
+            OSError: the disk does not allow it.
+        """
+        name = f"ps-{self.header.index:05d}-of-{self.header.num_ps:05d}.ckpt"
+        with PartWriter(directory, name, self.header) as writer:
+            for section, record in enumerate(self._records):
+                writer.write_dense(section, record)
+            return writer.finish()
+
+    def describe(self) -> str:
+        """What a parameter server would say of the model: JSON."""
+        header = self.header
+        return json.dumps(
+            {
+                "dense": [dense_to_json(section.spec) for section in header.dense],
+                "tables": [],
+                "optimizer": json.loads(optimizer_to_json(header.optimizer)),
+                "slots": list(header.slots),
+                "mode": json.loads(mode_to_json(header.mode)),
+            }
+        )
+
+
+def read_state(directory: str, files: Sequence[CheckpointFile], layout: ModelLayout) -> tuple[ReplicaState, Tally]:
+    """Reads a checkpoint of a group, or of parameter servers, whoever and however many wrote it.
+
+    Raises:
+        DataError: it is damaged, or not of this model: it has tables, or other parameters.
+    """
+    specs = {spec.name: spec for spec in layout.dense}
+    readers = open_parts(directory, files)
+    try:
+        first = readers[0].header
+        found = {section.spec.name: section.spec for reader in readers for section in reader.header.dense}
+        if any(reader.header.tables for reader in readers):
+            raise DataError(
+                f"the checkpoint in {directory} has embedding tables",
+                fix="go on with ParameterServerStrategy, which holds tables",
+            )
+        if {name: spec.shape for name, spec in found.items()} != {name: spec.shape for name, spec in specs.items()}:
+            raise DataError(f"the checkpoint in {directory} is of another model", fix="give one of this model")
+        parts = {name: 1 if spec.kind is DenseKind.STATE else 1 + len(first.slots) for name, spec in found.items()}
+        flat = {name: np.zeros((parts[name], spec.size), np.dtype(spec.dtype)) for name, spec in found.items()}
+        for reader in readers:
+            for block in reader.blocks():
+                assert isinstance(block, DensePiece)
+                _place(flat[block.section.spec.name], block)
+        same = first.slots == layout.slots and first.optimizer.name == layout.optimizer.name
+        shaped = {name: whole.reshape(-1, *specs[name].shape) for name, whole in flat.items()}
+        state = ReplicaState(
+            max(reader.header.version for reader in readers),
+            {name: whole[0] for name, whole in shaped.items()},
+            {name: list(whole[1:]) for name, whole in shaped.items() if same and len(whole) > 1},
+        )
+        return state, _tally_of(first.tally)
+    finally:
+        for reader in readers:
+            reader.__exit__(None, None, None)
+
+
+def pack_state(state: ReplicaState) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+    """A state as a note and buffers."""
+    buffers: list[NDArray[Any]] = []
+
+    def put(array: NDArray[Any]) -> list[Any]:
+        buffers.append(np.ascontiguousarray(array))
+        return [buffers[-1].dtype.str, list(buffers[-1].shape)]
+
+    note = {
+        "version": state.version,
+        "values": [[name, put(array)] for name, array in state.values.items()],
+        "slots": [[name, [put(array) for array in arrays]] for name, arrays in state.slots.items()],
+        "extra": [[name, put(array)] for name, array in state.extra.items()],
+    }
+    return note, buffers
+
+
+def unpack_state(note: Mapping[str, Any], buffers: Sequence[NDArray[np.uint8]]) -> ReplicaState:
+    """Reads what ``pack_state`` made."""
+    rest = iter(buffers)
+
+    def take(kind: Sequence[Any]) -> NDArray[Any]:
+        array: NDArray[Any] = next(rest).view(np.dtype(kind[0])).reshape(kind[1])
+        return array
+
+    return ReplicaState(
+        int(note["version"]),
+        {name: take(kind) for name, kind in note["values"]},
+        {name: [take(kind) for kind in kinds] for name, kinds in note["slots"]},
+        {name: take(kind) for name, kind in note["extra"]},
+    )
+
+
+def _record(section: DenseSection, state: ReplicaState) -> NDArray[Any]:
+    arrays = [state.values[section.spec.name]]
+    if section.spec.kind is not DenseKind.STATE:
+        arrays += state.slots[section.spec.name]
+    dtype = np.dtype(section.spec.dtype)
+    pieces = [np.asarray(array, dtype).reshape(-1)[section.start : section.stop] for array in arrays]
+    return np.concatenate(pieces) if pieces else np.empty(0, dtype)
+
+
+def _place(target: NDArray[Any], piece: DensePiece) -> None:
+    """Puts a piece where it belongs: it may span the values and the slots of its slice."""
+    section = piece.section
+    size, at, taken = section.stop - section.start, piece.start, 0
+    while taken < len(piece.values):
+        part, offset = divmod(at, size)
+        run = min(size - offset, len(piece.values) - taken)
+        start = section.start + offset
+        target[part, start : start + run] = piece.values[taken : taken + run]
+        at, taken = at + run, taken + run
+
+
+def _tally_text(tally: Tally) -> str:
+    rows = np.array([(*task, count) for task, count in sorted(tally.items())], np.int64).reshape(-1, 3)
+    return "1:" + base64.b64encode(zlib.compress(rows.T.astype("<i8").tobytes())).decode()
+
+
+def _tally_of(text: str) -> Tally:
+    if not text:
+        return {}
+    numbers = np.frombuffer(zlib.decompress(base64.b64decode(text[2:])), "<i8").reshape(3, -1)
+    return {(int(epoch), int(index)): int(count) for epoch, index, count in numbers.T}
