@@ -9,18 +9,19 @@ pushes and pulls itself, because to hand one over costs as much as the work (see
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
 import structlog
 
 from elasticdl_core.errors import ConflictError, InvalidInputError
-from elasticdl_core.model import TableSpec
+from elasticdl_core.model import DenseSpec, TableSpec, UpdateMode
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps import codec
 from elasticdl_ps.checkpoint import load_partition, save_partition
+from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.pulls import dense_pieces
 from elasticdl_ps.store.partition import Partition, PartitionSnapshot
 from elasticdl_ps.store.table import EmbeddingTable
@@ -91,6 +92,7 @@ class ParameterServer:
             rejected=self._training.updates.rejected,
             mode=mode_to_json(partition.mode),
             records=partition.tally.records,
+            model=_present_model(partition) if request.model and partition.initialised else "",
         )
 
     async def PushModel(self, chunks: AsyncIterator[bytes], caller: Claims) -> Frame:
@@ -209,7 +211,7 @@ class ParameterServer:
         _log.info("saved", directory=request.directory, file=file.name, bytes=file.size, version=version)
         failpoint("ps.after_save")
         saved = ps_pb2.SavedFile(name=file.name, size=file.size, sha256=file.sha256)
-        return ps_pb2.SaveResponse(version=version, files=[saved], model=_model_json(header))
+        return ps_pb2.SaveResponse(version=version, files=[saved], model=_saved_model(header))
 
     async def Tally(self, request: ps_pb2.TallyRequest, caller: Claims) -> ps_pb2.TallyResponse:
         """How many records of each training task are in this partition."""
@@ -284,13 +286,25 @@ def _require_absolute(directory: str) -> None:
         raise InvalidInputError(f"{directory!r} is not an absolute path", fix="send the checkpoint's absolute path")
 
 
-def _model_json(header: PartHeader) -> str:
+def _present_model(partition: Partition) -> str:
+    tables = [table.spec for table in list(partition.tables.values())]
+    return _model_json(partition.dense.specs, tables, partition.optimizer, partition.mode)
+
+
+def _saved_model(header: PartHeader) -> str:
+    dense, tables = [part.spec for part in header.dense], [part.spec for part in header.tables]
+    return _model_json(dense, tables, Optimizer(header.optimizer), header.mode)
+
+
+def _model_json(
+    dense: Iterable[DenseSpec], tables: Iterable[TableSpec], optimizer: Optimizer, mode: UpdateMode
+) -> str:
     return json.dumps(
         {
-            "dense": [dense_to_json(section.spec) for section in header.dense],
-            "tables": [table_to_json(section.spec) for section in header.tables],
-            "optimizer": json.loads(optimizer_to_json(header.optimizer)),
-            "slots": list(header.slots),
-            "mode": json.loads(mode_to_json(header.mode)),
+            "dense": [dense_to_json(spec) for spec in dense],
+            "tables": [table_to_json(spec) for spec in tables],
+            "optimizer": json.loads(optimizer_to_json(optimizer.spec)),
+            "slots": list(optimizer.slots),
+            "mode": json.loads(mode_to_json(mode)),
         }
     )

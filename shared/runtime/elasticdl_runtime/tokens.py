@@ -116,6 +116,17 @@ def peek_job_id(token: str) -> str:
     return token.partition(".")[0]
 
 
+def peek_owner(token: str) -> str:
+    """The holder that a token names, e.g. ``worker-3.1``, unverified: who it is good for is said by who checks it.
+
+    Raises:
+        UnauthenticatedError: the token is malformed.
+    """
+    if not _TOKEN.fullmatch(token):
+        raise _malformed()
+    return _claims(token.rpartition(".")[0]).owner
+
+
 @functools.lru_cache(_REMEMBERED)
 def _claims(body: str) -> Claims:
     try:

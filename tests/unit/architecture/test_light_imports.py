@@ -30,6 +30,7 @@ def loaded_by(module: str) -> set[str]:
         ("elasticdl_master.main", FRAMEWORKS | {"numba", "fastapi", "sqlalchemy"}),
         ("elasticdl_ps.main", FRAMEWORKS | SERVERS | {"redis", "httpx"}),
         ("elasticdl_worker.main", FRAMEWORKS | SERVERS | {"redis", "numba", "httpx"}),
+        ("elasticdl_worker.server_client", FRAMEWORKS | SERVERS | {"redis", "numba", "httpx"}),
     ],
 )
 def test_a_process_stays_light(module: str, absent: set[str]) -> None:

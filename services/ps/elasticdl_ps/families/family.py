@@ -14,7 +14,7 @@ Params = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Interval:
     """Where a hyper-parameter may lie, both ends included unless ``below`` is set.
 
     Attributes:
@@ -77,7 +77,7 @@ class Family:
     slots: Callable[[Params], dict[str, float]]
     numbers: Callable[[StepOf], list[float]]
     ignored: Mapping[str, Sequence[object] | None]
-    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    bounds: Mapping[str, Interval] = field(default_factory=dict)
     layout: Sequence[str] = ()
     shared: Sequence[str] = ()
     check: Callable[[Params], None] = lambda params: None
@@ -113,7 +113,7 @@ class Family:
     def _number(self, optimizer: str, name: str, value: object) -> float:
         if not isinstance(value, int | float) or not math.isfinite(value):
             raise InvalidInputError(f"{optimizer}: {name}={value!r} is no finite number", fix=f"give {name} a number")
-        bounds = self.bounds.get(name, Bounds())
+        bounds = self.bounds.get(name, Interval())
         if not bounds.contains(value):
             raise InvalidInputError(f"{optimizer}: {name}={value} is out of range", fix=f"choose {name} {bounds}")
         return float(value)

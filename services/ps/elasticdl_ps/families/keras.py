@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from elasticdl_ps.families.family import Bounds, Family, Params, StepOf, compound_decay
+from elasticdl_ps.families.family import Family, Interval, Params, StepOf, compound_decay
 
 _NOTHING = (None, False)
 _IGNORED: Mapping[str, Sequence[object] | None] = {
@@ -26,13 +26,13 @@ _IGNORED: Mapping[str, Sequence[object] | None] = {
     "gradient_accumulation_steps": _NOTHING,
 }
 """Parameters of every Keras optimizer that the PS does not carry out, with the values that ask for nothing."""
-_UP_TO_ONE = Bounds(0.0, 1.0)
+_UP_TO_ONE = Interval(0.0, 1.0)
 _BOUNDS = {
     "beta_1": _UP_TO_ONE,
     "beta_2": _UP_TO_ONE,
     "rho": _UP_TO_ONE,
     "momentum": _UP_TO_ONE,
-    "learning_rate_power": Bounds(-math.inf, 0.0),
+    "learning_rate_power": Interval(-math.inf, 0.0),
 }
 
 

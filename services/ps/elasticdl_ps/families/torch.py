@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_ps.families.family import Bounds, Family, Params, StepOf, compound_decay
+from elasticdl_ps.families.family import Family, Interval, Params, StepOf, compound_decay
 
 _IGNORED: Mapping[str, Sequence[object] | None] = {
     "foreach": None,
@@ -29,13 +29,13 @@ _IGNORED: Mapping[str, Sequence[object] | None] = {
     "differentiable": None,
 }
 """How PyTorch goes about the same arithmetic."""
-_BELOW_ONE = Bounds(0.0, 1.0, below=True)
-_FLAG = Bounds(0.0, 1.0)
+_BELOW_ONE = Interval(0.0, 1.0, below=True)
+_FLAG = Interval(0.0, 1.0)
 _BOUNDS = {
     "beta_1": _BELOW_ONE,
     "beta_2": _BELOW_ONE,
-    "rho": Bounds(0.0, 1.0),
-    "dampening": Bounds(-math.inf, math.inf),
+    "rho": Interval(0.0, 1.0),
+    "dampening": Interval(-math.inf, math.inf),
     **dict.fromkeys(("nesterov", "amsgrad", "centered", "maximize", "decoupled_weight_decay"), _FLAG),
 }
 _NO_DECAY = 1.0

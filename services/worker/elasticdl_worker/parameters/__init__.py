@@ -1,6 +1,25 @@
 """The parameter servers as the worker sees them: one client, whatever their number."""
 
 from elasticdl_worker.parameters.client import ParameterClient
-from elasticdl_worker.parameters.types import LIMIT, Gradients, Origin, Pulled, PushResult, Rows, StateChange
+from elasticdl_worker.parameters.types import (
+    LIMIT,
+    Gradients,
+    Origin,
+    Pulled,
+    PushResult,
+    Rows,
+    ServedModel,
+    StateChange,
+)
 
-__all__ = ["LIMIT", "Gradients", "Origin", "ParameterClient", "Pulled", "PushResult", "Rows", "StateChange"]
+__all__ = [
+    "LIMIT",
+    "Gradients",
+    "Origin",
+    "ParameterClient",
+    "Pulled",
+    "PushResult",
+    "Rows",
+    "ServedModel",
+    "StateChange",
+]

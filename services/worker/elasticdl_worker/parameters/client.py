@@ -11,11 +11,12 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_runtime.convert.parameters import check_wire_dtype
 from elasticdl_worker.parameters.asynchronous import AsynchronousMode, HotRowsMode
-from elasticdl_worker.parameters.declaring import declare_model
+from elasticdl_worker.parameters.declaring import declare_model, describe_model
 from elasticdl_worker.parameters.group import Ids, ServerGroup
 from elasticdl_worker.parameters.hot_rows import HotRows
 from elasticdl_worker.parameters.synchronous import SynchronousMode
-from elasticdl_worker.parameters.types import Gradients, Pulled, PushResult, Rates
+from elasticdl_worker.parameters.types import Gradients, Pulled, PushResult, Rates, ServedModel
+from elasticdl_worker.parameters.waiting import together
 
 MESSAGE_BYTES = 256 << 20
 """Pulls and pushes of more rows are cut: gRPC takes messages of 1 GiB at most, and each is in memory twice."""
@@ -39,6 +40,7 @@ class ParameterClient:
         hot_rows_staleness: for how many own updates rows that are seen often are kept here; 0 keeps none.
         hot_rows: how many are kept of each table.
         message_bytes: what is larger travels in several messages, or pieces of one; at most 1 GiB.
+        first_sequence: what pushes are counted from: a worker that comes back under its name goes on counting.
 
     Raises:
         InvalidInputError: the wire dtype is unknown.
@@ -55,8 +57,10 @@ class ParameterClient:
         hot_rows_staleness: int = 0,
         hot_rows: int = HOT_ROWS,
         message_bytes: int = MESSAGE_BYTES,
+        first_sequence: int = 0,
     ) -> None:
         self._group = ServerGroup(addresses, token, worker, check_wire_dtype(wire_dtype), patience_s, message_bytes)
+        self._group.sequence = self._group.answered = first_sequence
         self._hot = HotRows(hot_rows_staleness, hot_rows) if hot_rows_staleness else None
         self._mode = self._mode_of(UpdateMode())
 
@@ -90,6 +94,24 @@ class ParameterClient:
         self._mode = self._mode_of(mode)
         self._group.place(specs, tables)
         return await declare_model(self._group, dense, optimizer, mode)
+
+    async def adopt_model(self) -> ServedModel:
+        """Takes the model that the PS hold, instead of declaring one; all of it is pulled next.
+
+        Raises:
+            UnavailableError: a PS could not be reached for the whole of the patience.
+            ConflictError: there is no model yet.
+        """
+        model = await describe_model(self._group)
+        self._mode = self._mode_of(model.mode)
+        self._group.place(model.dense, model.tables)
+        self._group.forget()
+        return model
+
+    async def count_rows(self) -> dict[str, int]:
+        """How many rows each table has."""
+        counts = await together([server.count_rows() for server in self._group.servers])
+        return {table: sum(count.get(table, 0) for count in counts) for table in counts[0]}
 
     async def pull(self, ids: Ids, *, dense: bool = True, pin: int = 0) -> Pulled:
         """Reads rows, and the dense parameters that changed since the last pull.

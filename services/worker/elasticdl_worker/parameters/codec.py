@@ -5,6 +5,7 @@ The only module here that knows ``ps.proto``. The rest deals in the types below 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,13 +17,18 @@ from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.convert.parameters import (
     array_of,
+    dense_from_json,
     dense_to_message,
     from_bfloat16,
+    mode_from_json,
     mode_to_json,
+    optimizer_from_json,
     optimizer_to_json,
+    table_from_json,
     table_to_message,
 )
 from elasticdl_runtime.rpc.framing import Frame, decode_frame
+from elasticdl_worker.parameters.types import ServedModel
 
 SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
 STEPS: dict[str, int] = {
@@ -270,14 +276,33 @@ def read_push_pull_reply(frame: bytes) -> tuple[PushReply, PullReply]:
     return _push_reply(both.push), _pull_reply(both.pull, buffers)
 
 
-def status_request() -> Message:
-    """Asks a PS what it is and holds."""
-    return ps_pb2.StatusRequest()
+def status_request(*, model: bool = False) -> Message:
+    """Asks a PS what it is and holds, and for the model too if it is wanted."""
+    return ps_pb2.StatusRequest(model=model)
 
 
 def read_initialised(response: ps_pb2.StatusResponse) -> bool:
     """Whether the PS has a model."""
     return response.initialized
+
+
+def read_model_part(response: ps_pb2.StatusResponse) -> ServedModel | None:
+    """What a PS holds of a model, if there is one."""
+    if not response.model:
+        return None
+    data = json.loads(response.model)
+    return ServedModel(
+        response.version,
+        tuple(dense_from_json(spec) for spec in data["dense"]),
+        tuple(table_from_json(spec) for spec in data["tables"]),
+        optimizer_from_json(json.dumps(data["optimizer"])),
+        mode_from_json(json.dumps(data["mode"])),
+    )
+
+
+def read_row_counts(response: ps_pb2.StatusResponse) -> dict[str, int]:
+    """How many rows of each table a PS holds."""
+    return {table.name: table.rows for table in response.tables}
 
 
 def closed_rounds_request(since: int) -> Message:

@@ -15,6 +15,7 @@ from elasticdl_runtime.rpc.framing import Frame
 from elasticdl_runtime.rpc.service import CHUNK_BYTES
 from elasticdl_worker.parameters import codec
 from elasticdl_worker.parameters.codec import ClosedRound
+from elasticdl_worker.parameters.types import ServedModel
 from elasticdl_worker.parameters.waiting import together
 
 T = TypeVar("T")
@@ -103,6 +104,14 @@ class ServerConnection:
     async def is_initialised(self) -> bool:
         """Whether the PS has a model."""
         return codec.read_initialised(await self._exchange("Status", codec.status_request()))
+
+    async def model_part(self) -> ServedModel | None:
+        """What the PS holds of a model, if there is one."""
+        return codec.read_model_part(await self._exchange("Status", codec.status_request(model=True)))
+
+    async def count_rows(self) -> dict[str, int]:
+        """How many rows of each table are there."""
+        return codec.read_row_counts(await self._exchange("Status", codec.status_request()))
 
     async def closed_rounds(self, since: int) -> list[ClosedRound]:
         """The rounds that the first PS has closed since a version.

@@ -8,11 +8,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from elasticdl_core.errors import ConflictError
 from elasticdl_core.model import OptimizerSpec, UpdateMode
 from elasticdl_runtime.rpc.framing import Frame
 from elasticdl_worker.parameters.codec import model_frame
 from elasticdl_worker.parameters.connection import ServerConnection
 from elasticdl_worker.parameters.group import ServerGroup
+from elasticdl_worker.parameters.types import ServedModel
 from elasticdl_worker.parameters.waiting import together
 
 _OTHERS_TURN_S = 5.0
@@ -55,6 +57,27 @@ async def declare_model(
 
     await together([follow(server) for server in others])
     return initialised
+
+
+async def describe_model(group: ServerGroup) -> ServedModel:
+    """The model that the PS hold, put together of what each holds of it.
+
+    Raises:
+        ConflictError: one of them has none yet.
+    """
+    parts = await together([server.model_part() for server in group.servers])
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts):
+        raise ConflictError("the parameter servers have no model yet", fix="declare one first")
+    dense = {spec.name: spec for part in found for spec in part.dense}
+    tables = {spec.name: spec for part in found for spec in part.tables}
+    return ServedModel(
+        max(part.version for part in found),
+        tuple(dense[name] for name in sorted(dense)),
+        tuple(tables[name] for name in sorted(tables)),
+        found[0].optimizer,
+        found[0].mode,
+    )
 
 
 async def _wait_until_initialised(server: ServerConnection) -> bool:

@@ -110,6 +110,12 @@ class ServerGroup:
         for server in self.servers:
             server.dense_bytes = self.placement.dense_bytes(server.index)
 
+    def forget(self) -> None:
+        """Forgets what was pulled: the next pull reads all dense parameters."""
+        self._dense, self._seen = {}, OrderedDict()
+        for server in self.servers:
+            server.generation, server.dense_version = "", ALL_DENSE
+
     async def move(self, addresses: Sequence[str]) -> None:
         """Takes the addresses of PS that were replaced; another number of them places the model anew."""
         present, wanted = len(self.servers), len(addresses)

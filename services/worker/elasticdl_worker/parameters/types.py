@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateMode
+
 Rates = tuple[float, ...]
 """The learning rate of each of the optimizer's groups; none for its own."""
 Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
@@ -99,3 +101,22 @@ class PushResult:
     accepted: bool
     version: int
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model as parameter servers hold it.
+
+    Attributes:
+        version: the model version; with several PS in asynchronous mode the largest of theirs.
+        dense: the dense parameters.
+        tables: the embedding tables.
+        optimizer: the optimizer.
+        mode: how updates are made.
+    """
+
+    version: int
+    dense: tuple[DenseSpec, ...]
+    tables: tuple[TableSpec, ...]
+    optimizer: OptimizerSpec
+    mode: UpdateMode
