@@ -19,7 +19,7 @@ for name in CLUSTER_SECRET NODE_TOKEN DATABASE_URL REDIS_URL; do
 done
 
 if [ "$(id -u)" = 0 ]; then
-    kept=-all,+chown,+dac_override,+fowner,+kill,+setgid,+setpcap,+setuid
+    kept=-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setpcap,+setuid
     exec setpriv --reuid=10001 --regid=10001 --clear-groups --bounding-set="$kept" --inh-caps="$kept" \
         --ambient-caps="$kept" --no-new-privs "$@"
 fi

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from elasticdl_core.ports.launcher import ProcessId
 _JOB_ID = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _MAX_INDEX = 9_999
 _MAX_INCARNATION = 999_999
+_SHARED = 0o2710
+"""Others of its group may pass, and what is made in it is of its group."""
 _MAX_SOCKET_PATH = 103
 """Bytes of a unix socket's path that both Linux (107) and macOS (103) allow."""
 
@@ -123,13 +126,25 @@ class AgentDirectories:
             folder.mkdir(mode=0o700, exist_ok=True)
         if user is not None:
             # Those around belong to the agent and no worker can put a link there; mkdir takes no link for a folder.
-            for folder, mode in ((self.job_dir(process.job_id), 0o750), (self.job_run_dir(process.job_id), 0o2710)):
+            for folder, mode in ((self.job_dir(process.job_id), 0o750), (self.job_run_dir(process.job_id), _SHARED)):
                 os.chown(folder, -1, user.gid)
                 folder.chmod(mode)
             for folder in own:
                 os.chown(folder, user.uid, os.getegid(), follow_symlinks=False)
                 folder.chmod(0o2770)
         self.socket(process).unlink(missing_ok=True)
+
+    def shares_sockets(self, gid: int) -> bool:
+        """Whether sockets in a folder of ours can be of a group that we are not in; it takes CAP_FSETID, too."""
+        trial = Path(tempfile.mkdtemp(prefix="group-", dir=self.run))
+        try:
+            os.chown(trial, -1, gid)
+            trial.chmod(_SHARED)
+            return trial.stat().st_mode & 0o7777 == _SHARED
+        except PermissionError:
+            return False
+        finally:
+            trial.rmdir()
 
     def let_others_pass(self) -> Callable[[], None]:
         """Lets users of jobs get to their folders, whose names they must know; what lies beside stays closed.

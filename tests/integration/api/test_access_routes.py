@@ -243,3 +243,21 @@ async def test_who_and_which(api: Api) -> None:
     assert (me["user"], me["namespace"], me["home"], me["scope"]) == ("admin", None, "default", "admin")
     told = (await api.http.get("/version")).json()
     assert set(told) == {"version", "python"}
+
+
+async def test_a_job_has_no_more_parameter_servers_than_its_namespace_or_the_cluster_allows(api: Api) -> None:
+    """They take no slots: nothing else bounds them."""
+    most = api.services.settings.most_ps
+    for limit, refused in ((None, most + 1), (3, 4)):
+        if limit is not None:
+            answer = await api.http.put("/namespaces/default", json={"limits": {"max_ps": limit}})
+            assert answer.status_code == 200, answer.text
+        for path, name in (("/jobs", "num_ps"), ("/jobs", "num_ps_pods")):
+            answer = await api.http.post(path, json=await api.spec(**{name: refused}))
+            (problem,) = answer.json()["problems"]
+            assert (answer.status_code, problem["field"]) == (422, "num_ps")
+            assert f"may have {limit or most} parameter servers" in problem["message"]
+            assert "max_ps of the namespace, or ELASTICDL_MAX_PS" in problem["fix"]
+        answer = await api.http.post("/jobs", json=await api.spec(num_ps=limit or most))
+        assert answer.status_code == 201, answer.text
+    assert len((await api.http.get("/jobs")).json()["jobs"]) == 2

@@ -14,7 +14,7 @@ from elasticdl_api.background.loops import background
 from elasticdl_api.background.relay import Relay
 from elasticdl_api.background.watchdog import MAX_FAILURES, Watchdog
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
-from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role, Tenant
+from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
 from tests.fakes.launcher import FakeLauncher
 from tests.integration.api.conftest import Api
 
@@ -90,8 +90,21 @@ async def test_the_relay_launches_each_master_once(api: Api) -> None:
     assert api.launcher.launched == []
     await api.admit(job_id)
     await asyncio.gather(*(relay.step() for relay in relays))
-    assert api.launcher.launched == [ProcessSpec(_master(job_id), tenant=Tenant("default"))]
+    ((process, tenant),) = [(spec.id, spec.tenant) for spec in api.launcher.launched]
+    assert (process, tenant.namespace, tenant.restricted) == (_master(job_id), "default", False)
     assert await _intents(api, job_id) == [("master/0/1", "")]
+
+
+async def test_a_job_of_the_administrator_brings_the_places_that_it_names(api: Api) -> None:
+    """Where a launcher closes files to all workers, theirs too, they need them."""
+    named = {"training_data": "/data/a,/data/b/part-*", "validation_data": "file:///data/c", "output": "/models/x"}
+    job_id = await api.submit(**named)
+    await api.admit(job_id)
+    await Relay(api.services.intents, api.launcher, api.services.reaches).step()
+    (launched,) = api.launcher.launched
+    assert not launched.tenant.restricted
+    assert {"/data/a", "/data/b/", "/data/c"} <= set(launched.tenant.readable)
+    assert launched.tenant.writable == ("/models/x",)
 
 
 async def test_an_intent_survives_a_launcher_that_is_down(api: Api) -> None:

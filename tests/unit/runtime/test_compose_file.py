@@ -101,10 +101,37 @@ def test_as_root_the_entry_point_becomes_the_agents_user_with_what_it_needs_and_
     done = subprocess.run(entry, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=30)
     told = dict(line.split(":\t", 1) for line in done.stdout.splitlines() if ":\t" in line)
     assert told["Uid"].split() == told["Gid"].split() == ["10001"] * 4
-    numbers = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7, "SETPCAP": 8}
+    numbers = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "FSETID": 4, "KILL": 5, "SETGID": 6, "SETUID": 7}
+    numbers["SETPCAP"] = 8
     kept = sum(1 << numbers[name] for name in COMPOSE["services"]["node"]["cap_add"])
     assert all(int(told[name], 16) == kept for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb"))
     assert told["NoNewPrivs"] == "1"
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="root alone becomes somebody else")
+@pytest.mark.parametrize("lacking", ["", "fsetid"])
+def test_with_what_the_entry_point_leaves_workers_of_a_namespace_may_use_the_sockets_of_their_job(
+    tmp_path: Path, lacking: str
+) -> None:
+    """Sockets belong to the group of their folder; without a capability, the kernel takes that from the folder."""
+    program = (
+        "import sys, pathlib\n"
+        "from elasticdl_agent.directories import AgentDirectories, JobUser\n"
+        "from elasticdl_core.ports.launcher import ProcessId, Role\n"
+        "places = AgentDirectories(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))\n"
+        "places.prepare(ProcessId('a-1', Role.WORKER, 0, 0), JobUser(200000, 200000), confined=True)\n"
+        "print(places.shares_sockets(200000), oct(places.job_run_dir('a-1').stat().st_mode & 0o7777))\n"
+    )
+    for name in ("data", "run"):
+        (tmp_path / name).mkdir()
+        os.chown(tmp_path / name, 10001, 10001)
+    entry = ["sh", str(ROOT / "deploy" / "docker" / "entrypoint.sh")]
+    less = ["setpriv", f"--ambient-caps=-{lacking}", f"--inh-caps=-{lacking}"] if lacking else []
+    entry += [*less, sys.executable, "-P", "-c", program]
+    done = subprocess.run(
+        [*entry, str(tmp_path / "data"), str(tmp_path / "run")], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout.strip(), done.stderr) == (f"{not lacking} 0o{'' if lacking else '2'}710", "")
 
 
 def test_volumes_are_declared() -> None:

@@ -275,6 +275,9 @@ class Isolation:
         if self._tenants.user:
             if not self._uids:
                 return False
+            if not self._directories.shares_sockets(self._uids[0]):
+                _log.info("isolation is not possible", what=what, why="CAP_CHOWN or CAP_FSETID is missing")
+                return False
             plan["user"] = [self._uids[0], self._uids[0]]
         places = [str(self._directories.jobs), str(self._directories.run)]
         packages = [importlib.util.find_spec(package) for package in _PACKAGES]

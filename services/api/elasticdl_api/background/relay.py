@@ -56,10 +56,8 @@ class Relay:
         return True
 
     async def _launch(self, delivery: Delivery) -> str:
-        reach = await self._reaches.of_job(delivery.process.job_id)
-        tenant = Tenant(delivery.namespace)
-        if reach is not None:
-            tenant = Tenant(delivery.namespace, True, reach.read, reach.write)
+        restricted, reach = await self._reaches.of_workers(delivery.process.job_id)
+        tenant = Tenant(delivery.namespace, restricted, reach.read, reach.write)
         try:
             failpoint("api.before_intent")
             await self._launcher.launch(ProcessSpec(delivery.process, tenant=tenant))

@@ -13,7 +13,15 @@ from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.places import PlaceStore
 from elasticdl_core.errors import PermissionDeniedError, Problem, SpecError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.places import DATA_FIELDS, READ_FIELDS, WRITTEN_FIELDS, Reach, check_places, split_places
+from elasticdl_core.places import (
+    DATA_FIELDS,
+    READ_FIELDS,
+    WRITTEN_FIELDS,
+    Reach,
+    check_places,
+    split_places,
+    without_wildcards,
+)
 from elasticdl_runtime.places import require_reach
 
 OPEN_FOLDERS = ("artifacts", "checkpoints")
@@ -44,13 +52,31 @@ class Reaches:
 
     async def of_job(self, job_id: str) -> Reach | None:
         """What a submitted job may touch; None for everything."""
-        found = await self._places.read_restricted(job_id)
-        if found is None:
+        found = await self._places.read_job(job_id)
+        if found is None or not found[2]:
             return None
-        namespace, spec = found
+        namespace, spec, _ = found
         reach = await self.of_namespace(namespace, spec)
         home = await asyncio.to_thread(self._settings.data_dir.resolve)
         return Reach(reach.read, (*reach.write, str(home / "jobs" / job_id)), reach.closed)
+
+    async def of_workers(self, job_id: str) -> tuple[bool, Reach]:
+        """Whether a job may touch certain places only, and what its workers need of the machine.
+
+        A job that may touch everything needs what it names, and the cluster's data roots: a launcher that opens to
+        workers what they need and no more does so for such jobs, too.
+        """
+        reach = await self.of_job(job_id)
+        if reach is not None:
+            return True, reach
+        found = await self._places.read_job(job_id)
+        if found is None:
+            return False, Reach()
+        spec = found[1]
+        home = await asyncio.to_thread(self._settings.data_dir.resolve)
+        read = [*self._settings.shared_roots, *_folders(spec, (*READ_FIELDS, *DATA_FIELDS))]
+        write = _folders(spec, WRITTEN_FIELDS)
+        return False, await asyncio.to_thread(_resolved, self._settings, home, read, write)
 
     async def check(self, spec: JobSpec, namespace: str, *, restricted: bool) -> Reach | None:
         """Refuses a specification that names what its job may not touch, now that links lead where they lead.
@@ -81,6 +107,12 @@ def _resolved(settings: ApiSettings, home: Path, read: Iterable[str], write: Ite
         return tuple(dict.fromkeys([*roots, *real]))
 
     return Reach(both(list(read)), both(list(write)), tuple({str(home), str(settings.data_dir.absolute())}))
+
+
+def _folders(spec: JobSpec, fields: Iterable[str]) -> list[str]:
+    """What some fields name: paths, URLs, and the folders that globs match in."""
+    places = [place.removeprefix("file://") for name in fields for place in split_places(getattr(spec, name))]
+    return [without_wildcards(place) for place in places]
 
 
 def _jobs_named(spec: JobSpec, homes: Iterable[Path]) -> frozenset[str]:

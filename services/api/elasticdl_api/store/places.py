@@ -36,9 +36,9 @@ class PlaceStore:
         async with self._database.transaction() as connection:
             return frozenset((await connection.execute(query)).scalars())
 
-    async def read_restricted(self, job_id: str) -> tuple[str, JobSpec] | None:
-        """Namespace and specification of a job whose places are limited; None for one that may touch everything."""
-        query = select(t.jobs.c.namespace, t.jobs.c.spec).where(t.jobs.c.id == job_id, t.jobs.c.restricted)
+    async def read_job(self, job_id: str) -> tuple[str, JobSpec, bool] | None:
+        """Namespace and specification of a job, and whether its places are limited; None if there is no such job."""
+        query = select(t.jobs.c.namespace, t.jobs.c.spec, t.jobs.c.restricted).where(t.jobs.c.id == job_id)
         async with self._database.transaction() as connection:
             row = (await connection.execute(query)).one_or_none()
-        return None if row is None else (row.namespace, JobSpec.from_mapping(row.spec))
+        return None if row is None else (row.namespace, JobSpec.from_mapping(row.spec), row.restricted)
