@@ -9,12 +9,14 @@
 import contextlib
 import ctypes
 import json
+import mmap
 import os
 import resource
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,11 @@ from pathlib import Path
 PLACE = json.loads(os.environ.get("PLACE", "{}"))
 LIBC = ctypes.CDLL(None, use_errno=True)
 DATA, RUN, JOB, OTHER = (Path(PLACE.get(name, "/nowhere")) for name in ("data", "run", "job", "other"))
+NUMBERS = {
+    "x86_64": {"add_key": 248, "userfaultfd": 323, "perf_event_open": 298, "io_uring_setup": 425, "clone": 56},
+    "aarch64": {"add_key": 217, "userfaultfd": 282, "perf_event_open": 241, "io_uring_setup": 425, "clone": 220},
+}[os.uname().machine]
+"""Of system calls that Python does not have."""
 ATTACKS: dict[str, Callable[[], object]] = {}
 
 
@@ -363,6 +370,90 @@ def raise_limits() -> object:
 @attack
 def dump_memory() -> object:
     return resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+
+
+@attack
+def trace_own_child() -> object:
+    """As an attacker who looks for a way around what a tracer changes in it."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        return checked(LIBC.ptrace(16, child, 0, 0))
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+@attack
+def make_key() -> object:
+    return checked(LIBC.syscall(NUMBERS["add_key"], b"user", b"mine", b"secret", 6, -3))
+
+
+@attack
+def handle_page_faults() -> object:
+    return checked(LIBC.syscall(NUMBERS["userfaultfd"], 1 | os.O_CLOEXEC))
+
+
+@attack
+def count_performance() -> object:
+    attributes = (ctypes.c_uint32 * 28)(1, 112)
+    attributes[10] = 1 << 5 | 1 << 6  # user space alone
+    return checked(LIBC.syscall(NUMBERS["perf_event_open"], attributes, 0, -1, -1, 0))
+
+
+@attack
+def make_ring_of_calls() -> object:
+    return checked(LIBC.syscall(NUMBERS["io_uring_setup"], 4, ctypes.create_string_buffer(120)))
+
+
+@attack
+def fork_into_namespaces() -> object:
+    child = checked(LIBC.syscall(NUMBERS["clone"], 0x10000000 | 0x20000000 | signal.SIGCHLD, 0, 0, 0, 0))
+    if child == 0:
+        os._exit(0)
+    return os.waitpid(child, 0)
+
+
+@attack
+def call_the_hypervisor() -> object:
+    with socket.socket(40, socket.SOCK_STREAM) as made:
+        return made.fileno()
+
+
+@attack
+def use_the_kernels_ciphers() -> object:
+    with socket.socket(38, socket.SOCK_SEQPACKET) as made:
+        return made.fileno()
+
+
+@attack
+def do_ordinary_things() -> object:
+    """Not an attack: what libraries do has to go on working."""
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", "print(7)"], capture_output=True, check=True)
+    threads = [threading.Thread(target=time.sleep, args=(0.01,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    shared = os.memfd_create("mine")
+    os.ftruncate(shared, 1 << 20)
+    with mmap.mmap(shared, 1 << 20) as memory:
+        child = os.fork()
+        if child == 0:
+            memory[0] = 42
+            os._exit(0)
+        os.close(os.pidfd_open(child))
+        os.waitpid(child, 0)
+        written = memory[0]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        socket.send_fds(ours, [b"x"], [shared])
+        _, passed, _, _ = socket.recv_fds(theirs, 1, 1)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        server.accept()[0].close()
+    names_of_cards = socket.if_nameindex()
+    return [done.stdout, written, len(passed), bool(names_of_cards), os.sched_getaffinity(0) != set()]
 
 
 @attack

@@ -37,6 +37,82 @@ _MAKING = 0b1_1111_1111_0000 & ~(1 << 6) & ~_MAKE_BLOCK  # all but devices
 _SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS = 3
 _FIRST_ABI_WITH_SCOPES = 6
 
+_PR_GET_SECCOMP, _PR_SET_SECCOMP, _FILTER_MODE = 21, 22, 2
+_INSTRUCTION = struct.Struct("=HBBI")
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+"""Where what the filter looks at has them; arguments have 8 bytes each, the lower half first."""
+_EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
+_ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_EPERM, _ENOSYS, _NO_FAMILY = 1, 38, 97
+_MACHINES = {"x86_64": (0xC000003E, 0, 0x40000000), "aarch64": (0xC00000B7, 1, 0)}
+"""By processor: its mark in the filter's data, its column below, and from where its numbers mean other calls."""
+_REFUSED_CALLS = {
+    # into other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    # into the kernel
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "syslog": (103, 116),
+    "fanotify_init": (300, 262),
+    "open_by_handle_at": (304, 265),
+    # the machine's
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "vhangup": (153, 58),
+    # other views of files and machines
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "move_mount": (429, 429),
+    "open_tree": (428, 428),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "setns": (308, 268),
+    "clone3": (435, 435),
+}
+"""System calls that no worker needs, by their numbers for each processor."""
+_UNKNOWN_CALLS = frozenset({"clone3", "io_uring_setup", "io_uring_enter", "io_uring_register"})
+"""Those that are said not to be there, so that libraries take the older way; of ``clone3`` nobody sees the flags."""
+_NAMESPACES = 0x7E020000
+"""Flags of ``clone`` and ``unshare`` for namespaces: mounts, cgroups, names, IPC, users, processes, network."""
+_REFUSED_ARGUMENTS = (
+    ((56, 220), 0, _ANY_BIT, (_NAMESPACES,), _EPERM),  # clone
+    ((272, 97), 0, _ANY_BIT, (_NAMESPACES | 0x80,), _EPERM),  # unshare, also time
+    ((16, 29), 1, _EQUAL, (0x5412, 0x541C), _EPERM),  # ioctl: letters put into a terminal's input
+    ((41, 198), 0, _EQUAL, (38, 40), _NO_FAMILY),  # socket: the kernel's ciphers, the hypervisor
+)
+"""Calls of which some arguments are refused: numbers, which argument, the test, its values, the error."""
+
 
 def confine(plan: Mapping[str, Any]) -> None:
     """Carries out a plan; there is no way back.
@@ -44,7 +120,8 @@ def confine(plan: Mapping[str, Any]) -> None:
     Args:
         plan: any of ``user`` (uid and gid to become), ``limits`` (by name of ``resource.RLIMIT_...``), ``umask``,
             ``capabilities`` (mask of those to keep), ``no_new_privileges``, ``fence`` (no signal and no look into a
-            process outside), ``files`` (pairs of path and ``read``, ``write`` or ``everything``: all else is closed).
+            process outside), ``files`` (pairs of path and ``read``, ``write`` or ``everything``: all else is closed),
+            ``calls`` (no system calls that have been ways out of a process; goes with ``no_new_privileges``).
 
     Raises:
         OSError: a step is not possible here; the process must not go on.
@@ -75,6 +152,8 @@ def confine(plan: Mapping[str, Any]) -> None:
     if plan.get("user"):
         # A process that has changed its user may not look into itself until it says so; it has no secret.
         _check(libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "dumpable")
+    if plan.get("calls"):
+        _filter_calls(libc)
 
 
 def landlock_abi() -> int:
@@ -83,6 +162,60 @@ def landlock_abi() -> int:
         return 0
     version: int = ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, 0, _ABI_VERSION)
     return max(0, version)
+
+
+def filters_calls() -> bool:
+    """Whether the kernel can filter system calls whose numbers are known here."""
+    if sys.platform != "linux" or os.uname().machine not in _MACHINES:
+        return False
+    # Without a filter it says so; a kernel that has none does not know the question.
+    answer: int = ctypes.CDLL(None, use_errno=True).prctl(_PR_GET_SECCOMP, 0, 0, 0, 0)
+    return answer >= 0
+
+
+def _filter_calls(libc: ctypes.CDLL) -> None:
+    """Has the kernel refuse system calls from now on, also to all that this process starts."""
+    program = _program(os.uname().machine)
+    code = ctypes.create_string_buffer(program, len(program))
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_void_p))
+
+    filtering = Program(len(program) // _INSTRUCTION.size, ctypes.addressof(code))
+    _check(libc.prctl(_PR_SET_SECCOMP, _FILTER_MODE, ctypes.byref(filtering), 0, 0), "seccomp")
+
+
+def _program(machine: str) -> bytes:
+    """The filter for a processor, as the kernel's virtual machine runs it: one comparison after the other.
+
+    The numbers are compared, not what the calls are about, but for a few whose first arguments decide.
+    """
+    architecture, column, foreign = _MACHINES[machine]
+    code = [_load(_ARCHITECTURE), _if(_EQUAL, architecture, 1, 0), _return(_KILL), _load(_NUMBER)]
+    if foreign:  # the same calls under other numbers
+        code += [_if(_AT_LEAST, foreign, 0, 1), _return(_ERROR | _ENOSYS)]
+    for name, numbers in _REFUSED_CALLS.items():
+        error = _ENOSYS if name in _UNKNOWN_CALLS else _EPERM
+        code += [_if(_EQUAL, numbers[column], 0, 1), _return(_ERROR | error)]
+    for numbers, argument, test, values, error in _REFUSED_ARGUMENTS:
+        code += [_if(_EQUAL, numbers[column], 0, 2 + 2 * len(values)), _load(_ARGUMENTS + 8 * argument)]
+        for value in values:
+            code += [_if(test, value, 0, 1), _return(_ERROR | error)]
+        code += [_return(_ALLOW)]
+    return b"".join([*code, _return(_ALLOW)])
+
+
+def _load(offset: int) -> bytes:
+    return _INSTRUCTION.pack(0x20, 0, 0, offset)
+
+
+def _if(test: int, value: int, then: int, otherwise: int) -> bytes:
+    """Skips so many instructions if what was loaded passes the test, else so many."""
+    return _INSTRUCTION.pack(test, then, otherwise, value)
+
+
+def _return(action: int) -> bytes:
+    return _INSTRUCTION.pack(0x06, 0, 0, action)
 
 
 def _limit(limits: Mapping[str, int]) -> None:

@@ -13,14 +13,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from elasticdl_agent.directories import AgentDirectories, JobUser
-from elasticdl_agent.processes.confinement import EVERYTHING, MIN_ABI, READ, WRITE, landlock_abi
+from elasticdl_agent.processes.confinement import EVERYTHING, MIN_ABI, READ, WRITE, filters_calls, landlock_abi
 from elasticdl_agent.processes.credentials import worker_credentials
 from elasticdl_agent.processes.environment import base_environment
 from elasticdl_core.errors import InvalidInputError, UnavailableError
@@ -57,16 +57,17 @@ class IsolationLevel:
         user: they run as a user of their namespace's own.
         files: Landlock closes all files but those of the job and of the system.
         fence: no signal to, and no look into, a process outside of the job.
+        calls: seccomp refuses system calls that no worker needs.
     """
 
     user: bool = False
     files: bool = False
     fence: bool = False
+    calls: bool = False
 
     def __str__(self) -> str:
-        if self.user or self.files:
-            return "+".join(word for word, holds in (("uid", self.user), ("landlock", self.files)) if holds)
-        return "fence" if self.fence else "none"
+        words = (("uid", self.user), ("landlock", self.files), ("seccomp", self.calls))
+        return "+".join(word for word, holds in words if holds) or ("fence" if self.fence else "none")
 
 
 class Isolation:
@@ -121,12 +122,13 @@ class Isolation:
         closed = landlock_abi() >= MIN_ABI and cls(
             directories, IsolationLevel(files=True, fence=True), python=python
         )._works("landlock")
+        filtered = filters_calls() and cls(directories, IsolationLevel(calls=True), python=python)._works("seccomp")
         fenced = IsolationLevel(fence=closed)
-        with_files = IsolationLevel(files=closed, fence=closed)
+        with_files = IsolationLevel(files=closed, fence=closed, calls=filtered)
         own_users = False
         if setting != "landlock" and os.name == "posix" and sys.platform == "linux":
             undo = directories.let_others_pass()
-            trial = IsolationLevel(True, closed, closed)
+            trial = IsolationLevel(True, closed, closed, filtered)
             own_users = cls(directories, trial, trial, uids, slots, python)._works("uid")
             if not own_users:
                 undo()
@@ -141,7 +143,7 @@ class Isolation:
                 fix="set it to auto; for users of their own run the cluster as root with --data-dir "
                 "/var/lib/elasticdl/data",
             )
-        tenants = IsolationLevel(True, closed, closed) if own_users else with_files
+        tenants = replace(with_files, user=own_users)
         return cls(directories, tenants, fenced if setting == "auto" else tenants, uids, slots)
 
     def level(self, tenant: Tenant) -> IsolationLevel:
@@ -186,6 +188,7 @@ class Isolation:
         if spec.id.role is not Role.WORKER:
             return plan
         plan["fence"] = level.fence
+        plan["calls"] = level.calls
         if user is not None or level.files:
             plan["capabilities"] = 0
             plan["limits"] = {"CORE": 0, "FSIZE": MAX_FILE_BYTES, "NOFILE": MAX_OPEN_FILES}
@@ -269,7 +272,9 @@ class Isolation:
 
     def _works(self, what: str) -> bool:
         """Tries with a process that starts as a worker does and must reach what a worker must."""
-        plan: dict[str, Any] = {"fence": True, "capabilities": 0, "no_new_privileges": True}
+        level = self._tenants
+        plan: dict[str, Any] = {"capabilities": 0, "no_new_privileges": True, "calls": level.calls}
+        plan["fence"] = level.fence
         if self._tenants.files:
             plan["files"] = self._system(shared_memory=True)
         if self._tenants.user:
