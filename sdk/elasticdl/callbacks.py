@@ -10,7 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Callback", "EarlyStopping", "LearningRateScheduler", "MaxStepsStopping", "SavedModelExporter"]
+__all__ = [
+    "Callback",
+    "EarlyStopping",
+    "GradientClipping",
+    "LearningRateScheduler",
+    "MaxStepsStopping",
+    "SavedModelExporter",
+]
 
 
 class Callback:
@@ -69,3 +76,25 @@ class EarlyStopping(Callback):
 @dataclass(frozen=True)
 class SavedModelExporter(Callback):
     """Asks for an export as SavedModel at the end of training, whatever the job's export formats say."""
+
+
+@dataclass(frozen=True)
+class GradientClipping(Callback):
+    """Clips the gradients of each minibatch, for PyTorch models (a Keras optimizer has options for it).
+
+    Attributes:
+        max_norm: largest norm of all gradients together, as ``torch.nn.utils.clip_grad_norm_`` does it.
+        norm_type: which norm that is; 2 for the Euclidean one.
+        clip_value: largest absolute value of each element, as ``torch.nn.utils.clip_grad_value_`` does it.
+    """
+
+    max_norm: float | None = None
+    norm_type: float = 2.0
+    clip_value: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.max_norm is None) == (self.clip_value is None):
+            raise ValueError("give max_norm or clip_value, one of them")
+        for value in (self.max_norm, self.clip_value):
+            if value is not None and not value > 0:
+                raise ValueError(f"gradients cannot be clipped to {value}; give a number over 0")

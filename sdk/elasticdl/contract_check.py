@@ -1,6 +1,6 @@
 """Finds in a module's source what training will not support, before a job is submitted.
 
-Only what is certain: a function with one ``return``, of a call of a class that is imported from Keras by name. The
+Only what is certain: a function with one ``return``, of a class that is imported from Keras or PyTorch by name. The
 rest is refused, with the same words, when a process loads the module.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
+from elasticdl.recognition import TORCH
 from elasticdl_core.contract import Subject, Verdict, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec, JobType
@@ -17,7 +18,7 @@ _OPTIONS = ("use_ema", "loss_scale_factor", "gradient_accumulation_steps")
 _MODELS = ("keras.Model", "keras.models.Model")
 
 
-def check_contract(module: ast.Module, shown: str, spec: JobSpec, model: str) -> None:
+def check_contract(module: ast.Module, shown: str, spec: JobSpec, model: str, framework: str) -> None:
     """Refuses what a module certainly asks for and no trainer supports.
 
     Args:
@@ -25,12 +26,14 @@ def check_contract(module: ast.Module, shown: str, spec: JobSpec, model: str) ->
         shown: its file, for messages.
         spec: names the entries.
         model: name of the model's function or class.
+        framework: ``tensorflow`` or ``torch``.
 
     Raises:
         UserCodeError: with file and line, the reason and what to do instead.
     """
     source = _Source(module)
-    error = next(_refusals(source, shown, spec, model), None)
+    refusals = _torch_refusals if framework == TORCH else _refusals
+    error = next(refusals(source, shown, spec, model), None)
     if error is not None:
         raise error
 
@@ -138,6 +141,28 @@ def _of_model(source: _Source, shown: str, model: str) -> Iterator[UserCodeError
             row = find(Subject.MODEL, node.name) if isinstance(node, ast.FunctionDef) else None
             if isinstance(node, ast.FunctionDef) and row is not None and row.verdict is Verdict.REFUSED:
                 yield refusal(Subject.MODEL, node.name, f"{kind.name}.{node.name} ({shown}:{node.lineno})")
+
+
+def _torch_refusals(source: _Source, shown: str, spec: JobSpec, model: str) -> Iterator[UserCodeError]:
+    if spec.type is not JobType.TRAINING:
+        return
+    for entry in (spec.optimizer, spec.callbacks):
+        returned = source.returned(entry)
+        for node in ast.walk(returned) if returned is not None else ():
+            if isinstance(node, ast.Attribute | ast.Name):
+                yield from _of_torch(source, shown, node, "torch.optim.", Subject.TORCH_OPTIMIZER, "the optimizer")
+                yield from _of_torch(
+                    source, shown, node, "torch.optim.lr_scheduler.", Subject.TORCH_SCHEDULER, "the scheduler"
+                )
+
+
+def _of_torch(
+    source: _Source, shown: str, node: ast.expr, prefix: str, subject: Subject, what: str
+) -> Iterator[UserCodeError]:
+    name = _within(source.dotted(node), prefix)
+    row = find(subject, name) if name else None
+    if row is not None and row.verdict is Verdict.REFUSED:
+        yield refusal(subject, name, f"{shown}:{node.lineno}: {what} {name}")
 
 
 def _line(classes: Mapping[str, ast.ClassDef], name: str, seen: set[str]) -> Iterator[ast.ClassDef]:

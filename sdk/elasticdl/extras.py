@@ -21,6 +21,7 @@ MODULES: Mapping[str, Sequence[str]] = {
     "worker": _SERVICE,
     "agent": (*_SERVICE, "asyncpg", "redis"),
     "tensorflow": ("tensorflow",),
+    "torch": ("safetensors", "torch"),
     "parquet": ("pyarrow",),
 }
 """By extra, the modules that must be there; a test compares it with what the extras install."""

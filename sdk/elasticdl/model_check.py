@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elasticdl.contract_check import check_contract
+from elasticdl.recognition import TENSORFLOW, TORCH, resolve_framework
 from elasticdl_core.errors import PermissionDeniedError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.places import Reach
@@ -24,22 +25,31 @@ from elasticdl_runtime.places import open_within
 _DEFAULTS = {
     "eval_metrics_fn": "eval_metrics_fn",
     "callbacks": "callbacks",
+    "collate": "collate",
     "prediction_outputs_processor": "PredictionOutputsProcessor",
 }
 _FEEDS = ("feed", "dataset_fn")
+_MODELS = {TENSORFLOW: "keras.Sequential([...])", TORCH: "torch.nn.Sequential(...)"}
+_METRICS = {
+    TENSORFLOW: "keras.metrics.SparseCategoricalAccuracy()",
+    TORCH: "lambda labels, predictions: predictions.argmax(1) == labels",
+}
 MAX_SOURCE_BYTES = 512 << 10
 """Most bytes of a model module: code, not data."""
 _LOOKED_AT = 2000
 """Entries of a zoo that are looked at for a name like the missing one."""
 
 
-def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec, *, reach: Reach | None = None) -> None:
+def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec, *, reach: Reach | None = None) -> str:
     """Checks that the module of a job parses and defines what that type of job needs.
 
     Args:
         zoo_dir: directory of the model modules.
         spec: names the module and its entries.
         reach: what the job may read; a file of the zoo that leads elsewhere is refused, and nothing of it is shown.
+
+    Returns:
+        The framework that the module is written for.
 
     Raises:
         UserCodeError: the directory, the file or an entry is missing, a file does not parse or is too large, or the
@@ -49,7 +59,7 @@ def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec, *, reach:
     if not zoo.is_dir():
         raise UserCodeError(f"there is no directory {zoo}", fix="give the directory of the model modules")
     try:
-        _check(zoo, spec, reach)
+        return _check(zoo, spec, reach)
     except RecursionError:
         raise UserCodeError(
             f"the module of {spec.model_def} is nested too deeply to be checked",
@@ -57,15 +67,17 @@ def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec, *, reach:
         ) from None
 
 
-def _check(zoo: Path, spec: JobSpec, reach: Reach | None) -> None:
+def _check(zoo: Path, spec: JobSpec, reach: Reach | None) -> str:
     home, model = _split(spec.model_def)
     modules = _Modules(zoo, home, reach)
-    modules.require(model, "model_def", "the model", f"def {model}():\n    return keras.Sequential([...])")
-    for entry in _entries(spec, modules):
+    framework = resolve_framework(zoo, spec, reach=reach)
+    modules.require(model, "model_def", "the model", f"def {model}():\n    return {_MODELS[framework]}")
+    for entry in _entries(spec, framework):
         modules.require(entry.name, entry.flag, entry.what, entry.example)
     if spec.type is JobType.TRAINING or spec.validation_data or spec.prediction_data:
         _check_feed(spec, modules)
-    modules.check_contract(model, spec)
+    modules.check_contract(model, spec, framework)
+    return framework
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,7 @@ class _Entry:
     example: str
 
 
-def _entries(spec: JobSpec, modules: _Modules) -> Iterator[_Entry]:
+def _entries(spec: JobSpec, framework: str) -> Iterator[_Entry]:
     if spec.type is JobType.TRAINING:
         yield _Entry(spec.loss, "loss", "the loss function", f"def {spec.loss}(labels, predictions): ...")
         yield _Entry(spec.optimizer, "optimizer", "the optimizer function", f"def {spec.optimizer}(): ...")
@@ -85,7 +97,7 @@ def _entries(spec: JobSpec, modules: _Modules) -> Iterator[_Entry]:
             spec.eval_metrics_fn,
             "eval_metrics_fn",
             "the metrics function",
-            "def eval_metrics_fn():\n    return {'accuracy': keras.metrics.SparseCategoricalAccuracy()}",
+            f"def eval_metrics_fn():\n    return {{'accuracy': {_METRICS[framework]}}}",
         )
     for flag, default in _DEFAULTS.items():
         name = getattr(spec, flag)
@@ -161,9 +173,9 @@ class _Modules:
             fix="; ".join(part for part in (hint, f"add to {place}:  {example}") if part),
         )
 
-    def check_contract(self, model: str, spec: JobSpec) -> None:
-        """Refuses what the entry module certainly asks for and no trainer supports."""
-        check_contract(self._trees[self._home][0], self._trees[self._home][1], spec, model)
+    def check_contract(self, model: str, spec: JobSpec, framework: str) -> None:
+        """Refuses what the entry module certainly asks for and no trainer of its framework supports."""
+        check_contract(self._trees[self._home][0], self._trees[self._home][1], spec, model, framework)
 
     def _load(self, home: tuple[str, ...], flag: str) -> set[str] | None:
         if home not in self._names:

@@ -27,7 +27,10 @@ _OF_THE_MODEL = (
     "custom_data_reader",
     "data_reader_params",
     "prediction_outputs_processor",
+    "framework",
+    "collate",
     "keras",
+    "autocast",
     "embedding_threshold_bytes",
     "envs",
 )

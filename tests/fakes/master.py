@@ -141,6 +141,9 @@ class FakeMaster:
         await self._note()
         return pb.FailResponse()
 
+    async def Meet(self, request: pb.MeetRequest, caller: str) -> pb.MeetResponse:
+        raise NotImplementedError("this master leads no group")
+
     async def ReportShards(self, request: pb.ReportShardsRequest, caller: str) -> pb.ReportShardsResponse:
         self.shards += [Shard(s.name, s.start, s.end) for s in request.shards]
         await self._note()

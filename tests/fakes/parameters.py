@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_runtime.initializers import first_rows
 from elasticdl_worker.parameters import Gradients, Pulled, PushResult
 
 
@@ -95,8 +96,5 @@ class MemoryParameters:
     def _row(self, table: str, i: int) -> Any:
         rows = self.rows[table]
         if i not in rows:
-            spec = self._tables[table]
-            seed = [abs(i), int(i < 0), len(table)]
-            scale = 0.0 if spec.initializer.kind == "zeros" else 0.05
-            rows[i] = np.random.default_rng(seed).uniform(-scale, scale, spec.dim).astype(np.float32)
+            rows[i] = first_rows(self._tables[table], np.array([i]))[0]
         return rows[i]

@@ -39,10 +39,14 @@ PANELS: Mapping[str, tuple[str, ...]] = {
         "callbacks",
         "custom_data_reader",
         "prediction_outputs_processor",
+        "framework",
+        "collate",
         "keras",
         "embedding_threshold_bytes",
         "eager",
         "xla",
+        "torch_compile",
+        "autocast",
         "on_nan",
     ),
     "Data": ("training_data", "validation_data", "prediction_data", "data_reader_params"),
@@ -128,6 +132,7 @@ _TRAINING_ONLY = frozenset(
         "keep_checkpoint_max",
         "export_formats",
         "xla",
+        "torch_compile",
         "on_nan",
     }
 )

@@ -32,6 +32,7 @@ from elasticdl.cli.output import (
     write_line,
 )
 from elasticdl.extras import require
+from elasticdl.recognition import resolve_framework
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.json_numbers import from_json
@@ -51,7 +52,7 @@ def run_local(prepared: Mapping[str, Any], output_format: OutputFormat = OutputF
     """
     spec = JobSpec.from_mapping(prepared)
     parquet = ("parquet",) if spec.prediction_format == "parquet" else ()
-    require("`--local`", "worker", "tensorflow", *parquet)
+    require("`--local`", "worker", resolve_framework(Path(spec.model_zoo), spec), *parquet)
     output = spec.output or str(Path("output").absolute())
     with tempfile.TemporaryDirectory(prefix="elasticdl-local-") as folder:
         file = Path(folder) / "spec.json"

@@ -11,7 +11,8 @@ import typer
 
 from elasticdl.cli.formats import FormatOption, JsonOption, PlainFormatOption, choose_format, print_data
 from elasticdl.cli.output import write_line
-from elasticdl_core.errors import ConflictError
+from elasticdl.recognition import TENSORFLOW, TORCH
+from elasticdl_core.errors import ConflictError, InvalidInputError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,10 +21,13 @@ app = typer.Typer(
 
     elasticdl zoo init zoo
 
+    elasticdl zoo init zoo --framework torch
+
     elasticdl zoo build zoo --output zoo.zip
 
     elasticdl zoo push zoo""",
 )
+_TEMPLATES = {TENSORFLOW: "zoo_template", TORCH: "zoo_template_torch"}
 Zoo = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the model modules.", show_default=False)]
 
 
@@ -31,9 +35,12 @@ Zoo = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the model
 def init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory to make.", show_default=False)],
     force: Annotated[bool, typer.Option("--force", help="Replace files of the same name.")] = False,
+    framework: Annotated[str, typer.Option("--framework", help="tensorflow or torch.")] = TENSORFLOW,
 ) -> None:
     """Make a model zoo with a working model for handwritten digits and a README."""
-    template = resources.files("elasticdl.cli").joinpath("zoo_template")
+    if framework not in _TEMPLATES:
+        raise InvalidInputError(f"--framework {framework!r} is unknown", fix=f"give one of {', '.join(_TEMPLATES)}")
+    template = resources.files("elasticdl.cli").joinpath(_TEMPLATES[framework])
     written = copy_template(template, directory, force=force)
     write_line("\n".join(str(path) for path in written))
     write_line(f"next: read {directory / 'README.md'}, or go straight on:\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from elasticdl.data.csv_reader import CSVDataReader
 from elasticdl.data.custom_reader import CustomDataReader, TaskView
 from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
+from elasticdl.data.example import decode_example
 from elasticdl.data.factory import create_data_reader
 from elasticdl.data.params import parse_reader_params
 from elasticdl.data.reader import DataReader, Metadata, RecordSpec, Shard, ShardLike
@@ -26,5 +27,6 @@ __all__ = [
     "TFRecordDataReader",
     "TaskView",
     "create_data_reader",
+    "decode_example",
     "parse_reader_params",
 ]

@@ -141,6 +141,11 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
         """Lists of as many strings as columns are selected."""
         return RecordSpec("columns", width=len(self._given_columns))
 
+    @property
+    def label(self) -> str | None:
+        """The column that is the label, by the parameter ``label``."""
+        return self._label
+
     def default_feed(self) -> Feed | None:
         """With the parameter ``label``: the other columns as a float32 vector, and the label as a number."""
         if self._label is None:

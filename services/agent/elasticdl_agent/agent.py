@@ -16,8 +16,8 @@ from elasticdl_agent.processes.credentials import DEFAULT_HOURS, CredentialFiles
 from elasticdl_agent.processes.environment import Endpoints, common_environment
 from elasticdl_agent.processes.isolation import Isolation
 from elasticdl_agent.servicer import AgentServicer, authenticator
-from elasticdl_agent.table import COMMANDS, ProcessTable
-from elasticdl_agent.zygote.client import ZygoteClient
+from elasticdl_agent.table import COMMANDS, ProcessTable, kind_of
+from elasticdl_agent.zygote.client import START_DELAY_S, ZygoteClient
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.launcher.addresses import RpcTransport, agent_address
@@ -25,8 +25,11 @@ from elasticdl_runtime.launcher.client import SERVICE
 from elasticdl_runtime.rpc.credentials import RpcCredentials
 from elasticdl_runtime.rpc.service import Server, listen, make_server
 
-PRELOADS: Mapping[Role, str] = {Role.WORKER: "elasticdl_worker.preload"}
-"""What zygotes import, by role."""
+PRELOADS: Mapping[str, str] = {
+    Role.WORKER: "elasticdl_worker.preload",
+    kind_of(Role.WORKER, "torch"): "elasticdl_worker.preload_torch",
+}
+"""What zygotes import, by kind of process; one for a framework begins with the first process that needs it."""
 STOP_GRACE_S = 10.0
 MASTER_GRACE_S = 25.0
 """Masters have that long to let their workers go and to save, before anything else is ended."""
@@ -48,7 +51,7 @@ class Agent:
         headroom: slots that are kept free of workers.
         isolation: what keeps jobs apart, as in the settings.
         uids: user ids for namespaces.
-        preloads: by role, the module that a zygote imports before it forks the role's processes.
+        preloads: by role, or by role and framework, the module that a zygote imports before it forks such processes.
         certificate_hours: how long the certificates of processes are valid.
 
     Raises:
@@ -68,7 +71,7 @@ class Agent:
         headroom: int = 0,
         isolation: str = "off",
         uids: range = range(0),
-        preloads: Mapping[Role, str] | None = None,
+        preloads: Mapping[str, str] | None = None,
         certificate_hours: float = DEFAULT_HOURS,
     ) -> None:
         if slots < 1:
@@ -112,8 +115,12 @@ class Agent:
             self._commands[Role.WORKER][0],
         )
         zygotes = {
-            role: await self._zygotes.enter_async_context(ZygoteClient(module, common_environment()))
-            for role, module in self._preloads.items()
+            kind: await self._zygotes.enter_async_context(
+                ZygoteClient(
+                    module, common_environment(), start_delay_s=START_DELAY_S if kind in list(Role) else None
+                )
+            )
+            for kind, module in self._preloads.items()
         }
         self._table = ProcessTable(
             self._directories,

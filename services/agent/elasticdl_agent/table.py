@@ -83,7 +83,7 @@ class ProcessTable:
         slots: worker slots of this machine.
         commands: what each role runs; other than the default in tests only.
         headroom: slots that no worker takes.
-        zygotes: by role, what forks its processes; the others get interpreters of their own.
+        zygotes: by kind (see ``kind_of``), what forks its processes; the others get interpreters of their own.
         isolation: what is taken from processes.
         credentials: issued to processes, where they speak TLS.
     """
@@ -96,7 +96,7 @@ class ProcessTable:
         commands: Mapping[Role, Sequence[str]] = COMMANDS,
         *,
         headroom: int = 0,
-        zygotes: Mapping[Role, ZygoteClient] | None = None,
+        zygotes: Mapping[str, ZygoteClient] | None = None,
         isolation: Isolation | None = None,
         credentials: CredentialFiles | None = None,
     ) -> None:
@@ -149,8 +149,9 @@ class ProcessTable:
             raise ConflictError(
                 f"a newer incarnation of {spec.id} was launched before", fix="take a higher incarnation"
             )
-        for zygote in self._zygotes.values():
-            zygote.ask()  # a job's workers follow its master
+        for kind, zygote in self._zygotes.items():
+            if kind in list(Role) or kind == _kind(spec):
+                zygote.ask()  # a job's workers follow its master
         if spec.id.role is Role.MASTER:
             self._tenants[spec.id.job_id] = spec.tenant
         entry = _Entry(spec, ProcessStatus(spec.id, ProcessState.PENDING))
@@ -303,7 +304,7 @@ class ProcessTable:
         level = self._isolation.level(tenant)
         self._directories.prepare(entry.spec.id, self._isolation.user(tenant), confined=level.user or level.files)
         failpoint("agent.before_start")
-        zygote = self._zygotes.get(entry.spec.id.role)
+        zygote = self._zygotes.get(_kind(entry.spec))
         entry.child = child = await Child.start(self._command(entry.spec), zygote.spawn if zygote else None)
         try:
             failpoint("agent.after_start")
@@ -485,3 +486,13 @@ class ProcessTable:
 def _unexpected(error: BaseException) -> BaseException | None:
     """What deserves a traceback: not what a machine or a caller does wrong every day."""
     return None if isinstance(error, OSError | ElasticDLError) else error
+
+
+def kind_of(role: Role, framework: str = "") -> str:
+    """What processes that one zygote can fork have in common: their role and, if not the usual, framework."""
+    return f"{role}.{framework}" if framework else str(role)
+
+
+def _kind(spec: ProcessSpec) -> str:
+    framework = spec.environment.get("ELASTICDL_FRAMEWORK", "")
+    return kind_of(spec.id.role, framework if framework != "tensorflow" else "")

@@ -40,9 +40,13 @@ class Processes:
         spec: the job.
         launcher: starts and stops processes.
         tell: takes events.
+        framework: that the model is written in, by which workers find a zygote; empty where that is not known.
     """
 
-    def __init__(self, settings: MasterSettings, spec: JobSpec, launcher: Launcher, tell: Tell) -> None:
+    def __init__(
+        self, settings: MasterSettings, spec: JobSpec, launcher: Launcher, tell: Tell, framework: str = ""
+    ) -> None:
+        self._framework = framework
         self._settings = settings
         self._spec = spec
         self._launcher = launcher
@@ -148,6 +152,8 @@ class Processes:
             "ELASTICDL_MASTER": self.address(Role.MASTER, 0),
             "ELASTICDL_JOB_TOKEN": self._token(process),
         }
+        if self._framework:
+            environment["ELASTICDL_FRAMEWORK"] = self._framework
         if self._spec.keras == "legacy":
             environment["TF_USE_LEGACY_KERAS"] = "1"
         return ProcessSpec(process, environment, memory_mib, slots=1)

@@ -40,12 +40,14 @@ class FoundCode:
         initial: the manifest of another job's checkpoint to start from.
         problem: why the job cannot go on, if that showed already.
         output: where what the user wants elsewhere goes; empty for the job's own directory.
+        framework: that the model module is written for; empty where there is a problem.
     """
 
     zoo: Path
     initial: Manifest | None = None
     problem: ElasticDLError | None = None
     output: str = ""
+    framework: str = ""
 
 
 class Startup:
@@ -89,7 +91,7 @@ class Startup:
         zoo, initial, output = Path(spec.model_zoo), None, ""
         try:
             zoo = await asyncio.to_thread(require_reach, await self._code_of(spec), reach)
-            await asyncio.to_thread(check_model_module, zoo, spec, reach=reach)
+            framework = await asyncio.to_thread(check_model_module, zoo, spec, reach=reach)
             if spec.checkpoint_dir_for_init:
                 initial = await asyncio.to_thread(find_checkpoint, spec.checkpoint_dir_for_init, reach)
             if spec.output:
@@ -100,7 +102,7 @@ class Startup:
             raise
         except ElasticDLError as error:
             return FoundCode(zoo, initial, error)
-        return FoundCode(zoo, initial, output=output)
+        return FoundCode(zoo, initial, output=output, framework=framework)
 
     def setup(
         self, lease: JobLease, code: FoundCode, contents: Contents | None, processes: Sequence[ProcessStatus]

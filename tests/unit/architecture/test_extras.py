@@ -27,8 +27,12 @@ SERVICES = ("api", "scheduler", "master", "ps", "worker", "agent")
 OWN = {"elasticdl", "recordio", "tests"}
 OPTIONAL = {
     "agent": {"fakeredis"},  # the Redis of last resort, which `local` brings
-    "worker": {"tensorflow", "keras", "tf_keras", "pyarrow"},
-    "sdk": {"tensorflow", "sklearn"},  # where the user's own model needs them, and for two data sets of examples
+    "worker": {"tensorflow", "keras", "tf_keras", "pyarrow", "torch", "safetensors"},
+    "sdk": {
+        "tensorflow",
+        "torch",
+        "sklearn",
+    },  # where the user's own model needs them, and for two data sets of examples
 }
 BLOCK = """
 import sys
@@ -130,7 +134,7 @@ def test_each_extra_has_code_that_uses_it() -> None:
     )
     words = set(re.findall(r"\w+", code))
     for extra, lines in PROJECT["optional-dependencies"].items():
-        for requirement in (Requirement(line) for line in lines if extra != "dev"):
+        for requirement in (Requirement(line) for line in lines if extra not in ("dev", "torch-dev")):
             name = canonicalize_name(requirement.name)
             tops = {top for top, owners in modules().items() if name in owners} | {name.replace("-", "_")}
             assert tops & words, f"nothing uses {name}, of the extra {extra!r}"

@@ -38,17 +38,16 @@ def add_training(master: FakeMaster, spec: JobSpec, epochs: int = 1) -> int:
     return records
 
 
-async def work(master: FakeMaster, parameters: Any, *, index: int = 0) -> ExitReason:
-    """One worker, as its process runs it, without the process."""
+async def work(master: FakeMaster, parameters: Any, *, index: int = 0, framework: Any = None) -> ExitReason:
+    """One worker, as its process runs it, without the process; by default of TensorFlow."""
+    framework = framework or TensorFlowFramework()
     client = MasterClient(master.address, lambda: "token", patience_s=10)
     session = Session(client, heartbeat_s=0.05, ps_generation=1)
     traces = TraceWriter(master.job_dir, f"worker-{index}.0")
 
     def train() -> ExitReason:
-        module = load_module(master.spec, Path(master.spec.model_zoo))
-        engine = ParameterServerEngine(
-            TensorFlowFramework(), master.spec, module, session, parameters, index, master.job_dir
-        )
+        module = framework.load_module(master.spec, Path(master.spec.model_zoo))
+        engine = ParameterServerEngine(framework, master.spec, module, session, parameters, index, master.job_dir)
         engine.prepare()
         return TaskLoop(engine, session, traces).run()
 

@@ -131,10 +131,12 @@ class ZygoteClient:
         module: what the zygote imports.
         environment: the zygote's variables: no secrets. A command whose variables differ from these in one that is
             read at import gets an interpreter of its own.
-        start_delay_s: seconds until a zygote is started though nobody has asked for it.
+        start_delay_s: seconds until a zygote is started though nobody has asked for it; None for never.
     """
 
-    def __init__(self, module: str, environment: Mapping[str, str], *, start_delay_s: float = START_DELAY_S) -> None:
+    def __init__(
+        self, module: str, environment: Mapping[str, str], *, start_delay_s: float | None = START_DELAY_S
+    ) -> None:
         self._module = module
         self._environment = dict(environment)
         self._start_delay_s = start_delay_s
@@ -219,7 +221,10 @@ class ZygoteClient:
                 os.kill(self.pid, signal.SIGKILL)
 
     async def _keep(self) -> None:
-        await wait_for_event(self._asked, self._start_delay_s)
+        if self._start_delay_s is None:
+            await self._asked.wait()
+        else:
+            await wait_for_event(self._asked, self._start_delay_s)
         attempts = Attempts(_RESTARTS)
         while True:
             end = _End.FAILED

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from elasticdl.extras import require
+from elasticdl.recognition import TORCH, resolve_framework
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.trainers.framework import Framework
 
@@ -14,7 +16,17 @@ def load_framework(spec: JobSpec, zoo: Path) -> Framework:
     Args:
         spec: the job.
         zoo: the model zoo directory.
+
+    Raises:
+        UserCodeError: the module does not tell its framework, or the job asks for something of another one.
+        InvalidInputError: the framework is not installed here.
     """
+    name = resolve_framework(zoo, spec)
+    require(f"a model in {name}", name)
+    if name == TORCH:
+        from elasticdl_worker.trainers.torch.implementation import TorchFramework
+
+        return TorchFramework()
     from elasticdl_worker.trainers.tensorflow.implementation import TensorFlowFramework
 
     return TensorFlowFramework()

@@ -37,6 +37,8 @@ LossOf: TypeAlias = Callable[[Tensors, Tensors], Any]
 """The loss of ``(labels, predictions)`` as something that ``float`` takes."""
 LearningRate: TypeAlias = Callable[[int, int], float]
 """The rate by model version and epoch."""
+LearningRates: TypeAlias = "Callable[[int, int], float | tuple[float, ...]]"
+"""The same, or one for each group of the optimizer, where it has several."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class OptimizerPlan(Protocol):
         """For the parameter servers."""
 
     @property
-    def learning_rate(self) -> LearningRate | None:
+    def learning_rate(self) -> LearningRates | None:
         """The rate by model version and epoch, or None where it is constant."""
 
 
@@ -201,8 +203,8 @@ class StepPrograms(Protocol):
 class GroupUpdates(Protocol):
     """Moves the worker's own copy of the parameters between the minibatches of a group (``get_model_steps`` > 1)."""
 
-    def set_rate(self, rate: float) -> None:
-        """Sets the learning rate for the next group."""
+    def set_rates(self, rates: Sequence[float]) -> None:
+        """Sets the learning rates for the next group: of each group of the optimizer."""
 
     def reset(self) -> None:
         """Resets the optimizer's state, after a gradient that is not finite."""

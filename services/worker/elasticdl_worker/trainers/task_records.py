@@ -88,15 +88,19 @@ class TaskRecords:
         return Skips.of(SkipReason.CORRUPT, self.skipped, self._reader.skipped_example)
 
     def explain(
-        self, error: Exception, shown: Callable[[Exception], Exception] = lambda raised: raised
+        self,
+        error: Exception,
+        shown: Callable[[Exception], Exception] = lambda raised: raised,
+        at: Sequence[Shard] = (),
     ) -> ElasticDLError:
         """What to tell of an error that came out of the pipeline: the reader's own, else what ``feed`` did.
 
         Args:
             error: as the pipeline raised it.
             shown: takes the framework's frames out of it.
+            at: the records that it is about, where that is known better than what is being read.
         """
-        where = described(self._looking_at)
+        where = described(at or self._looking_at)
         if isinstance(self._error, ElasticDLError):
             return self._error
         if isinstance(self._error, OSError):

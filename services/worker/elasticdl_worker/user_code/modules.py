@@ -31,7 +31,8 @@ _IN_GRAPH = re.compile(r"\n([^\n]+)\n\t \[\[\{\{node ([^}]+)\}\}")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _DEFAULTS = {
     "loss": "def loss(labels, predictions): ... returning a scalar",
-    "optimizer": "def optimizer(): ... returning a Keras optimizer",
+    "optimizer": "def optimizer(): ... returning an optimizer",
+    "collate": "def collate(samples): ... returning a minibatch of them",
     "feed": "def feed(dataset, mode, metadata): ... returning a dataset of (features, labels)",
     "eval_metrics_fn": "def eval_metrics_fn(): ... returning {name: function or metric}",
     "callbacks": "def callbacks(): ... returning a list",
@@ -51,6 +52,7 @@ class ModelModule:
         loss: ``loss(labels, predictions)``.
         optimizer: makes the optimizer; takes no arguments.
         feed: ``feed(dataset, mode, metadata)``.
+        collate: makes a minibatch of samples.
         eval_metrics_fn: makes ``{name: function or metric}``.
         callbacks: makes the list of callbacks.
         custom_data_reader: makes a reader.
@@ -63,8 +65,9 @@ class ModelModule:
     roots: tuple[Path, ...]
     build_model: Callable[[], object]
     loss: Callable[[object, object], object] | None = None
-    optimizer: Callable[[], object] | None = None
+    optimizer: Callable[..., object] | None = None
     feed: Callable[[object, str, Metadata], object] | None = None
+    collate: Callable[[object], object] | None = None
     eval_metrics_fn: Callable[[], object] | None = None
     callbacks: Callable[[], object] | None = None
     custom_data_reader: Callable[..., object] | None = None
@@ -90,12 +93,13 @@ class ModelModule:
         return cast(Callable[..., object], entry)
 
 
-def load_model_module(spec: JobSpec, zoo: Path) -> ModelModule:
+def load_model_module(spec: JobSpec, zoo: Path, *, optimizer_takes: int = 0) -> ModelModule:
     """Imports the model module of a job.
 
     Args:
         spec: names the model and overrides entries by name; a dotted name is an object of another file of the zoo.
         zoo: the model zoo directory; it and its parent become importable, after everything that is installed.
+        optimizer_takes: how many arguments by place the optimizer function may leave open.
 
     Raises:
         UserCodeError: a file or an entry is missing, or importing it failed; with the place and the fix.
@@ -113,7 +117,7 @@ def load_model_module(spec: JobSpec, zoo: Path) -> ModelModule:
     for name in _DEFAULTS:
         entries[name] = _find(spec, name, module, zoo, roots)
     if entries["optimizer"] is not None:
-        entries["optimizer"] = _bind(entries["optimizer"], spec.optimizer_params, "optimizer_params")
+        entries["optimizer"] = _bind(entries["optimizer"], spec.optimizer_params, "optimizer_params", optimizer_takes)
     has = {name: entries[name] is not None for name in _DEFAULTS}
     return ModelModule(path=path, roots=roots, has=has, **entries)
 
@@ -293,18 +297,31 @@ def _find(
     return None
 
 
-def _bind(function: Callable[..., object], params: Mapping[str, object], flag: str) -> Callable[[], object]:
-    """Fixes keyword arguments, after checking that the function takes them and needs no others."""
+def _bind(
+    function: Callable[..., object], params: Mapping[str, object], flag: str, takes: int = 0
+) -> Callable[..., object]:
+    """Fixes keyword arguments, after checking that the function takes them and needs no others but ``takes`` more."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return functools.partial(function, **params)
     name = getattr(function, "__name__", str(function))
     try:
-        signature.bind(**params)
+        _bind_any(signature, params, takes)
     except TypeError as error:
         raise UserCodeError(
             f"{name}{signature}{source_location(function)} cannot be called with {params or 'no arguments'}: {error}",
             fix=f"give every argument of {name} a default, or set it with --{flag}",
         ) from None
     return functools.partial(function, **params)
+
+
+def _bind_any(signature: inspect.Signature, params: Mapping[str, object], takes: int) -> None:
+    """Binds keyword arguments and up to ``takes`` others; raises TypeError where that does not go."""
+    for count in range(takes):
+        try:
+            signature.bind(*range(count), **params)
+        except TypeError:
+            continue
+        return
+    signature.bind(*range(takes), **params)

@@ -10,7 +10,7 @@ import ast
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -66,7 +66,8 @@ def source_location(function: object) -> str:
 
 def _forget(zoo: Path) -> None:
     for name, module in list(sys.modules.items()):
-        places = [getattr(module, "__file__", None) or "", *(getattr(module, "__path__", None) or [])]
+        folders = getattr(module, "__path__", None)  # of no such kind in the odd modules that PyTorch makes
+        places = [getattr(module, "__file__", None) or "", *(folders if isinstance(folders, Iterable) else ())]
         if name in _present.before or any("site-packages" in place for place in places):
             continue
         if any(place == str(zoo) or place.startswith(f"{zoo}/") for place in places):

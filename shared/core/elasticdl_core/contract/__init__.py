@@ -12,11 +12,12 @@ from elasticdl_core.contract.entries import ENTRIES, LAYERS, MODELS
 from elasticdl_core.contract.metrics import METRICS
 from elasticdl_core.contract.optimizers import CALLBACKS, OPTIMIZERS, OPTIONS
 from elasticdl_core.contract.row import Row, Subject, Verdict
+from elasticdl_core.contract.torch import TORCH
 from elasticdl_core.errors import UserCodeError
 
 __all__ = ["TABLE", "Row", "Subject", "Verdict", "find", "refusal"]
 
-TABLE: tuple[Row, ...] = (*ENTRIES, *MODELS, *LAYERS, *OPTIMIZERS, *OPTIONS, *CALLBACKS, *METRICS)
+TABLE: tuple[Row, ...] = (*ENTRIES, *MODELS, *LAYERS, *OPTIMIZERS, *OPTIONS, *CALLBACKS, *METRICS, *TORCH)
 _BY_NAME: Mapping[tuple[Subject, str], Row] = {(row.subject, name): row for row in TABLE for name in row.names}
 
 

@@ -10,7 +10,7 @@ class Verdict(enum.StrEnum):
     """What becomes of a thing."""
 
     HONOURED = "honoured"
-    """It does what it does in Keras."""
+    """It does what it does in Keras, or in PyTorch."""
     TRANSLATED = "translated"
     """Something of ours does the same, or what ``how`` says."""
     REFUSED = "refused"
@@ -27,6 +27,12 @@ class Subject(enum.StrEnum):
     OPTION = "Options of optimizers"
     CALLBACK = "Callbacks"
     METRIC = "Metrics"
+    TORCH_ENTRY = "PyTorch: entries of the module"
+    TORCH_LAYER = "PyTorch: layers, parameters and buffers"
+    TORCH_OPTIMIZER = "PyTorch: optimizers"
+    TORCH_SCHEDULER = "PyTorch: learning rate schedulers"
+    TORCH_CALLBACK = "PyTorch: callbacks"
+    TORCH_METRIC = "PyTorch: metrics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ class Row:
 
     Attributes:
         subject: what kind of things these are.
-        names: of which the same is true, as Keras writes them.
+        names: of which the same is true, as Keras or PyTorch writes them.
         verdict: what becomes of them.
         how: how, or why not; a clause that can follow the name in a sentence.
         fix: what to do instead; every refusal has one.

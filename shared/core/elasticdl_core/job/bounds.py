@@ -27,6 +27,7 @@ ENTRIES = (
     "optimizer",
     "eval_metrics_fn",
     "callbacks",
+    "collate",
     "custom_data_reader",
     "prediction_outputs_processor",
 )

@@ -26,7 +26,11 @@ class JobType(enum.StrEnum):
 
 ALL_REDUCE = "AllReduceStrategy"
 STRATEGIES = ("auto", "ParameterServerStrategy")
+FRAMEWORKS = ("auto", "tensorflow", "torch")
 KERAS_FLAVOURS = ("default", "legacy")
+AUTOCASTS = ("off", "bfloat16")
+COMPILE_MODES = ("off", "on")
+EXPORT_FORMATS = ("auto", "keras", "saved_model", "safetensors", "pt2")
 XLA_MODES = ("auto", "on", "off")
 WIRE_DTYPES = ("float32", "bfloat16")
 OUTPUT_FORMATS = ("npz", "csv", "parquet")
@@ -57,6 +61,8 @@ class JobSpec:
         callbacks: name of the callbacks function.
         custom_data_reader: name of the reader function; empty for a built-in reader, unless the module has one.
         prediction_outputs_processor: name of the processor class.
+        framework: ``auto`` (by what the module imports), ``tensorflow`` or ``torch``.
+        collate: name of the function that makes a minibatch of samples (PyTorch); without one they are stacked.
         keras: ``default`` (Keras 3) or ``legacy`` (tf_keras).
         training_data: path, directory, glob or URL of the training records.
         validation_data: the same for evaluation.
@@ -98,6 +104,9 @@ class JobSpec:
         embedding_threshold_bytes: an ``Embedding`` layer larger than this becomes PS-backed.
         eager: run the model eagerly and print every layer's output.
         xla: ``auto`` tries the training step with XLA too and keeps the faster one, ``on`` uses XLA, ``off`` never.
+        torch_compile: ``on`` compiles a PyTorch model with torch.compile, and goes on without it, with the reason in
+            the log, where that cannot be; ``off`` never.
+        autocast: ``bfloat16`` runs a PyTorch model and its loss under torch.autocast; parameters stay float32.
         on_nan: what to do with a minibatch whose loss or gradients are NaN or infinite: ``fail`` ends the job and
             names the records, ``skip`` leaves it out of training and counts its records.
         checkpoint_steps: checkpoint every N updates; 0 for the end of the job only.
@@ -107,7 +116,8 @@ class JobSpec:
         output: where the exported model, or predictions, go; empty for the job's artifacts.
         output_format: format of predictions, ``npz``, ``csv`` or ``parquet``; empty to go by the ending of the
             output, else npz.
-        export_formats: comma separated ``keras``, ``saved_model``.
+        export_formats: comma separated: ``auto`` (all of the framework), ``keras``, ``saved_model``, ``safetensors``,
+            ``pt2``; empty for no export.
         min_workers: the job starts only when this many fit.
         max_workers: the job never has more.
         priority: higher goes first; -1000 to 1000.
@@ -135,6 +145,8 @@ class JobSpec:
     callbacks: str = "callbacks"
     custom_data_reader: str = ""
     prediction_outputs_processor: str = "PredictionOutputsProcessor"
+    framework: str = "auto"
+    collate: str = "collate"
     keras: str = "default"
     training_data: str = ""
     validation_data: str = ""
@@ -167,6 +179,8 @@ class JobSpec:
     embedding_threshold_bytes: int = 2 * 1024 * 1024
     eager: bool = False
     xla: str = "auto"
+    torch_compile: str = "off"
+    autocast: str = "off"
     on_nan: str = "fail"
     checkpoint_steps: int = 0
     checkpoint_dir: str = ""
@@ -174,7 +188,7 @@ class JobSpec:
     checkpoint_dir_for_init: str = ""
     output: str = ""
     output_format: str = ""
-    export_formats: str = "keras,saved_model"
+    export_formats: str = "auto"
     min_workers: int = 1
     max_workers: int = 1
     priority: int = 0
@@ -296,42 +310,15 @@ class JobSpec:
             f"{self.priority} is out of range",
             "give -1000 to 1000",
         )
-        need(
-            self.keras in KERAS_FLAVOURS,
-            "keras",
-            f"{self.keras!r} is unknown",
-            f"give one of {KERAS_FLAVOURS}",
-        )
-        need(
-            self.xla in XLA_MODES,
-            "xla",
-            f"{self.xla!r} is unknown",
-            f"give one of {XLA_MODES}",
-        )
-        need(
-            self.on_nan in NAN_POLICIES,
-            "on_nan",
-            f"{self.on_nan!r} is unknown",
-            f"give one of {NAN_POLICIES}",
-        )
-        need(
-            self.wire_dtype in WIRE_DTYPES,
-            "wire_dtype",
-            f"{self.wire_dtype!r} is unknown",
-            f"give one of {WIRE_DTYPES}",
-        )
-        need(
-            self.distribution_strategy in STRATEGIES,
-            "distribution_strategy",
-            f"{self.distribution_strategy!r} is unknown",
-            f"give one of {STRATEGIES}",
-        )
-        formats = set(self.export_formats.split(",")) - {"", "keras", "saved_model"}
+        for name, words in _WORDS.items():
+            value = getattr(self, name)
+            need(value in words, name, f"{value!r} is unknown", f"give one of {words}")
+        formats = set(self.export_formats.split(",")) - {"", *EXPORT_FORMATS}
         need(
             not formats,
             "export_formats",
             f"{sorted(formats)} are unknown",
-            "give 'keras', 'saved_model' or both",
+            f"give some of {EXPORT_FORMATS}, separated by commas",
         )
         return problems
 
@@ -465,6 +452,17 @@ class JobSpec:
         return problems
 
 
+_WORDS = {
+    "framework": FRAMEWORKS,
+    "keras": KERAS_FLAVOURS,
+    "xla": XLA_MODES,
+    "torch_compile": COMPILE_MODES,
+    "autocast": AUTOCASTS,
+    "on_nan": NAN_POLICIES,
+    "wire_dtype": WIRE_DTYPES,
+    "distribution_strategy": STRATEGIES,
+}
+"""Fields that take one of a few words."""
 _AT_LEAST = {
     "minibatch_size": 1,
     "num_minibatches_per_task": 1,

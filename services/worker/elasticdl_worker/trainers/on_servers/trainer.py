@@ -291,13 +291,14 @@ class Trainer:
         # All of them, whether or not the PS had news: a group begins with what the PS hold.
         dense = {name: self._latest[name] for name in model.trainable}
         model.assign({name: value for name, value in pulled.dense.items() if name not in dense})
-        rate = self._rate(step, pulled.version)
-        if self._group_updates is not None and rate is not None:
-            self._group_updates.set_rate(rate)
+        rates = self._rates(step, pulled.version)
+        if self._group_updates is not None and rates is not None:
+            self._group_updates.set_rates(rates)
         batches = [(batch.features, batch.labels) for batch in step.batches]
         with self._module.guard("a training step", "check the shapes of features, labels and predictions"):
             result = self._programs.steps(batches, dense, pulled.rows, self._lookups(step))
-        shown = rate if rate is not None or self._optimizer is None else self._optimizer.spec.params["learning_rate"]
+        constant = None if self._optimizer is None else self._optimizer.spec.params["learning_rate"]
+        shown = constant if rates is None else rates[0]
         for loss in result.losses:
             self._progress.record_loss(pulled.version, loss, shown)
         return result
@@ -357,12 +358,14 @@ class Trainer:
             "--grads_to_wait allows",
         )
 
-    def _rate(self, step: TrainingStep, version: int) -> float | None:
-        """The learning rate of a step at a model version; None, which is not 0, where it is constant."""
+    def _rates(self, step: TrainingStep, version: int) -> tuple[float, ...] | None:
+        """The learning rates of a step at a model version, by group; None where they are constant."""
         schedule = self._optimizer.learning_rate if self._optimizer else None
         if self._optimizer is None or schedule is None:
             return None
-        return checked_rate(schedule(version, step.lease.task.id.epoch), version, self._optimizer.spec.name)
+        given = schedule(version, step.lease.task.id.epoch)
+        rates = given if isinstance(given, tuple) else (given,)
+        return tuple(checked_rate(rate, version, self._optimizer.spec.name) for rate in rates)
 
     def _send(self, step: TrainingStep, result: StepResult, version: int) -> _Push:
         """Starts a push, with the pull of the step that the reading thread has ready, if any."""
@@ -372,17 +375,17 @@ class Trainer:
                 following = self._announced.popleft()
             if following is None:
                 return _Push(step, self._runner.submit(self._push(step, result, version)))
-            gradients, rate = self._changes(step, result), self._rate(step, version)
+            gradients, rates = self._changes(step, result), self._rates(step, version)
             ids = self._lookups(following).unique
             both = self._runner.submit(
-                self._parameters.push_pull(gradients, ids, version=version, learning_rate=rate)
+                self._parameters.push_pull(gradients, ids, version=version, learning_rate=rates)
             )
             following.pulled = _PullPart(both)
             return _Push(step, _PushPart(both), following)
 
     def _push(self, step: TrainingStep, result: StepResult, version: int) -> Coroutine[object, None, PushResult]:
-        changes, rate = self._changes(step, result), self._rate(step, version)
-        return self._parameters.push(changes, version=version, learning_rate=rate)
+        changes, rates = self._changes(step, result), self._rates(step, version)
+        return self._parameters.push(changes, version=version, learning_rate=rates)
 
     def _changes(self, step: TrainingStep, result: StepResult) -> Gradients:
         unique = self._lookups(step).unique

@@ -28,6 +28,8 @@ from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, ker
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, call_model
 from elasticdl_worker.trainers.tensorflow.types import Features, Layer, NestedSpec, Predictions, Tensor
 
+_FORMATS = ("keras", "saved_model")
+
 
 class _TableNote(TypedDict):
     """What ``README.json`` says of a table."""
@@ -38,6 +40,11 @@ class _TableNote(TypedDict):
     other_ids: dict[str, str | float]
 
 
+def wanted_formats(formats: Sequence[str]) -> tuple[str, ...]:
+    """The formats by name; ``auto`` is all of them."""
+    return tuple(dict.fromkeys(one for name in formats for one in (_FORMATS if name == "auto" else (name,))))
+
+
 def check_exportable(model: PreparedModel, formats: Sequence[str]) -> None:
     """Refuses before training what could not be written after it.
 
@@ -45,7 +52,7 @@ def check_exportable(model: PreparedModel, formats: Sequence[str]) -> None:
         UserCodeError: a ``.keras`` file is asked for, and the model or a layer cannot be described in one.
     """
     has_open_table = any(not isinstance(layer, keras.layers.Embedding) for layer in model.registry.layers.values())
-    if "keras" not in formats or has_open_table or _describes(model.keras_model):
+    if "keras" not in wanted_formats(formats) or has_open_table or _describes(model.keras_model):
         return
     whole = model.keras_model
     # What contains a layer that has no description has none either: the innermost one is named.
@@ -109,7 +116,7 @@ def export_model(
     Args:
         model: the model with its final values.
         output: the directory; made if missing.
-        formats: ``keras`` and ``saved_model``.
+        formats: ``keras``, ``saved_model`` or ``auto``, which is both.
         open_tables: ids and rows of tables of ``elasticdl.layers.Embedding`` layers.
         specs: these tables.
 
@@ -117,6 +124,7 @@ def export_model(
         The files: ``{"name", "path", "sha256", "size"}``; names relative to ``output``, paths absolute.
     """
     output.mkdir(parents=True, exist_ok=True)
+    formats = wanted_formats(formats)
     written: dict[str, str] = {}
     tables: dict[str, _TableNote] = {}
     with tempfile.TemporaryDirectory(prefix=".export-", dir=output) as folder:

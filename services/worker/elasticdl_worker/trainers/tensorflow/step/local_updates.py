@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
@@ -43,9 +43,9 @@ class LocalUpdates:
         self._variables = [raw_variable(v) for v in (variables() if callable(variables) else variables)]
         self._first = [variable.numpy() for variable in self._variables]
 
-    def set_rate(self, rate: float) -> None:
-        """Sets the learning rate for the next group."""
-        self._optimizer.learning_rate = rate
+    def set_rates(self, rates: Sequence[float]) -> None:
+        """Sets the learning rate for the next group: Keras' optimizers have one."""
+        self._optimizer.learning_rate = rates[0]
 
     def reset(self) -> None:
         """Resets the optimizer's state, after a gradient that is not finite."""

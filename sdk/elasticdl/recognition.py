@@ -1,0 +1,178 @@
+"""Which framework a model module is written for, found in its source: nothing of it is imported."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from elasticdl_core.errors import PermissionDeniedError, UserCodeError
+from elasticdl_core.job import JobSpec
+from elasticdl_core.places import Reach
+from elasticdl_runtime.places import open_within
+
+TENSORFLOW, TORCH = "tensorflow", "torch"
+_PACKAGES = {
+    "tensorflow": TENSORFLOW,
+    "keras": TENSORFLOW,
+    "tf_keras": TENSORFLOW,
+    "elasticdl_preprocessing": TENSORFLOW,
+    "elasticdl.layers": TENSORFLOW,
+    "elasticdl.python.elasticdl.layers": TENSORFLOW,
+    "torch": TORCH,
+    "torchvision": TORCH,
+    "torchaudio": TORCH,
+    "torchtext": TORCH,
+    "torchmetrics": TORCH,
+    "torch_geometric": TORCH,
+    "pytorch_lightning": TORCH,
+    "lightning": TORCH,
+    "elasticdl.torch": TORCH,
+}
+"""What an import of each package says."""
+_ENTRIES = ("model_def", "feed", "loss", "optimizer", "eval_metrics_fn", "callbacks", "collate", "custom_data_reader")
+_MOST_BYTES = 512 << 10
+_MOST_FILES = 500
+_OTHERS = {
+    TENSORFLOW: {"torch_compile": "off", "autocast": "off", "collate": "collate"},
+    TORCH: {"keras": "default", "xla": "auto"},
+}
+"""Fields that mean nothing to a framework, and the values that say so."""
+_FORMATS = {TENSORFLOW: ("keras", "saved_model"), TORCH: ("safetensors", "pt2")}
+
+
+@dataclass(frozen=True)
+class _Sight:
+    """An import that says which framework it is.
+
+    Attributes:
+        framework: the framework.
+        place: file and line.
+        package: what is imported.
+    """
+
+    framework: str
+    place: str
+    package: str
+
+
+def resolve_framework(zoo: Path, spec: JobSpec, *, reach: Reach | None = None) -> str:
+    """The framework of a job: what it says, or else what its module and the files of the zoo behind it import.
+
+    A module that imports neither is taken for one of TensorFlow.
+
+    Args:
+        zoo: directory of the model modules.
+        spec: the job.
+        reach: what the job may read; files elsewhere are not looked at.
+
+    Returns:
+        ``tensorflow`` or ``torch``.
+
+    Raises:
+        UserCodeError: the files import both frameworks, or the job asks for something of the other one.
+    """
+    found = _recognise(zoo, spec, reach) if spec.framework == "auto" else spec.framework
+    _refuse_options_of_others(spec, found)
+    return found
+
+
+def _recognise(zoo: Path, spec: JobSpec, reach: Reach | None) -> str:
+    sights: dict[str, _Sight] = {}
+    for sight in _sights(zoo, spec, reach):
+        sights.setdefault(sight.framework, sight)
+    if len(sights) > 1:
+        first, second = sights[TENSORFLOW], sights[TORCH]
+        raise UserCodeError(
+            f"the module of {spec.model_def} imports {first.package} ({first.place}) and {second.package} "
+            f"({second.place}), so that its framework is not clear",
+            fix="say which one trains the model: --framework tensorflow or --framework torch",
+        )
+    return next(iter(sights), TENSORFLOW)
+
+
+def _refuse_options_of_others(spec: JobSpec, framework: str) -> None:
+    for name, nothing in _OTHERS[framework].items():
+        if getattr(spec, name) != nothing:
+            raise UserCodeError(
+                f"{name} is {getattr(spec, name)!r}, which means nothing to a model in {framework}",
+                fix=f"leave --{name} out, or say with --framework what the model is written in",
+            )
+    wrong = [one for one in spec.export_formats.split(",") if one not in ("", "auto", *_FORMATS[framework])]
+    if wrong:
+        raise UserCodeError(
+            f"export_formats has {wrong[0]!r}, which a model in {framework} cannot be written as",
+            fix=f"give some of {', '.join(_FORMATS[framework])}, or auto",
+        )
+
+
+def _sights(zoo: Path, spec: JobSpec, reach: Reach | None) -> Iterator[_Sight]:
+    """What the imports of the modules of a job, and of the files of the zoo that these import, say."""
+    waiting = [path for path in (_file_of(zoo, home) for home in _homes(spec)) if path is not None]
+    seen: set[Path] = set()
+    while waiting and len(seen) < _MOST_FILES:
+        path = waiting.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        for name, line in _imports(path, zoo, reach):
+            framework = next((_PACKAGES[p] for p in _prefixes(name) if p in _PACKAGES), None)
+            if framework is not None:
+                yield _Sight(framework, f"{path.relative_to(zoo).as_posix()}:{line}", name)
+                continue
+            waiting += [own for p in _prefixes(name) if (own := _file_of(zoo, tuple(p.split(".")))) is not None]
+
+
+def _homes(spec: JobSpec) -> Iterator[tuple[str, ...]]:
+    for entry in _ENTRIES:
+        home = tuple(getattr(spec, entry).split(".")[:-1])
+        if home:
+            yield home
+
+
+def _file_of(zoo: Path, home: tuple[str, ...]) -> Path | None:
+    """The file of a dotted name; names may begin with that of the zoo, whose parent is importable too."""
+    for parts in (home, home[1:] if home[:1] == (zoo.name,) else ()):
+        if parts:
+            base = zoo.joinpath(*parts)
+            for path in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
+                if path.is_file():
+                    return path
+    return None
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """A dotted name and those of its parents, the longest first."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        yield ".".join(parts[:length])
+
+
+def _imports(path: Path, zoo: Path, reach: Reach | None) -> Iterator[tuple[str, int]]:
+    """The dotted names that a file imports, with their lines; of a file that cannot be parsed, nothing."""
+    try:
+        with os.fdopen(open_within(path, reach), "rb") as file:
+            tree = ast.parse(file.read(_MOST_BYTES))
+    except (SyntaxError, ValueError, RecursionError, MemoryError, PermissionDeniedError, OSError):
+        return  # the check of the module says so, or the import
+    folder = path.parent.relative_to(zoo).parts
+    for node in _outside_type_checking(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = (*folder[: len(folder) - node.level + 1],) if node.level else ()
+            home = ".".join([*base, *((node.module or "").split(".") if node.module else [])])
+            yield from ((f"{home}.{alias.name}" if home else alias.name, node.lineno) for alias in node.names)
+
+
+def _outside_type_checking(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for other in node.orelse:
+                yield other
+                yield from _outside_type_checking(other)
+            continue
+        yield node
+        yield from _outside_type_checking(node)

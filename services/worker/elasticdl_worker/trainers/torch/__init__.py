@@ -1,0 +1,1 @@
+"""The trainer for PyTorch models: everything that touches its tensors."""

@@ -1,0 +1,1 @@
+"""Writes trained models, so that plain PyTorch loads them."""

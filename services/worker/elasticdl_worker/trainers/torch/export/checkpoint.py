@@ -1,0 +1,113 @@
+"""From a checkpoint to a model that plain PyTorch loads, and into a model that trains in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_runtime.checkpoint_files import CheckpointContent
+from elasticdl_runtime.initializers import first_rows
+from elasticdl_worker.parameters import Rows
+from elasticdl_worker.trainers.export_request import ExportRequest, find_checkpoint
+from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.output_files import OutputFile
+from elasticdl_worker.trainers.torch.export.model_files import export_model
+from elasticdl_worker.trainers.torch.model.build import BuiltModel
+from elasticdl_worker.trainers.torch.step.local_trainer import LocalTrainer
+
+_FIX = "use the model definition and model_params that the checkpoint was made with"
+
+
+class LocalModel(LocalTrainer):
+    """Training in one process, from a checkpoint if that is wanted, and to an export.
+
+    Attributes:
+        sample: features of a few records, for the export; None where there are none.
+    """
+
+    sample: Tensors = None
+
+    def restore(self, path: Path) -> None:
+        """Begins from a checkpoint: a directory with a manifest, or a directory of such directories."""
+        content, self.start_version = find_checkpoint(path)
+        for name, rows in load_into(self.model, content).items():
+            self.tables.tables[name].spec = content.table_specs[name]
+            self.tables.tables[name].fill(*rows)
+
+    def export(self, output: Path, formats: Sequence[str]) -> list[OutputFile]:
+        """Writes the trained model into a directory."""
+        open_tables = {name: table.ids_and_rows() for name, table in self.tables.tables.items()}
+        specs = {name: table.spec for name, table in self.tables.tables.items()}
+        return export_model(self.model, self.sample, output, formats, open_tables, specs)
+
+
+def export_checkpoint(model: BuiltModel, sample: Tensors, request: ExportRequest) -> list[OutputFile]:
+    """Exports the model of a checkpoint.
+
+    Args:
+        model: built anew, the weights of its closed embeddings in it.
+        sample: features of a few records.
+        request: what to export, and where to.
+
+    Raises:
+        DataError: the checkpoint is damaged.
+        InvalidInputError: the checkpoint is of another model.
+    """
+    content = request.read()
+    open_tables = load_into(model, content)
+    return export_model(model, sample, request.output, request.formats, open_tables, content.table_specs)
+
+
+def load_into(model: BuiltModel, content: CheckpointContent) -> dict[str, Rows]:
+    """Sets a model's values from a checkpoint.
+
+    Args:
+        model: with the weights of its closed embeddings in it.
+        content: the checkpoint.
+
+    Returns:
+        The tables of ``elasticdl.torch.Embedding`` layers, which have no weights in the model.
+
+    Raises:
+        InvalidInputError: the checkpoint is of another model.
+    """
+    own = {**model.trainable, **model.state}
+    weights = {f"{name}.weight": name for name in content.tables}
+    values: dict[str, Any] = {}
+    for name, tensor in own.items():
+        if name in content.dense:
+            values[name] = np.asarray(content.dense[name])
+        elif name in weights:
+            values[name] = _matrix(content, weights[name], len(tensor), model.registry.padding)
+        else:
+            raise InvalidInputError(
+                f"the checkpoint has no parameter {name!r}; it has {sorted(content.dense)[:10]}", fix=_FIX
+            )
+        if tuple(values[name].shape) != tuple(tensor.shape):
+            raise InvalidInputError(
+                f"{name} has shape {values[name].shape} in the checkpoint and {tuple(tensor.shape)} in the model",
+                fix=_FIX,
+            )
+    model.assign(values)
+    return {name: rows for name, rows in content.tables.items() if name in model.tables}
+
+
+def _matrix(content: CheckpointContent, table: str, size: int, padding: Any) -> Any:
+    """The whole matrix of a table: ids without a row have the one that they begin with."""
+    ids, rows = content.tables[table]
+    spec = content.table_specs[table]
+    if rows.shape[1] != spec.dim or (len(ids) and int(ids.max()) >= size):
+        raise InvalidInputError(f"the table {table} has ids beyond the {size} of the model", fix=_FIX)
+    unseen = np.ones(size, np.bool_)
+    unseen[ids] = False
+    (others,) = np.nonzero(unseen)
+    matrix = np.empty((size, spec.dim), np.float32)
+    matrix[others] = first_rows(spec, others)
+    matrix[ids] = rows
+    if table in padding:
+        matrix[padding[table]] = 0.0
+    return matrix

@@ -1,0 +1,212 @@
+"""PyTorch as a framework of the worker; nothing outside this package knows more of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from elasticdl.callbacks import Callback, GradientClipping
+from elasticdl.data import DataReader
+from elasticdl_core.errors import UserCodeError
+from elasticdl_core.job import JobSpec, JobType
+from elasticdl_worker.trainers.export_request import ExportRequest
+from elasticdl_worker.trainers.framework import (
+    LocalSteps,
+    LossOf,
+    Metrics,
+    MinibatchSource,
+    Outputs,
+    Preparation,
+    PreparedJob,
+    TrainedReplica,
+)
+from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.output_files import OutputFile
+from elasticdl_worker.trainers.torch.input.pipeline import InputPipeline
+from elasticdl_worker.trainers.torch.layer_prints import print_layer_outputs
+from elasticdl_worker.trainers.torch.model import embeddings
+from elasticdl_worker.trainers.torch.model.build import BuildOptions, BuiltModel, build_model
+from elasticdl_worker.trainers.torch.model.callbacks import callbacks_of
+from elasticdl_worker.trainers.torch.model.metrics import make_metrics, to_numpy
+from elasticdl_worker.trainers.torch.model.optimizers import (
+    MadeOptimizer,
+    TorchOptimizerPlan,
+    make_optimizer,
+    translate,
+)
+from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
+from elasticdl_worker.trainers.torch.step.local_tables import LocalTables
+from elasticdl_worker.trainers.torch.step.programs import ForwardPass, StepOptions, TorchPrograms
+from elasticdl_worker.user_code import ModelModule, load_model_module
+
+_NO_TABLES = 1 << 62
+"""A threshold that no embedding reaches."""
+
+
+class TorchFramework:
+    """PyTorch, on CPUs."""
+
+    name = "torch"
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The version of PyTorch."""
+        return {"torch": torch.__version__}
+
+    def configure(self, threads: int) -> None:
+        """Sizes the pools; call before PyTorch runs anything."""
+        torch.set_num_threads(threads)
+        # It can be set once in a process.
+        with contextlib.suppress(RuntimeError):
+            torch.set_num_interop_threads(max(1, threads))
+
+    def load_module(self, spec: JobSpec, zoo: Path) -> ModelModule:
+        """Imports the model module of a job."""
+        embeddings.install()
+        torch.manual_seed(spec.seed & 0x7FFFFFFF)
+        return load_model_module(spec, zoo, optimizer_takes=1)
+
+    def print_layer_outputs(self) -> AbstractContextManager[None]:
+        """A context in which every layer's output is printed."""
+        return print_layer_outputs()
+
+    def callbacks_of(self, module: ModelModule, spec: JobSpec) -> list[Callback]:
+        """The callbacks of a module."""
+        return callbacks_of(module)
+
+    def make_source(self, reader: DataReader, module: ModelModule, mode: str, minibatch_size: int) -> InputPipeline:
+        """Makes the pipeline of a mode."""
+        return InputPipeline(reader, module, mode, minibatch_size)
+
+    def prepare(self, preparation: Preparation) -> PreparedJob:
+        """Builds the model for parameter servers."""
+        spec, module = preparation.spec, preparation.module
+        model, sample = _built(preparation)
+        made = _optimizer(preparation, model)
+        plan: TorchOptimizerPlan | None = None
+        updates: TorchGroupUpdates | None = None
+        if made is not None:
+            model.keep_untrained(made.untrained)
+            plan = translate(made, preparation.callbacks, module.guard)
+            _check_sparse_adam(made, model)
+            _check_group_decay(plan, model, spec)
+            if spec.get_model_steps > 1:
+                updates = TorchGroupUpdates(model, made, plan.groups)
+        programs = TorchPrograms(
+            model,
+            module,
+            _options(preparation, plan.clipping if plan else None),
+            updates,
+            keeps_origin=bool(spec.delay_compensation),
+            keeps_predictions=preparation.keeps_predictions,
+        )
+        _check_exportable(model, sample, preparation)
+        groups = plan.groups if plan else {}
+        return PreparedJob(model, programs, model.dense_specs(groups), model.table_specs(groups), plan, updates)
+
+    def prepare_local(self, preparation: Preparation) -> LocalSteps:
+        """Builds the model for this process alone."""
+        from elasticdl_worker.trainers.torch.export.checkpoint import LocalModel
+
+        model, sample = _built(preparation)
+        model.materialise()
+        made = _optimizer(preparation, model)
+        if made is not None:
+            model.keep_untrained(made.untrained)
+        forward = ForwardPass(model, preparation.module, _options(preparation, None))
+        trainer = LocalModel(
+            model,
+            forward,
+            LocalTables(model.tables, model.placeholders),
+            made,
+            preparation.callbacks,
+            preparation.module.guard,
+        )
+        trainer.sample = sample
+        _check_exportable(model, sample, preparation)
+        return trainer
+
+    def prepare_replica(self, preparation: Preparation) -> TrainedReplica:
+        """Refuses: a group of workers trains no PyTorch model yet."""
+        raise UserCodeError(
+            "a PyTorch model trains with parameter servers",
+            fix="leave --distribution_strategy out, or give ParameterServerStrategy",
+        )
+
+    def make_metrics(self, module: ModelModule, loss: LossOf | None, outputs: Outputs) -> Metrics:
+        """Makes the metrics of a module."""
+        return make_metrics(module, loss, outputs)
+
+    def to_numpy(self, predictions: Tensors) -> object:
+        """Nested tensors as arrays."""
+        return to_numpy(predictions)
+
+    def export_checkpoint(
+        self, module: ModelModule, source: MinibatchSource, request: ExportRequest, seed: int
+    ) -> list[OutputFile]:
+        """Exports the model of a checkpoint."""
+        from elasticdl_worker.trainers.torch.export.checkpoint import export_checkpoint
+
+        sample = cast(InputPipeline, source).sample()
+        model = build_model(module, sample, BuildOptions(_NO_TABLES, seed))
+        model.materialise()
+        return export_checkpoint(model, sample, request)
+
+
+def _built(preparation: Preparation) -> tuple[BuiltModel, Tensors]:
+    spec = preparation.spec
+    sample = cast(InputPipeline, preparation.source).sample()
+    if spec.type is JobType.TRAINING:
+        preparation.module.need("loss")
+    return build_model(preparation.module, sample, BuildOptions(spec.embedding_threshold_bytes, spec.seed)), sample
+
+
+def _optimizer(preparation: Preparation, model: BuiltModel) -> MadeOptimizer | None:
+    """The user's optimizer; jobs that do not train need none."""
+    if preparation.spec.type is not JobType.TRAINING and preparation.module.optimizer is None:
+        return None
+    return make_optimizer(preparation.module, model, preparation.callbacks)
+
+
+def _options(preparation: Preparation, clipping: GradientClipping | None) -> StepOptions:
+    spec, module = preparation.spec, preparation.module
+    return StepOptions(
+        autocast=spec.autocast == "bfloat16",
+        compiled=spec.torch_compile == "on" and not spec.eager,
+        aligned=module.feed is None,
+        clipping=clipping,
+    )
+
+
+def _check_sparse_adam(made: MadeOptimizer, model: BuiltModel) -> None:
+    """Refuses what SparseAdam of PyTorch refuses in its first step: dense gradients."""
+    if type(made.optimizer) is torch.optim.SparseAdam and model.trainable:
+        raise UserCodeError(
+            f"SparseAdam takes sparse gradients alone, and that of {next(iter(model.trainable))} is dense",
+            fix="use Adam, or give the embeddings sparse=True and the optimizer their parameters alone",
+        )
+
+
+def _check_group_decay(plan: TorchOptimizerPlan, model: BuiltModel, spec: JobSpec) -> None:
+    """Refuses weight decay of rows by groups of minibatches, in which it would act once a group."""
+    for name, weight in model.placeholders.items():
+        group = plan.groups[id(weight)]
+        params = plan.group_params[group]
+        if spec.get_model_steps > 1 and params.get("weight_decay"):
+            raise UserCodeError(
+                f"the rows of {name} decay by weight_decay={params['weight_decay']}, which groups of minibatches "
+                "cannot count",
+                fix="set --get_model_steps 1, or put the embedding into a parameter group with weight_decay=0",
+            )
+
+
+def _check_exportable(model: BuiltModel, sample: Tensors, preparation: Preparation) -> None:
+    if preparation.spec.type is JobType.TRAINING and preparation.formats:
+        from elasticdl_worker.trainers.torch.export.model_files import check_exportable
+
+        check_exportable(model, sample, preparation.formats)

@@ -1,0 +1,1 @@
+"""From records to minibatches, by the user's ``feed``."""

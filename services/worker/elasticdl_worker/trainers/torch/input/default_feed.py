@@ -1,0 +1,31 @@
+"""The ``feed`` of PyTorch models that bring none: rows of a CSV file with a label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from elasticdl.data import DataReader
+from elasticdl.data.csv_reader import CSVDataReader
+from elasticdl.data.reader import Feed, Metadata
+
+
+def default_feed(reader: DataReader) -> Feed | None:
+    """A feed for a reader's records, or None where it cannot know one."""
+    label = reader.label if isinstance(reader, CSVDataReader) else None
+    if label is None:
+        return None
+
+    def feed(records: Iterable[Mapping[str, str]], mode: str, metadata: Metadata) -> Iterator[Any]:
+        names = [name for name in metadata.column_names if name != label]
+        whole = metadata.column_types.get(label) == "int64"
+        for record in records:
+            features = torch.tensor([float(record[name]) for name in names])
+            if mode == "prediction":
+                yield features
+            else:
+                yield features, torch.tensor(int(record[label]) if whole else float(record[label]))
+
+    return feed

@@ -1,0 +1,179 @@
+"""From the records of a task to minibatches, by the user's ``feed`` and ``collate``.
+
+``feed`` is called for each task with an iterable of its records, and returns samples or ready minibatches: any
+iterable, a ``torch.utils.data.Dataset``, a ``DataLoader``, or ``elasticdl.torch.Minibatches``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from elasticdl.data import DataReader, Shard
+from elasticdl.torch import Minibatches
+from elasticdl_core.errors import ElasticDLError, UserCodeError
+from elasticdl_core.shuffling import Reading
+from elasticdl_worker.reporting.accounts import Intake
+from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
+from elasticdl_worker.trainers.task_records import TaskRecords
+from elasticdl_worker.trainers.torch.input.default_feed import default_feed
+from elasticdl_worker.trainers.torch.input.records import FedRecords
+from elasticdl_worker.trainers.torch.model.calling import describe, leaves
+from elasticdl_worker.user_code import ModelModule
+
+_SAMPLE_RECORDS = 4
+
+
+class InputPipeline:
+    """Minibatches of tasks, for one mode.
+
+    Args:
+        reader: reads the records.
+        module: the user's module, for its ``feed`` and ``collate``.
+        mode: ``training``, ``evaluation`` or ``prediction``.
+        minibatch_size: records in a minibatch that is made here; the last one of a task may have fewer.
+
+    Attributes:
+        ordered: whether the record at position ``i`` of a task was record ``i`` of its minibatches so far: ``feed``
+            gave each sample before it took the next record, and left none out.
+
+    Raises:
+        UserCodeError: there is no ``feed``.
+    """
+
+    def __init__(self, reader: DataReader, module: ModelModule, mode: str, minibatch_size: int) -> None:
+        self._reader = reader
+        self._module = module
+        self._mode = mode
+        self._minibatch_size = minibatch_size
+        self._records = TaskRecords(reader, module)
+        self._fed = 0
+        self.ordered = True
+        self._feed = module.feed or default_feed(reader) or module.need("feed")
+
+    def minibatches(self, shard: Shard, reading: Reading | None = None) -> Iterator[Minibatch]:
+        """Reads the minibatches of a shard; one shard at a time.
+
+        Raises:
+            DataError: the data cannot be read.
+            UserCodeError: ``feed``, ``collate`` or the user's reader raised.
+        """
+        self._fed = 0
+        records = self._records
+        records.begin(shard, reading)
+        given = FedRecords(self._reader, records, shard)
+        for features, labels, exact in self._batches(records, given, shard, reading):
+            count = self._count(features)
+            self.ordered = self.ordered and exact
+            first = shard.start + self._fed if self.ordered and not records.skipped else None
+            yield Minibatch(features, labels, count, shard, first, reading)
+            self._fed += count
+        if given.given != self._fed:
+            self.ordered = False
+
+    @property
+    def intake(self) -> Intake:
+        """What came in for the present shard so far."""
+        return Intake(self._fed, self._records.skips)
+
+    def sample(self) -> Tensors:
+        """The features of a few records, to run the model on once; None if there are none.
+
+        Raises:
+            DataError: they cannot be read.
+            UserCodeError: ``feed`` raised, or gave nothing.
+        """
+        shard = next(iter(self._reader.create_shards()))
+        end = min(shard.end, shard.start + max(1, min(_SAMPLE_RECORDS, self._minibatch_size)))
+        few = Shard(shard.name, shard.start, end)
+        records = TaskRecords(self._reader, self._module)
+        records.begin(few)
+        for features, _, _ in self._batches(records, FedRecords(self._reader, records, few), few, None):
+            self._count(features)
+            return features
+        return None
+
+    def _batches(
+        self, records: TaskRecords, given: FedRecords, shard: Shard, reading: Reading | None
+    ) -> Iterator[tuple[Tensors, Tensors, bool]]:
+        """Features and labels of each minibatch, and whether they are the next records in their order."""
+        taken, ready = 0, False
+        iterator: Iterator[Any] | None = None
+        while True:
+            held: list[Any] = []
+            exact = not ready
+            try:
+                if iterator is None:
+                    made, ready = self._made(given)
+                    iterator, exact = iter(made), not ready
+                for sample in itertools.islice(iterator, 1 if ready else self._minibatch_size):
+                    held.append(sample)
+                    taken += 1
+                    exact = exact and given.given == taken
+                if not held:
+                    return
+                batch = held[0] if ready else self._collated(held)
+            except Exception as error:
+                raise self._explain(records, given, shard, reading, error) from error
+            features, labels = self._split(batch)
+            yield features, labels, exact
+
+    def _made(self, records: FedRecords) -> tuple[Iterable[Any], bool]:
+        """What ``feed`` made, and whether that is minibatches."""
+        made: object = self._feed(records, self._mode, self._reader.metadata)
+        if isinstance(made, DataLoader):
+            if made.num_workers:
+                raise UserCodeError(
+                    f"feed returned a DataLoader with {made.num_workers} processes of its own",
+                    fix="leave num_workers out: a worker reads ahead by itself, and more workers read in parallel",
+                )
+            return made, made.batch_size is not None or made.batch_sampler is not None
+        if isinstance(made, Minibatches):
+            return made, True
+        if isinstance(made, Dataset) and not isinstance(made, IterableDataset):
+            if not hasattr(made, "__len__"):
+                raise UserCodeError("feed returned a Dataset without a length", fix="write its __len__")
+            return (made[place] for place in range(len(made))), False
+        if isinstance(made, str | bytes | dict) or not isinstance(made, Iterable):
+            raise UserCodeError(
+                f"feed in {self._module.path} returned a {type(made).__name__}",
+                fix="return samples: a generator, a list, a torch Dataset or a DataLoader",
+            )
+        return made, False
+
+    def _collated(self, samples: Sequence[Any]) -> Tensors:
+        collate = self._module.collate
+        return default_collate(list(samples)) if collate is None else collate(list(samples))
+
+    def _split(self, batch: Any) -> tuple[Tensors, Tensors]:
+        if self._mode == "prediction":
+            return batch, None
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            shape = f"{len(batch)} things" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
+            raise UserCodeError(
+                f"feed in {self._module.path} gives {shape} for each record in mode {self._mode}",
+                fix="give (features, labels)",
+            )
+        return batch[0], batch[1]
+
+    def _count(self, features: Tensors) -> int:
+        flat = leaves(features)
+        if not flat or not flat[0].ndim:
+            raise UserCodeError(
+                f"feed gives {describe(features)} as the features of a minibatch",
+                fix="give tensors whose first dimension is that of the records",
+            )
+        return len(flat[0])
+
+    def _explain(
+        self, records: TaskRecords, given: FedRecords, shard: Shard, reading: Reading | None, error: Exception
+    ) -> ElasticDLError:
+        """The reader's own error if it failed, else what the user's ``feed`` did, and on which record."""
+        at: Sequence[Shard] = ()
+        if given.given and not records.skipped:
+            place = shard.start + given.given - 1
+            at = [Shard(shard.name, place, place + 1)] if reading is None else reading.records(place, place + 1)
+        return records.explain(error, at=at)

@@ -1,0 +1,1 @@
+"""The user's model: built, named, its embeddings, optimizer, metrics and callbacks."""

@@ -1,0 +1,210 @@
+"""Builds the user's model and names everything in it that is trained or shared."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from elasticdl.torch.lookup import finding_rows
+from elasticdl_core.errors import UserCodeError
+from elasticdl_core.model import DenseKind, DenseSpec, TableSpec
+from elasticdl_worker.trainers.framework import Array, Outputs
+from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.torch.model import embeddings
+from elasticdl_worker.trainers.torch.model.calling import ModelCall, describe, output_names
+from elasticdl_worker.trainers.torch.model.scopes import CollectScope
+from elasticdl_worker.trainers.torch.model.state import ModelState
+from elasticdl_worker.user_code import ModelModule
+
+_WORKER_STRIDE = 7919
+_MOST_BUILDS = 100
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How to build a model.
+
+    Attributes:
+        threshold_bytes: embeddings larger than this become tables.
+        seed: seeds initial values.
+    """
+
+    threshold_bytes: int
+    seed: int = 0
+
+
+class BuiltModel:
+    """A model with names for its parameters.
+
+    Args:
+        net: the model.
+        registry: its embedding tables.
+        outputs: names of the outputs; empty for a single one, None for several without names.
+
+    Attributes:
+        call: calls the model.
+        trainable: what the optimizer changes, by name.
+        placeholders: the parameters that stand for a table's rows, by table.
+        merging: the other tensors, and how what workers make of them becomes one.
+    """
+
+    def __init__(self, net: nn.Module, registry: embeddings.TableRegistry, outputs: Outputs) -> None:
+        self.net = net
+        self.registry = registry
+        self.call = ModelCall(net)
+        self.outputs = outputs
+        self.placeholders = {name: cast(nn.Parameter, layers[0].weight) for name, layers in registry.layers.items()}
+        self._split(frozenset())
+
+    def _split(self, untrained: frozenset[int]) -> None:
+        held = {id(weight) for weight in self.placeholders.values()}
+        self.trainable: dict[str, nn.Parameter] = {}
+        others: dict[str, torch.Tensor] = {}
+        for name, parameter in self.net.named_parameters():
+            if id(parameter) in held:
+                continue
+            if not parameter.requires_grad or id(parameter) in untrained:
+                others[name] = parameter
+                continue
+            if parameter.dtype != torch.float32:
+                raise UserCodeError(
+                    f"the parameter {name} is of {parameter.dtype}",
+                    fix="keep parameters in float32; --autocast bfloat16 computes with fewer bits",
+                )
+            self.trainable[name] = parameter
+        kept = self.net.state_dict(keep_vars=True).keys()
+        others |= {name: buffer for name, buffer in self.net.named_buffers() if name in kept}
+        self.merging = ModelState(self.net, others)
+
+    def keep_untrained(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Counts parameters that the user's optimizer was not given among the state."""
+        self._split(frozenset(id(one) for one in parameters))
+
+    @property
+    def tables(self) -> Mapping[str, TableSpec]:
+        """The embedding tables by name."""
+        return self.registry.tables
+
+    @property
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """What no gradient changes, by name."""
+        return self.merging.tensors
+
+    def materialise(self) -> None:
+        """Gives closed embeddings their weights, so that the model can be trained in this process alone."""
+        made = embeddings.materialise(self.registry)
+        for name in made:
+            del self.registry.tables[name], self.placeholders[name]
+        self._split(frozenset())
+
+    def dense_specs(self, groups: Mapping[int, int]) -> list[DenseSpec]:
+        """Specifications of all dense parameters, as the parameter servers need them.
+
+        Args:
+            groups: the optimizer's group of each parameter, by id.
+        """
+        return [
+            DenseSpec(
+                name,
+                tuple(tensor.shape),
+                str(tensor.dtype).removeprefix("torch."),
+                DenseKind.TRAINABLE if name in self.trainable else DenseKind.STATE,
+                group=groups.get(id(tensor), 0),
+            )
+            for name, tensor in self._dense().items()
+        ]
+
+    def table_specs(self, groups: Mapping[int, int]) -> list[TableSpec]:
+        """Specifications of all tables, as the parameter servers need them."""
+        return [replace(spec, group=groups.get(id(self.placeholders[name]), 0)) for name, spec in self.tables.items()]
+
+    def values(self) -> dict[str, Array]:
+        """Copies of all dense parameters."""
+        return {name: np.array(tensor.detach().numpy()) for name, tensor in self._dense().items()}
+
+    def assign(self, values: Mapping[str, Array]) -> None:
+        """Sets dense parameters."""
+        dense = self._dense()
+        with torch.no_grad():
+            for name, value in values.items():
+                dense[name].copy_(as_tensor(value))
+
+    def vary_randomness(self, worker_index: int) -> None:
+        """Makes the dropout masks of this worker differ from those of others that built the same model."""
+        torch.manual_seed((torch.initial_seed() + _WORKER_STRIDE * (worker_index + 1)) % (1 << 63))
+
+    def _dense(self) -> dict[str, torch.Tensor]:
+        return {**self.trainable, **self.state}
+
+
+def as_tensor(array: Array) -> torch.Tensor:
+    """A tensor of an array's numbers; of the array itself where it may be written to."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def build_model(module: ModelModule, sample: Tensors | None, options: BuildOptions) -> BuiltModel:
+    """Builds the user's model; names and first values are the same in every process that builds it.
+
+    Args:
+        module: the user's module.
+        sample: features of a few records, to run the model on once; None where there are none.
+        options: see ``BuildOptions``.
+
+    Raises:
+        UserCodeError: the model function raised, returned something that is no model, or a model that has what is
+            refused.
+    """
+    keep: frozenset[int] = frozenset()
+    for _ in range(_MOST_BUILDS):
+        registry = embeddings.TableRegistry(options.threshold_bytes, options.seed, keep)
+        torch.manual_seed(options.seed & 0x7FFFFFFF)
+        with registry.building(), module.guard("the model function"):
+            net = module.build_model()
+        if not isinstance(net, nn.Module):
+            raise UserCodeError(
+                f"the model function in {module.path} returned a {type(net).__name__}",
+                fix="return a torch.nn.Module; for a Keras model give --framework tensorflow",
+            )
+        more = registry.adopt(net)
+        if not more:
+            return BuiltModel(net, registry, _run_once(net, sample, module))
+        keep |= more
+    raise UserCodeError(
+        f"the model function in {module.path} makes other embeddings each time that it is called",
+        fix="make the same layers in each call",
+    )
+
+
+def _run_once(net: nn.Module, sample: Tensors | None, module: ModelModule) -> Outputs:
+    """Runs the model on a few records, so that lazy layers are made and wrong shapes show at once."""
+    if sample is None:
+        return ()
+    fix = f"the features that feed gives are {describe(sample)}; make them what the model takes"
+    training = net.training
+    net.eval()
+    guarded = module.guard("calling the model on the features", fix)
+    with guarded, explaining_tables(), torch.no_grad(), finding_rows(CollectScope()):
+        predictions = ModelCall(net)(sample)
+    net.train(training)
+    return output_names(predictions)
+
+
+@contextlib.contextmanager
+def explaining_tables() -> Iterator[None]:
+    """Says what is wrong where a model uses the weight of an embedding whose rows are elsewhere."""
+    try:
+        yield
+    except (RuntimeError, NotImplementedError) as error:
+        if "meta" not in str(error):
+            raise
+        raise UserCodeError(
+            "the model uses the weight of a large embedding itself, but its rows live on the parameter servers: "
+            f"{str(error).partition(chr(10))[0]}",
+            fix="raise --embedding_threshold_bytes so that the layer keeps its weight in the model",
+        ) from error

@@ -1,0 +1,103 @@
+"""How a model is called with what ``feed`` gives, and what it returns."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from elasticdl_worker.trainers.framework import Outputs
+from elasticdl_worker.trainers.minibatch import Tensors
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class ModelCall:
+    """Calls a model with a minibatch of features.
+
+    A dict goes by its keys to the arguments of ``forward``, a tuple or list by its places, where ``forward`` takes
+    more than one argument; else the features are its argument as they are.
+
+    Args:
+        net: the model.
+        run: what to call instead of it, such as a compiled one.
+    """
+
+    def __init__(self, net: nn.Module, run: Callable[..., Any] | None = None) -> None:
+        self._run = run or net
+        parameters = list(inspect.signature(net.forward).parameters.values())
+        positional = [one for one in parameters if one.kind in _POSITIONAL]
+        open_ended = any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters)
+        named = {one.name for one in parameters if one.kind is not inspect.Parameter.VAR_POSITIONAL}
+        self._several = open_ended or len(positional) > 1
+        self._names = named if len(named) > 1 else set()
+        self._any_name = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+
+    def __call__(self, features: Tensors) -> Tensors:
+        arguments, named = self.arguments(features)
+        return self._run(*arguments, **named)
+
+    def arguments(self, features: Tensors) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of ``forward`` for a minibatch of features, by place and by name."""
+        if isinstance(features, Mapping) and (self._any_name or (self._names and features.keys() <= self._names)):
+            return (), dict(features)
+        if isinstance(features, tuple | list) and self._several:
+            return tuple(features), {}
+        return (features,), {}
+
+
+def output_names(predictions: Tensors) -> Outputs:
+    """Names of a model's outputs."""
+    if isinstance(predictions, Mapping):
+        return tuple(str(name) for name in predictions)
+    if isinstance(predictions, tuple | list):
+        return tuple(getattr(predictions, "_fields", ())) or None
+    return ()
+
+
+def as_plain(predictions: Tensors) -> Tensors:
+    """A model's outputs as tensors, dicts and tuples; named tuples become dicts."""
+    if hasattr(predictions, "_asdict"):
+        return dict(predictions._asdict())
+    return predictions
+
+
+def describe(values: Tensors) -> str:
+    """Nested tensors in short, e.g. ``{image: float32[8, 28, 28]}``."""
+    if isinstance(values, Mapping):
+        return "{" + ", ".join(f"{key}: {describe(value)}" for key, value in values.items()) + "}"
+    if isinstance(values, tuple | list):
+        return "(" + ", ".join(describe(value) for value in values) + ")"
+    if isinstance(values, torch.Tensor):
+        return f"{str(values.dtype).removeprefix('torch.')}{list(values.shape)}"
+    return type(values).__name__
+
+
+def leaves(values: Tensors) -> list[torch.Tensor]:
+    """The tensors of nested ones, in order."""
+    if isinstance(values, Mapping):
+        return [leaf for value in values.values() for leaf in leaves(value)]
+    if isinstance(values, tuple | list):
+        return [leaf for value in values for leaf in leaves(value)]
+    return [values] if isinstance(values, torch.Tensor) else []
+
+
+def map_tensors(function: Callable[[torch.Tensor], Any], values: Tensors) -> Tensors:
+    """Nested tensors with a function applied to each."""
+    if isinstance(values, Mapping):
+        return {key: map_tensors(function, value) for key, value in values.items()}
+    if isinstance(values, tuple | list):
+        made = [map_tensors(function, value) for value in values]
+        return type(values)(made) if type(values) in (tuple, list) else made
+    return function(values) if isinstance(values, torch.Tensor) else values
+
+
+def aligned(labels: Tensors, predictions: Tensors) -> Tensors:
+    """Labels ``[N]`` as ``[N, 1]`` for predictions of that shape, for feeds that are not the user's own."""
+    both = isinstance(labels, torch.Tensor) and isinstance(predictions, torch.Tensor)
+    if both and predictions.ndim == labels.ndim + 1 and predictions.shape[-1] == 1:
+        return labels[..., None]
+    return labels

@@ -1,0 +1,105 @@
+"""What of a model no gradient changes, and how what several workers make of it becomes one.
+
+Whatever a worker did in its minibatches, the parameter servers are told it as ``x`` becomes ``keep * x + add``, so
+that the changes of workers come one after the other:
+
+- running statistics of a normalisation layer keep ``1 - momentum`` to the power of their updates;
+- an integer is a counter and keeps all: the changes of all workers are added;
+- what else there is keeps nothing: the last worker's value counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.parameters import StateChange
+from elasticdl_worker.trainers.framework import Array
+
+_RUNNING = ("running_mean", "running_var")
+_COUNTER = "num_batches_tracked"
+_SHARED = {
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.float32,
+    torch.float64,
+}
+
+
+class ModelState:
+    """The state of a model.
+
+    Args:
+        model: the model.
+        tensors: its buffers that are part of its ``state_dict``, and the parameters that are not trained, by name.
+
+    Raises:
+        UserCodeError: one is of a type that cannot be shared.
+    """
+
+    def __init__(self, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.tensors = dict(tensors)
+        self._averages = dict(_running_statistics(model))
+        for name, tensor in tensors.items():
+            if tensor.dtype not in _SHARED:
+                raise UserCodeError(
+                    f"{name} is of {tensor.dtype}, which workers cannot share",
+                    fix="register it with persistent=False if each process can make it anew, or keep it in float32",
+                )
+
+    def read(self) -> dict[str, torch.Tensor]:
+        """Copies of the values now."""
+        return {name: tensor.detach().clone() for name, tensor in self.tensors.items()}
+
+    def restore(self, before: Mapping[str, torch.Tensor]) -> None:
+        """Undoes what was done since ``read``."""
+        with torch.no_grad():
+            for name, value in before.items():
+                self.tensors[name].copy_(value)
+
+    def changes(self, before: Mapping[str, torch.Tensor]) -> dict[str, StateChange]:
+        """How the values have changed since ``read``."""
+        found = {}
+        for name, old in before.items():
+            new = self.tensors[name].detach()
+            if not torch.equal(old, new):
+                found[name] = self._change(name, old, new, before)
+        return found
+
+    def _change(
+        self, name: str, old: torch.Tensor, new: torch.Tensor, before: Mapping[str, torch.Tensor]
+    ) -> StateChange:
+        if name in self._averages:
+            momentum, counter = self._averages[name]
+            updates = int(self.tensors[counter]) - int(before[counter]) if counter in before else 1
+            keep = (1.0 - momentum) ** updates
+            return StateChange(keep, _array(new.double() - keep * old.double(), new.dtype))
+        if not new.dtype.is_floating_point and new.dtype is not torch.bool:
+            return StateChange(1.0, _array(new - old, new.dtype))
+        return StateChange(0.0, _array(new, new.dtype))
+
+
+def _running_statistics(model: nn.Module) -> dict[str, tuple[float, str]]:
+    """For each running statistic its layer's momentum, and the counter of its updates."""
+    found = {}
+    for home, layer in model.named_modules():
+        momentum = getattr(layer, "momentum", None)
+        if not isinstance(layer, nn.modules.batchnorm._NormBase) or momentum is None:
+            continue
+        prefix = f"{home}." if home else ""
+        for name in _RUNNING:
+            found[prefix + name] = float(momentum), prefix + _COUNTER
+    return found
+
+
+def _array(values: torch.Tensor, dtype: torch.dtype) -> Array:
+    return np.array(values.to(dtype).cpu().numpy())

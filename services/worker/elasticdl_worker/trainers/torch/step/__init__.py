@@ -1,0 +1,1 @@
+"""The training step: which rows it needs, gradients, and training in one process."""

@@ -1,0 +1,101 @@
+"""Tables of ``elasticdl.torch.Embedding`` in this process: they grow as ids are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn, optim
+
+from elasticdl.torch.lookup import FoundRows
+from elasticdl_core.model import TableSpec
+from elasticdl_runtime.initializers import first_rows
+
+_FIRST_ROWS = 1024
+_PADDING = 0
+"""The row that padding reads: zeros."""
+
+
+class LocalTable:
+    """Rows of one table, as the weight of its layers; the first row is that of the padding.
+
+    Args:
+        spec: the table; rows begin as they do on parameter servers.
+        weight: the layers' own parameter; its numbers are replaced when the table grows.
+    """
+
+    def __init__(self, spec: TableSpec, weight: nn.Parameter) -> None:
+        self.spec = spec
+        self.weight = weight
+        self._index: dict[int, int] = {}
+        weight.data = torch.zeros(_FIRST_ROWS, spec.dim)
+
+    def place(self, ids: torch.Tensor, optimizer: optim.Optimizer | None) -> torch.Tensor:
+        """Finds or makes the rows of ids, of any shape; their positions."""
+        unique, inverse = torch.unique(ids, return_inverse=True)
+        index, before = self._index, len(self._index)
+        wanted = unique.tolist()
+        places = torch.tensor([index.setdefault(one, len(index) + 1) for one in wanted], dtype=torch.int64)
+        if len(index) > before:
+            self._grow(len(index) + 1, optimizer)
+            fresh = places > before
+            with torch.no_grad():
+                self.weight[places[fresh]] = torch.from_numpy(first_rows(self.spec, unique[fresh].numpy()))
+        return places[inverse]
+
+    def fill(self, ids: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
+        """Sets rows of unique ids."""
+        places = self.place(torch.from_numpy(np.array(ids)), None)
+        with torch.no_grad():
+            self.weight[places] = torch.from_numpy(np.array(rows))
+
+    def ids_and_rows(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """All ids that were seen, and their rows."""
+        ids = np.fromiter(self._index, np.int64, len(self._index))
+        return ids, np.array(self.weight.detach()[1 : len(ids) + 1].numpy())
+
+    def _grow(self, needed: int, optimizer: optim.Optimizer | None) -> None:
+        old = self.weight.data
+        capacity = len(old)
+        if needed <= capacity:
+            return
+        while capacity < needed:
+            capacity *= 2
+        self.weight.data = _extended(old, capacity, 0.0)
+        self.weight.grad = None
+        for name, value in (optimizer.state.get(self.weight, {}) if optimizer else {}).items():
+            if isinstance(value, torch.Tensor) and value.shape == old.shape:
+                assert optimizer is not None
+                begins = optimizer.defaults.get("initial_accumulator_value", 0.0) if name == "sum" else 0.0
+                optimizer.state[self.weight][name] = _extended(value, capacity, begins)
+
+
+class LocalTables:
+    """All open tables of a model; the scope in which it runs.
+
+    Args:
+        specs: the tables.
+        weights: the parameter of each.
+    """
+
+    def __init__(self, specs: Mapping[str, TableSpec], weights: Mapping[str, nn.Parameter]) -> None:
+        self.tables = {name: LocalTable(spec, weights[name]) for name, spec in specs.items()}
+        self.optimizer: optim.Optimizer | None = None
+
+    def find(self, table: str, ids: torch.Tensor, dim: int, padding_idx: int | None) -> FoundRows:
+        """The rows of ids."""
+        one = self.tables[table]
+        sparse = isinstance(self.optimizer, optim.SparseAdam)
+        if padding_idx is None:
+            return FoundRows(one.weight, one.place(ids, self.optimizer), None, sparse)
+        padding = ids == padding_idx
+        positions = torch.full_like(ids, _PADDING)
+        positions[~padding] = one.place(ids[~padding], self.optimizer)
+        return FoundRows(one.weight, positions, _PADDING, sparse)
+
+
+def _extended(values: torch.Tensor, rows: int, begins: float) -> torch.Tensor:
+    more = torch.full((rows - len(values), values.shape[1]), begins, dtype=values.dtype)
+    return torch.cat([values, more])

@@ -1,0 +1,122 @@
+"""Trains a model in one process: all parameters in it, the user's own optimizer, no parameter servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from elasticdl.callbacks import Callback
+from elasticdl_worker.trainers.framework import LocalStep, Outputs
+from elasticdl_worker.trainers.learning_rates import checked_rate
+from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
+from elasticdl_worker.trainers.not_finite import describe_bad_gradient
+from elasticdl_worker.trainers.torch.model.build import BuiltModel
+from elasticdl_worker.trainers.torch.model.calling import map_tensors
+from elasticdl_worker.trainers.torch.model.optimizers import MadeOptimizer, clipping_of, rates_of, set_rates
+from elasticdl_worker.trainers.torch.step.local_tables import LocalTables
+from elasticdl_worker.trainers.torch.step.programs import ForwardPass, clip
+
+
+class LocalTrainer:
+    """Steps of plain PyTorch training.
+
+    Args:
+        model: the model, the weights of its closed embeddings in it.
+        forward: runs it.
+        tables: its open tables.
+        made: the user's optimizer; None where nothing is trained.
+        callbacks: of the module.
+        guard: what the user's schedule runs in.
+
+    Attributes:
+        steps: number of updates so far.
+        epoch: which epoch the next minibatch is of.
+        start_version: the model version that these began at: that of the checkpoint, or 0.
+    """
+
+    def __init__(
+        self,
+        model: BuiltModel,
+        forward: ForwardPass,
+        tables: LocalTables,
+        made: MadeOptimizer | None,
+        callbacks: Sequence[Callback],
+        guard: Callable[[str], Any],
+    ) -> None:
+        self.steps = 0
+        self.epoch = 0
+        self.start_version = 0
+        self.model = model
+        self.tables = tables
+        self._forward = forward
+        self._optimizer = None if made is None else made.optimizer
+        self._rates = None if made is None else rates_of(made, callbacks, guard)
+        self._clipping = clipping_of(callbacks)
+        tables.optimizer = self._optimizer
+
+    @property
+    def outputs(self) -> Outputs:
+        """Names of the model's outputs."""
+        return self.model.outputs
+
+    @property
+    def version(self) -> int:
+        """The model version: the number of updates that are in the model."""
+        return self.start_version + self.steps
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The rate of the latest step; None where nothing is trained."""
+        return None if self._optimizer is None else float(self._optimizer.param_groups[0]["lr"])
+
+    def train(self, batch: Minibatch) -> LocalStep:
+        """Updates the model by one minibatch, unless its loss or a gradient is not finite: then nothing changes."""
+        optimizer = self._optimizer
+        assert optimizer is not None
+        if self._rates is not None:
+            rates = self._rates(self.version, self.epoch)
+            name = type(optimizer).__name__
+            set_rates(optimizer, [checked_rate(rate, self.version, name) for rate in rates])
+        before = self.model.merging.read()
+        optimizer.zero_grad(set_to_none=True)
+        loss, predictions = self._forward.train(batch.features, batch.labels, self.tables)
+        loss.backward()  # type: ignore[no-untyped-call]
+        predictions = map_tensors(torch.Tensor.detach, predictions)
+        value = float(loss.detach())
+        bad = self._not_finite(value)
+        if bad:
+            self.model.merging.restore(before)
+            optimizer.zero_grad(set_to_none=True)
+            return LocalStep(value, bad, predictions)
+        clip(self._clipping, [grad for _, grad in self._gradients()])
+        optimizer.step()
+        self.steps += 1
+        return LocalStep(value, predictions=predictions)
+
+    def predict(self, features: Tensors) -> Tensors:
+        """The model's outputs, in inference mode."""
+        return self._forward.predict(features, self.tables)
+
+    def evaluation_loss(self, labels: Tensors, predictions: Tensors) -> torch.Tensor:
+        """The loss of predictions."""
+        return self._forward.evaluation_loss(labels, predictions)
+
+    def _gradients(self) -> list[tuple[str, torch.Tensor]]:
+        found = []
+        for name, parameter in self.model.net.named_parameters():
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.coalesce()
+                found.append((name, parameter.grad._values()))
+            elif parameter.grad is not None:
+                found.append((name, parameter.grad))
+        return found
+
+    def _not_finite(self, loss: float) -> str:
+        if loss != loss or loss in (float("inf"), float("-inf")):
+            return f"the loss is {loss}"
+        for name, gradient in self._gradients():
+            if not bool(torch.isfinite(gradient).all()):
+                return describe_bad_gradient(name, loss)
+        return ""

@@ -1,0 +1,125 @@
+"""Finds the rows that minibatches need: which ids the model asks for, each of them once, and where it goes.
+
+The ids come from the model itself: a copy of it runs without gradients until its last lookup. Where every lookup's
+ids are a feature as it stands, nothing needs to run.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from elasticdl.torch.lookup import finding_rows
+from elasticdl_core.errors import DataError
+from elasticdl_core.model import NO_ID
+from elasticdl_worker.trainers.framework import Lookups
+from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.torch.model.build import BuiltModel, explaining_tables
+from elasticdl_worker.trainers.torch.model.calling import ModelCall, leaves
+from elasticdl_worker.trainers.torch.model.scopes import CollectScope, EnoughCollectedError, Lookup
+
+_Asked = list[tuple[str, torch.Tensor, int | None]]
+
+
+class LookupCollector:
+    """Finds the rows that minibatches of a model need; another thread than the one that trains may ask.
+
+    Args:
+        model: the model, built.
+    """
+
+    def __init__(self, model: BuiltModel) -> None:
+        self._tables = model.tables
+        self._net = copy.deepcopy(model.net) if model.tables else model.net
+        self._call = ModelCall(self._net)
+        self._expected: dict[bool, int] = {}
+        self._places: dict[bool, list[int] | None] = {}
+        self._named: dict[bool, list[tuple[str, int | None]]] = {}
+
+    def collect(self, *batches: Tensors, training: bool) -> Lookups:
+        """Finds the rows that minibatches need together, from the features of each.
+
+        Raises:
+            DataError: an id outside the range of a closed table.
+        """
+        if not self._tables:
+            return Lookups({}, [{} for _ in batches])
+        asked = [self._asked(features, training) for features in batches]
+        unique: dict[str, torch.Tensor] = {}
+        inverse: list[dict[str, list[Lookup]]] = [{} for _ in batches]
+        known: dict[tuple[object, ...], tuple[torch.Tensor, list[torch.Tensor], int | None]] = {}
+        for table in dict.fromkeys(name for lookups in asked for name, _, _ in lookups):
+            mine = [(n, ids, pad) for n, lookups in enumerate(asked) for name, ids, pad in lookups if name == table]
+            padding = mine[0][2]
+            key = (padding, *(id(ids) for _, ids, _ in mine))
+            if key not in known:
+                known[key] = _distinct([ids for _, ids, _ in mine], padding)
+            distinct, positions, place = known[key]
+            self._check_range(table, distinct)
+            unique[table] = distinct
+            for (number, ids, _), found in zip(mine, positions, strict=True):
+                inverse[number].setdefault(table, []).append(Lookup(ids, found, place))
+        arrays = {id(ids): ids.numpy() for ids in unique.values()}
+        return Lookups({table: arrays[id(ids)] for table, ids in unique.items()}, inverse)
+
+    def _asked(self, features: Tensors, training: bool) -> _Asked:
+        places = self._places.get(training)
+        if places is not None:
+            flat = leaves(features)
+            return [
+                (name, flat[at].to(torch.int64), pad)
+                for at, (name, pad) in zip(places, self._named[training], strict=True)
+            ]
+        self._net.train(training)
+        scope = CollectScope(self._expected.get(training, 0))
+        with finding_rows(scope), torch.no_grad(), explaining_tables():
+            try:
+                self._call(features)
+            except EnoughCollectedError:
+                return scope.lookups
+        if training not in self._expected:
+            self._expected[training] = len(scope.lookups)
+            self._places[training] = _places(features, scope.lookups)
+            self._named[training] = [(name, pad) for name, _, pad in scope.lookups]
+        return scope.lookups
+
+    def _check_range(self, table: str, ids: torch.Tensor) -> None:
+        limit = self._tables[table].input_dim
+        if not len(ids):
+            return
+        low, high = int(ids.min()), int(ids.max())
+        if limit is None:
+            if low == NO_ID:
+                raise DataError(f"embedding {table}: {low} is no id", fix="map the ids in feed")
+        elif low < 0 or high >= limit:
+            raise DataError(
+                f"embedding {table}: the id {low if low < 0 else high} is outside [0, {limit})",
+                fix="raise num_embeddings, or map the ids in feed; elasticdl.torch.Embedding takes any id",
+            )
+
+
+def _places(features: Tensors, lookups: _Asked) -> list[int] | None:
+    """Which of the features each lookup's ids are, as they stand; None if one is none of them."""
+    numbers = {id(leaf): number for number, leaf in enumerate(leaves(features)) if leaf.dtype == torch.int64}
+    places = [numbers.get(id(ids)) for _, ids, _ in lookups]
+    return None if None in places else [place for place in places if place is not None]
+
+
+def _distinct(
+    lookups: list[torch.Tensor], padding_idx: int | None
+) -> tuple[torch.Tensor, list[torch.Tensor], int | None]:
+    """The distinct ids of lookups without the padding, the position of each id, and that of the padding."""
+    together = lookups[0].reshape(-1) if len(lookups) == 1 else torch.cat([ids.reshape(-1) for ids in lookups])
+    distinct, positions = torch.unique(together, return_inverse=True)
+    place = None
+    if padding_idx is not None:
+        at = int(torch.searchsorted(distinct, padding_idx))
+        if at < len(distinct) and int(distinct[at]) == padding_idx:
+            distinct = torch.cat([distinct[:at], distinct[at + 1 :]])
+            positions = torch.where(
+                positions > at, positions - 1, torch.where(positions == at, len(distinct), positions)
+            )
+        place = len(distinct)
+    parts = torch.split(positions, [ids.numel() for ids in lookups])
+    return distinct, [part.view(ids.shape) for part, ids in zip(parts, lookups, strict=True)], place

@@ -1,0 +1,257 @@
+"""What is computed of a model whose tables lie elsewhere: losses, gradients, predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import structlog
+import torch
+from numpy.typing import NDArray
+
+from elasticdl.callbacks import GradientClipping
+from elasticdl.torch.lookup import RowScope, finding_rows, keep_out_of_graphs
+from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.parameters import Origin
+from elasticdl_worker.trainers.framework import Array, Lookups, StepResult
+from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor, explaining_tables
+from elasticdl_worker.trainers.torch.model.calling import ModelCall, aligned, as_plain, map_tensors
+from elasticdl_worker.trainers.torch.model.scopes import RowsScope
+from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
+from elasticdl_worker.trainers.torch.step.lookups import LookupCollector
+from elasticdl_worker.user_code import ModelModule
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """How steps are computed.
+
+    Attributes:
+        autocast: whether under ``torch.autocast`` to bfloat16.
+        compiled: whether by ``torch.compile``, where that is possible.
+        aligned: whether labels are given the predictions' last dimension of one where only that differs.
+        clipping: how gradients are clipped.
+    """
+
+    autocast: bool = False
+    compiled: bool = False
+    aligned: bool = False
+    clipping: GradientClipping | None = None
+
+
+class ForwardPass:
+    """Runs the model and its loss.
+
+    Args:
+        model: the model, built.
+        module: the user's module, for its loss.
+        options: how.
+    """
+
+    def __init__(self, model: BuiltModel, module: ModelModule, options: StepOptions) -> None:
+        self._model = model
+        self._module = module
+        self._options = options
+        self._eager = ModelCall(model.net)
+        self._call: Callable[[Tensors], Tensors] = self._eager
+        if options.compiled:
+            self._call = self._compiled()
+
+    def predict(self, features: Tensors, scope: RowScope | None) -> Tensors:
+        """The model's outputs, in inference mode."""
+        self._model.net.eval()
+        with torch.no_grad(), finding_rows(scope), self._precision(), explaining_tables():
+            return as_plain(self._call(features))
+
+    def train(self, features: Tensors, labels: Tensors, scope: RowScope | None) -> tuple[torch.Tensor, Tensors]:
+        """The loss of a minibatch, and the model's outputs, in training mode."""
+        self._model.net.train()
+        with finding_rows(scope), self._precision(), explaining_tables():
+            predictions = as_plain(self._call(features))
+            loss = self.loss(labels, predictions)
+        if not loss.requires_grad:
+            raise UserCodeError(
+                "the loss does not depend on anything that is trained",
+                fix="compute it from the predictions, without detach(), numpy() or argmax()",
+            )
+        return loss, predictions
+
+    def loss(self, labels: Tensors, predictions: Tensors) -> torch.Tensor:
+        """The loss of predictions; of one value for each record the mean."""
+        if self._options.aligned:
+            labels = aligned(labels, predictions)
+        loss = self._module.need("loss")(labels, predictions)
+        if not isinstance(loss, torch.Tensor):
+            raise UserCodeError(
+                f"loss returned a {type(loss).__name__}", fix="return a tensor, as torch.nn.functional's losses do"
+            )
+        return loss if loss.ndim == 0 else loss.mean()
+
+    def evaluation_loss(self, labels: Tensors, predictions: Tensors) -> torch.Tensor:
+        """The loss of predictions, without gradients."""
+        with torch.no_grad(), self._precision():
+            return self.loss(labels, predictions)
+
+    def _precision(self) -> Any:
+        return torch.autocast("cpu", torch.bfloat16, enabled=self._options.autocast)
+
+    def _compiled(self) -> Callable[[Tensors], Tensors]:
+        """Calls the compiled model, until that turns out to be impossible."""
+        keep_out_of_graphs()
+        compiled = ModelCall(self._model.net, torch.compile(self._model.net))
+
+        def call(features: Tensors) -> Tensors:
+            try:
+                return compiled(features)
+            except UserCodeError:
+                raise
+            except Exception as error:
+                # The eager model raises it again where it is the user's fault.
+                result = self._eager(features)
+                reason = str(error).strip().partition("\n")[0][:300]
+                _log.warning("the model runs without torch.compile", reason=f"{type(error).__name__}: {reason}")
+                self._call = self._eager
+                return result
+
+        return call
+
+
+class TorchPrograms:
+    """What is computed of a model whose tables lie elsewhere.
+
+    Args:
+        model: the model, built.
+        module: the user's module.
+        options: how steps are computed.
+        group_updates: what moves the parameters between the minibatches of a group; None without groups.
+        keeps_origin: whether results tell the parameters that they were computed on.
+    """
+
+    def __init__(
+        self,
+        model: BuiltModel,
+        module: ModelModule,
+        options: StepOptions,
+        group_updates: TorchGroupUpdates | None = None,
+        *,
+        keeps_origin: bool = False,
+        keeps_predictions: bool = False,
+    ) -> None:
+        self._model = model
+        self._options = options
+        self._forward = ForwardPass(model, module, options)
+        self._group = group_updates
+        self._collector = LookupCollector(model)
+        self._keeps_origin = keeps_origin
+        self._keeps_predictions = keeps_predictions
+
+    def collect(self, *batches: Tensors, training: bool) -> Lookups:
+        """Finds the rows that minibatches need together, from the features of each."""
+        return self._collector.collect(*batches, training=training)
+
+    def prepare_collect(self, *, training: bool) -> None:
+        """Nothing is to be made ready: the model runs as it is."""
+
+    def steps(
+        self,
+        batches: Sequence[tuple[Tensors, Tensors]],
+        dense: Mapping[str, Array],
+        rows: Mapping[str, NDArray[np.float32]],
+        lookups: Lookups,
+    ) -> StepResult:
+        """Runs the model forward and backward on minibatches, one after the other; gradients come clipped."""
+        model = self._model
+        model.assign(dense)
+        before = model.merging.read()
+        tables = self._row_tensors(rows, lookups, trained=True)
+        losses: list[float] = []
+        totals: dict[str, torch.Tensor] = {}
+        row_totals: dict[str, torch.Tensor] = {}
+        predictions: Tensors = None
+        for number, (features, labels) in enumerate(batches):
+            loss, predictions = self._forward.train(features, labels, RowsScope(tables, lookups.inverse[number]))
+            model.net.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            losses.append(float(loss.detach()))
+            gradients = _gradients_of(model.trainable)
+            of_rows = _gradients_of(tables)
+            clip(self._options.clipping, [*gradients.values(), *of_rows.values()])
+            _add_to(totals, gradients)
+            _add_to(row_totals, of_rows)
+            if number + 1 < len(batches):
+                assert self._group is not None
+                self._group.apply(gradients)
+                tables = self._moved(tables, of_rows)
+        counts = {table: len(lookups.unique[table]) for table in row_totals}
+        origin = Origin(dict(dense), dict(rows)) if self._keeps_origin else Origin({}, {})
+        return StepResult(
+            tuple(losses),
+            {name: gradient.numpy() for name, gradient in totals.items()},
+            {table: gradient[: counts[table]].numpy() for table, gradient in row_totals.items()},
+            model.merging.changes(before),
+            origin,
+            map_tensors(torch.Tensor.detach, predictions) if self._keeps_predictions else None,
+        )
+
+    def forward(self, features: Tensors, rows: Mapping[str, NDArray[np.float32]], lookups: Lookups) -> Tensors:
+        """The model's outputs for a minibatch, in inference mode."""
+        tables = self._row_tensors(rows, lookups, trained=False)
+        return self._forward.predict(features, RowsScope(tables, lookups.inverse[0]))
+
+    def evaluation_loss(self, labels: Tensors, predictions: Tensors) -> torch.Tensor:
+        """The loss of predictions."""
+        return self._forward.evaluation_loss(labels, predictions)
+
+    def _row_tensors(
+        self, rows: Mapping[str, NDArray[np.float32]], lookups: Lookups, *, trained: bool
+    ) -> dict[str, torch.Tensor]:
+        """The rows of each table as a tensor, with zeros behind them where the table has padding."""
+        made = {}
+        for table in lookups.unique:
+            values = as_tensor(rows[table])
+            if table in self._model.registry.padding:
+                values = torch.cat([values, torch.zeros(1, values.shape[1])])
+            made[table] = values.detach().requires_grad_(trained)
+        return made
+
+    def _moved(
+        self, tables: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """The rows for the next minibatch of a group."""
+        assert self._group is not None
+        moved = self._group.move_rows(tables, gradients)
+        return {table: moved.get(table, values).detach().requires_grad_() for table, values in tables.items()}
+
+
+def clip(clipping: GradientClipping | None, gradients: Sequence[torch.Tensor]) -> None:
+    """Clips gradients in place; merged gradients of rows count as one gradient for each table."""
+    if clipping is None or not gradients:
+        return
+    if clipping.max_norm is not None:
+        total = torch.nn.utils.get_total_norm(list(gradients), clipping.norm_type)
+        # A norm that is not finite would make all of them so: what is wrong is found in them as they are.
+        if torch.isfinite(total):
+            factor = torch.clamp(clipping.max_norm / (total + 1e-6), max=1.0)
+            torch._foreach_mul_(list(gradients), factor)
+    if clipping.clip_value is not None:
+        torch._foreach_clamp_min_(list(gradients), -clipping.clip_value)
+        torch._foreach_clamp_max_(list(gradients), clipping.clip_value)
+
+
+def _gradients_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The gradients of what the loss depends on; sparse ones as dense ones."""
+    found = {}
+    for name, tensor in tensors.items():
+        if tensor.grad is not None:
+            found[name] = tensor.grad.to_dense() if tensor.grad.is_sparse else tensor.grad.contiguous()
+    return found
+
+
+def _add_to(totals: dict[str, torch.Tensor], gradients: Mapping[str, torch.Tensor]) -> None:
+    for name, gradient in gradients.items():
+        totals[name] = totals[name] + gradient if name in totals else gradient

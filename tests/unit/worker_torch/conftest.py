@@ -1,0 +1,38 @@
+"""Data and job specifications for the tests of the PyTorch trainer; all of them need PyTorch."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticdl_core.job import JobSpec
+from tests.unit.worker.conftest import write_clicks
+
+collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
+ZOO = Path(__file__).parent / "zoo"
+
+
+@pytest.fixture(scope="session")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_clicks(tmp_path_factory.mktemp("clicks") / "train.csv", 600)
+
+
+@pytest.fixture
+def make_spec(clicks: Path) -> Any:
+    def make(**fields: Any) -> JobSpec:
+        base: dict[str, Any] = {
+            "model_zoo": str(ZOO),
+            "model_def": "clicks.deepfm",
+            "training_data": str(clicks),
+            "data_reader_params": {"with_header": False},
+            "minibatch_size": 32,
+            "num_minibatches_per_task": 4,
+            "shuffle": False,
+            "embedding_threshold_bytes": 0,
+        }
+        return JobSpec.from_mapping(base | fields)
+
+    return make

@@ -1,0 +1,50 @@
+"""Variations, and models that are refused."""
+
+import torch
+from clicks import IDS, DeepFM, collate, eval_metrics_fn, feed, loss, optimizer  # noqa: F401
+from torch import nn
+
+from elasticdl.callbacks import GradientClipping
+
+
+def clipping():
+    return [GradientClipping(max_norm=0.05)]
+
+
+class _Net(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.embedding = nn.Embedding(IDS, 4, **options)
+        self.out = nn.Linear(4, 1)
+
+    def ids(self, ids):
+        return ids
+
+    def forward(self, ids):
+        return self.out(self.embedding(self.ids(ids)).mean(1)).squeeze(-1)
+
+
+class RandomIds(_Net):
+    def ids(self, ids):
+        return torch.randint(0, IDS, ids.shape)
+
+
+class UsesWeight(_Net):
+    def forward(self, ids):
+        return super().forward(ids) + self.embedding.weight.sum()
+
+
+def renorm():
+    return _Net(max_norm=1.0)
+
+
+def random_ids():
+    return RandomIds()
+
+
+def uses_weight():
+    return UsesWeight()
+
+
+def no_module():
+    return renorm
