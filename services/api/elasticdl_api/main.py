@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import resource
 import socket
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from elasticdl_api.store.migrate import migrate
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_api.web.access_log import AccessLog
 from elasticdl_api.web.renewal import keep_renewing
+from elasticdl_api.web.wire import Wire, WireLimits
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.ports.launcher import Launcher
@@ -87,7 +89,8 @@ async def serve(stop: asyncio.Event) -> int:
             port=settings.port,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
-            http="h11",  # whose limit of the size of a head holds
+            http=functools.partial(Wire, WireLimits(settings.head_seconds, settings.max_strangers)),  # type: ignore[arg-type]
+            ws="none",
             log_config=None,
             access_log=False,
             server_header=False,

@@ -24,9 +24,11 @@ from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.changes import ChangeStore
 from elasticdl_api.store.intents import IntentStore
 from elasticdl_api.store.job_lists import JobLists
+from elasticdl_api.store.job_views import JobViews
 from elasticdl_api.store.jobs import JobStore
 from elasticdl_api.store.masters import MasterStore
 from elasticdl_api.store.namespaces import NamespaceStore
+from elasticdl_api.store.outputs import OutputLists
 from elasticdl_api.store.places import PlaceStore
 from elasticdl_api.store.retention import RetentionStore
 from elasticdl_api.store.scheduling import SchedulingStore
@@ -78,7 +80,9 @@ class Services:
         self.tokens = TokenStore(self.database)
         self.sessions = SessionStore(self.database)
         self.namespaces = NamespaceStore(self.database)
-        self.job_lists = JobLists(self.database)
+        self.job_views = JobViews(self.database)
+        self.outputs = OutputLists(self.database)
+        self.job_lists = JobLists(self.database, self.job_views)
         self.pages = PageTokens(self.settings.cluster_secret)
         self.scheduling = SchedulingStore(self.database)
         self.retention = RetentionStore(self.database)
@@ -117,7 +121,7 @@ class Services:
         self.overview_feeds.close()
 
 
-def _services(request: Request) -> Services:
+async def _services(request: Request) -> Services:
     found: Services = request.app.state.services
     return found
 

@@ -60,6 +60,8 @@ class ApiSettings(ProcessSettings):
         failed_tokens_per_s: ``ELASTICDL_API_FAILED_TOKENS_PER_S``, requests a second with a bad token that one
             address may send.
         failed_tokens_at_once: ``ELASTICDL_API_FAILED_TOKENS_AT_ONCE``, those in a burst.
+        max_strangers: ``ELASTICDL_API_MAX_STRANGERS``, connections of one address that have not shown a valid token.
+        head_seconds: ``ELASTICDL_API_HEAD_SECONDS``, seconds in which the head of a request must be there.
         max_followed_logs: ``ELASTICDL_API_MAX_FOLLOWED_LOGS``, logs that one process follows at the same time.
         allowed_hosts: ``ELASTICDL_API_ALLOWED_HOSTS``, names that the api is reached by besides ``localhost``,
             separated by commas; requests to other names are refused, those to addresses are not.
@@ -98,6 +100,8 @@ class ApiSettings(ProcessSettings):
     requests_at_once: int = Field(default=1000, ge=1, validation_alias="ELASTICDL_API_REQUESTS_AT_ONCE")
     failed_tokens_per_s: float = Field(default=1, gt=0, validation_alias="ELASTICDL_API_FAILED_TOKENS_PER_S")
     failed_tokens_at_once: int = Field(default=100, ge=1, validation_alias="ELASTICDL_API_FAILED_TOKENS_AT_ONCE")
+    max_strangers: int = Field(default=500, ge=1, validation_alias="ELASTICDL_API_MAX_STRANGERS")
+    head_seconds: float = Field(default=15, gt=0, validation_alias="ELASTICDL_API_HEAD_SECONDS")
     max_followed_logs: int = Field(default=500, ge=1, validation_alias="ELASTICDL_API_MAX_FOLLOWED_LOGS")
     allowed_hosts: str = Field(default="", validation_alias="ELASTICDL_API_ALLOWED_HOSTS")
     tls_cert: Path | None = Field(default=None, validation_alias="ELASTICDL_API_TLS_CERT")

@@ -180,7 +180,7 @@ async def test_a_failure_of_the_server_names_the_request(api: Api, monkeypatch: 
     async def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(api.services.jobs, "get", fail)
+    monkeypatch.setattr(api.services.job_views, "read", fail)
     answer = await api.http.get("/jobs/x", headers={"X-Request-ID": "mine-2"})
     assert (answer.status_code, answer.json()["request_id"]) == (500, "mine-2")
     assert answer.headers["x-request-id"] == "mine-2"

@@ -18,6 +18,7 @@ from elasticdl_core.access import NAMESPACE_PATTERN
 from elasticdl_core.errors import InvalidInputError
 
 router = APIRouter(tags=["access"])
+_VERSION = version("elasticdl")
 _WORD = r"^[\x21-\x7e]{1,200}$"
 
 
@@ -38,7 +39,7 @@ async def whoami(api: Api, user: User) -> Any:
 @router.get("/version", response_model=VersionResponse, summary="Which version is it?", responses=declared())
 async def show_version(user: User) -> Any:
     """Of ElasticDL, and of what the api runs on."""
-    return {"version": version("elasticdl"), "python": platform.python_version()}
+    return {"version": _VERSION, "python": platform.python_version()}
 
 
 @router.get("/audit", response_model=AuditPageResponse, summary="Who changed what", responses=declared(403, 422))

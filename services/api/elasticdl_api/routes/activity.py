@@ -11,10 +11,11 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from elasticdl_api.feeds.streams import EventStreamResponse
-from elasticdl_api.routes.jobs import find
-from elasticdl_api.routes.pages import page_response
+from elasticdl_api.files.access import plain_name
+from elasticdl_api.routes.jobs import require
+from elasticdl_api.routes.pages import json_response, page_or_list
 from elasticdl_api.schemas import jobs as schemas
-from elasticdl_api.schemas.jobs import EventPageResponse, EventResponse, MetricsResponse
+from elasticdl_api.schemas.jobs import EventPageResponse, MetricsResponse
 from elasticdl_api.services import Api, User
 from elasticdl_api.web.json_bodies import BIGINT
 from elasticdl_api.web.paging import PageToken
@@ -57,18 +58,18 @@ async def events(
 
     A stream that was cut, or that was too slow, goes on where it was with `Last-Event-ID`.
     """
-    job = await find(api, user, job_id)
+    plain_name(job_id)
     if "text/event-stream" not in request.headers.get("accept", ""):
         about = {"job": job_id}
         if page_token is not None:
             (after,) = api.pages.read(page_token, "events", about)
-        rows = await api.jobs.list_events(job_id, namespace=user.namespace, after=after, limit=limit + 1)
-        found = [EventResponse.model_validate(row) for row in rows[:limit]]
-        following = api.pages.make("events", about, [found[-1].id]) if len(rows) > limit else None
-        return page_response(request, EventPageResponse(events=found, next_page_token=following), "events")
+        found = await api.job_views.list_events(job_id, namespace=user.namespace, after=after, limit=limit + 1)
+        following = api.pages.make("events", about, [found[limit - 1][0]]) if len(found) > limit else None
+        return page_or_list(request, "events", [body for _, body in found[:limit]], following)
+    await api.job_views.require(job_id, namespace=user.namespace)
     start = after if last_event_id is None else _event_id(last_event_id)
     return EventStreamResponse(
-        lambda: api.job_feeds.follow(job.id, user.namespace, start), await api.stream_slot(user)
+        lambda: api.job_feeds.follow(job_id, user.namespace, start), await api.stream_slot(user)
     )
 
 
@@ -91,7 +92,7 @@ async def logs(
     follow: Annotated[bool, Query(description="Go on with what is printed from now on.")] = False,
 ) -> Response:
     """All incarnations of the process, oldest first."""
-    await find(api, user, job_id)
+    await require(api, user, job_id)
     if api.launcher is None:
         raise UnavailableError("there is no agent that keeps logs", fix="start one, and set ELASTICDL_AGENT")
     if tail is None:
@@ -119,11 +120,9 @@ async def metrics(
     api: Api,
     user: User,
     limit: Annotated[int, Query(description="At most that many losses, the latest.", ge=1, le=100_000)] = 10_000,
-) -> Any:
+) -> Response:
     """The training loss by model version, and every evaluation."""
-    await find(api, user, job_id)
-    outputs = await api.jobs.list_outputs(job_id)
-    return schemas.metrics(await api.jobs.list_losses(job_id, limit=limit), outputs["evaluations"])
+    return json_response(await api.job_views.read_metrics(plain_name(job_id), namespace=user.namespace, limit=limit))
 
 
 def _event_id(text: str) -> int:

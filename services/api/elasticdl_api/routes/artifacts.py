@@ -13,15 +13,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
 
 from elasticdl_api.files import access as files
 from elasticdl_api.places.digests import FileState, changed, unchanged_pieces
-from elasticdl_api.routes.jobs import find
-from elasticdl_api.routes.pages import page_response
+from elasticdl_api.routes.jobs import find, require
+from elasticdl_api.routes.pages import page_or_list, page_response
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.schemas.jobs import (
     ArtifactPageResponse,
-    ArtifactResponse,
     CheckpointPageResponse,
     EvaluationPageResponse,
 )
@@ -34,7 +34,20 @@ from elasticdl_core.places import Reach
 from elasticdl_runtime.places import OutOfReachError, require_reach
 
 router = APIRouter(tags=["artifacts"])
+_Limit = Annotated[int, Query(description="That many on a page.", ge=1, le=1000)]
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
+
+async def _page(
+    kind: str, job_id: str, api: Api, user: User, page_token: str | None, limit: int
+) -> tuple[list[bytes], str | None]:
+    """A page of what a job made of one kind, and the token of the next."""
+    await require(api, user, job_id)
+    about = {"job": job_id}
+    (after,) = (None,) if page_token is None else api.pages.read(page_token, kind, about)
+    found = await api.outputs.list_page(kind, job_id, after=after, limit=limit + 1)
+    following = api.pages.make(kind, about, [found[limit - 1][0]]) if len(found) > limit else None
+    return [body for _, body in found[:limit]], following
 
 
 @router.get(
@@ -52,59 +65,43 @@ async def list_artifacts(
     limit: Annotated[int, Query(description="Artifacts on a page.", ge=1, le=10_000)] = 1000,
 ) -> Response:
     """Exported models, predictions and whatever else the job left."""
-    await find(api, user, job_id)
-    rows = sorted((await api.jobs.list_outputs(job_id))["artifacts"], key=_name)
-    page, following = api.pages.cut("artifacts", rows, _name, limit, page_token, {"job": job_id})
-    found = [ArtifactResponse.model_validate(schemas.artifact(job_id, row)) for row in page]
-    return page_response(request, ArtifactPageResponse(artifacts=found, next_page_token=following), "artifacts")
+    return page_or_list(request, "artifacts", *await _page("artifacts", job_id, api, user, page_token, limit))
 
 
-@router.get(
-    "/jobs/{job_id}/checkpoints",
-    response_model=CheckpointPageResponse,
-    summary="Checkpoints of a job",
-    responses=declared(404, 422),
-)
-async def list_checkpoints(
-    job_id: schemas.JobId,
-    api: Api,
-    user: User,
-    page_token: PageToken = None,
-    limit: Annotated[int, Query(description="Checkpoints on a page.", ge=1, le=1000)] = 100,
-) -> Any:
-    """Those that are committed, by the version of the model."""
-    await find(api, user, job_id)
-    rows = (await api.jobs.list_outputs(job_id))["checkpoints"]
-    page, following = api.pages.cut(
-        "checkpoints", rows, lambda row: row["version"], limit, page_token, {"job": job_id}
+def _numbered_route(kind: str, page: type[BaseModel], summary: str, description: str) -> None:
+    async def list_some(
+        job_id: schemas.JobId,
+        api: Api,
+        user: User,
+        page_token: PageToken = None,
+        limit: _Limit = 100,
+    ) -> Response:
+        return page_response(kind, *await _page(kind, job_id, api, user, page_token, limit))
+
+    router.add_api_route(
+        f"/jobs/{{job_id}}/{kind}",
+        list_some,
+        methods=["GET"],
+        response_model=page,
+        name=f"list_{kind}",
+        summary=summary,
+        description=description,
+        responses=declared(404, 422),
     )
-    return {"checkpoints": page, "next_page_token": following}
 
 
-@router.get(
-    "/jobs/{job_id}/evaluations",
-    response_model=EvaluationPageResponse,
-    summary="Evaluations of a job",
-    responses=declared(404, 422),
+_numbered_route(
+    "checkpoints",
+    CheckpointPageResponse,
+    "Checkpoints of a job",
+    "Those that are committed, by the version of the model.",
 )
-async def list_evaluations(
-    job_id: schemas.JobId,
-    api: Api,
-    user: User,
-    page_token: PageToken = None,
-    limit: Annotated[int, Query(description="Evaluations on a page.", ge=1, le=1000)] = 100,
-) -> Any:
-    """Metrics of the model at each version that was evaluated, oldest first."""
-    await find(api, user, job_id)
-    rows = (await api.jobs.list_outputs(job_id))["evaluations"]
-    page, following = api.pages.cut(
-        "evaluations", rows, lambda row: row["number"], limit, page_token, {"job": job_id}
-    )
-    return {"evaluations": page, "next_page_token": following}
-
-
-def _name(row: Mapping[str, Any]) -> str:
-    return str(row["name"])
+_numbered_route(
+    "evaluations",
+    EvaluationPageResponse,
+    "Evaluations of a job",
+    "Metrics of the model at each version that was evaluated, oldest first.",
+)
 
 
 @router.get(
@@ -121,9 +118,8 @@ async def fetch(
 ) -> StreamingResponse:
     """A file as it is; a directory as a zip of its files. What was changed since the job reported it is refused."""
     job = await find(api, user, job_id)
-    recorded = (await api.jobs.list_outputs(job_id))["artifacts"]
+    rows = await api.outputs.list_files(job_id)
     wanted = name.rstrip("/")
-    rows = {row["name"]: row for row in recorded}
     opener = await ArtifactOpener.of(api, job)
     if wanted in rows:
         return await _file(api, opener, rows[wanted])

@@ -9,13 +9,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
+from pydantic_core import to_json
 
 from elasticdl_api.files import access as files
 from elasticdl_api.files.model_code import check_model
+from elasticdl_api.routes.pages import json_response
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.schemas.jobs import JobChanges, JobPageResponse, JobResponse
 from elasticdl_api.services import Api, User
-from elasticdl_api.store.job_lists import JobFilters, JobOrder, place_of
+from elasticdl_api.store.job_lists import JobFilters, JobOrder
+from elasticdl_api.store.job_views import JobView, array, joined
 from elasticdl_api.store.records import JobRecord
 from elasticdl_api.web.json_bodies import read_json
 from elasticdl_api.web.paging import PageToken
@@ -86,13 +89,13 @@ async def submit(
     if idempotency_key is not None:
         known = await api.jobs.find_submitted(user.home, idempotency_key, body_hash)
         if known is not None:
-            return await _answer(api, known, 200)
+            return await _shown(api, user, known.id, 200)
     await _check_limits(api, user.home, spec)
     reach = await api.reaches.check(spec, user.home, restricted=user.restricted)
     await api.disk.require_room(user.home)
     await check_model(api, user.home, spec, reach)
     job, created = await api.jobs.create(user, spec, key=idempotency_key, body_hash=body_hash)
-    response = await _answer(api, job, 201 if created else 200)
+    response = await _shown(api, user, job.id, 201 if created else 200)
     response.headers["Location"] = versioned(f"/jobs/{job.id}")
     return response
 
@@ -116,20 +119,19 @@ async def list_jobs(
     total: Annotated[bool, Query(description="Count all that match, too.")] = False,
     page_token: PageToken = None,
     limit: Annotated[int, Query(description="Jobs on a page.", ge=1, le=500)] = 50,
-) -> Any:
+) -> Response:
     """Jobs that match all filters, newest first unless `sort` says something else."""
     if namespace is not None and user.namespace not in (None, namespace):
-        return {"jobs": [], "next_page_token": None, "total": 0 if total else None}
+        return json_response(to_json({"jobs": [], "next_page_token": None, "total": 0 if total else None}))
     filters = JobFilters(namespace=namespace, states=state or (), name=name, labels=_labels(label or []), text=q)
     about = {**dataclasses.asdict(filters), "order": str(sort), "seen": user.namespace}
     after = None if page_token is None else api.pages.read(page_token, "jobs", about)
-    found = await api.job_lists.list_page(filters, namespace=user.namespace, order=sort, limit=limit + 1, after=after)
-    page = found[:limit]
-    return {
-        "jobs": [schemas.job_summary(job) for job in page],
-        "next_page_token": api.pages.make("jobs", about, place_of(page[-1], sort)) if len(found) > limit else None,
+    page = await api.job_lists.list_page(filters, namespace=user.namespace, order=sort, limit=limit, after=after)
+    rest = {
+        "next_page_token": api.pages.make("jobs", about, page.last) if page.more and page.last else None,
         "total": await api.job_lists.count(filters, namespace=user.namespace) if total else None,
     }
+    return json_response(joined(to_json(rest), {"jobs": array(page.bodies)}))
 
 
 @router.get(
@@ -140,7 +142,7 @@ async def list_jobs(
 )
 async def look(job_id: schemas.JobId, api: Api, user: User) -> Response:
     """State, reason, progress, speed, workers, PS, metrics, checkpoints, evaluations, artifacts."""
-    return await _answer(api, await find(api, user, job_id), 200)
+    return _answer(await api.job_views.read(files.plain_name(job_id), namespace=user.namespace), 200)
 
 
 @router.patch(
@@ -158,7 +160,7 @@ async def change(job_id: schemas.JobId, request: Request, api: Api, user: User, 
 
     Labels are merged into those that there are (RFC 7396): null removes one; also of a job that is over.
     """
-    await find(api, user, job_id)
+    await require(api, user, job_id)
     given = await read_json(request)
     if not isinstance(given, dict):
         raise MalformedError("the body is not a JSON object", fix=f"send some of {sorted(_CHANGEABLE)}")
@@ -167,15 +169,14 @@ async def change(job_id: schemas.JobId, request: Request, api: Api, user: User, 
     if wrong:
         fix = f"only {', '.join(sorted(_CHANGEABLE))} can be changed; submit a new job for the rest"
         raise SpecError([Problem(key, "it cannot be changed", fix) for key in wrong])
-    job = await api.jobs.change_settings(job_id, user=user, changes=changes, if_match=if_match)
-    return await _answer(api, job, 200)
+    await api.jobs.change_settings(job_id, user=user, changes=changes, if_match=if_match)
+    return await _shown(api, user, job_id, 200)
 
 
 def _request_route(what: JobRequest, summary: str, description: str) -> None:
     async def ask(job_id: schemas.JobId, api: Api, user: User, if_match: IfMatch = None) -> Response:
-        await find(api, user, job_id)
-        job = await api.jobs.request(job_id, what, user=user, if_match=if_match)
-        return await _answer(api, job, 202)
+        await api.jobs.request(files.plain_name(job_id), what, user=user, if_match=if_match)
+        return await _shown(api, user, job_id, 202)
 
     router.add_api_route(
         f"/jobs/{{job_id}}/{what}",
@@ -206,8 +207,7 @@ _request_route(JobRequest.RESUME, "Resume a suspended job", "It waits for capaci
 )
 async def remove(job_id: schemas.JobId, api: Api, user: User, if_match: IfMatch = None) -> Response:
     """Removes the job with its events, logs, checkpoints and artifacts in the job's own directory."""
-    await find(api, user, job_id)
-    await api.jobs.delete(job_id, user=user, if_match=if_match)
+    await api.jobs.delete(files.plain_name(job_id), user=user, if_match=if_match)
     if api.launcher is not None:
         try:
             await api.launcher.terminate_job(job_id, grace_s=1.0)
@@ -226,6 +226,15 @@ async def find(api: Api, user: User, job_id: str) -> JobRecord:
     return await api.jobs.get(files.plain_name(job_id), namespace=user.namespace)
 
 
+async def require(api: Api, user: User, job_id: str) -> None:
+    """Sees that there is a job of that id that the caller may see.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    await api.job_views.require(files.plain_name(job_id), namespace=user.namespace)
+
+
 async def _check_limits(api: Api, namespace: str, spec: JobSpec) -> None:
     most = (await api.namespaces.get_limits(namespace)).get("max_ps") or api.settings.most_ps
     if spec.num_ps > most:
@@ -233,12 +242,14 @@ async def _check_limits(api: Api, namespace: str, spec: JobSpec) -> None:
         raise SpecError([Problem("num_ps", f"a job of {namespace} may have {most} parameter servers", fix)])
 
 
-async def _answer(api: Api, job: JobRecord, status: int) -> Response:
-    content = JobResponse.model_validate(schemas.job_detail(job, await api.jobs.list_outputs(job.id)))
-    body = content.model_dump_json().encode()
+async def _shown(api: Api, user: User, job_id: str, status: int) -> Response:
+    return _answer(await api.job_views.read(job_id, namespace=user.namespace), status)
+
+
+def _answer(job: JobView, status: int) -> Response:
     # If-Match compares the revision, which what a master reports leaves as it is; If-None-Match all of it.
-    tag = f'"{job.revision}-{entity_tag(body).strip(_QUOTE)}"'
-    return Response(body, status_code=status, headers={"ETag": tag}, media_type="application/json")
+    tag = f'"{job.revision}-{entity_tag(job.body).strip(_QUOTE)}"'
+    return Response(job.body, status_code=status, headers={"ETag": tag}, media_type="application/json")
 
 
 def _labels(labels: list[str]) -> dict[str, str]:

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from elasticdl_api.schemas.moments import Moment
 from elasticdl_api.store.records import JobRecord
-from elasticdl_api.web.json_bodies import clean
 from elasticdl_core.job import JobSpec, JobState, JobType
 from elasticdl_core.json_numbers import Spelled
 
@@ -224,34 +223,7 @@ JobId = Annotated[str, Field(description="The job's id.", examples=[EXAMPLE_ID])
 
 def job_summary(job: JobRecord) -> dict[str, Any]:
     """A record as ``JobSummaryResponse``."""
-    values = {name: getattr(job, name) for name in JobSummaryResponse.model_fields}
-    values["error"] = None if job.error is None else {"message": "", "fix": "", "traceback": "", **job.error}
-    return values
-
-
-def job_detail(job: JobRecord, outputs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """A record and what belongs to it as ``JobResponse``."""
-    return {
-        **job_summary(job),
-        "checkpoints": [_pick(row, CheckpointResponse) for row in outputs["checkpoints"]],
-        "evaluations": [_pick(row, EvaluationResponse) for row in outputs["evaluations"]],
-        "artifacts": [artifact(job.id, row) for row in outputs["artifacts"]],
-    }
-
-
-def artifact(job_id: str, row: dict[str, Any]) -> dict[str, Any]:
-    """A row as ``ArtifactResponse``."""
-    values = {name: row[name] for name in ("name", "size", "sha256", "at")}
-    return {**values, "url": f"/jobs/{job_id}/artifacts/{row['name']}"}
-
-
-def metrics(losses: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rows as ``MetricsResponse``."""
-    return {"losses": clean(losses), "evaluations": [_pick(row, EvaluationResponse) for row in evaluations]}
-
-
-def _pick(row: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
-    return {name: row[name] for name in model.model_fields}
+    return {name: getattr(job, name) for name in JobSummaryResponse.model_fields}
 
 
 def spec_schema() -> dict[str, Any]:

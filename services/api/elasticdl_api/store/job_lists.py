@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import enum
+import functools
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Integer, Text, any_, bindparam, cast, func, or_, select, tuple_
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
-from elasticdl_api.store.records import JobRecord
-from elasticdl_api.store.visibility import visible_jobs
+from elasticdl_api.store.job_views import SHOWN_COLUMNS, JobViews
 from elasticdl_core.job.life import JobState
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.queries import Query
 
 
 class JobOrder(enum.StrEnum):
@@ -63,15 +67,32 @@ class JobFilters:
     text: str = ""
 
 
+@dataclass(frozen=True)
+class JobPage:
+    """A page of a list.
+
+    Attributes:
+        bodies: the jobs, each as JSON.
+        last: the place of the last one, as JSON data; None for an empty page.
+        more: whether others follow.
+    """
+
+    bodies: list[bytes]
+    last: list[Any] | None
+    more: bool
+
+
 class JobLists:
     """Lists jobs. Every method may raise UnavailableError.
 
     Args:
         database: the pool.
+        views: shows jobs.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, views: JobViews) -> None:
         self._database = database
+        self._views = views
 
     async def list_page(
         self,
@@ -81,7 +102,7 @@ class JobLists:
         order: JobOrder,
         limit: int,
         after: Sequence[Any] | None = None,
-    ) -> list[JobRecord]:
+    ) -> JobPage:
         """Jobs that match.
 
         Args:
@@ -89,47 +110,72 @@ class JobLists:
             namespace: the only one that the reader sees, whichever is asked for.
             order: in what order.
             limit: at most that many.
-            after: the place of the last job of the page before, as ``place_of`` gave it.
+            after: where the page before ended.
         """
-        column, key = t.jobs.c[order.column], t.jobs.c.id
-        query = select(t.jobs).where(*_conditions(filters, namespace))
+        values = _values(filters, namespace)
+        query = _page_query(order, frozenset(values), after is not None)
         if after is not None:
-            place = tuple_(_value(order, after[0]), after[1])
-            here = tuple_(column, key)
-            query = query.where(here < place if order.descending else here > place)
-        turned = [one.desc() if order.descending else one.asc() for one in (column, key)]
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(query.order_by(*turned).limit(limit))).mappings().all()
-            return await visible_jobs(connection, rows, namespace)
+            values |= {"after_value": _value(order, after[0]), "after_id": after[1]}
+        rows = await self._database.fetch(query, limit=limit + 1, **values)
+        page = rows[:limit]
+        last = _place_of(page[-1], order) if page else None
+        return JobPage(await self._views.summaries(page, namespace), last, len(rows) > limit)
 
     async def count(self, filters: JobFilters, *, namespace: str | None) -> int:
         """How many jobs match."""
-        query: Select[Any] = select(func.count()).select_from(t.jobs).where(*_conditions(filters, namespace))
-        async with self._database.reading() as connection:
-            return int((await connection.execute(query)).scalar_one())
+        values = _values(filters, namespace)
+        rows = await self._database.fetch(_count_query(frozenset(values)), **values)
+        return int(rows[0]["number"])
 
 
-def place_of(job: JobRecord, order: JobOrder) -> list[Any]:
+def _place_of(row: Any, order: JobOrder) -> list[Any]:
     """Where a job stands in an order, as JSON data."""
-    value = getattr(job, order.column)
-    return [value.isoformat() if isinstance(value, datetime) else value, job.id]
+    value = row[order.column]
+    return [value.isoformat() if isinstance(value, datetime) else value, row["id"]]
 
 
 def _value(order: JobOrder, value: Any) -> Any:
     return datetime.fromisoformat(value) if order.column.endswith("_at") else value
 
 
-def _conditions(filters: JobFilters, namespace: str | None) -> list[ColumnElement[bool]]:
-    columns = t.jobs.c
-    found: list[ColumnElement[bool]] = [
-        columns.namespace == wanted for wanted in (filters.namespace, namespace) if wanted is not None
-    ]
+def _values(filters: JobFilters, namespace: str | None) -> dict[str, Any]:
+    """The values of those filters that are given."""
+    found: dict[str, Any] = {"seen": namespace, "namespace": filters.namespace, "name": filters.name}
+    found = {name: value for name, value in found.items() if value is not None}
     if filters.states:
-        found.append(t.in_states(filters.states))
-    if filters.name is not None:
-        found.append(columns.name == filters.name)
+        found["states"] = [str(state) for state in filters.states]
     if filters.labels:
-        found.append(columns.spec["labels"].contains(dict(filters.labels)))
+        found["labels"] = json.dumps(dict(filters.labels))
     if filters.text:
-        found.append(or_(*(one.icontains(filters.text, autoescape=True) for one in (columns.id, columns.owner))))
+        found["text"] = "%" + _LIKE.sub(r"/\g<0>", filters.text) + "%"
     return found
+
+
+_LIKE = re.compile(r"[%_/]")
+_columns = t.jobs.c
+_CONDITIONS: dict[str, ColumnElement[bool]] = {
+    "seen": _columns.namespace == bindparam("seen"),
+    "namespace": _columns.namespace == bindparam("namespace"),
+    "states": _columns.state == any_(bindparam("states", type_=ARRAY(Text))),
+    "name": _columns.name == bindparam("name"),
+    "labels": _columns.spec["labels"].contains(cast(bindparam("labels", type_=Text), JSONB)),
+    "text": or_(*(one.ilike(bindparam("text"), escape="/") for one in (_columns.id, _columns.owner))),
+}
+
+
+@functools.cache
+def _page_query(order: JobOrder, given: frozenset[str], later: bool) -> Query:
+    column, key = _columns[order.column], _columns.id
+    query = select(*SHOWN_COLUMNS).where(*(_CONDITIONS[name] for name in sorted(given)))
+    if later:
+        place = tuple_(bindparam("after_value", type_=column.type), bindparam("after_id", type_=Text))
+        here = tuple_(column, key)
+        query = query.where(here < place if order.descending else here > place)
+    turned = [one.desc() if order.descending else one.asc() for one in (column, key)]
+    return Query(query.order_by(*turned).limit(bindparam("limit", type_=Integer)))
+
+
+@functools.cache
+def _count_query(given: frozenset[str]) -> Query:
+    query = select(func.count().label("number")).select_from(t.jobs)
+    return Query(query.where(*(_CONDITIONS[name] for name in sorted(given))))

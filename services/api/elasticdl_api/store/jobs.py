@@ -13,20 +13,32 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_api.store import audit
+from elasticdl_api.store.job_views import missing_job, seen_by
 from elasticdl_api.store.records import JobRecord
-from elasticdl_api.store.visibility import visible_events, visible_jobs
+from elasticdl_api.store.visibility import visible_jobs
 from elasticdl_api.web.auth import Identity
 from elasticdl_api.web.problems import IdempotencyError, PreconditionFailedError
-from elasticdl_core.errors import ConflictError, NotFoundError
+from elasticdl_core.errors import ConflictError
 from elasticdl_core.job import JobRequest, JobSpec, JobState
 from elasticdl_core.job.life import Desired, outcome_of
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.queries import Query
 from elasticdl_runtime.database.transitions import add_event, transition
 
 _TAG = re.compile(r'"([0-9]{1,19})(?:-[-a-z0-9]*)?"')
 """The entity tag of a job: its revision, and what else tells one answer from another."""
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+
+
+_COUNT_BY_STATE = Query(
+    select(t.jobs.c.state, func.count().label("number")).where(seen_by("namespace")).group_by(t.jobs.c.state)
+)
+_SCHEDULER_LEASE = Query(
+    select(
+        t.leadership.c.holder, t.leadership.c.epoch, (t.leadership.c.expires_at > func.now()).label("alive")
+    ).where(t.leadership.c.name == "scheduler")
+)
 
 
 class JobStore:
@@ -92,7 +104,7 @@ class JobStore:
 
     async def change_settings(
         self, job_id: str, *, user: Identity, changes: Mapping[str, Any], if_match: str | None
-    ) -> JobRecord:
+    ) -> None:
         """Changes priority, the bounds of the number of workers, or labels.
 
         Args:
@@ -117,7 +129,7 @@ class JobStore:
             spec = JobSpec.from_mapping({**job.spec, **wanted})
             changed = {name: value for name, value in wanted.items() if job.spec.get(name) != value}
             if not changed:
-                return job
+                return
             if job.terminal and changed.keys() != {"labels"}:
                 raise ConflictError(f"job {job_id} is over ({job.state})", fix="submit a new job")
             columns = {name: value for name, value in changed.items() if name in t.jobs.c}
@@ -127,11 +139,8 @@ class JobStore:
             message = ", ".join(f"{name} is {value} now" for name, value in changed.items())
             await add_event(connection, job_id, "settings", message, changed)
             await audit.record(connection, user, "job.change", job_id, changed, namespace=job.namespace)
-            return await _get(connection, job_id, user.namespace)
 
-    async def request(
-        self, job_id: str, what: JobRequest, *, user: Identity, if_match: str | None = None
-    ) -> JobRecord:
+    async def request(self, job_id: str, what: JobRequest, *, user: Identity, if_match: str | None = None) -> None:
         """Asks a job to cancel, suspend or resume; asking twice is asking once.
 
         Raises:
@@ -155,9 +164,8 @@ class JobStore:
             elif outcome.desired is not None and outcome.desired is not job.desired:
                 await _ask_master(connection, job, what, outcome.desired)
             else:
-                return job
+                return
             await audit.record(connection, user, f"job.{what}", job_id, namespace=job.namespace)
-            return await _get(connection, job_id, user.namespace)
 
     async def delete(self, job_id: str, *, user: Identity, if_match: str | None = None) -> None:
         """Removes a job that is over, with all its rows.
@@ -177,60 +185,15 @@ class JobStore:
             await audit.record(connection, user, "job.delete", job_id, detail, namespace=job.namespace)
             await connection.execute(select(func.pg_notify(t.CHANNEL, job_id)))
 
-    async def list_events(
-        self, job_id: str, *, namespace: str | None, after: int, limit: int
-    ) -> list[dict[str, Any]]:
-        """Events of a job after an id, oldest first."""
-        query = (
-            select(t.events)
-            .where(t.events.c.job_id == job_id, t.events.c.id > after)
-            .order_by(t.events.c.id)
-            .limit(limit)
-        )
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(query)).mappings().all()
-            return await visible_events(connection, rows, namespace)
-
-    async def list_outputs(self, job_id: str) -> dict[str, list[dict[str, Any]]]:
-        """Checkpoints, evaluations and artifacts of a job, oldest first."""
-        found = {}
-        async with self._database.reading() as connection:
-            for table, order in (
-                (t.checkpoints, t.checkpoints.c.version),
-                (t.evaluations, t.evaluations.c.number),
-                (t.artifacts, t.artifacts.c.name),
-            ):
-                rows = await connection.execute(select(table).where(table.c.job_id == job_id).order_by(order))
-                found[table.name] = [dict(row) for row in rows.mappings()]
-        return found
-
-    async def list_losses(self, job_id: str, *, limit: int) -> list[dict[str, Any]]:
-        """The latest losses of a job, oldest first."""
-        query = (
-            select(t.losses.c.model_version, t.losses.c.loss, t.losses.c.at)
-            .where(t.losses.c.job_id == job_id)
-            .order_by(t.losses.c.model_version.desc())
-            .limit(limit)
-        )
-        async with self._database.reading() as connection:
-            return [dict(row) for row in (await connection.execute(query)).mappings()][::-1]
-
     async def count_by_state(self, namespace: str | None) -> dict[JobState, int]:
         """How many jobs are in each state."""
-        query = select(t.jobs.c.state, func.count().label("number")).group_by(t.jobs.c.state)
-        if namespace is not None:
-            query = query.where(t.jobs.c.namespace == namespace)
-        async with self._database.reading() as connection:
-            return {JobState(row.state): row.number for row in await connection.execute(query)}
+        rows = await self._database.fetch(_COUNT_BY_STATE, namespace=namespace)
+        return {JobState(row["state"]): row["number"] for row in rows}
 
     async def get_scheduler_lease(self) -> dict[str, Any] | None:
         """Who leads the schedulers, and whether that lease lives."""
-        query = select(
-            t.leadership.c.holder, t.leadership.c.epoch, (t.leadership.c.expires_at > func.now()).label("alive")
-        ).where(t.leadership.c.name == "scheduler")
-        async with self._database.reading() as connection:
-            row = (await connection.execute(query)).mappings().one_or_none()
-        return None if row is None else dict(row)
+        rows = await self._database.fetch(_SCHEDULER_LEASE)
+        return dict(rows[0]) if rows else None
 
     async def add_bundle(self, user: Identity, digest: str, size: int) -> None:
         """Records that the user's namespace has a bundle."""
@@ -297,7 +260,7 @@ async def _get(connection: AsyncConnection, job_id: str, namespace: str | None, 
         query = query.with_for_update(key_share=True)
     row = (await connection.execute(query)).mappings().one_or_none()
     if row is None:
-        raise NotFoundError(f"there is no job {job_id}", fix="list the jobs: `elasticdl jobs list`, or GET /jobs")
+        raise missing_job(job_id)
     return (await visible_jobs(connection, [row], namespace))[0]
 
 

@@ -11,6 +11,14 @@ from elasticdl_api.web.json_bodies import prune
 from elasticdl_core.job.life import Desired, JobState
 
 
+def shown_error(error: Any) -> dict[str, str] | None:
+    """Why a job failed, as it is shown, out of what its row says; None for no reason."""
+    if not isinstance(error, dict):
+        return None
+    texts = {name: error.get(name, "") for name in ("message", "fix", "traceback")}
+    return {name: text if isinstance(text, str) else "" for name, text in texts.items()}
+
+
 @dataclass(frozen=True)
 class JobRecord:
     """One row of ``jobs``; the columns are described in the migrations.
@@ -59,7 +67,7 @@ class JobRecord:
     master_incarnation: int
     master_failures: int
     status: dict[str, Any]
-    error: dict[str, Any] | None
+    error: dict[str, str] | None
     created_at: datetime
     updated_at: datetime
     started_at: datetime | None
@@ -73,8 +81,7 @@ class JobRecord:
         values = {field.name: row[field.name] for field in fields(cls)}
         for name in ("spec", "status", "error"):
             values[name] = prune(values[name])
-        error = values["error"] if isinstance(values["error"], dict) else None
-        values["error"] = error and {key: value if isinstance(value, str) else "" for key, value in error.items()}
+        values["error"] = shown_error(values["error"])
         return cls(**values | {"state": JobState(row["state"]), "desired": Desired(row["desired"])})
 
     @property

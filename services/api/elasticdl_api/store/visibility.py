@@ -22,7 +22,7 @@ async def visible_jobs(
     records = []
     for row in rows:
         record = JobRecord.of(row)
-        unseen = [one for one in _blockers(row["target_detail"]) if one in hidden]
+        unseen = [one for one in blockers_of(row["target_detail"]) if one in hidden]
         records.append(replace(record, target_reason=hide_names(record.target_reason, unseen)) if unseen else record)
     return records
 
@@ -35,11 +35,9 @@ async def visible_events(
     found = []
     for row in rows:
         event = dict(row)
-        unseen = [one for one in _blockers(row["detail"]) if one in hidden]
+        unseen = [one for one in blockers_of(row["detail"]) if one in hidden]
         if unseen:
-            seen = [one for one in _blockers(row["detail"]) if one not in hidden]
-            text = hide_names(str(row["detail"].get("text", "")), unseen)
-            event["detail"] = {**row["detail"], "blockers": seen, "text": text}
+            event["detail"] = without_names(row["detail"], unseen)
             event["message"] = hide_names(row["message"], unseen)
         found.append(event)
     return found
@@ -49,14 +47,20 @@ async def _hidden(
     connection: AsyncConnection, details: Sequence[Mapping[str, Any]], namespace: str | None
 ) -> frozenset[str]:
     """The jobs named as blockers that a reader of that namespace does not see; one that is gone is nobody's."""
-    named = frozenset(one for detail in details for one in _blockers(detail))
+    named = frozenset(one for detail in details for one in blockers_of(detail))
     if namespace is None or not named:
         return frozenset()
     query = select(t.jobs.c.id).where(t.jobs.c.id.in_(sorted(named)), t.jobs.c.namespace == namespace)
     return named - frozenset((await connection.execute(query)).scalars())
 
 
-def _blockers(detail: Mapping[str, Any]) -> list[str]:
+def without_names(detail: Mapping[str, Any], unseen: Sequence[str]) -> dict[str, Any]:
+    """What an event says besides, for a reader who does not see these jobs."""
+    seen = [one for one in blockers_of(detail) if one not in unseen]
+    return {**detail, "blockers": seen, "text": hide_names(str(detail.get("text", "")), unseen)}
+
+
+def blockers_of(detail: Mapping[str, Any]) -> list[str]:
     """The jobs that a reason of the scheduler names."""
     found = detail.get("blockers")
     return [str(one) for one in found] if isinstance(found, list) else []

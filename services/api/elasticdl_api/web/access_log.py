@@ -11,8 +11,9 @@ import json
 import logging
 import logging.handlers
 import os
-import queue
+import threading
 import time
+from collections import deque
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
@@ -30,6 +31,7 @@ _WAITING = 20_000
 _PATH_CHARACTERS = 500
 _CLOSED_BY_CLIENT = 499
 _LAST_S = 10.0
+_GATHERED_S = 0.1
 
 
 class AccessLog:
@@ -43,41 +45,53 @@ class AccessLog:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handler = _PrivateFile(path, maxBytes=FILE_BYTES, backupCount=FILES - 1)
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        self._lines: queue.Queue[Any] = queue.Queue(_WAITING)
-        self._listener = _PatientListener(self._lines, handler)
-        self._handler = handler
+        self._handler = _PrivateFile(path, maxBytes=FILE_BYTES, backupCount=FILES - 1)
+        self._handler.setFormatter(logging.Formatter("%(message)s"))
+        self._lines: deque[dict[str, Any]] = deque()
         self._left_out = 0
-        self._closed = False
-        self._listener.start()
+        self._there = threading.Event()
+        self._closed = threading.Event()
+        self._writer = threading.Thread(target=self._write, name="access log", daemon=True)
+        self._writer.start()
 
     def write(self, line: dict[str, Any]) -> None:
         """Adds a line."""
+        if len(self._lines) >= _WAITING:
+            self._left_out += 1
+            return
         if self._left_out:
             line["left_out_before"] = self._left_out
-        text = json.dumps(line, separators=(",", ":"))
-        record = logging.LogRecord("access", logging.INFO, "", 0, text, None, None)
-        try:
-            self._lines.put_nowait(record)
             self._left_out = 0
-        except queue.Full:
-            self._left_out += 1
+        self._lines.append(line)
+        if not self._there.is_set():
+            self._there.set()
 
     def close(self) -> None:
         """Writes what waits, and closes the file; a second time does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._listener.stop()
+        if not self._closed.is_set():
+            self._closed.set()
+            self._there.set()
+            self._writer.join(_LAST_S)
             self._handler.close()
 
+    def _write(self) -> None:
+        """Writes what has gathered, some times a second: a thread that is woken for each line costs every request."""
+        while True:
+            self._there.wait()
+            ending = self._closed.wait(_GATHERED_S)
+            self._there.clear()
+            while self._lines:
+                self._handler.handle(logging.makeLogRecord({"msg": self._next_lines()}))
+            if ending:
+                return
 
-class _PatientListener(logging.handlers.QueueListener):
-    """Its end waits for room in the queue."""
-
-    def enqueue_sentinel(self) -> None:
-        """Says that nothing follows."""
-        self.queue.put(None, timeout=_LAST_S)  # type: ignore[attr-defined]
+    def _next_lines(self) -> str:
+        """Some of the lines that wait, as much as is written at once."""
+        found, size = [], 0
+        while self._lines and size < FILE_BYTES // 64:
+            found.append(json.dumps(self._lines.popleft(), separators=(",", ":")))
+            size += len(found[-1])
+        return "\n".join(found)
 
 
 class _PrivateFile(logging.handlers.RotatingFileHandler):

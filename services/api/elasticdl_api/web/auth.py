@@ -14,19 +14,20 @@ from datetime import datetime
 from typing import Any
 
 from fastapi import Request
-from sqlalchemy import ColumnElement, Select, Update, case, func, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import ColumnElement, Select, Update, bindparam, case, func, or_, select, update
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from elasticdl_api.web.problems import problem_response
 from elasticdl_api.web.route_scopes import RouteRule, rules_of
 from elasticdl_api.web.session_cookies import check_csrf, session_of
+from elasticdl_api.web.wire import CONNECTION
 from elasticdl_core.access import DEFAULT_NAMESPACE, TokenScope, is_mistyped
 from elasticdl_core.errors import ElasticDLError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime import tokens
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.queries import Query
 from elasticdl_runtime.database.transitions import in_seconds
 
 _REFERENCE = ("/docs", "/docs/start.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css")
@@ -135,19 +136,33 @@ class TokenVerifier:
             )
         if self._provider is not None and token.count(".") == 2:
             return await self._of_provider(self._provider, token)
-        async with self._database.transaction() as connection:
-            return await _holder(connection, digest)
+        return await self._holder(digest)
+
+    async def _holder(self, digest: str) -> Identity:
+        """Who has the token with that digest."""
+        rows = await self._database.fetch(_FIND_TOKEN, digest=digest)
+        if not rows:
+            raise UnauthenticatedError(
+                "the token is not valid", fix="use one of `elasticdl tokens create`, or that of `elasticdl up`"
+            )
+        (row,) = rows
+        if row["ended"]:
+            raise UnauthenticatedError(
+                f"the token {row['name']!r} {row['ended']}", fix="ask who made it for a new one"
+            )
+        if row["unrecorded"]:
+            async with self._database.transaction() as connection:
+                await connection.execute(_record_use(row["id"]))
+        return Identity(row["namespace"], row["owner"], TokenScope(row["scope"]), row["id"])
 
     async def _of_provider(self, provider: Callable[[str], Awaitable[Identity]], token: str) -> Identity:
         """Whom a provider's token names, in a namespace that is there."""
         user = await provider(token)
-        if user.namespace is not None:
-            query = select(t.namespaces.c.name).where(t.namespaces.c.name == user.namespace)
-            async with self._database.transaction() as connection:
-                if (await connection.execute(query)).first() is None:
-                    raise PermissionDeniedError(
-                        f"there is no namespace {user.namespace!r}", fix="ask an administrator of the cluster for it"
-                    )
+        known = user.namespace is None or await self._database.fetch(_FIND_NAMESPACE, name=user.namespace)
+        if not known:
+            raise PermissionDeniedError(
+                f"there is no namespace {user.namespace!r}", fix="ask an administrator of the cluster for it"
+            )
         return user
 
     async def of_session(self, secret: str) -> Identity:
@@ -156,34 +171,21 @@ class TokenVerifier:
         Raises:
             UnauthenticatedError: there is no such session, or it or its token has ended.
         """
-        sessions = t.sessions.c
-        query = select(sessions.token_sha256).where(
-            sessions.sha256 == token_digest(secret), sessions.expires_at > func.now()
-        )
-        async with self._database.transaction() as connection:
-            digest = (await connection.execute(query)).scalar_one_or_none()
-            if digest is None:
-                raise UnauthenticatedError("the session is over", fix="log in again")
-            if hmac.compare_digest(digest, self._admin):
-                return ADMINISTRATOR
-            return await _holder(connection, digest)
+        rows = await self._database.fetch(_FIND_SESSION, digest=token_digest(secret))
+        if not rows:
+            raise UnauthenticatedError("the session is over", fix="log in again")
+        digest: str = rows[0]["token_sha256"]
+        if hmac.compare_digest(digest, self._admin):
+            return ADMINISTRATOR
+        return await self._holder(digest)
 
 
-async def _holder(connection: AsyncConnection, digest: str) -> Identity:
-    """Who has the token with that digest."""
-    row = (await connection.execute(_find_token(digest))).one_or_none()
-    if row is None:
-        raise UnauthenticatedError(
-            "the token is not valid", fix="use one of `elasticdl tokens create`, or that of `elasticdl up`"
-        )
-    if row.ended:
-        raise UnauthenticatedError(f"the token {row.name!r} {row.ended}", fix="ask who made it for a new one")
-    if row.unrecorded:
-        await connection.execute(_record_use(row.id))
-    return Identity(row.namespace, row.owner, TokenScope(row.scope), row.id)
+def _unrecorded() -> ColumnElement[bool]:
+    last = t.tokens.c.last_used_at
+    return or_(last.is_(None), last < in_seconds(-USE_RECORDED_EVERY_S))
 
 
-def _find_token(digest: str) -> Select[Any]:
+def _find_token() -> Select[Any]:
     columns = t.tokens.c
     ended = case(
         (columns.revoked_at.is_not(None), "was revoked"), (columns.expires_at <= func.now(), "has expired"), else_=""
@@ -196,7 +198,7 @@ def _find_token(digest: str) -> Select[Any]:
         columns.scope,
         ended.label("ended"),
         _unrecorded().label("unrecorded"),
-    ).where(columns.sha256 == digest)
+    ).where(columns.sha256 == bindparam("digest"))
 
 
 def _record_use(token_id: str) -> Update:
@@ -205,9 +207,13 @@ def _record_use(token_id: str) -> Update:
     return update(t.tokens).where(t.tokens.c.id.in_(one)).values(last_used_at=func.now())
 
 
-def _unrecorded() -> ColumnElement[bool]:
-    last = t.tokens.c.last_used_at
-    return or_(last.is_(None), last < in_seconds(-USE_RECORDED_EVERY_S))
+_FIND_TOKEN = Query(_find_token())
+_FIND_SESSION = Query(
+    select(t.sessions.c.token_sha256).where(
+        t.sessions.c.sha256 == bindparam("digest"), t.sessions.c.expires_at > func.now()
+    )
+)
+_FIND_NAMESPACE = Query(select(t.namespaces.c.name).where(t.namespaces.c.name == bindparam("name")))
 
 
 class AuthenticationMiddleware:
@@ -244,7 +250,10 @@ class AuthenticationMiddleware:
         except ElasticDLError as error:
             await problem_response(error)(scope, receive, send)
             return
-        scope.setdefault("state", {}).update(identity=identity, ruled=bool(rules))
+        state = scope.setdefault("state", {})
+        state.update(identity=identity, ruled=bool(rules))
+        if CONNECTION in state:
+            state[CONNECTION].prove()
         await self._app(scope, receive, send)
 
     async def _user(self, scope: Scope) -> Identity:
@@ -273,7 +282,7 @@ async def refuse_unruled(request: Request) -> None:
         raise NotFoundError("there is nothing here", fix="see the API reference at /docs")
 
 
-def current_user(request: Request) -> Identity:
+async def current_user(request: Request) -> Identity:
     """The user who calls a public route."""
     identity = request.state.identity
     if not isinstance(identity, Identity):
@@ -281,7 +290,7 @@ def current_user(request: Request) -> Identity:
     return identity
 
 
-def current_master(request: Request) -> tokens.Claims:
+async def current_master(request: Request) -> tokens.Claims:
     """The master that calls an internal route."""
     identity = request.state.identity
     if not isinstance(identity, tokens.Claims):

@@ -22,6 +22,8 @@ BODY_S = 30.0
 """Seconds in which a body that is held in memory must be there."""
 PIECE_S = 30.0
 """Seconds in which the next piece of an upload must be there."""
+UPLOAD_S = 600.0
+"""Seconds in which the whole of an upload must be there."""
 _PUBLIC = JsonBounds(depth=32, values=20_000)
 _MASTERS = JsonBounds(depth=64, values=5_000_000)
 _UPLOADS = "/bundles/"
@@ -138,12 +140,15 @@ def _replay(message: Message, receive: Receive) -> Receive:
 
 
 def _in_time(receive: Receive) -> Receive:
+    latest = asyncio.get_running_loop().time() + UPLOAD_S
+
     async def in_time() -> Message:
+        left = latest - asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(PIECE_S):
+            async with asyncio.timeout(min(PIECE_S, left)):
                 return await receive()
         except TimeoutError:
-            raise _too_slow(PIECE_S) from None
+            raise _too_slow(PIECE_S if left > PIECE_S else UPLOAD_S) from None
 
     ended = False
 

@@ -129,12 +129,24 @@ def _check(value: Any) -> None:
 def prune(value: Any, depth: int = SHOWN_DEPTH) -> Any:
     """A value of the database as it can be shown: what is nested more deeply than any door lets in is left out.
 
-    Whoever shows it goes through it level by level, and one row that is too deep would break a list of many.
+    Whoever shows it goes through it level by level, and one row that is too deep would break a list of many. What is
+    not too deep, as nearly all is, is given back itself.
     """
+    return _cut(value, depth) if _is_deeper(value, depth) else value
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return depth <= 0 or any(_is_deeper(item, depth - 1) for item in items)
+
+
+def _cut(value: Any, depth: int) -> Any:
     if isinstance(value, dict):
-        return {key: prune(item, depth - 1) for key, item in value.items()} if depth else "..."
+        return {key: _cut(item, depth - 1) for key, item in value.items()} if depth else "..."
     if isinstance(value, list):
-        return [prune(item, depth - 1) for item in value] if depth else "..."
+        return [_cut(item, depth - 1) for item in value] if depth else "..."
     return value
 
 

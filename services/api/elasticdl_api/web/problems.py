@@ -242,7 +242,13 @@ def _response(status: int, code: str, detail: str, fix: str, extra: dict[str, An
         headers["WWW-Authenticate"] = 'Bearer realm="elasticdl"'
     if status == 503:
         headers["Retry-After"] = str(RETRY_AFTER_S)
-    content = {
+    content = problem_content(status, code, detail, fix)
+    return JSONResponse({**content, **extra}, status_code=status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def problem_content(status: int, code: str, detail: str, fix: str) -> dict[str, Any]:
+    """What every problem says."""
+    return {
         "type": f"urn:elasticdl:problem:{code}",
         "title": http.HTTPStatus(status).phrase,
         "status": status,
@@ -250,9 +256,7 @@ def _response(status: int, code: str, detail: str, fix: str, extra: dict[str, An
         "code": code,
         "fix": _printable(fix),
         "request_id": current_request_id(),
-        **extra,
     }
-    return JSONResponse(content, status_code=status, headers=headers, media_type=MEDIA_TYPE)
 
 
 def _printable(text: str) -> str:

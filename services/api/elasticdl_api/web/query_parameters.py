@@ -21,6 +21,8 @@ async def refuse_unknown_parameters(request: Request) -> None:
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):
         return
+    if not request.scope["query_string"]:
+        return
     known = sorted(set(_names(route.dependant)))
     for given in request.query_params:
         if given not in known:

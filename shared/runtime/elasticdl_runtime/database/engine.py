@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import asyncpg
 from sqlalchemy import event, text
@@ -17,12 +18,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from elasticdl_core.errors import InvalidInputError, UnavailableError
+from elasticdl_runtime.database.queries import Query
 
 CONNECT_S = 4.0
 QUERY_S = 8.0
 POOL_S = 3.0
 ACQUIRE_S = 5.0
 """Seconds to get a connection that lives, from the pool or anew."""
+READERS = 8
+"""Connections for single reads, besides those of the pool; opened when they are needed."""
 IDLE_S = 1.0
 """Seconds after which a connection of the pool is looked at before it is used again."""
 _USED_AT = "elasticdl_used_at"
@@ -59,7 +63,59 @@ class Database:
             },
         )
         _ping_the_idle(self._engine.sync_engine)
+        self._application = application
+        self._readers: asyncpg.Pool | None = None
+        self._opening = asyncio.Lock()
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    async def fetch(self, query: Query, **values: Any) -> list[Any]:
+        """The rows of a query that only reads, as the driver gives them: no transaction, no statement to build.
+
+        It is asked once more when its connection turns out to be lost.
+
+        Args:
+            query: the query.
+            **values: what its parameters are.
+
+        Raises:
+            UnavailableError: Postgres is down, full or too slow.
+        """
+        arguments = query.arguments(values)
+        readers = self._readers or await self._open_readers()
+        for again in (True, False):
+            try:
+                async with AsyncExitStack() as stack:
+                    async with asyncio.timeout(ACQUIRE_S):
+                        connection = await stack.enter_async_context(readers.acquire())
+                    rows: list[Any] = await connection.fetch(query.text, *arguments)
+                    return rows
+            except (asyncpg.ConnectionDoesNotExistError, asyncpg.InterfaceError, ConnectionError) as error:
+                if not again:
+                    raise _unavailable(error) from error
+            except asyncpg.PostgresError as error:
+                if _is_outage_state(error.sqlstate):
+                    raise _unavailable(error) from error
+                raise
+            except OSError as error:  # of a connection, of a query, and a TimeoutError is one
+                raise _unavailable(error) from error
+        raise AssertionError("unreachable")
+
+    async def _open_readers(self) -> asyncpg.Pool:
+        readers = asyncpg.create_pool(
+            **self._options(),
+            min_size=0,
+            max_size=READERS,
+            timeout=CONNECT_S,
+            command_timeout=QUERY_S,
+            server_settings={"application_name": f"{self._application} reads"},
+            reset=_leave_as_it_is,
+        )
+        async with self._opening:
+            self._readers = self._readers or await readers
+        return self._readers
+
+    def _options(self) -> dict[str, Any]:
+        return self._url.translate_connect_args(username="user") | dict(self._url.query)
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
@@ -125,10 +181,9 @@ class Database:
         Raises:
             UnavailableError: Postgres is down.
         """
-        options = self._url.translate_connect_args(username="user") | dict(self._url.query)
         lost = asyncio.Event()
         try:
-            connection = await asyncpg.connect(timeout=CONNECT_S, command_timeout=QUERY_S, **options)
+            connection = await asyncpg.connect(timeout=CONNECT_S, command_timeout=QUERY_S, **self._options())
             connection.add_termination_listener(lambda _connection: lost.set())
             await connection.add_listener(channel, lambda _c, _p, _ch, payload: heard(payload))
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
@@ -140,6 +195,8 @@ class Database:
 
     async def close(self) -> None:
         """Closes all connections."""
+        if self._readers is not None:
+            self._readers.terminate()
         await self._engine.dispose()
 
 
@@ -165,6 +222,10 @@ def _ping_the_idle(engine: Engine) -> None:
             raise DisconnectionError
 
 
+async def _leave_as_it_is(_connection: asyncpg.Connection) -> None:
+    """What is done to a connection between two reads: they change nothing about it."""
+
+
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
@@ -186,9 +247,13 @@ def _is_outage(error: DBAPIError) -> bool:
         return True
     state = getattr(error.orig, "sqlstate", None)
     if state:
-        return bool(state[:2] in _OUTAGE_CLASSES or state == "55P03")
+        return _is_outage_state(state)
     cause = error.orig.__cause__ if error.orig is not None else None
     return isinstance(cause, asyncpg.InterfaceError | asyncpg.PostgresConnectionError | OSError)
+
+
+def _is_outage_state(state: str | None) -> bool:
+    return bool(state and (state[:2] in _OUTAGE_CLASSES or state == "55P03"))
 
 
 def _unavailable(error: Exception) -> UnavailableError:
