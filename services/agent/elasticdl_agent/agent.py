@@ -16,7 +16,7 @@ from elasticdl_agent.processes.credentials import DEFAULT_HOURS, CredentialFiles
 from elasticdl_agent.processes.environment import Endpoints, common_environment
 from elasticdl_agent.processes.isolation import Isolation
 from elasticdl_agent.servicer import AgentServicer, authenticator
-from elasticdl_agent.table import COMMANDS, ProcessTable, kind_of
+from elasticdl_agent.table import COMMANDS, KEEP_ENDED, ProcessTable, kind_of
 from elasticdl_agent.zygote.client import START_DELAY_S, ZygoteClient
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import Role
@@ -53,6 +53,7 @@ class Agent:
         uids: user ids for namespaces.
         preloads: by role, or by role and framework, the module that a zygote imports before it forks such processes.
         certificate_hours: how long the certificates of processes are valid.
+        keep_ended: processes that have ended and are remembered.
 
     Raises:
         InvalidInputError: no slots, or a token or secret that is too short to be one.
@@ -73,6 +74,7 @@ class Agent:
         uids: range = range(0),
         preloads: Mapping[str, str] | None = None,
         certificate_hours: float = DEFAULT_HOURS,
+        keep_ended: int = KEEP_ENDED,
     ) -> None:
         if slots < 1:
             raise InvalidInputError(
@@ -92,6 +94,7 @@ class Agent:
         self._master_grace_s = master_grace_s
         self._headroom = headroom
         self._isolation = isolation
+        self._keep_ended = keep_ended
         self._uids = uids
         self._preloads = dict(preloads or {})
         self._zygotes = contextlib.AsyncExitStack()
@@ -131,6 +134,7 @@ class Agent:
             zygotes=zygotes,
             isolation=isolation,
             credentials=self._credentials,
+            keep_ended=self._keep_ended,
         )
         own = self._issue_own()
         servicer = AgentServicer(self._table, self._directories)

@@ -32,6 +32,7 @@ async def serve(stop: asyncio.Event) -> int:
         isolation=settings.isolation,
         uids=parse_uids(settings.uids),
         certificate_hours=settings.certificate_hours,
+        keep_ended=settings.keep_processes,
         preloads=PRELOADS if wanted(settings.zygote) else {},
     )
     async with agent:

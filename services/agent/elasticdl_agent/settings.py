@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from elasticdl_agent.processes.credentials import DEFAULT_HOURS
+from elasticdl_agent.table import KEEP_ENDED
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.launcher.addresses import RpcTransport
 from elasticdl_runtime.settings import ProcessSettings
@@ -32,6 +33,7 @@ class AgentSettings(ProcessSettings):
         certificate_hours: ``ELASTICDL_CERTIFICATE_HOURS``, how long the certificates of processes are valid; they are
             replaced when a third of that has passed.
         uids: ``ELASTICDL_UIDS``, the user ids that namespaces get where the agent may change users.
+        keep_processes: ``ELASTICDL_KEEP_PROCESSES``, processes that have ended and are remembered.
     """
 
     data_dir: Path
@@ -47,6 +49,7 @@ class AgentSettings(ProcessSettings):
     uids: str = "200000-265535"
     ca_file: str = ""
     rpc: str = "unix"
+    keep_processes: int = Field(default=KEEP_ENDED, ge=100)
     certificate_hours: float = Field(default=DEFAULT_HOURS, gt=0.001, le=24 * 365)
 
     @property

@@ -46,6 +46,8 @@ MAX_PROCESSES = 2_048
 """Of one process of a job and all that it started; more are a fork bomb, and end."""
 OVERDUE_GRACE_S = 2.0
 """Time between the signal and the end of a worker whose slot was to be left already."""
+KEEP_ENDED = 10_000
+"""Processes that have ended and are remembered, unless the settings say another number."""
 _CANNOT_START = 127
 _log = structlog.get_logger(__name__)
 
@@ -59,6 +61,7 @@ class _Entry:
     stop_reason: str = ""
     stop_at: float | None = None
     stopping: asyncio.TimerHandle | None = field(default=None, repr=False)
+    record: Record | None = None
 
     @property
     def ended(self) -> bool:
@@ -86,6 +89,7 @@ class ProcessTable:
         zygotes: by kind (see ``kind_of``), what forks its processes; the others get interpreters of their own.
         isolation: what is taken from processes.
         credentials: issued to processes, where they speak TLS.
+        keep_ended: processes that have ended and are remembered; those of jobs of which nothing is left go first.
     """
 
     def __init__(
@@ -99,7 +103,9 @@ class ProcessTable:
         zygotes: Mapping[str, ZygoteClient] | None = None,
         isolation: Isolation | None = None,
         credentials: CredentialFiles | None = None,
+        keep_ended: int = KEEP_ENDED,
     ) -> None:
+        self._keep_ended = keep_ended
         self._directories = directories
         self._endpoints = endpoints
         self._slots = slots
@@ -115,8 +121,9 @@ class ProcessTable:
         self._closing = False
         journal = directories.data / "agent" / "processes.jsonl"
         journal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for status in recover(journal):
-            self._entries[status.id] = _Entry(ProcessSpec(status.id), status)
+        for record in recover(journal):
+            status = record.status
+            self._entries[status.id] = _Entry(ProcessSpec(status.id), status, record=record)
         self._journal = Journal(journal)
         self._reservations = Reservations(directories.data / "agent" / "reservations.json", slots, headroom)
         self._reservations.grant(0, now=time.time())
@@ -406,6 +413,7 @@ class ProcessTable:
             _log.info("process ended", process=str(entry.spec.id), code=code, reason=entry.stop_reason)
             self._changed(entry)
             self._finish_leaving(entry.spec.id.job_id)
+            self._forget_old()
 
     def _finish_leaving(self, job_id: str) -> None:
         gone = all(entry.ended or entry.waiting for entry in self._of_job(job_id))
@@ -413,12 +421,29 @@ class ProcessTable:
             self._leaving.discard(job_id)
             self._directories.remove_run_dir(job_id)
 
+    def _forget_old(self) -> None:
+        """Forgets processes of jobs of which nothing lives here, the oldest first, when very many have ended."""
+        surplus = len(self._entries) - self._keep_ended
+        if surplus > self._keep_ended // 10:
+            busy = {process.job_id for process, entry in self._entries.items() if not entry.ended} | self._leaving
+            old = [process for process in self._entries if process.job_id not in busy][:surplus]
+            for process in old:
+                del self._entries[process]
+            present = {process.job_id for process in self._entries}
+            self._tenants = {job_id: tenant for job_id, tenant in self._tenants.items() if job_id in present}
+        records = [entry.record for entry in self._entries.values() if entry.record is not None]
+        if self._journal.lines > 4 * (len(records) + self._keep_ended // 10):
+            try:
+                self._journal.compact(records)
+            except OSError:
+                _log.exception("cannot shorten the journal of processes")
+
     def _changed(self, entry: _Entry) -> None:
         """Tells everybody. A journal that cannot be written costs the next agent's knowledge, and no process."""
         shim_pid = entry.child.shim_pid if entry.child is not None else 0
         try:
-            record = shim_record(entry.status, shim_pid) if shim_pid else Record(entry.status, time.time())
-            self._journal.append(record)
+            entry.record = shim_record(entry.status, shim_pid) if shim_pid else Record(entry.status, time.time())
+            self._journal.append(entry.record)
         except (OSError, psutil.Error):
             _log.exception("cannot write the journal of processes", process=str(entry.spec.id))
         for queue, job_id in self._watchers.items():

@@ -46,6 +46,9 @@ class ApiSettings(ProcessSettings):
         keep_events_days: ``ELASTICDL_KEEP_EVENTS_DAYS``, age at which events of jobs that are over go; 0 keeps them.
         keep_logs_days: ``ELASTICDL_KEEP_LOGS_DAYS``, age after a job's end at which its logs go; 0 keeps them.
         keep_bundles_days: ``ELASTICDL_KEEP_BUNDLES_DAYS``, age at which bundles go that nobody used; 0 keeps them.
+        keep_audit_days: ``ELASTICDL_KEEP_AUDIT_DAYS``, age at which entries of the log of changes go; 0 keeps them.
+        keep_tokens_days: ``ELASTICDL_KEEP_TOKENS_DAYS``, days after their end for which tokens are listed; 0: ever.
+        keep_losses: ``ELASTICDL_KEEP_LOSSES``, losses of a job; of more every second one goes; 0 keeps them.
         namespace_disk_mib: ``ELASTICDL_NAMESPACE_DISK_MIB``, MiB that a namespace's jobs and bundles may fill before
             it may add more; 0 for no limit. ``disk_mib`` of a namespace's limits goes before it.
         max_ps: ``ELASTICDL_MAX_PS``, most parameter servers of a job, where its namespace has no limit of its own; 0
@@ -90,6 +93,9 @@ class ApiSettings(ProcessSettings):
     keep_events_days: float = Field(default=90.0, ge=0, le=36_500)
     keep_logs_days: float = Field(default=30.0, ge=0, le=36_500)
     keep_bundles_days: float = Field(default=30.0, ge=0, le=36_500)
+    keep_audit_days: float = Field(default=400.0, ge=0, le=36_500)
+    keep_tokens_days: float = Field(default=90.0, ge=0, le=36_500)
+    keep_losses: int = Field(default=20_000, ge=0)
     namespace_disk_mib: int = Field(default=0, ge=0, le=1 << 40)
     max_ps: int = Field(default=0, ge=0, le=1000)
     host: str = Field(default="127.0.0.1", validation_alias="ELASTICDL_API_HOST")
@@ -185,7 +191,8 @@ class ApiSettings(ProcessSettings):
     @property
     def keeps_days(self) -> dict[str, float]:
         """How long things are kept, by what they are; 0 is for ever."""
-        return {name: getattr(self, f"keep_{name}_days") for name in ("jobs", "events", "logs", "bundles")}
+        names = ("jobs", "events", "logs", "bundles", "audit", "tokens")
+        return {name: getattr(self, f"keep_{name}_days") for name in names}
 
     @property
     def hosts(self) -> frozenset[str]:

@@ -149,3 +149,28 @@ async def test_a_stopped_shim_keeps_no_slot_and_no_process(
     await asyncio.to_thread(psutil.wait_procs, tree, timeout=20)
     assert not [one for one in tree if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     assert (await exec_harness.launcher.capacity()).used == {}
+
+
+async def test_what_has_ended_is_not_remembered_without_bound(directories: AgentDirectories) -> None:
+    """The table and its journal grew with every process that was ever launched."""
+    table = ProcessTable(directories, ENDPOINTS, SLOTS, COMMANDS, keep_ended=20)
+    living = ProcessId("lives-aaaaaa", Role.MASTER, 0, 2)
+    table.launch(ProcessSpec(ProcessId("lives-aaaaaa", Role.MASTER, 0, 1), {"STUB": "exit"}))
+    table.launch(ProcessSpec(living, {"STUB": "sleep"}))
+    for number in range(60):
+        table.launch(ProcessSpec(ProcessId(f"job-{number:06}", Role.MASTER, 0, 1), {"STUB": "exit"}))
+    deadline = time.monotonic() + 60
+    while sum(status.state is not ProcessState.EXITED for status in table.statuses()) > 1:
+        assert time.monotonic() < deadline, table.statuses()
+        await asyncio.sleep(0.01)
+    known = [status.id for status in table.statuses()]
+    assert len(known) <= 22
+    assert known[:2] == [ProcessId("lives-aaaaaa", Role.MASTER, 0, 1), living]
+    journal = directories.data / "agent" / "processes.jsonl"
+    assert len(journal.read_text().splitlines()) <= 4 * 24 + 4
+    table.terminate(living, grace_s=0.0)
+    await all_ended(table)
+    await table.close(grace_s=0.0)
+    again = ProcessTable(directories, ENDPOINTS, SLOTS, COMMANDS, keep_ended=20)
+    assert {status.id for status in again.statuses()} >= {living}
+    await again.close(grace_s=0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 
 from elasticdl.model_check import MAX_SOURCE_BYTES
 from elasticdl_api.examination.examiners import ExaminationLimits, Examiners
+from elasticdl_api.examination.turns import Turns
 from elasticdl_core.errors import InvalidInputError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_runtime.bundles import digest_of
@@ -207,3 +209,41 @@ async def test_zips_that_would_fill_the_disk_are_refused(
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
     assert words in answer.json()["detail"]
     assert [one.name for one in api.services.settings.bundles_dir.iterdir()] == []
+
+
+async def test_many_zips_of_one_namespace_do_not_delay_anothers(tmp_path: Path) -> None:
+    """They waited in one line: who came after a hundred others waited for all of them."""
+    slow, good = zoo_of(tmp_path / "slow", SLOW), zoo_of(tmp_path / "good", MODULE)
+    ended: list[str] = []
+
+    async def check(namespace: str, zoo: str) -> None:
+        with contextlib.suppress(UserCodeError):
+            await examiners.check_model(spec_of(zoo), namespace=namespace, zoo=zoo)
+        ended.append(namespace)
+
+    with examining(processes=2, waiting=4, cpu_s=1, wall_s=60) as examiners:
+        many = [asyncio.create_task(check("greedy", slow)) for _ in range(5)]
+        await asyncio.sleep(0)
+        with pytest.raises(UnavailableError):
+            await examiners.check_model(spec_of(good), namespace="greedy", zoo=good)
+        await check("modest", good)
+        assert ended == ["modest"]
+        for task in many:
+            task.cancel()
+        await asyncio.wait(many)
+
+
+def test_owners_have_turns_in_a_circle() -> None:
+    turns: Turns[int] = Turns()
+    for owner, item in (("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)):
+        turns.add(owner, item)
+    assert (len(turns), turns.count("a"), turns.count("d")) == (6, 3, 0)
+    assert turns.take(lambda owner: owner != "a") == ("b", 4)
+    assert [turns.take(lambda _: True) for _ in range(4)] == [("a", 1), ("c", 5), ("b", 6), ("a", 2)]
+    assert turns.take(lambda owner: owner != "a") is None
+    turns.add("d", 7)
+    turns.discard("d", 7)
+    turns.discard("d", 7)
+    assert (len(turns), turns.count("d")) == (1, 0)
+    assert turns.clear() == [3]
+    assert len(turns) == 0

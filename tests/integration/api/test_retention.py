@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def settings(settings: ApiSettings) -> ApiSettings:
     ages = {"keep_jobs_days": 60.0, "keep_events_days": 20.0, "keep_logs_days": 10.0, "keep_bundles_days": 30.0}
-    return settings.model_copy(update=ages)
+    return settings.model_copy(update={**ages, "keep_losses": 300})
 
 
 async def sql(api: Api, statement: str, **values: Any) -> list[Any]:
@@ -168,3 +170,38 @@ async def test_sockets_go_when_a_job_whose_processes_left_is_over(api: Api) -> N
     await cleanup.step()
     await cleanup.step()
     assert told == [job_id]
+
+
+async def test_the_log_of_changes_tokens_and_sessions_go_at_their_age(api: Api) -> None:
+    await api.token("team-a", name="gone", revoked_at=datetime.now(UTC) - timedelta(days=91))
+    await api.token("team-a", name="expired", expires_at=datetime.now(UTC) - timedelta(days=91))
+    await api.token("team-a", name="young", revoked_at=datetime.now(UTC) - timedelta(days=89))
+    await api.token("team-a", name="valid", created_at=datetime.now(UTC) - timedelta(days=999))
+    await api.http.post("/tokens", json={"name": "one"})
+    await api.http.post("/tokens", json={"name": "two"})
+    await sql(api, "UPDATE audit_log SET at = now() - interval '401 days' WHERE detail->>'name' = 'one'")
+    for secret, ends in (("a", "1 hour"), ("b", "-1 second")):
+        values = f"('{secret}', '', now() + interval '{ends}')"
+        await sql(api, f"INSERT INTO sessions (sha256, token_sha256, expires_at) VALUES {values}")
+    await tidy(api)
+    assert sorted(await sql(api, "SELECT name FROM tokens")) == ["one", "two", "valid", "young"]
+    assert await sql(api, "SELECT detail->>'name' FROM audit_log") == ["two"]
+    assert await sql(api, "SELECT sha256 FROM sessions") == ["a"]
+
+
+async def test_the_losses_of_a_long_training_become_coarser(api: Api) -> None:
+    long, short = await api.submit(), await api.submit()
+    for job_id, number in ((long, 900), (short, 100)):
+        await sql(
+            api,
+            "INSERT INTO losses (job_id, model_version, loss) SELECT :job, n * 10, n FROM generate_series(1, :n) n",
+            job=job_id,
+            n=number,
+        )
+    await tidy(api)
+    left = await sql(api, "SELECT model_version FROM losses WHERE job_id = :job ORDER BY 1", job=long)
+    assert 150 <= len(left) <= 300
+    assert (left[0], left[-1]) == (10, 9000)
+    steps = {later - one for one, later in itertools.pairwise(left)}
+    assert max(steps) <= 60
+    assert len(await sql(api, "SELECT 1 FROM losses WHERE job_id = :job", job=short)) == 100

@@ -16,6 +16,7 @@ from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.migrate import migrate, revisions
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_api.web.auth import token_digest
+from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobSpec
 from elasticdl_runtime.database.engine import Database
 from tests.integration.api.conftest import ADMIN, SECRET
@@ -128,3 +129,14 @@ async def look(http: httpx.AsyncClient) -> None:
     assert (resumed.status_code, resumed.json()["state"]) == (202, "QUEUED")
     assert (await http.post("/jobs/queued-aaaaaa/cancel", headers=admin)).json()["state"] == "CANCELLED"
     assert (await http.delete("/jobs/succeeded-aaaaaa", headers=admin)).status_code == 204
+
+
+async def test_a_database_of_a_later_version_is_refused_with_the_way_out(database: Database) -> None:
+    """It ended with a traceback, and ``migrate --to`` an earlier revision said that it was done."""
+    with pytest.raises(InvalidInputError, match="is not taken back") as refused:
+        await migrate(database, EARLIER[0])
+    assert "elasticdl restore" in refused.value.fix
+    async with database.transaction() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(InvalidInputError, match=r"a later version's .* it is at 9999"):
+        await migrate(database)

@@ -193,11 +193,12 @@ def test_files_are_reached_without_links(tmp_path: Path) -> None:
     (base / "link").symlink_to(tmp_path / "secret")
     (base / "a" / "up").symlink_to(tmp_path)
     os.mkfifo(base / "pipe")
+    (base / "second").hardlink_to(tmp_path / "secret")
     before = len(list(Path("/proc/self/fd").iterdir()))
-    assert b"".join(files.read_pieces(files.open_below(base, "a/f"))) == b"inside"
-    for bad in ("link", "a/up/secret", "../secret", "/etc/passwd", "", ".", "a/none", "pipe", "a/f/x", "a\0"):
+    assert b"".join(files.read_pieces(files.open_regular(base, "a/f"))) == b"inside"
+    for bad in ("link", "a/up/secret", "../secret", "/etc/passwd", "", ".", "a/none", "pipe", "second", "a/f/x", "a\0"):
         with pytest.raises(NotFoundError):
-            files.open_below(base, bad)
+            files.open_regular(base, bad)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -206,7 +207,7 @@ def test_files_become_a_zip(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a" * 600_000)
     (tmp_path / "sub" / "b").write_bytes(b"")
     names = ("a", "sub/b")
-    members = [(name, files.read_pieces(files.open_below(tmp_path, name))) for name in names]
+    members = [(name, files.read_pieces(files.open_regular(tmp_path, name))) for name in names]
     with zipfile.ZipFile(io.BytesIO(b"".join(files.zip_pieces(members)))) as archive:
         assert archive.testzip() is None
         assert {info.filename: info.file_size for info in archive.infolist()} == {"a": 600_000, "sub/b": 0}
@@ -215,7 +216,7 @@ def test_files_become_a_zip(tmp_path: Path) -> None:
 def test_a_file_that_changes_while_it_is_sent_does_not_come_whole(tmp_path: Path) -> None:
     path = tmp_path / "model"
     path.write_bytes(b"a" * 600_000)
-    pieces = unchanged_pieces(files.open_below(tmp_path, "model"), "model")
+    pieces = unchanged_pieces(files.open_regular(tmp_path, "model"), "model")
     sent = len(next(pieces))
     with path.open("r+b") as file:
         file.write(b"b")

@@ -43,23 +43,35 @@ class Journal:
 
     Args:
         path: the file; its folder exists.
+
+    Attributes:
+        lines: those that were added since the file was written in short.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = path.open("a", encoding="utf-8")
+        self.lines = 0
 
     def append(self, record: Record) -> None:
         """Adds a record. It survives the agent's death at once, and the machine's within the kernel's write-back."""
         self._file.write(json.dumps(_to_json(record), separators=(",", ":")) + "\n")
         self._file.flush()
+        self.lines += 1
+
+    def compact(self, records: list[Record]) -> None:
+        """Writes the file in short: these records, and nothing else."""
+        _rewrite(self._path, records)
+        self._file.close()
+        self._file = self._path.open("a", encoding="utf-8")
+        self.lines = 0
 
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
 
 
-def recover(path: Path, *, now: float | None = None) -> list[ProcessStatus]:
+def recover(path: Path, *, now: float | None = None) -> list[Record]:
     """Reads a journal that an earlier agent left and rewrites it in short.
 
     What was pending or running then is ``exited`` with the reason ``launcher_lost`` now; should its tree live still
@@ -67,7 +79,7 @@ def recover(path: Path, *, now: float | None = None) -> list[ProcessStatus]:
     passed over.
 
     Returns:
-        The statuses, in the order of launch.
+        The last record of each process, in the order of launch.
     """
     now = time.time() if now is None else now
     records: dict[ProcessId, Record] = {}
@@ -87,7 +99,7 @@ def recover(path: Path, *, now: float | None = None) -> list[ProcessStatus]:
         if record.at > now - RETENTION_S:
             kept.append(record)
     _rewrite(path, kept)
-    return [record.status for record in kept]
+    return kept
 
 
 def shim_record(status: ProcessStatus, shim_pid: int) -> Record:

@@ -56,6 +56,13 @@ class Housekeeping:
             await self._remove_jobs(settings.keep_jobs_days)
         if settings.keep_events_days:
             await self._drain("events", lambda: self._store.remove_events(settings.keep_events_days))
+        if settings.keep_audit_days:
+            await self._drain("entries of the audit log", lambda: self._store.remove_audit(settings.keep_audit_days))
+        if settings.keep_tokens_days:
+            await self._drain("tokens", lambda: self._store.remove_tokens(settings.keep_tokens_days))
+        if settings.keep_losses:
+            await self._drain("losses", lambda: self._store.thin_losses(settings.keep_losses))
+        await self._drain("sessions", self._store.remove_sessions)
         await self._drain("idempotency keys", lambda: self._store.remove_keys(KEYS_DAYS))
         if settings.keep_bundles_days:
             await self._drain("bundles", lambda: self._store.remove_bundles(settings.keep_bundles_days))

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import structlog
 
+from elasticdl_api.examination.turns import Turns
 from elasticdl_core.errors import InvalidInputError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.places import Reach
@@ -37,19 +39,21 @@ class ExaminationLimits:
         memory_bytes: address space of the process that reads it.
         cpu_s: seconds of processor time.
         wall_s: seconds in all.
-        processes: how many are read at once.
-        waiting: how many more may wait for that.
+        processes: how many are read at once; one namespace has all but one of them, if there are several.
+        waiting: how many more of one namespace may wait for that.
+        waiting_in_all: how many of all namespaces.
     """
 
     memory_bytes: int = 640 << 20
     cpu_s: int = 5
     wall_s: float = 20.0
-    processes: int = 2
+    processes: int = 3
     waiting: int = 32
+    waiting_in_all: int = 256
 
 
 class Examiners:
-    """Reads zips and modules in processes of its own, a few at a time.
+    """Reads zips and modules in processes of its own, a few at a time, the namespaces in turns.
 
     A process that dies or is late is the fault of what it read: that is refused, and the next one gets a new process.
 
@@ -63,17 +67,18 @@ class Examiners:
         self._lock = threading.Lock()
         self._idle: list[_Examiner] = []
         self._working: set[_Examiner] = set()
-        self._asked = 0
+        self._turns: Turns[tuple[dict[str, Any], Future[dict[str, Any]]]] = Turns()
+        self._busy: Counter[str] = Counter()
         self._closed = False
 
-    async def examine_bundle(self, path: Path) -> None:
-        """Reads a zip from its beginning to its end.
+    async def examine_bundle(self, path: Path, *, namespace: str = "") -> None:
+        """Reads a zip of a namespace from its beginning to its end.
 
         Raises:
             InvalidInputError: it is refused.
             UnavailableError: too many wait already.
         """
-        answer = await self._ask({"zip": str(path)})
+        answer = await self._ask(namespace, {"zip": str(path)})
         if "died" in answer:
             raise InvalidInputError(
                 f"the bundle is refused: {answer['died']}",
@@ -82,12 +87,19 @@ class Examiners:
         _raise(answer)
 
     async def check_model(
-        self, spec: JobSpec, *, bundle: Path | None = None, zoo: str = "", reach: Reach | None = None
+        self,
+        spec: JobSpec,
+        *,
+        namespace: str = "",
+        bundle: Path | None = None,
+        zoo: str = "",
+        reach: Reach | None = None,
     ) -> None:
         """Checks the module of a job, in a bundle or in a directory, without running it.
 
         Args:
             spec: the job.
+            namespace: whose turn it takes.
             bundle: the zip of the zoo.
             zoo: else its directory.
             reach: what of that directory the job may read; None for everything.
@@ -99,7 +111,7 @@ class Examiners:
         """
         within = {} if reach is None else {"reach": reach.to_mapping()}
         where = {"zoo": zoo, **within} if bundle is None else {"zip": str(bundle)}
-        answer = await self._ask({**where, "spec": spec.to_mapping()})
+        answer = await self._ask(namespace, {**where, "spec": spec.to_mapping()})
         if "died" in answer:
             raise UserCodeError(
                 f"the module of {spec.model_def} could not be checked: {answer['died']}",
@@ -112,26 +124,52 @@ class Examiners:
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
+            for _, future in self._turns.clear():
+                future.cancel()
             for working in self._working:
                 working.kill()  # its thread ends it
         for examiner in idle:
             examiner.end()
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True)
 
-    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, namespace: str, request: dict[str, Any]) -> dict[str, Any]:
+        future: Future[dict[str, Any]] = Future()
         with self._lock:
-            if self._asked >= self._limits.processes + self._limits.waiting:
+            full = len(self._turns) >= self._limits.waiting_in_all
+            if full or self._turns.count(namespace) >= self._limits.waiting or self._closed:
                 raise UnavailableError(
                     "too much model code is being checked at this moment", fix="try again in some seconds"
                 )
-            self._asked += 1
-        future = self._threads.submit(self._serve, request)
-        future.add_done_callback(self._answered)
-        return await asyncio.wrap_future(future)
+            self._turns.add(namespace, (request, future))
+            self._start_next()
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            with self._lock:
+                self._turns.discard(namespace, (request, future))
+            raise
 
-    def _answered(self, _future: Future[dict[str, Any]]) -> None:
+    def _start_next(self) -> None:
+        """Starts what can be started now; the lock is held."""
+        most = max(self._limits.processes - 1, 1)
+        while self._busy.total() < self._limits.processes:
+            found = self._turns.take(lambda namespace: self._busy[namespace] < most)
+            if found is None:
+                return
+            namespace, (request, future) = found
+            if future.set_running_or_notify_cancel():
+                self._busy[namespace] += 1
+                self._threads.submit(self._work, namespace, request, future)
+
+    def _work(self, namespace: str, request: dict[str, Any], future: Future[dict[str, Any]]) -> None:
+        try:
+            future.set_result(self._serve(request))
+        except BaseException as error:
+            future.set_exception(error)
         with self._lock:
-            self._asked -= 1
+            self._busy[namespace] -= 1
+            if not self._closed:
+                self._start_next()
 
     def _serve(self, request: dict[str, Any]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="elasticdl-examined-") as folder:

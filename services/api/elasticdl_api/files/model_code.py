@@ -30,9 +30,9 @@ async def check_model(api: Services, namespace: str, spec: JobSpec, reach: Reach
         if path is None:
             fix = f"upload the zip first: PUT /bundles/{spec.model_bundle}"
             raise SpecError([Problem("model_bundle", f"there is no bundle {spec.model_bundle}", fix)])
-        await api.examiners.check_model(spec, bundle=path)
+        await api.examiners.check_model(spec, namespace=namespace, bundle=path)
         return
-    await api.examiners.check_model(spec, zoo=spec.model_zoo, reach=reach)
+    await api.examiners.check_model(spec, namespace=namespace, zoo=spec.model_zoo, reach=reach)
 
 
 async def bundle_path(api: Services, namespace: str, digest: str) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 from datetime import datetime
 from importlib.metadata import version
@@ -12,7 +13,7 @@ from fastapi import APIRouter, Query
 from elasticdl_api.schemas.access import AuditPageResponse, VersionResponse, WhoAmIResponse
 from elasticdl_api.services import Api, User
 from elasticdl_api.store import audit
-from elasticdl_api.web.json_bodies import BIGINT
+from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import declared
 from elasticdl_core.access import NAMESPACE_PATTERN
 from elasticdl_core.errors import InvalidInputError
@@ -54,17 +55,17 @@ async def list_entries(
     target: Annotated[str | None, Query(description="Only about that object.", pattern=_WORD)] = None,
     since: Annotated[datetime | None, Query(description="Only from then on (ISO 8601, with a zone).")] = None,
     until: Annotated[datetime | None, Query(description="Only before then.")] = None,
-    page_token: Annotated[
-        str | None, Query(description="next_page_token of the page before.", pattern=r"^[0-9]{1,19}$")
-    ] = None,
+    page_token: PageToken = None,
     limit: Annotated[int, Query(description="Entries on a page.", ge=1, le=500)] = 100,
 ) -> Any:
     """Every change that a user made, the latest first: of the caller's namespace, or of all of them."""
     for name, moment in (("since", since), ("until", until)):
         if moment is not None and (moment.tzinfo is None or not 1970 <= moment.year < 9999):
             raise InvalidInputError(f"{name} is no time with a zone", fix=f"write {name}=2026-01-31T12:00:00Z")
-    before = None if page_token is None else min(int(page_token), BIGINT)
-    filters = audit.AuditFilters(namespace, actor, action, target, since, until, before)
-    found = await audit.list_entries(api.database, user, filters, limit=limit + 1)
+    filters = audit.AuditFilters(namespace, actor, action, target, since, until)
+    about = {**dataclasses.asdict(filters), "seen": user.namespace}
+    (before,) = (None,) if page_token is None else api.pages.read(page_token, "audit", about)
+    found = await audit.list_entries(api.database, user, filters, before=before, limit=limit + 1)
     page = found[:limit]
-    return {"entries": page, "next_page_token": str(page[-1]["id"]) if len(found) > limit else None}
+    following = api.pages.make("audit", about, [page[-1]["id"]]) if len(found) > limit else None
+    return {"entries": page, "next_page_token": following}

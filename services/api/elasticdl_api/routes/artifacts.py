@@ -165,10 +165,10 @@ class ArtifactOpener:
         """
         pure = PurePosixPath(path)
         if not pure.is_absolute():
-            return files.open_below(self._artifacts, path)
+            return files.open_regular(self._artifacts, path)
         for root in (str(self._real_output), self._output):
             if self._real_output is not None and pure.is_relative_to(root):
-                return files.open_below(self._real_output, str(pure.relative_to(root)))
+                return files.open_regular(self._real_output, str(pure.relative_to(root)))
         raise files.missing(path)
 
 

@@ -53,7 +53,7 @@ async def upload(digest: Digest, request: Request, api: Api, user: User) -> JSON
     path = Path(name)
     try:
         size = await _receive(request, descriptor, digest)
-        await api.examiners.examine_bundle(path)
+        await api.examiners.examine_bundle(path, namespace=user.home)
         await asyncio.to_thread(_publish, path, directory / f"{digest_hex(digest)}.zip")
         await api.jobs.add_bundle(user, digest, size)
     finally:

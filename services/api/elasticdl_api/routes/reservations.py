@@ -10,8 +10,8 @@ from fastapi import Path as PathParameter
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import text
 
-from elasticdl_api.schemas.jobs import NEXT_PAGE
 from elasticdl_api.schemas.moments import Moment
+from elasticdl_api.schemas.paging import NEXT_PAGE
 from elasticdl_api.services import Api, User
 from elasticdl_api.store import audit
 from elasticdl_api.web.paging import PageToken

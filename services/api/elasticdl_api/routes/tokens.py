@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -14,6 +15,7 @@ from elasticdl_api.schemas.access import (
 )
 from elasticdl_api.services import Api, User
 from elasticdl_api.store.tokens import TokenGrant
+from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import declared
 from elasticdl_core.access import NAMESPACE_PATTERN, USER_PATTERN
 from elasticdl_core.errors import InvalidInputError
@@ -57,17 +59,20 @@ async def list_tokens(
     namespace: Annotated[str | None, Query(description="Only of that namespace.", pattern=NAMESPACE_PATTERN)] = None,
     owner: Annotated[str | None, Query(description="Only of that user.", pattern=USER_PATTERN)] = None,
     ended: Annotated[bool, Query(description="Also those that are expired or revoked.")] = False,
-    page_token: Annotated[
-        str | None, Query(description="next_page_token of the page before.", pattern=r"^[-a-z0-9]{1,40}$")
-    ] = None,
+    page_token: PageToken = None,
     limit: Annotated[int, Query(description="Tokens on a page.", ge=1, le=500)] = 100,
 ) -> Any:
     """Those that the caller administers, the newest first; never the tokens themselves."""
+    about = {"namespace": namespace, "owner": owner, "ended": ended, "seen": user.namespace}
+    after = None if page_token is None else api.pages.read(page_token, "tokens", about)
+    place = None if after is None else (datetime.fromisoformat(after[0]), str(after[1]))
     found = await api.tokens.list_page(
-        user, namespace=namespace, owner=owner, ended=ended, limit=limit + 1, after=page_token
+        user, namespace=namespace, owner=owner, ended=ended, limit=limit + 1, after=place
     )
-    page = found[:limit]
-    return {"tokens": page, "next_page_token": page[-1]["id"] if len(found) > limit else None}
+    page, following = found[:limit], None
+    if len(found) > limit:
+        following = api.pages.make("tokens", about, [page[-1]["created_at"].isoformat(), page[-1]["id"]])
+    return {"tokens": page, "next_page_token": following}
 
 
 @router.delete(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from elasticdl_api.schemas.moments import Moment
+from elasticdl_api.schemas.paging import NEXT_PAGE
 from elasticdl_core.access import NAMESPACE_PATTERN, USER_PATTERN, TokenScope
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.places import check_root
@@ -76,7 +77,7 @@ class TokenPageResponse(BaseModel):
     """One page of tokens, the newest first."""
 
     tokens: list[TokenResponse]
-    next_page_token: str | None = Field(description="Give it as page_token to get the next page; null at the end.")
+    next_page_token: str | None = NEXT_PAGE
 
 
 def _root(text: str) -> str:
@@ -178,4 +179,4 @@ class AuditPageResponse(BaseModel):
     """One page of the audit log, the latest first."""
 
     entries: list[AuditEntryResponse]
-    next_page_token: str | None = Field(description="Give it as page_token to get the next page; null at the end.")
+    next_page_token: str | None = NEXT_PAGE

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from elasticdl_api.schemas.moments import Moment
+from elasticdl_api.schemas.paging import NEXT_PAGE
 from elasticdl_api.store.records import JobRecord
 from elasticdl_core.job import JobSpec, JobState, JobType
 from elasticdl_core.json_numbers import Spelled
@@ -25,7 +26,6 @@ EXAMPLE_SPEC: dict[str, Any] = {
     "max_workers": 4,
 }
 EXAMPLE_ID = "digits-x7k2p9"
-NEXT_PAGE: Any = Field(description="Give it as page_token to get the next page; null at the end.")
 
 
 class FailureResponse(BaseModel):

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from elasticdl_api.schemas.jobs import EXAMPLE_ID
 from elasticdl_api.schemas.moments import Moment
+from elasticdl_api.schemas.paging import NEXT_PAGE
 
 _REASON = "it has 1 of at most 4 workers; 1 more would speed it up by 90%, and the slots do more for other jobs"
 Count = Annotated[int, Field(ge=1, le=10_000)]
@@ -198,7 +199,7 @@ class DecisionPage(BaseModel):
     """One page of decisions, the latest first."""
 
     decisions: list[Decision]
-    next_page_token: str | None = Field(description="Give it as page_token to get the next page; null at the end.")
+    next_page_token: str | None = NEXT_PAGE
     next_cursor: str | None = Field(description="Give it as cursor to get the next page; null at the end.")
 
 

@@ -61,7 +61,6 @@ class AuditFilters:
         target: only about that object.
         since: only from then on.
         until: only before then.
-        before: only with smaller ids.
     """
 
     namespace: str | None = None
@@ -70,13 +69,20 @@ class AuditFilters:
     target: str | None = None
     since: datetime | None = None
     until: datetime | None = None
-    before: int | None = None
 
 
 async def list_entries(
-    database: Database, identity: Identity, filters: AuditFilters, *, limit: int
+    database: Database, identity: Identity, filters: AuditFilters, *, before: int | None, limit: int
 ) -> list[Mapping[Any, Any]]:
-    """Entries that somebody may see, the latest first: of the own namespace, or all for those of the cluster."""
+    """Entries that somebody may see, the latest first: of the own namespace, or all for those of the cluster.
+
+    Args:
+        database: the pool.
+        identity: who asks.
+        filters: which.
+        before: only with smaller ids: where the page before ended.
+        limit: at most that many.
+    """
     columns = t.audit_log.c
     query = select(t.audit_log).order_by(columns.id.desc()).limit(limit)
     for name in ("namespace", "actor", "action", "target"):
@@ -89,7 +95,7 @@ async def list_entries(
         query = query.where(columns.at >= filters.since)
     if filters.until is not None:
         query = query.where(columns.at < filters.until)
-    if filters.before is not None:
-        query = query.where(columns.id < filters.before)
-    async with database.transaction() as connection:
+    if before is not None:
+        query = query.where(columns.id < before)
+    async with database.reading() as connection:
         return list((await connection.execute(query)).mappings())

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.database.engine import Database
 
 _LOCK = 0x656C6173  # any number that nobody else uses as an advisory lock
@@ -26,6 +28,7 @@ async def migrate(database: Database, revision: str = "head", *, deadline_s: flo
         deadline_s: how long to wait for another replica that does the same.
 
     Raises:
+        InvalidInputError: the database is later than what is known here, or than the revision: nothing is taken back.
         UnavailableError: the database is down.
         TimeoutError: another replica has held the lock for ``deadline_s`` seconds.
     """
@@ -58,6 +61,20 @@ def _config() -> Config:
 
 
 def _upgrade(connection: Connection, revision: str) -> None:
+    _check_not_later(MigrationContext.configure(connection).get_current_revision(), revision)
     config = _config()
     config.attributes["connection"] = connection
     command.upgrade(config, revision)
+
+
+def _check_not_later(present: str | None, revision: str) -> None:
+    """Refuses to go back: the columns of later versions hold what nobody could give back."""
+    known = revisions()
+    wanted = known[-1] if revision == "head" else revision
+    if present is None or (present in known and known.index(present) <= known.index(wanted)):
+        return
+    later = "a later version's than this one" if present not in known else f"later than {wanted}"
+    raise InvalidInputError(
+        f"the schema of the database is {later}: it is at {present}, and is not taken back",
+        fix="start the version that upgraded it, or restore a backup of before: `elasticdl restore FILE`",
+    )

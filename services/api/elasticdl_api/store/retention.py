@@ -45,6 +45,46 @@ class RetentionStore:
         )
         return await self._remove(delete(t.events).where(t.events.c.id.in_(old)))
 
+    async def remove_audit(self, days: float) -> int:
+        """Removes entries of the log of changes that are so old; returns how many."""
+        log = t.audit_log.c
+        old = select(log.id).where(log.at < _before(days)).order_by(log.at).limit(self._batch)
+        return await self._remove(delete(t.audit_log).where(log.id.in_(old)))
+
+    async def remove_tokens(self, days: float) -> int:
+        """Removes tokens that ended so long ago; returns how many."""
+        tokens = t.tokens.c
+        ended = func.least(tokens.revoked_at, tokens.expires_at)  # null only where both are
+        old = select(tokens.id).where(ended < _before(days)).limit(self._batch)
+        return await self._remove(delete(t.tokens).where(tokens.id.in_(old)))
+
+    async def remove_sessions(self) -> int:
+        """Removes sessions that are over; returns how many."""
+        sessions = t.sessions.c
+        old = select(sessions.sha256).where(sessions.expires_at <= func.now()).limit(self._batch)
+        return await self._remove(delete(t.sessions).where(sessions.sha256.in_(old)))
+
+    async def thin_losses(self, most: int) -> int:
+        """Removes every second loss of a job that has more than so many; returns how many.
+
+        The first and the last stay, so that what is left shows the whole of the training, more coarsely.
+        """
+        losses = t.losses.c
+        many = select(losses.job_id).group_by(losses.job_id).having(func.count() > most).limit(1)
+        async with self._database.transaction() as connection:
+            job_id = (await connection.execute(many)).scalar_one_or_none()
+            if job_id is None:
+                return 0
+            place = func.row_number().over(order_by=losses.model_version)
+            last = func.max(losses.model_version).over()
+            ranked = select(losses.model_version, place.label("place"), last.label("last"))
+            found = ranked.where(losses.job_id == job_id).subquery()
+            second = select(found.c.model_version).where(
+                found.c.place % 2 == 0, found.c.model_version != found.c.last
+            )
+            gone = delete(t.losses).where(losses.job_id == job_id, losses.model_version.in_(second))
+            return int((await connection.execute(gone)).rowcount)
+
     async def remove_keys(self, days: float) -> int:
         """Removes idempotency keys that are so old; returns how many."""
         keys = t.idempotency_keys.c
