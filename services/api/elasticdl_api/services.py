@@ -24,7 +24,7 @@ from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.changes import ChangeStore
 from elasticdl_api.store.intents import IntentStore
 from elasticdl_api.store.job_lists import JobLists
-from elasticdl_api.store.job_views import JobViews
+from elasticdl_api.store.job_views import ShownJobs
 from elasticdl_api.store.jobs import JobStore
 from elasticdl_api.store.masters import MasterStore
 from elasticdl_api.store.namespaces import NamespaceStore
@@ -80,7 +80,7 @@ class Services:
         self.tokens = TokenStore(self.database)
         self.sessions = SessionStore(self.database)
         self.namespaces = NamespaceStore(self.database)
-        self.job_views = JobViews(self.database)
+        self.job_views = ShownJobs(self.database)
         self.outputs = OutputLists(self.database)
         self.job_lists = JobLists(self.database, self.job_views)
         self.pages = PageTokens(self.settings.cluster_secret)

@@ -18,7 +18,7 @@ from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.schemas.jobs import JobChanges, JobPageResponse, JobResponse
 from elasticdl_api.services import Api, User
 from elasticdl_api.store.job_lists import JobFilters, JobOrder
-from elasticdl_api.store.job_views import JobView, array, joined
+from elasticdl_api.store.job_views import ShownJob, array, joined
 from elasticdl_api.store.records import JobRecord
 from elasticdl_api.web.json_bodies import read_json
 from elasticdl_api.web.paging import PageToken
@@ -246,7 +246,7 @@ async def _shown(api: Api, user: User, job_id: str, status: int) -> Response:
     return _answer(await api.job_views.read(job_id, namespace=user.namespace), status)
 
 
-def _answer(job: JobView, status: int) -> Response:
+def _answer(job: ShownJob, status: int) -> Response:
     # If-Match compares the revision, which what a master reports leaves as it is; If-None-Match all of it.
     tag = f'"{job.revision}-{entity_tag(job.body).strip(_QUOTE)}"'
     return Response(job.body, status_code=status, headers={"ETag": tag}, media_type="application/json")

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Integer, Text, any_, bindparam, cast, func, or_, select, tuple_
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
-from elasticdl_api.store.job_views import SHOWN_COLUMNS, JobViews
+from elasticdl_api.store.job_views import SHOWN_COLUMNS, ShownJobs
 from elasticdl_core.job.life import JobState
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
@@ -68,7 +68,7 @@ class JobFilters:
 
 
 @dataclass(frozen=True)
-class JobPage:
+class ListedJobs:
     """A page of a list.
 
     Attributes:
@@ -90,7 +90,7 @@ class JobLists:
         views: shows jobs.
     """
 
-    def __init__(self, database: Database, views: JobViews) -> None:
+    def __init__(self, database: Database, views: ShownJobs) -> None:
         self._database = database
         self._views = views
 
@@ -102,7 +102,7 @@ class JobLists:
         order: JobOrder,
         limit: int,
         after: Sequence[Any] | None = None,
-    ) -> JobPage:
+    ) -> ListedJobs:
         """Jobs that match.
 
         Args:
@@ -119,7 +119,7 @@ class JobLists:
         rows = await self._database.fetch(query, limit=limit + 1, **values)
         page = rows[:limit]
         last = _place_of(page[-1], order) if page else None
-        return JobPage(await self._views.summaries(page, namespace), last, len(rows) > limit)
+        return ListedJobs(await self._views.summaries(page, namespace), last, len(rows) > limit)
 
     async def count(self, filters: JobFilters, *, namespace: str | None) -> int:
         """How many jobs match."""

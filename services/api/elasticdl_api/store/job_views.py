@@ -40,7 +40,7 @@ SHOWN_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class JobView:
+class ShownJob:
     """A job as it is shown.
 
     Attributes:
@@ -113,7 +113,7 @@ _OF_NAMESPACE = Query(
 )
 
 
-class JobViews:
+class ShownJobs:
     """Reads jobs to show them. Every method may raise UnavailableError.
 
     ``namespace`` None sees all namespaces; reasons and events name no job of another namespace.
@@ -134,7 +134,7 @@ class JobViews:
         if not await self._database.fetch(_EXISTS, job_id=job_id, namespace=namespace):
             raise missing_job(job_id)
 
-    async def read(self, job_id: str, *, namespace: str | None) -> JobView:
+    async def read(self, job_id: str, *, namespace: str | None) -> ShownJob:
         """One job with all that belongs to it.
 
         Raises:
@@ -146,7 +146,7 @@ class JobViews:
         row = rows[0]
         outputs = {name: row[name] for name in OUTPUTS}
         (body,) = await self.summaries(rows, namespace)
-        return JobView(row["id"], row["revision"], joined(body, outputs))
+        return ShownJob(row["id"], row["revision"], joined(body, outputs))
 
     async def read_metrics(self, job_id: str, *, namespace: str | None, limit: int) -> bytes:
         """The latest losses of a job, and its evaluations.

@@ -1,6 +1,7 @@
 """Connections as the api takes them: how large and how slow the head of a request may be, and from whom how many.
 
-Uvicorn's own protocols wait for ever for a head that comes byte by byte. Bodies are bounded in ``bodies``.
+Uvicorn's own protocols, with httptools as with h11, wait for ever for a head that comes byte by byte. Bodies are
+bounded in ``bodies``.
 """
 
 from __future__ import annotations
