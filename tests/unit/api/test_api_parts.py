@@ -196,7 +196,8 @@ def test_files_are_reached_without_links(tmp_path: Path) -> None:
     (base / "second").hardlink_to(tmp_path / "secret")
     before = len(list(Path("/proc/self/fd").iterdir()))
     assert b"".join(files.read_pieces(files.open_regular(base, "a/f"))) == b"inside"
-    for bad in ("link", "a/up/secret", "../secret", "/etc/passwd", "", ".", "a/none", "pipe", "second", "a/f/x", "a\0"):
+    links = ("link", "a/up/secret", "second")
+    for bad in (*links, "../secret", "/etc/passwd", "", ".", "a/none", "pipe", "a/f/x", "a\0"):
         with pytest.raises(NotFoundError):
             files.open_regular(base, bad)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
