@@ -51,7 +51,7 @@ class JobFeed(Feed):
         """The job's status as a message, unless it was told already."""
         if self.job is None:
             return []
-        data = encode(_STATUS, schemas.JobStateResponse.model_validate(schemas.job_summary(self.job)))
+        data = encode(_STATUS, schemas.JobStateResponse.model_validate(self.job, from_attributes=True))
         if data == self._shown:
             return []
         self._shown = data
@@ -61,8 +61,7 @@ class JobFeed(Feed):
         """The last message, if the job is over."""
         if self.job is None or not self.job.terminal:
             return []
-        error = schemas.job_summary(self.job)["error"]
-        return [_end({"state": self.job.state, "reason": self.job.reason, "error": error})]
+        return [_end({"state": self.job.state, "reason": self.job.reason, "error": self.job.error})]
 
 
 def event_message(row: Mapping[str, Any]) -> FeedMessage:

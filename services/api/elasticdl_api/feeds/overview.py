@@ -166,7 +166,7 @@ def _told(feed: OverviewFeed, job_id: str, change: ChangedJob) -> list[FeedMessa
     if change.job is None:
         return [feed.next_message("deleted", {"id": job_id}, job_id)] if feed.versions.pop(job_id, None) else []
     feed.versions[job_id] = change.version
-    state = schemas.JobStateResponse.model_validate(schemas.job_summary(change.job))
+    state = schemas.JobStateResponse.model_validate(change.job, from_attributes=True)
     return [feed.next_message("job", state, job_id)]
 
 

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from elasticdl_api.schemas.moments import Moment
 from elasticdl_api.schemas.paging import NEXT_PAGE
-from elasticdl_api.store.records import JobRecord
 from elasticdl_core.job import JobSpec, JobState, JobType
 from elasticdl_core.json_numbers import Spelled
 
@@ -219,11 +218,6 @@ class Health(BaseModel):
 
 
 JobId = Annotated[str, Field(description="The job's id.", examples=[EXAMPLE_ID])]
-
-
-def job_summary(job: JobRecord) -> dict[str, Any]:
-    """A record as ``JobSummaryResponse``."""
-    return {name: getattr(job, name) for name in JobSummaryResponse.model_fields}
 
 
 def spec_schema() -> dict[str, Any]:
