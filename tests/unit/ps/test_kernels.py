@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numba
@@ -11,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.model import NO_ID
-from elasticdl_ps.kernels import load_kernels
+from elasticdl_core.model import NO_ID, OptimizerSpec
+from elasticdl_ps.kernels import KernelSet, load_kernels
 from elasticdl_ps.kernels.compiled import rows as compiled_rows
 from elasticdl_ps.kernels.compiled import updates as compiled_updates
 from elasticdl_ps.kernels.lines import NONE_GROWN, make_map
+from elasticdl_ps.optimizers import Optimizer
 from elasticdl_runtime import initializers
 
 pytestmark = pytest.mark.unit
@@ -201,7 +203,7 @@ def test_updates_are_the_same_and_touch_their_rows_only(
     before = random.uniform(2, 3, (50, dim * (1 + slots))).astype(np.float32)
     # RMSprop's momentum and centring are the last two; other optimizers divide by the first of them, or pay no heed.
     momentum, centered = switches if name == "rmsprop" else (0.05, 1.0)
-    numbers = np.array([0.5, 0.1, 0.01, 0.3, 0.2, 1e-3, momentum, centered], np.float32)
+    numbers = np.array([0.5, 0.1, 0.01, 0.3, 0.2, 1e-3, momentum, centered, 0, 0, 0, 0], np.float32)
     if name == "rmsprop":
         before[:, 3 * dim :] *= 0.1
         if not momentum:
@@ -218,3 +220,57 @@ def test_updates_are_the_same_and_touch_their_rows_only(
         assert (arena[rows, :dim] != before[rows, :dim]).all()
         results.append(arena)
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)
+
+
+DECAYED = {"weight_decay": 0.05, "maximize": True}
+IN_PYTORCHS_WORDS = [
+    OptimizerSpec("torch.sgd", {"momentum": 0.9, "dampening": 0.1, **DECAYED}),
+    OptimizerSpec("torch.sgd", {"momentum": 0.9, "nesterov": True}),
+    OptimizerSpec("torch.adam", DECAYED),
+    OptimizerSpec("torch.adamw", {**DECAYED, "amsgrad": True}),
+    OptimizerSpec("torch.adam", {}, ({"amsgrad": True},)),
+    OptimizerSpec("torch.adagrad", {**DECAYED, "lr_decay": 0.1, "initial_accumulator_value": 0.1}),
+    OptimizerSpec("torch.rmsprop", DECAYED),
+    OptimizerSpec("torch.rmsprop", {"momentum": 0.5}),
+    OptimizerSpec("torch.rmsprop", {"centered": True}),
+    OptimizerSpec("torch.rmsprop", {"centered": True, "momentum": 0.5, **DECAYED}),
+    OptimizerSpec("torch.rmsprop", {}, ({"centered": True}, {"momentum": 0.5})),
+    OptimizerSpec("torch.adadelta", DECAYED),
+    OptimizerSpec("torch.adamax", DECAYED),
+    OptimizerSpec("torch.nadam", DECAYED),
+    OptimizerSpec("torch.radam", DECAYED),
+]
+
+
+def label(spec: OptimizerSpec) -> str:
+    return "-".join([spec.name, *spec.params, *(f"{number}{[*group]}" for number, group in enumerate(spec.groups))])
+
+
+def test_each_kernel_of_pytorchs_optimizers_is_compared() -> None:
+    named = {field.name for field in fields(KernelSet) if field.name.startswith("torch_")}
+    assert {Optimizer(spec).kernel for spec in IN_PYTORCHS_WORDS} == named
+
+
+@pytest.mark.parametrize("spec", IN_PYTORCHS_WORDS, ids=label)
+@settings(max_examples=12, deadline=None)
+@given(dim=st.integers(1, 40), touched=st.integers(0, 50), seed=st.integers(0, 1 << 30), first=st.integers(1, 20))
+def test_pytorchs_updates_are_the_same_and_touch_their_rows_only(
+    spec: OptimizerSpec, dim: int, touched: int, seed: int, first: int
+) -> None:
+    """Three updates from fresh slots, at every length of a row; for each group what it does without is left alone."""
+    random, optimizer = np.random.default_rng(seed), Optimizer(spec)
+    rows = random.permutation(50)[:touched]
+    others = np.setdiff1d(np.arange(50), rows)
+    for group in range(1 + len(spec.groups)):
+        before = random.uniform(-1, 1, (50, dim * (1 + len(optimizer.slots)))).astype(np.float32)
+        before[:, dim:] = np.repeat(optimizer.slot_values(group), dim)
+        grads = random.uniform(0.1, 1, (3, touched, dim)).astype(np.float32)
+        results = []
+        for kernels in (COMPILED, REFERENCE):
+            arena = before.copy()
+            for step, grad in enumerate(grads, first):
+                kernels.update(optimizer.kernel)(arena, rows, grad, optimizer.numbers(step, group=group))
+            np.testing.assert_array_equal(arena[others], before[others])
+            assert (arena[rows, :dim] != before[rows, :dim]).all()
+            results.append(arena)
+        np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-6)

@@ -11,11 +11,17 @@ import pytest
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_core.ports.launcher import Role
+from elasticdl_ps import codec
 from elasticdl_ps.families.torch import TORCH_FAMILIES
 from elasticdl_ps.kernels import KernelSet, load_kernels
 from elasticdl_ps.optimizers import Optimizer
+from elasticdl_ps.pushes import DenseGradient, PushRequest
+from elasticdl_ps.rounds import Member, Round
 from elasticdl_ps.store.merging import Changes
 from elasticdl_ps.store.partition import DenseInit, Partition
+from elasticdl_ps.updates import Updates
+from elasticdl_runtime.tokens import Claims
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'elasticdl[torch]'")
 pytestmark = pytest.mark.unit
@@ -415,3 +421,46 @@ def test_what_cannot_be_done_is_refused_by_name(name: str, params: Options, word
         with pytest.raises(InvalidInputError, match=word) as caught:
             Optimizer(spec)
         assert caught.value.fix
+
+
+GROUPS_OF_SGD = OptimizerSpec("torch.sgd", {"learning_rate": 1.0}, ({"learning_rate": 0.5},))
+
+
+def two_groups(mode: UpdateMode) -> tuple[Partition, Updates]:
+    partition = Partition(load_kernels())
+    parts = [DenseInit(DenseSpec(f"w{group}", (1,), group=group), 0, 1, np.zeros(1, np.float32)) for group in (0, 1)]
+    partition.push_model(parts, [], GROUPS_OF_SGD, mode)
+    return partition, Updates(partition, first=True)
+
+
+def take(updates: Updates, sequence: int, worker: int, version: int, rates: tuple[float, ...]) -> None:
+    one = memoryview(np.ones(1, np.float32).tobytes())
+    dense = [DenseGradient(f"w{group}", 0, 1, 0) for group in (0, 1)]
+    name = f"worker-{worker}.0"
+    push = PushRequest(name, sequence, version, learning_rates=rates, records=1, dense=dense, buffers=[one])
+    assert updates.take(push, Claims("job", Role.WORKER, worker, 0, 0.0)).accepted
+
+
+def values(partition: Partition) -> list[float]:
+    return [float(value.values[0]) for value in partition.dense.read(-1)]
+
+
+@pytest.mark.parametrize(("rates", "expected"), [((), (1.0, 0.5)), ((0.2, 0.4), (0.2, 0.4))])
+def test_staleness_divides_the_rate_of_each_group(rates: tuple[float, ...], expected: tuple[float, ...]) -> None:
+    partition, updates = two_groups(UpdateMode(lr_staleness_modulation=True))
+    for sequence in range(1, 5):
+        take(updates, sequence, 0, sequence - 1, (0.0, 0.0))
+    take(updates, 1, 1, 0, rates)
+    assert values(partition) == pytest.approx([-expected[0] / 4, -expected[1] / 4])
+
+
+def test_a_round_has_the_rates_of_each_group() -> None:
+    partition, updates = two_groups(UpdateMode(use_async=False, grads_to_wait=2))
+    for worker in (0, 1):
+        take(updates, 1, worker, 0, (0.2, 0.4))
+    assert values(partition) == pytest.approx([-0.2, -0.4])
+    closed = updates.rounds.last
+    assert closed is not None
+    assert codec.round_from_message(codec.round_to_message(closed)).learning_rates == pytest.approx((0.2, 0.4))
+    with pytest.raises(InvalidInputError, match="2 groups"):
+        updates.apply(Round(1, (Member("worker-0.0", 2),), (0.1,)))

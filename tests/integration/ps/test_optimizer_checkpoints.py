@@ -1,0 +1,112 @@
+"""A checkpoint has all that an optimizer in PyTorch's words goes on from, with any number of parameter servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_ps.checkpoint import load_partition, save_partition
+from elasticdl_ps.families.torch import TORCH_FAMILIES
+from elasticdl_ps.kernels import load_kernels
+from elasticdl_ps.store.merging import Changes
+from elasticdl_ps.store.partition import DenseInit, Partition
+from elasticdl_runtime.partition import ps_of_ids
+
+pytestmark = pytest.mark.integration
+KERNELS = load_kernels()
+SIZE, DIM, IDS = 7, 3, np.arange(10) * 13
+TABLES = [TableSpec("t", DIM, InitializerSpec("uniform", seed=5), group=1)]
+SPECS = [DenseSpec("a", (SIZE,)), DenseSpec("b", (SIZE,), group=1, weight_decay=False)]
+SWITCHED: dict[str, dict[str, float | bool]] = {
+    "torch.sgd": {"momentum": 0.9, "dampening": 0.3},
+    "torch.adam": {"amsgrad": True, "weight_decay": 0.1},
+    "torch.rmsprop": {"momentum": 0.5, "centered": True, "weight_decay": 0.1},
+    "torch.adagrad": {"lr_decay": 0.1, "initial_accumulator_value": 0.2},
+}
+OPTIMIZERS = [
+    OptimizerSpec(name, SWITCHED.get(name, {}), ({"learning_rate": 0.03, "maximize": True},))
+    for name in TORCH_FAMILIES
+]
+
+
+def push(partitions: Sequence[Partition], random: np.random.Generator) -> None:
+    """One update of everything, but each time of some rows only."""
+    dense = {spec.name: random.normal(size=SIZE).astype(np.float32) for spec in SPECS}
+    ids = IDS[random.random(len(IDS)) < 0.5]
+    grads = random.normal(size=(len(ids), DIM)).astype(np.float32)
+    for index, partition in enumerate(partitions):
+        mine = ps_of_ids(ids, len(partitions)) == index
+        held = {spec.name for spec in partition.dense.specs}
+        partition.apply(
+            [
+                Changes(
+                    {name: grad for name, grad in dense.items() if name in held},
+                    {"t": (ids[mine], np.ascontiguousarray(grads[mine]))},
+                )
+            ],
+            [0.02, 0.01],
+        )
+
+
+def content(partitions: Sequence[Partition]) -> dict[str, Any]:
+    found = {value.spec.name: value.values for part in partitions for value in part.dense.read(-1, with_slots=True)}
+    for index, partition in enumerate(partitions):
+        mine = IDS[ps_of_ids(IDS, len(partitions)) == index]
+        rows = np.empty((len(mine), DIM), np.float32)
+        partition.tables["t"].read(mine, rows)
+        found |= {f"row {number}": row for number, row in zip(mine, rows, strict=True)}
+    return found
+
+
+@pytest.mark.parametrize("spec", OPTIMIZERS, ids=lambda spec: spec.name)
+def test_training_goes_on_as_if_nothing_had_been(spec: OptimizerSpec, tmp_path: Path) -> None:
+    first = np.linspace(-1, 1, SIZE, dtype=np.float32)
+    partition = Partition(KERNELS)
+    parts = [DenseInit(one, 0, SIZE, first) for one in SPECS]
+    partition.push_model(parts, TABLES, spec, UpdateMode())
+    random = np.random.default_rng(1)
+    for _ in range(8):
+        push([partition], random)
+    _, _, file = save_partition(partition, str(tmp_path), 0, 1)
+    resumed = [load_partition(KERNELS, str(tmp_path), [file], index, 2) for index in range(2)]
+    for one in resumed:
+        assert one.optimizer.spec == spec
+        one.num_ps, one.initialised = 2, True
+    again = np.random.default_rng(2)
+    for _ in range(8):
+        push(resumed, again)
+    again = np.random.default_rng(2)
+    for _ in range(8):
+        push([partition], again)
+    wanted, found = content([partition]), content(resumed)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+def test_a_model_that_moves_parameters_between_groups_goes_on_with_them(tmp_path: Path) -> None:
+    spec = OptimizerSpec("torch.sgd", {"learning_rate": 1.0}, ({"learning_rate": 0.0},))
+    partition = Partition(KERNELS)
+    first, ids = np.zeros(SIZE, np.float32), IDS[:1]
+    old = [*TABLES, TableSpec("dropped", 1, group=1)]
+    partition.push_model([DenseInit(one, 0, SIZE, first) for one in SPECS], old, spec, UpdateMode())
+    _, _, file = save_partition(partition, str(tmp_path), 0, 1)
+    restored = Partition(KERNELS)
+    restored.become(load_partition(KERNELS, str(tmp_path), [file], 0, 1))
+    # Now there is one group, and so all are in it; the table that the model has no more among them.
+    flat = [DenseInit(DenseSpec(one.name, one.shape), 0, SIZE, None) for one in SPECS]
+    tables = [TableSpec("t", DIM, InitializerSpec("uniform", seed=5))]
+    restored.push_model(flat, tables, OptimizerSpec("torch.sgd", {"learning_rate": 0.5}), UpdateMode())
+    before, after = np.empty((1, DIM), np.float32), np.empty((1, DIM), np.float32)
+    restored.tables["t"].read(ids, before)
+    grads = {one.name: np.ones(SIZE, np.float32) for one in SPECS}
+    row, lone = np.ones((1, DIM), np.float32), np.ones((1, 1), np.float32)
+    restored.apply([Changes(grads, {"t": (ids, row), "dropped": (ids, lone)})])
+    restored.tables["t"].read(ids, after)
+    np.testing.assert_allclose(after, before - 0.5)
+    assert all((value.values == -0.5).all() for value in restored.dense.read(-1))
