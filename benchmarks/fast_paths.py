@@ -13,13 +13,15 @@ import numba
 import numpy as np
 
 from benchmarks.harness import Report, interleaved, parse
+from elasticdl_core.model import OptimizerSpec
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.kernels.lines import SLOTS, WORDS, make_map
+from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.arena import Arena
 
 TABLES = {"in the cache": (20_000, 16), "beyond the cache": (4_000_000, 16), "wide rows": (1_000_000, 64)}
 """Rows and dimension of the tables."""
-NUMBERS = np.array([1.0, 0.01, 0.0, 0.1, 0.001, 1e-7, 0.01, 0.0], np.float32)
+NUMBERS = Optimizer(OptimizerSpec("adam", {"learning_rate": 0.01})).numbers(1)
 LOAD = 0.75
 GOAL = 1.1
 ABOUT = """\

@@ -139,6 +139,58 @@ void adam(float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t 
   }
 }
 
+void torch_momentum(float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t dim, const float* grads,
+                    const float* h) {
+  const float scale = h[0], lr = h[1], decay = h[2], mu = h[3], rest = h[4];
+  const bool nesterov = h[5] != 0;
+  for (int64_t i = 0; i < n; i++) {
+    if (i + kUpdateAhead < n) prefetch_row(arena + rows[i + kUpdateAhead] * stride, 2 * dim);
+    float* __restrict w = arena + rows[i] * stride;
+    float* __restrict m = w + dim;
+    const float* __restrict gradient = grads + i * dim;
+    for (int64_t j = 0; j < dim; j++) {
+      const float g = gradient[j] * scale + w[j] * decay;
+      m[j] = m[j] == m[j] ? m[j] * mu + g * rest : g;
+      w[j] -= (nesterov ? g + m[j] * mu : m[j]) * lr;
+    }
+  }
+}
+
+void torch_adagrad(float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t dim, const float* grads,
+                   const float* h) {
+  const float scale = h[0], decay = h[2], epsilon = h[3], step_size = h[4];
+  for (int64_t i = 0; i < n; i++) {
+    if (i + kUpdateAhead < n) prefetch_row(arena + rows[i + kUpdateAhead] * stride, 2 * dim);
+    float* __restrict w = arena + rows[i] * stride;
+    float* __restrict a = w + dim;
+    const float* __restrict gradient = grads + i * dim;
+    for (int64_t j = 0; j < dim; j++) {
+      const float g = gradient[j] * scale + w[j] * decay;
+      a[j] += g * g;
+      w[j] -= g / (std::sqrt(a[j]) + epsilon) * step_size;
+    }
+  }
+}
+
+void torch_adam(float* arena, int64_t stride, const int64_t* rows, int64_t n, int64_t dim, const float* grads,
+                const float* h) {
+  const float scale = h[0], decay = h[2], kept = h[3], rest_1 = h[4], beta_2 = h[5], rest_2 = h[6], epsilon = h[7];
+  const float step_size = h[8], root_2 = h[9];
+  for (int64_t i = 0; i < n; i++) {
+    if (i + kUpdateAhead < n) prefetch_row(arena + rows[i + kUpdateAhead] * stride, 3 * dim);
+    float* __restrict w = arena + rows[i] * stride;
+    float* __restrict m = w + dim;
+    float* __restrict v = w + 2 * dim;
+    const float* __restrict gradient = grads + i * dim;
+    for (int64_t j = 0; j < dim; j++) {
+      const float g = gradient[j] * scale + w[j] * decay;
+      m[j] += (g - m[j]) * rest_1;
+      v[j] = v[j] * beta_2 + g * g * rest_2;
+      w[j] = w[j] * kept - m[j] / (std::sqrt(v[j]) / root_2 + epsilon) * step_size;
+    }
+  }
+}
+
 int64_t merge(const int64_t* ids, const float* values, int64_t n, int64_t dim, int64_t* out_ids, float* out_values) {
   uint64_t size = 16;
   while (size < 2 * static_cast<uint64_t>(n)) size *= 2;

@@ -1,4 +1,4 @@
-"""The PS kernels against the same loops in C++ and against the memory's random-row bandwidth.
+"""The PS kernels against the same loops in C++, the memory's random-row bandwidth, and PyTorch's optimizers.
 
 ./dev bench kernels [--quick] [--rows 1000000] [--batch 100000] [--repeats 15]
 """
@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,32 @@ import numpy as np
 
 from benchmarks.harness import Report, Sample, interleaved, parse, zipf_ids
 from benchmarks.harness.plots import bars
+from elasticdl_core.model import OptimizerSpec
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.kernels.lines import SLOTS as SLOTS_OF_LINE
 from elasticdl_ps.kernels.lines import make_map
+from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.arena import Arena
 
 KERNELS = load_kernels()
-SLOTS = {"sgd": 0, "adagrad": 1, "adam": 2}
-NUMBERS = np.array([1.0, 0.01, 0.0, 0.1, 0.001, 1e-7, 0.01, 0.0], np.float32)
+OPTIMIZERS = {
+    "sgd": OptimizerSpec("sgd"),
+    "adagrad": OptimizerSpec("adagrad"),
+    "adam": OptimizerSpec("adam"),
+    "torch_momentum": OptimizerSpec("torch.sgd", {"momentum": 0.9, "weight_decay": 0.01}),
+    "torch_adagrad": OptimizerSpec("torch.adagrad", {"weight_decay": 0.01}),
+    "torch_adam": OptimizerSpec("torch.adamw"),
+}
+"""By kernel, an optimizer that uses it. Those of Keras and of PyTorch differ in their arithmetic."""
+DENSE_SIZE = 1 << 20
+STEP = 10
 LOAD = 0.75
 DIMS = (8, 16, 64)
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-std=c++17", "-shared", "-fPIC")
 LIMIT_AHEAD = (4, 8, 16, 32)
 LARGE_DIM, LARGE_WIDTH = 64, 192
-GOAL_CPP, GOAL_LIMIT = 0.95, 0.7
+GOAL_CPP, GOAL_LIMIT, GOAL_TORCH = 0.95, 0.7, 1.0
+TORCH_DIM = 16
 ABOUT = """\
 One call of each kernel on {batch:,} zipf ids of a table of {rows:,} rows, against the same loop in C++ (`{command}`;
 without `-fno-math-errno` square roots are not vectorised). Both sides work on the same arrays in turns, in one
@@ -43,6 +56,10 @@ Uniform ids over records of 768 bytes (value and two slots of dim 64) in huge pa
 is the fastest of several C++ loops that only move the same bytes, with different distances of prefetching: for gather
 from random rows to consecutive ones, through the cache and past it; for Adam the records to the processor and back
 with the gradients added, without Adam's arithmetic. `read only` has no output at all."""
+TORCH_ABOUT = """\
+One update of a dense parameter of {size:,} numbers by `torch.optim` with `fused=True`, and of the rows that a batch
+of {batch:,} zipf ids touches, in tables of {rows:,} rows of {dim}, by the optimizers that take sparse gradients. All
+in one thread; processor time."""
 Call = Callable[[], object]
 
 
@@ -92,15 +109,16 @@ def sides_of(dim: int, rows: int, batch: int, cpp: Cpp | None) -> dict[str, tupl
         lambda: KERNELS.gather(arena, ids, out),
         cpp and cpp.bind("gather", arena, dim, ids, batch, dim, out),
     )
-    for name, slots in SLOTS.items():
-        width = dim * (1 + slots)
+    for name, spec in OPTIMIZERS.items():
+        optimizer = Optimizer(spec)
+        width = dim * (1 + len(optimizer.slots))
         records: Any = Arena(width, np.float32, rows * width * 4).array
         records[:] = 0.1
         own = np.ascontiguousarray(grads[: len(unique)])
-        update = KERNELS.update(name)
+        update, numbers = KERNELS.update(optimizer.kernel), optimizer.numbers(STEP)
         sides[name] = (
-            lambda u=update, r=records, o=own: u(r, unique, o, NUMBERS),
-            cpp and cpp.bind(name, records, width, unique, len(unique), dim, own, NUMBERS),
+            lambda u=update, r=records, o=own, n=numbers: u(r, unique, o, n),
+            cpp and cpp.bind(name, records, width, unique, len(unique), dim, own, numbers),
         )
     out_ids, out_values = np.empty_like(ids), np.ones_like(grads)
     sides["merge"] = (
@@ -139,7 +157,7 @@ def compare(report: Report, options: argparse.Namespace, cpp: Cpp | None) -> Non
     for (name, dim), ratio in ratios.items():
         if name != "lookup":
             report.target(f"kernel_vs_cpp_{name}_{dim}", ratio, GOAL_CPP)
-    names = ["gather", *SLOTS, "merge"]
+    names = ["gather", *OPTIMIZERS, "merge"]
     series = {f"dim {dim}": [ratios[name, dim] for name in names] for dim in DIMS}
     figure = bars(names, series, "C++ time / our time", goal=GOAL_CPP)
     report.plot("cpp", figure, "Speed of each kernel against the same loop in C++")
@@ -161,9 +179,10 @@ def bandwidth(report: Report, options: argparse.Namespace, cpp: Cpp) -> None:
     out: Any = Arena(LARGE_DIM, np.float32, batch * LARGE_DIM * 4).array
     out[:] = 0
     same = (arena, LARGE_WIDTH, picked, batch)
+    numbers = Optimizer(OPTIMIZERS["adam"]).numbers(STEP)
     sides: dict[str, Call] = {
         "gather": lambda: KERNELS.gather(arena, picked, out),
-        "adam": lambda: KERNELS.adam(arena, picked, grads, NUMBERS),
+        "adam": lambda: KERNELS.adam(arena, picked, grads, numbers),
     }
     for ahead in LIMIT_AHEAD:
         sides[f"move {ahead}"] = cpp.bind("move_rows", *same, LARGE_DIM, ahead, out)
@@ -190,6 +209,73 @@ def bandwidth(report: Report, options: argparse.Namespace, cpp: Cpp) -> None:
         report.target(f"kernel_bandwidth_{name}", share, GOAL_LIMIT)
 
 
+def against_torch(report: Report, options: argparse.Namespace) -> None:
+    """The same updates by ``torch.optim``: of one large parameter, and of the touched rows of an embedding."""
+    report.text("## Against PyTorch")
+    if find_spec("torch") is None:
+        report.text("PyTorch is not installed on this machine: `pip install 'elasticdl[torch]'`.")
+        return
+    import torch
+
+    torch.set_num_threads(1)
+    rows = []
+    for name, (ours, theirs) in (dense_sides(torch) | row_sides(torch, options)).items():
+        report.say(f"against PyTorch: {name}")
+        timed = interleaved({"ours": ours, "torch": theirs}, options.repeats, clock=time.thread_time)
+        ratio = timed["torch"].over(timed["ours"])
+        rows.append([name, timed["ours"].median * 1e3, timed["torch"].median * 1e3, ratio, spread(timed)])
+        report.target(f"kernel_vs_torch_{name.replace(' ', '_')}", ratio, GOAL_TORCH)
+    report.text(TORCH_ABOUT.format(size=DENSE_SIZE, rows=options.rows, batch=options.batch, dim=TORCH_DIM))
+    report.table(["update", "ms", "torch ms", "ratio", "spread of the times"], rows)
+
+
+def dense_sides(torch: Any) -> dict[str, tuple[Call, Call]]:
+    """One dense parameter, by the kernels and by PyTorch's fused implementations, its fastest ones."""
+    sides: dict[str, tuple[Call, Call]] = {}
+    grad = np.random.default_rng(5).normal(size=(1, DENSE_SIZE)).astype(np.float32)
+    made = {
+        "torch_momentum": lambda p: torch.optim.SGD(p, momentum=0.9, weight_decay=0.01, fused=True),
+        "torch_adagrad": lambda p: torch.optim.Adagrad(p, weight_decay=0.01, fused=True),
+        "torch_adam": lambda p: torch.optim.AdamW(p, fused=True),
+    }
+    for name, make in made.items():
+        optimizer = Optimizer(OPTIMIZERS[name])
+        record = np.full((1, DENSE_SIZE * (1 + len(optimizer.slots))), 0.1, np.float32)
+        update, numbers, only = KERNELS.update(optimizer.kernel), optimizer.numbers(STEP), np.zeros(1, np.int64)
+        parameter = torch.nn.Parameter(torch.full((DENSE_SIZE,), 0.1))
+        parameter.grad = torch.tensor(grad[0])
+        theirs = make([parameter])
+        sides[f"{name.removeprefix('torch_')} dense"] = (
+            lambda u=update, r=record, n=numbers, o=only: u(r, o, grad, n),
+            lambda t=theirs: t.step(),
+        )
+    return sides
+
+
+def row_sides(torch: Any, options: argparse.Namespace) -> dict[str, tuple[Call, Call]]:
+    """The touched rows of a table, by the kernels and by the optimizers that take sparse gradients."""
+    sides: dict[str, tuple[Call, Call]] = {}
+    unique = np.unique(zipf_ids(options.rows, options.batch, 1))
+    grads = np.random.default_rng(6).normal(size=(len(unique), TORCH_DIM)).astype(np.float32)
+    made = {"torch.sparse_adam": torch.optim.SparseAdam, "torch.adagrad": torch.optim.Adagrad}
+    for name, make in made.items():
+        optimizer = Optimizer(OptimizerSpec(name))
+        width = TORCH_DIM * (1 + len(optimizer.slots))
+        records: Any = Arena(width, np.float32, options.rows * width * 4).array
+        records[:] = 0.1
+        update, numbers = KERNELS.update(optimizer.kernel), optimizer.numbers(STEP)
+        parameter = torch.nn.Parameter(torch.full((options.rows, TORCH_DIM), 0.1))
+        at = torch.tensor(unique)[None]
+        with torch.sparse.check_sparse_tensor_invariants(enable=False):
+            parameter.grad = torch.sparse_coo_tensor(at, torch.tensor(grads), parameter.shape, is_coalesced=True)
+        theirs = make([parameter])
+        sides[f"{name.removeprefix('torch.')} rows"] = (
+            lambda u=update, r=records, n=numbers: u(r, unique, grads, n),
+            lambda t=theirs: t.step(),
+        )
+    return sides
+
+
 def fastest(timed: dict[str, Sample], kinds: tuple[str, ...]) -> str:
     """The side with the least median among those of some kinds."""
     names = [name for name in timed if name.rpartition(" ")[0] in kinds]
@@ -210,6 +296,7 @@ def main() -> int:
             bandwidth(report, options, cpp)
         else:
             report.text("There is no C++ compiler (`g++`) on this machine: only our own times are shown.")
+    against_torch(report, options)
     report.write()
     return 0
 
