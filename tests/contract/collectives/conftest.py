@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,15 @@ import pytest
 
 from tests.contract.collectives.members import Crew, crew_of
 
-ADAPTERS = ("shared_memory", "sockets", "sockets over tcp")
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+ADAPTERS = (
+    "shared_memory",
+    "sockets",
+    "sockets over tcp",
+    pytest.param(
+        "gloo", marks=pytest.mark.skipif(not HAS_TORCH, reason="gloo needs PyTorch, which is not installed")
+    ),
+)
 
 
 @pytest.fixture(scope="module", params=ADAPTERS)

@@ -84,7 +84,7 @@ class Member:
         values = np.ones(length, np.float32)
         try:
             while True:
-                pending = group.begin_sum([length], timeout_s=DEADLINE_S)
+                pending = group.begin_sum([length], timeout_s=10 * DEADLINE_S)
                 pending.add(group.rank, 0, values)
                 result = pending.finish()[0]
                 assert (result == group.size).all()
@@ -107,7 +107,7 @@ class Member:
         thread = threading.Thread(target=lambda: self.groups[""].abort("the test says so", suspects=[1]))
         thread.start()
         try:
-            return self.wait_for_leaf(length, DEADLINE_S)
+            return self.wait_for_leaf(length, 10 * DEADLINE_S)
         finally:
             thread.join(DEADLINE_S)
 

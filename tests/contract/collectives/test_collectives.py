@@ -112,15 +112,16 @@ def test_a_member_that_is_killed_frees_the_others_who_go_on(crew: Crew, length: 
 
 def test_deaths_leave_no_descriptors_and_threads(crew: Crew) -> None:
     crew.start(5)
-    first = []
-    for _ in range(3):
+    held = []
+    for _ in range(4):
         members = crew.form(3)
         for member in members:
             member.begin("sum_until_broken", 100_000)
         members[2].kill()
         assert [member.answer()[0] for member in members[:2]] == ["MemberLostError"] * 2
-        first.append(each(members[:2], "held"))
-    assert first[0] == first[1] == first[2]
+        held.append(each(members[:2], "held"))
+    # After the first one, in which a member makes what it keeps.
+    assert held[1] == held[2] == held[3]
 
 
 def test_a_member_that_was_stopped_is_suspected_and_does_no_harm_when_it_wakes(crew: Crew) -> None:
@@ -145,7 +146,7 @@ def test_a_member_that_was_stopped_is_suspected_and_does_no_harm_when_it_wakes(c
 def test_abort_from_another_thread_frees_all(crew: Crew) -> None:
     members = crew.form(3)
     for member in members[1:]:
-        member.begin("wait_for_leaf", 1000, 60.0)
+        member.begin("wait_for_leaf", 1000, 600.0)  # nobody waits for that
     aborted = ("GroupAbortedError", [1])
     members[0].begin("attempt", "abort", "the test says so", suspects=[1])
     assert members[0].answer() == ""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from elasticdl_core.errors import InvalidInputError
 
-SHARED_MEMORY, SOCKETS = "shared_memory", "sockets"
-ADAPTERS = (SHARED_MEMORY, SOCKETS)
+SHARED_MEMORY, SOCKETS, GLOO = "shared_memory", "sockets", "gloo"
+ADAPTERS = (SHARED_MEMORY, SOCKETS, GLOO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class MemberEndpoint:
         pids: the namespace that the number belongs to.
         unix: path of its unix socket; empty if it has none.
         tcp: ``host:port``; empty if it does not listen there.
+        plain: whether nothing between the machines needs to be encrypted.
     """
 
     machine: str
@@ -31,12 +32,13 @@ class MemberEndpoint:
     pids: str
     unix: str
     tcp: str
+    plain: bool
 
     @classmethod
-    def here(cls, unix: str, tcp: str) -> MemberEndpoint:
+    def here(cls, unix: str, tcp: str, *, plain: bool) -> MemberEndpoint:
         """Of this process."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return cls(f"{boot}/{_namespace('mnt')}", os.getpid(), _namespace("pid"), unix, tcp)
+        return cls(f"{boot}/{_namespace('mnt')}", os.getpid(), _namespace("pid"), unix, tcp, plain)
 
     def encode(self) -> bytes:
         """As it is published."""
@@ -51,7 +53,14 @@ class MemberEndpoint:
         """
         try:
             data = json.loads(published)
-            return cls(str(data["machine"]), int(data["pid"]), str(data["pids"]), str(data["unix"]), str(data["tcp"]))
+            return cls(
+                str(data["machine"]),
+                int(data["pid"]),
+                str(data["pids"]),
+                str(data["unix"]),
+                str(data["tcp"]),
+                bool(data["plain"]),
+            )
         except (ValueError, KeyError, TypeError, RecursionError):
             raise InvalidInputError(
                 "a member's endpoint cannot be read", fix="hand on what its Lobby.endpoint says, unchanged"
@@ -88,6 +97,8 @@ class AdapterChoice:
 def choose_adapter(endpoints: Sequence[MemberEndpoint], wanted: str = "auto") -> AdapterChoice:
     """Chooses; all members come to the same result, since all know the same.
 
+    Gloo is only taken where it was asked for: it encrypts nothing and asks nobody who he is.
+
     Args:
         endpoints: of all members.
         wanted: ``auto`` or an adapter's name.
@@ -107,6 +118,10 @@ def choose_adapter(endpoints: Sequence[MemberEndpoint], wanted: str = "auto") ->
     if wanted == SHARED_MEMORY and not together:
         raise InvalidInputError(
             "members that are not on one machine share no memory", fix="use auto or sockets, or move the members"
+        )
+    if wanted == GLOO and not together and not all(other.plain for other in endpoints):
+        raise InvalidInputError(
+            "gloo sends everything in the clear", fix="use auto or sockets, or say that the network is private"
         )
     return AdapterChoice(wanted, "it was asked for")
 

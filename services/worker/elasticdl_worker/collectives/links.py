@@ -18,6 +18,7 @@ _TURN_BYTES = 8 << 20
 _BUFFER_BYTES = 4 << 20
 _LONGEST = 1 << 38
 _PIECES_AT_ONCE = 8
+_TLS_BYTES = 64 << 10
 
 
 class Kind(IntEnum):
@@ -179,7 +180,9 @@ class Link:
 
     def _write(self) -> int:
         if self._tls:
-            return self._socket.send(self._unsent[0].pieces[0])
+            # OpenSSL wants to be given again what it could not write, so that this can no longer be dropped.
+            self._unsent[0].begun = True
+            return self._socket.send(self._unsent[0].pieces[0][:_TLS_BYTES])
         pieces: list[memoryview] = []
         for message in self._unsent:
             pieces += message.pieces

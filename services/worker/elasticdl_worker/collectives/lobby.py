@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import secrets
 import select
@@ -16,10 +17,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_worker.collectives import handshake
-from elasticdl_worker.collectives.endpoint import SHARED_MEMORY, MemberEndpoint, choose_adapter
+from elasticdl_worker.collectives.endpoint import GLOO, SHARED_MEMORY, MemberEndpoint, choose_adapter
 from elasticdl_worker.collectives.handshake import Hello, RefusedError
 from elasticdl_worker.collectives.links import Link
 from elasticdl_worker.collectives.mesh import Mesh, SilenceLimits
@@ -31,7 +33,7 @@ from elasticdl_worker.collectives.port import (
     GroupPlan,
     MemberLostError,
 )
-from elasticdl_worker.collectives.shared_memory import SharedMemorySums, make_region
+from elasticdl_worker.collectives.shared_memory import OwnRegions, SharedMemorySums, SharedRegion, make_region
 from elasticdl_worker.collectives.sockets import SocketSums
 from elasticdl_worker.collectives.sums import SumCarrier
 
@@ -75,6 +77,9 @@ class MemberLobby:
         endpoint: what is published.
         security: for TCP.
         patience: how long members may be silent.
+
+    Attributes:
+        regions: shared memory of this member, for all its groups.
     """
 
     def __init__(
@@ -94,6 +99,7 @@ class MemberLobby:
         self._forming: dict[str, _Forming] = {}
         self._last: dict[str, int] = {}
         self._closed = False
+        self.regions = OwnRegions()
         _open_lobbies.add(self)
 
     @property
@@ -106,6 +112,8 @@ class MemberLobby:
         endpoints = [MemberEndpoint.decode(published) for published in plan.endpoints]
         self._check(plan, rank, endpoints)
         choice = choose_adapter(endpoints, plan.adapter)
+        if choice.name == GLOO:
+            _gloo()  # takes seconds the first time, for which the others are not to wait
         forming = _Forming(self, plan, rank, endpoints, choice.name, time.monotonic() + timeout_s)
         with self._lock:
             older, group = self._forming.get(plan.channel), self._groups.pop(plan.channel, None)
@@ -151,6 +159,7 @@ class MemberLobby:
             knock.connection.close()
         for mesh in groups:
             mesh.join()
+        self.regions.close()
         for listener in self._listeners:
             listener.close()
         _open_lobbies.discard(self)
@@ -239,6 +248,11 @@ class MemberLobby:
         return _connected(plain, lambda: None, timeout_s, security)
 
     @property
+    def host(self) -> str:
+        """The address on which members of other machines reach this one; loopback if there are none."""
+        return self._here.tcp.rpartition(":")[0].strip("[]") or "127.0.0.1"
+
+    @property
     def here(self) -> MemberEndpoint:
         """Of this process."""
         return self._here
@@ -265,6 +279,7 @@ class _Forming:
         self._endpoints, self._adapter, self._deadline = endpoints, adapter, deadline
         self._files: dict[int, int] = {}
         self._sums = -1
+        self._region: SharedRegion | None = None
         self._missing = set(range(len(endpoints))) - {rank}
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._bell_lock = threading.Lock()
@@ -280,7 +295,7 @@ class _Forming:
         """
         try:
             if self._adapter == SHARED_MEMORY:
-                self._files[self._rank] = make_region()
+                self._region = self._lobby.regions.take()
                 if self._rank == 0:
                     self._sums = make_region()
             for other in range(self._rank):
@@ -296,6 +311,8 @@ class _Forming:
             self.mesh.fail(GroupAbortedError(f"the group could not be formed: {error}"))
             raise
         finally:
+            if self._region is not None:
+                self._lobby.regions.give_back(self._region)
             for descriptor in (*self._files.values(), self._sums):
                 if descriptor >= 0:
                     os.close(descriptor)
@@ -408,7 +425,8 @@ class _Forming:
     def _exchange_memory(self, connection: socket.socket, other: int, *, connects: bool) -> None:
         if self._adapter != SHARED_MEMORY:
             return
-        own = [self._files[self._rank]]
+        assert self._region is not None
+        own = [self._region.descriptor]
         count = 1
         if self._rank == 0:
             own.append(self._sums)
@@ -426,9 +444,13 @@ class _Forming:
 
     def _carrier(self) -> SumCarrier:
         if self._adapter == SHARED_MEMORY:
-            files, sums = [self._files[rank] for rank in range(len(self._endpoints))], self._sums
-            self._files, self._sums = {}, -1
-            return SharedMemorySums(self.mesh, files, sums)
+            own, files, sums = self._region, self._files, self._sums
+            assert own is not None
+            self._region, self._files, self._sums = None, {}, -1
+            return SharedMemorySums(self.mesh, own, files, sums, self._lobby.regions)
+        if self._adapter == GLOO and len(self._endpoints) > 1:
+            carrier: SumCarrier = _gloo().form_gloo(self.mesh, self._lobby.host, self._remaining())
+            return carrier
         return SocketSums(self.mesh)
 
     @contextlib.contextmanager
@@ -452,6 +474,7 @@ def open_lobby(
     *,
     host: str = "",
     security: LinkSecurity | None = None,
+    private_network: bool = False,
     patience: SilenceLimits | None = None,
 ) -> MemberLobby:
     """Opens the lobby of this process.
@@ -460,7 +483,8 @@ def open_lobby(
         directory: where its unix socket lies, for members of the same machine: the job's, which other users cannot
             enter. None if it is to have none.
         host: the address on which members of other machines reach it; empty if there are none.
-        security: TLS between machines; without it ``host`` must be loopback.
+        security: TLS between machines; without it ``host`` must be loopback, ...
+        private_network: ... or the network such that nobody listens in.
         patience: how long members may be silent.
 
     Raises:
@@ -468,8 +492,10 @@ def open_lobby(
     """
     if directory is None and not host:
         raise InvalidInputError("a lobby without a directory or a host cannot be reached", fix="give one of them")
-    if host and host not in _LOOPBACK and security is None:
-        raise InvalidInputError(f"refusing to listen on {host} without TLS", fix="configure TLS")
+    if host and host not in _LOOPBACK and security is None and not private_network:
+        raise InvalidInputError(
+            f"refusing to listen on {host} without TLS", fix="configure TLS, or say that the network is private"
+        )
     listeners: list[socket.socket] = []
     unix = tcp = ""
     if directory is not None:
@@ -482,7 +508,23 @@ def open_lobby(
         listeners.append(_listening(socket.socket(family), (host, 0)))
         port = listeners[-1].getsockname()[1]
         tcp = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return MemberLobby(listeners, MemberEndpoint.here(unix, tcp), security, patience or SilenceLimits())
+    return MemberLobby(
+        listeners, MemberEndpoint.here(unix, tcp, plain=security is None), security, patience or SilenceLimits()
+    )
+
+
+def _gloo() -> Any:
+    """The module that needs PyTorch.
+
+    Raises:
+        InvalidInputError: there is no PyTorch.
+    """
+    try:
+        return importlib.import_module("elasticdl_worker.collectives.gloo")
+    except ImportError:
+        raise InvalidInputError(
+            "gloo is a part of PyTorch, which is not installed", fix="pip install 'elasticdl[torch]', or use auto"
+        ) from None
 
 
 def _listening(listener: socket.socket, address: object) -> socket.socket:

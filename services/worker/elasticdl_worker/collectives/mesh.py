@@ -301,8 +301,10 @@ class Mesh:
         arrived(payload, check)
 
     def handle(self, kind: Kind, take: Callable[[int, Tag, memoryview], None]) -> None:
-        """Has all messages of a kind handled as they come."""
+        """Has all messages of a kind handled as they come, and those that came early now."""
         self._others[kind] = take
+        for source, tag in [key for key in self._early if key[1][0] is kind]:
+            take(source, tag, self._early.pop((source, tag))[0])
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -313,7 +315,8 @@ class Mesh:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
-    def _finish(self) -> None:
+    def _release(self) -> None:
+        """Lets go of what operations used, which the next group may want at once."""
         self._posted.clear()
         self._expected.clear()
         self._early.clear()
@@ -323,6 +326,9 @@ class Mesh:
             calls, self._at_end = self._at_end, []
         for call in calls:
             call()
+
+    def _finish(self) -> None:
+        self._release()
         with self._bell_lock:
             if self._wake >= 0:
                 os.close(self._wake)
@@ -462,6 +468,7 @@ class Mesh:
         try:
             _linger(waited_for, _FAREWELL_S if self._leaving else _LINGER_S, Link.flush)
             self._said_farewell.set()
+            self._release()
             for link in told:
                 link.end_writing()
             # Unread bytes at the close of a socket would take what was written with them.

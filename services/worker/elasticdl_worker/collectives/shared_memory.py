@@ -19,7 +19,8 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -32,7 +33,6 @@ from elasticdl_worker.collectives.sums import CarriedSum, OwnLeaves, SumShape
 from elasticdl_worker.collectives.tree import ALIGN_BYTES, Array, StubAdder, chunk_bounds
 
 _PAGE = mmap.PAGESIZE
-_GROW = 1.25
 
 
 def make_region() -> int:
@@ -76,36 +76,72 @@ def _layout(shape: SumShape, size: int) -> _Layout:
     return _Layout(tuple(homes), tuple(used), tuple(sums), at)
 
 
-class _Region:
-    """A region as this member maps it; views keep what they see mapped after it was closed or has grown."""
+class SharedRegion:
+    """A region as this member maps it; views keep what they see mapped after it was closed or has grown.
+
+    Attributes:
+        descriptor: of the file; -1 once closed.
+    """
 
     def __init__(self, descriptor: int, *, writable: bool) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self._writable = writable
         self._map: mmap.mmap | None = None
         self._bytes: np.ndarray = np.empty(0, np.uint8)
 
     def grow(self, need: int) -> None:
         """Makes the file large enough."""
-        if os.fstat(self._descriptor).st_size < need:
-            os.ftruncate(self._descriptor, -(-int(need * _GROW) // _PAGE) * _PAGE)
+        if os.fstat(self.descriptor).st_size < need:
+            os.ftruncate(self.descriptor, -(-need // _PAGE) * _PAGE)
 
     def array(self, offset: int, length: int, dtype: str) -> Array:
         """A part of it; the file must be large enough."""
         end = offset + length * np.dtype(dtype).itemsize
         if end > len(self._bytes):
-            size = os.fstat(self._descriptor).st_size
+            size = os.fstat(self.descriptor).st_size
             access = mmap.PROT_READ | (mmap.PROT_WRITE if self._writable else 0)
-            self._map = mmap.mmap(self._descriptor, size, mmap.MAP_SHARED | mmap.MAP_POPULATE, access)
+            self._map = mmap.mmap(self.descriptor, size, mmap.MAP_SHARED, access)
             self._bytes = np.frombuffer(self._map, np.uint8)
         return self._bytes[offset:end].view(dtype)
 
     def close(self) -> None:
         """Closes the file and drops the map."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
         self._map, self._bytes = None, np.empty(0, np.uint8)
+
+
+class OwnRegions:
+    """The regions that this process wrote in earlier groups, for later ones: their memory is there already."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[SharedRegion] = []
+        self._closed = False
+
+    def take(self) -> SharedRegion:
+        """One that no group uses."""
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+        return SharedRegion(make_region(), writable=True)
+
+    def give_back(self, region: SharedRegion) -> None:
+        """Takes one back from a group that has ended. The others of that group may still read it, and never do."""
+        with self._lock:
+            if not self._closed and not self._free:
+                self._free.append(region)
+                return
+        region.close()
+
+    def close(self) -> None:
+        """Closes them all."""
+        with self._lock:
+            self._closed = True
+            free, self._free = self._free, []
+        for region in free:
+            region.close()
 
 
 class SharedMemorySums:
@@ -113,14 +149,21 @@ class SharedMemorySums:
 
     Args:
         mesh: of the group.
-        regions: descriptors of each member's region, by rank; closed with this.
+        own: this member's region.
+        regions: descriptors of the others' regions, by rank; closed with this.
         sums: descriptor of the region of the sums; closed with this.
+        kept: where this member's region goes in the end.
     """
 
-    def __init__(self, mesh: Mesh, regions: Sequence[int], sums: int) -> None:
+    def __init__(
+        self, mesh: Mesh, own: SharedRegion, regions: Mapping[int, int], sums: int, kept: OwnRegions
+    ) -> None:
         self._mesh = mesh
-        self._regions = [_Region(fd, writable=rank == mesh.rank) for rank, fd in enumerate(regions)]
-        self._sums = _Region(sums, writable=True)
+        self._kept = kept
+        self._regions = [
+            own if rank == mesh.rank else SharedRegion(regions[rank], writable=False) for rank in range(mesh.size)
+        ]
+        self._sums = SharedRegion(sums, writable=True)
         self._spares: dict[int, list[Array]] = {}
         self._spares_of = ""
         mesh.at_end(self._close)
@@ -146,16 +189,20 @@ class SharedMemorySums:
         return _SharedSum(self._mesh, self._regions, self._sums, operation, shape, leaves, timeout_s)
 
     def _close(self) -> None:
-        for region in (*self._regions, self._sums):
-            region.close()
+        for rank, region in enumerate(self._regions):
+            if rank == self._mesh.rank:
+                self._kept.give_back(region)
+            else:
+                region.close()
+        self._sums.close()
 
 
 class _SharedSum(CarriedSum):
     def __init__(
         self,
         mesh: Mesh,
-        regions: Sequence[_Region],
-        sums: _Region,
+        regions: Sequence[SharedRegion],
+        sums: SharedRegion,
         operation: int,
         shape: SumShape,
         leaves: OwnLeaves,

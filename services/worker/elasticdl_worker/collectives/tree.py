@@ -90,8 +90,11 @@ class StubAdder:
         if len(parts) == 1:
             np.copyto(out, parts[0])
             return
-        for start in range(0, len(out), self._block):
-            self._add_block([part[start : start + self._block] for part in parts], out[start : start + self._block])
+        # Overflows and what is no number are the training's affair.
+        with np.errstate(all="ignore"):
+            for start in range(0, len(out), self._block):
+                end = start + self._block
+                self._add_block([part[start:end] for part in parts], out[start:end])
 
     def _add_block(self, parts: Sequence[Array], out: Array) -> None:
         stack: list[Array] = []
@@ -184,7 +187,8 @@ class StubLeaves:
         if left is None or right is None:
             return
         del self._whole[first, middle], self._whole[middle, end]
-        np.add(left, right, out=left)
+        with np.errstate(all="ignore"):
+            np.add(left, right, out=left)
         self._whole[first, end] = left
         self._spare.append(right)
 
@@ -197,8 +201,13 @@ def aligned(length: int, dtype: str) -> Array:
     return raw[start : start + size].view(dtype)
 
 
-def chunk_bounds(length: int, size: int, itemsize: int) -> list[tuple[int, int]]:
-    """The part of a bucket that each rank sums: equal, in whole cache lines, the last ones shorter or empty."""
+def chunk_step(length: int, size: int, itemsize: int) -> int:
+    """How much of a bucket each member adds, in whole cache lines; the last ones may have less."""
     line = ALIGN_BYTES // itemsize
-    step = -(-length // (size * line)) * line
+    return -(-length // (size * line)) * line
+
+
+def chunk_bounds(length: int, size: int, itemsize: int) -> list[tuple[int, int]]:
+    """The part of a bucket that each rank adds."""
+    step = chunk_step(length, size, itemsize)
     return [(min(rank * step, length), min((rank + 1) * step, length)) for rank in range(size)]

@@ -1,0 +1,93 @@
+"""Sums among 2 and 4 processes of one machine, against plain torch.distributed with gloo.
+
+./dev bench allreduce [--quick] [--repeats 9]
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from benchmarks.harness import Report, Sample, parse
+from benchmarks.harness.members import BenchGroup, bench_group
+from benchmarks.harness.plots import bars
+
+SIZES = {"1mb": 1 << 20, "25mb": 25 << 20, "100mb": 100 << 20}
+MEMBERS = (2, 4)
+ADAPTERS = ("gloo", "shared_memory", "sockets")
+CALLS = {"1mb": 20, "25mb": 3, "100mb": 1}
+GLOO_GOAL, SHARED_GOAL = 0.95, 2.0
+ABOUT = """\
+*Plain* is `torch.distributed.all_reduce` of the default process group with gloo. The others are our adapters: *in
+place* sums leaves that were computed in the memory that a sum gives (as plain allreduce works on the tensor itself),
+*copied* takes leaves from elsewhere, *tree* brings two leaves a member, summed in the fixed binary tree whose bits do
+not depend on the members. A time is that of the slowest member. A ratio is the median of the quotients of times taken
+side by side: above 1 we are faster."""
+
+
+def sides() -> dict[str, tuple[str, str]]:
+    """What is compared, by name: the adapter and the way."""
+    found = {f"{adapter}, {way}": (adapter, way) for adapter in ADAPTERS for way in ("in place", "copied", "tree")}
+    return {"plain": ("", ""), **found}
+
+
+def measure(group: BenchGroup, size: str, repeats: int) -> dict[str, Sample]:
+    """Times all sides in turns."""
+    length, calls = SIZES[size] // 4, CALLS[size]
+    values: dict[str, list[float]] = {name: [] for name in sides()}
+    for turn in range(repeats + 1):
+        for name, (adapter, way) in sides().items():
+            if name == "plain":
+                times = group.each("time_plain", length, calls)
+            else:
+                times = group.each("time_sum", adapter, length, calls, way)
+            if turn:  # the first one only warms up
+                values[name].append(max(times))
+    return {name: Sample(tuple(one)) for name, one in values.items()}
+
+
+def run(report: Report, repeats: int) -> None:
+    """Measures all sizes."""
+    rows, ratios = [], {}
+    for members in MEMBERS:
+        with bench_group(members) as group, tempfile.TemporaryDirectory() as folder:
+            for rank, member in enumerate(group.members):
+                member.begin("join_plain", str(Path(folder) / "store"), rank, members)
+            for member in group.members:
+                member.answer()
+            for adapter in ADAPTERS:
+                group.form(adapter, adapter)
+            for size in SIZES:
+                report.say(f"{members} members, {size}")
+                timed = measure(group, size, repeats)
+                for name, sample in timed.items():
+                    ratio = timed["plain"].over(sample)
+                    ratios[members, size, name] = ratio
+                    rows.append([members, size, name, sample.median * 1e3, ratio])
+    report.table(["members", "size", "side", "ms", "plain / this"], rows)
+    for members in MEMBERS:
+        for size in SIZES:
+            report.target(f"allreduce_gloo_{members}_{size}", ratios[members, size, "gloo, in place"], GLOO_GOAL)
+        for size in ("1mb", "25mb"):
+            name = f"allreduce_shared_memory_{members}_{size}"
+            report.target(name, ratios[members, size, "shared_memory, in place"], SHARED_GOAL)
+    groups = [f"{members} x {size}" for members in MEMBERS for size in SIZES]
+    series = {
+        name: [ratios[members, size, name] for members in MEMBERS for size in SIZES]
+        for name in sides()
+        if name != "plain"
+    }
+    report.plot("ratios", bars(groups, series, "plain gloo's time / ours", goal=1.0), "Times faster than plain gloo")
+
+
+def main() -> int:
+    """Runs the benchmark."""
+    options = parse(__doc__, repeats=9)
+    report = Report("allreduce", "AllReduce", ABOUT)
+    run(report, 3 if options.quick else options.repeats)
+    report.write()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

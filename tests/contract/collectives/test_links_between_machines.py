@@ -1,0 +1,246 @@
+"""Members that reach each other by TCP alone, as on several machines: TLS, networks that swallow, wrong checksums.
+
+All members are in this process, each with a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import trustme
+
+from elasticdl_core.errors import InvalidInputError
+from elasticdl_worker.collectives import (
+    Collective,
+    CollectiveError,
+    CorruptStateError,
+    GroupPlan,
+    MemberLostError,
+    SilenceLimits,
+    open_lobby,
+)
+from elasticdl_worker.collectives.endpoint import MemberEndpoint, choose_adapter
+from elasticdl_worker.collectives.links import Kind
+from elasticdl_worker.collectives.lobby import LinkSecurity, MemberLobby
+
+pytestmark = pytest.mark.contract
+SECRET = b"only for tests, and long enough."
+HOST = "127.0.0.1"
+
+
+def security_by(authority: trustme.CA, trusted: trustme.CA | None = None) -> LinkSecurity:
+    issued = authority.issue_cert(HOST)
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server.verify_mode = ssl.CERT_REQUIRED
+    for context in (server, client):
+        issued.configure_cert(context)
+        (trusted or authority).configure_trust(context)
+    return LinkSecurity(server, client, HOST)
+
+
+@contextlib.contextmanager
+def lobbies(*securities: LinkSecurity | None, **settings: Any) -> Iterator[list[MemberLobby]]:
+    with contextlib.ExitStack() as stack:
+        made = []
+        for security in securities:
+            made.append(open_lobby(None, host=HOST, security=security, **settings))
+            stack.callback(made[-1].close)
+        yield made
+
+
+def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """The results, or what was raised."""
+
+    def attempt(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(attempt, calls))
+
+
+def form(
+    members: Sequence[MemberLobby], views: Sequence[Sequence[bytes]] | None = None, timeout_s: float = 20.0
+) -> list[Any]:
+    endpoints = [member.endpoint for member in members]
+    calls = []
+    for rank, member in enumerate(members):
+        plan = GroupPlan(1, views[rank] if views else endpoints, SECRET)
+        calls.append(lambda member=member, plan=plan, rank=rank: member.form(plan, rank, timeout_s=timeout_s))
+    return at_once(calls)
+
+
+def summed(group: Collective, length: int) -> np.ndarray:
+    pending = group.begin_sum([length])
+    pending.add(group.rank, 0, np.full(length, group.rank + 1, np.float32))
+    return pending.finish()[0]
+
+
+def test_sums_and_state_travel_encrypted() -> None:
+    security = security_by(trustme.CA())
+    with lobbies(security, security, security) as members:
+        groups = form(members)
+        assert [group.adapter for group in groups] == ["sockets"] * 3
+        for length in (10, 2_000_000):
+            for result in at_once([lambda group=group, length=length: summed(group, length) for group in groups]):
+                assert (result == 6).all()
+        state = np.arange(1_000_000, dtype=np.int64)
+        _, (_, arrays), _ = at_once(
+            [lambda: groups[0].send(1, b"", [state]), lambda: groups[1].receive(0), lambda: None]
+        )
+        assert (arrays[0].view(np.int64) == state).all()
+
+
+def test_a_member_with_a_strange_certificate_does_not_get_in() -> None:
+    authority = trustme.CA()
+    stranger = security_by(trustme.CA(), authority)
+    with lobbies(security_by(authority), stranger) as members:
+        errors = form(members, timeout_s=2.0)
+        assert all(isinstance(error, CollectiveError) for error in errors)
+
+
+def test_without_tls_nothing_listens_beyond_loopback() -> None:
+    with pytest.raises(InvalidInputError, match="without TLS"):
+        open_lobby(None, host="192.0.2.1")
+    with pytest.raises(InvalidInputError, match="cannot be reached"):
+        open_lobby(None)
+
+
+class Hole:
+    """Passes bytes on between members, until it swallows them."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server((HOST, 0))
+        self.address = f"{HOST}:{self._listener.getsockname()[1]}"
+        self._swallows = threading.Event()
+        self._sockets: list[socket.socket] = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def swallow(self) -> None:
+        self._swallows.set()
+
+    def close(self) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                inner, _ = self._listener.accept()
+            except OSError:
+                return
+            outer = socket.create_connection(self._target)
+            self._sockets += [inner, outer]
+            for source, sink in ((inner, outer), (outer, inner)):
+                threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while piece := source.recv(1 << 16):
+                if not self._swallows.is_set():
+                    sink.sendall(piece)
+
+
+def test_a_member_that_is_cut_off_without_a_word_is_suspected() -> None:
+    """Nothing is closed, nothing arrives: as when a cable is pulled."""
+    with lobbies(None, None, None, patience=SilenceLimits(0.05, 0.4, 60.0)) as members:
+        real = [json.loads(member.endpoint) for member in members]
+        hole = Hole(real[0]["tcp"])
+        # Members 1 and 2 reach member 0 only through the hole, and 2 reaches 1 directly. Other machines' processes
+        # are out of sight.
+        views = [
+            [
+                json.dumps(entry if other == rank else {**entry, "machine": f"machine {other}", **through}).encode()
+                for other, (entry, through) in enumerate(zip(real, ({"tcp": hole.address}, {}, {}), strict=True))
+            ]
+            for rank in range(3)
+        ]
+        views = [[member.endpoint if o == r else views[r][o] for o, member in enumerate(members)] for r in range(3)]
+        try:
+            groups = form(members, views)
+            for result in at_once([lambda group=group: summed(group, 1000) for group in groups]):
+                assert (result == 6).all()
+            hole.swallow()
+            errors = at_once([lambda group=group: summed(group, 1000) for group in groups])
+            assert all(isinstance(error, MemberLostError) for error in errors)
+            assert {frozenset(error.suspects) for error in errors[1:]} == {frozenset({0})}
+        finally:
+            hole.close()
+
+
+def test_state_with_a_wrong_checksum_is_refused_and_its_sender_suspected() -> None:
+    with lobbies(None, None) as members:
+        groups = form(members)
+        sender: Any = groups[0]
+        send = sender._mesh.send
+
+        def garble(target: int, tag: Any, payload: Any = b"", check: int = 0, sent: Any = None) -> None:
+            send(target, tag, payload, check ^ (tag[0] is Kind.PIECE and tag[2] == 3), sent)
+
+        sender._mesh.send = garble
+        sent, received = at_once([lambda: groups[0].send(1, b"", [bytes(5 << 20)]), lambda: groups[1].receive(0)])
+        assert isinstance(received, CorruptStateError)
+        assert received.suspects == {0}
+        assert isinstance(sent, CorruptStateError)
+
+
+def endpoint(
+    machine: str = "a", unix: str = "/run/x.sock", tcp: str = "h:1", *, plain: bool = False
+) -> MemberEndpoint:
+    return MemberEndpoint(machine, 1, "pid:[1]", unix, tcp, plain)
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "wanted", "name"),
+    [
+        ([endpoint(), endpoint()], "auto", "shared_memory"),
+        ([endpoint()], "auto", "shared_memory"),
+        ([endpoint(), endpoint("b")], "auto", "sockets"),
+        ([endpoint(), endpoint(unix="")], "auto", "sockets"),
+        ([endpoint(), endpoint()], "sockets", "sockets"),
+        ([endpoint(), endpoint()], "gloo", "gloo"),
+        ([endpoint(plain=True), endpoint("b", plain=True)], "gloo", "gloo"),
+    ],
+)
+def test_the_adapter_follows_from_where_members_are(endpoints: list[MemberEndpoint], wanted: str, name: str) -> None:
+    choice = choose_adapter([MemberEndpoint.decode(each.encode()) for each in endpoints], wanted)
+    assert choice.name == name
+    assert choice.reason
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "wanted", "reason"),
+    [
+        ([endpoint(), endpoint("b")], "shared_memory", "share no memory"),
+        ([endpoint(), endpoint("b")], "gloo", "in the clear"),
+        ([endpoint()], "smoke signals", "there is no adapter"),
+    ],
+)
+def test_adapters_that_cannot_join_the_members_are_refused(
+    endpoints: list[MemberEndpoint], wanted: str, reason: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=reason):
+        choose_adapter(endpoints, wanted)
+
+
+def test_a_process_that_is_out_of_sight_or_ended_is_not_running() -> None:
+    here = MemberEndpoint.here("", "", plain=True)
+    assert here.is_running(here)
+    assert not dataclasses.replace(here, machine="another").is_running(here)
+    assert not dataclasses.replace(here, pid=2**22 + 1).is_running(here)
