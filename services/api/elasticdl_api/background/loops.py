@@ -10,6 +10,7 @@ import structlog
 
 from elasticdl_api.background.housekeeping import Housekeeping
 from elasticdl_api.background.leftovers import LeftoverCleanup
+from elasticdl_api.background.loop_watch import LoopWatch
 from elasticdl_api.background.relay import Relay
 from elasticdl_api.background.watchdog import Watchdog
 from elasticdl_api.services import Services
@@ -24,9 +25,10 @@ _log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def background(services: Services) -> AsyncIterator[None]:
-    """Relay, watchdog, cleanup of left-over processes, housekeeping, and wake-ups, until the block ends."""
+    """Relay, watchdogs, cleanup of left-over processes, housekeeping, and wake-ups, until the block ends."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(services.wakeups.run(), name="wakeups")]
+        tasks.append(group.create_task(LoopWatch().run(), name="loop watch"))
         tidy = Housekeeping(services.settings, services.retention)
         tasks.append(group.create_task(_now_and_then(tidy.step, HOUSEKEEPING_S), name="housekeeping"))
         if services.launcher is not None:

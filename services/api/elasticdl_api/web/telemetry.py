@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 REGISTRY = CollectorRegistry()
@@ -12,6 +12,13 @@ REQUESTS = Counter("elasticdl_api_requests", "Requests by route.", ["method", "r
 SECONDS = Histogram(
     "elasticdl_api_first_byte_seconds", "Seconds until an answer begins.", ["route"], registry=REGISTRY
 )
+LOOP_LAG = Histogram(
+    "elasticdl_api_loop_lag_seconds",
+    "How late the event loop is, looked at ten times a second.",
+    buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
+    registry=REGISTRY,
+)
+LOOP_LAG_MOST = Gauge("elasticdl_api_loop_lag_most_seconds", "The latest it ever was.", registry=REGISTRY)
 LAUNCHES = Counter("elasticdl_api_launches", "Launch intents by outcome.", ["outcome"], registry=REGISTRY)
 REPLACED = Counter("elasticdl_api_masters_replaced", "Masters that were replaced.", registry=REGISTRY)
 REAPED = Counter("elasticdl_api_jobs_reaped", "Jobs whose left-over processes were ended.", registry=REGISTRY)
