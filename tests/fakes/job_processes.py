@@ -423,7 +423,7 @@ class JobProcesses:
         return CapacityInfo(self.slots, {self.job_id: len(self.living(Role.WORKER))}, closing=self.closing)
 
     async def logs(
-        self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool
+        self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool, since: float | None = None
     ) -> AsyncIterator[bytes]:
         yield self.output.get(index, b"")
 

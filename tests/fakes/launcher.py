@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,8 @@ class FakeLauncher:
         self._statuses: dict[ProcessId, ProcessStatus] = {}
         self._reasons: dict[ProcessId, str] = {}
         self._output: dict[ProcessId, bytes] = {}
+        self._printed_at: dict[ProcessId, float] = {}
+        self.asked_since: float | None = None
         self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
         self._reservations: dict[str, SlotReservation] = {}
         self._pids = 1000
@@ -64,6 +67,7 @@ class FakeLauncher:
     def print(self, process: ProcessId, data: bytes) -> None:
         """A process prints."""
         self._output[process] += data
+        self._printed_at[process] = time.time()
 
     # -- the port --------------------------------------------------------------------------------------------------
 
@@ -139,11 +143,14 @@ class FakeLauncher:
         self._advance()
 
     async def logs(
-        self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool
+        self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool, since: float | None = None
     ) -> AsyncIterator[bytes]:
         mine = [process for process in self._statuses if _place(process) == (job_id, role, index)]
         if not mine:
             raise NotFoundError(f"there is no log of {role} {index}", fix="wait until it has started")
+        self.asked_since = since
+        if since is not None:
+            mine = [process for process in mine if self._printed_at.get(process, since) >= since]
         sent = 0 if tail is None else max(0, sum(len(self._output[process]) for process in mine) - tail)
         while True:
             data = b"".join(self._output[process] for process in mine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,7 @@ from elasticdl_core.ports.launcher import Role
 if TYPE_CHECKING:
     from elasticdl.client import Client, Job
 
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _COLOURS = {Role.MASTER: "magenta", Role.PS: "yellow", Role.WORKER: "cyan"}
 
 
@@ -39,6 +41,16 @@ def logs(
     tail: Annotated[
         int | None, typer.Option("--tail", "-n", min=0, help="Only this many last lines of each process.")
     ] = None,
+    since: Annotated[
+        str,
+        typer.Option(
+            "--since",
+            metavar="AGO|TIME",
+            help="Only what was printed since then: 30s, 10m, 2h or 1d ago, or a time such as 2026-01-31T09:30 "
+            "(local, unless it has a zone). Up to a second more is printed.",
+            show_default=False,
+        ),
+    ] = "",
     follow: Annotated[bool, typer.Option("--follow", "--watch", "-f", help="Go on with what is printed.")] = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Print control characters as they are; only for logs that you trust.")
@@ -46,6 +58,7 @@ def logs(
 ) -> None:
     """Print what a process of a job printed, in all its incarnations; control characters are shown, not obeyed."""
     wanted = _pattern(grep)
+    start = moment_of(since, datetime.now(UTC)) if since else None
     if all_of_them and index is not None:
         raise InvalidInputError("--all and --index do not go together", fix="leave one of them out")
     if all_of_them and follow:
@@ -55,16 +68,16 @@ def logs(
     with connect() as client:
         found = find_job(client, job)
         if all_of_them:
-            for kind, number, text in _processes(client, found, role, tail):
+            for kind, number, text in _processes(client, found, role, tail, start):
                 _print_marked(kind, number, [line for line in text.splitlines() if wanted.search(line)], raw=raw)
             return
         kind, number = role or Role.WORKER, index or 0
         if follow:
-            for line in client.follow_logs(found.id, role=kind, index=number, tail=tail):
+            for line in client.follow_logs(found.id, role=kind, index=number, tail=tail, since=start):
                 if wanted.search(line):
                     write_log(line + "\n", raw=raw)
             return
-        text = client.logs(found.id, role=kind, index=number, tail=tail)
+        text = client.logs(found.id, role=kind, index=number, tail=tail, since=start)
         write_log("".join(line for line in text.splitlines(keepends=True) if wanted.search(line)), raw=raw)
 
 
@@ -77,7 +90,29 @@ def _pattern(text: str) -> re.Pattern[str]:
         ) from None
 
 
-def _processes(client: Client, job: Job, only: Role | None, tail: int | None) -> Iterator[tuple[Role, int, str]]:
+def moment_of(text: str, now: datetime) -> datetime:
+    """The moment that ``10m`` (ago) or a time stands for.
+
+    Raises:
+        InvalidInputError: it is neither, or lies in the future.
+    """
+    ago = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    try:
+        if ago:
+            return now - timedelta(seconds=int(ago[1]) * _UNITS[ago[2]])
+        at = datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        raise InvalidInputError(
+            f"--since {text!r} is no time", fix="write 30s, 10m, 2h or 1d, or a time such as 2026-01-31T09:30"
+        ) from None
+    if at > now:
+        raise InvalidInputError(f"--since {text!r} lies in the future", fix="give a time that is over")
+    return at
+
+
+def _processes(
+    client: Client, job: Job, only: Role | None, tail: int | None, since: datetime | None
+) -> Iterator[tuple[Role, int, str]]:
     """The logs of all processes that there are or were: master, PS, workers, each kind by number."""
     status = {Role.MASTER: 1, Role.PS: _most(job.status.ps), Role.WORKER: _most(job.status.workers)}
     for role in (Role.MASTER, Role.PS, Role.WORKER):
@@ -86,7 +121,7 @@ def _processes(client: Client, job: Job, only: Role | None, tail: int | None) ->
         number = 0
         while True:
             try:
-                text = client.logs(job.id, role=role, index=number, tail=tail)
+                text = client.logs(job.id, role=role, index=number, tail=tail, since=since)
             except NotFoundError:
                 text = ""
             # A process that is known may be silent; beyond those, numbers go up to the first that never was.

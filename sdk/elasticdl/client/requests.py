@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+from elasticdl.client.transport import moment_text
 from elasticdl.submission import absolute_paths
 from elasticdl_core.errors import InvalidInputError, NotFoundError
 from elasticdl_core.job import JobSpec, resolve_aliases
@@ -117,9 +119,10 @@ def submission_of_directory(
     return body, [str(body.get(name) or "") for name in ("training_data", "validation_data", "prediction_data")]
 
 
-def log_params(role: str, index: int, tail: int | None) -> dict[str, str]:
-    """The query parameters that choose a log."""
-    return {"role": role, "index": str(index), **({} if tail is None else {"tail": str(tail)})}
+def log_params(role: str, index: int, tail: int | None, since: datetime | None) -> dict[str, str]:
+    """The query parameters that choose a log, or a part of it."""
+    part = {"tail": None if tail is None else str(tail), "since": moment_text(since)}
+    return {"role": role, "index": str(index), **given(**part)}
 
 
 def given(**values: Any) -> dict[str, Any]:

@@ -172,6 +172,7 @@ class AgentServicer:
             tail=None if request.tail < 0 else int(request.tail),
             follow=request.follow,
             may_grow=lambda: self._table.may_print_more(process.job_id, process.role, process.index),
+            since=request.since_ms / 1000 if request.since_ms > 0 else None,
         )
         async for piece in pieces:
             yield agent_pb2.LogsChunk(data=piece)

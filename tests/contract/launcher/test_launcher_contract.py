@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from signal import SIGKILL, SIGTERM
 
@@ -182,8 +183,10 @@ async def test_a_watch_begins_with_what_is_and_goes_on_with_each_change(harness:
     assert seen == [ProcessState.RUNNING, ProcessState.EXITED]
 
 
-async def collect(harness: Harness, *, tail: int | None = None, follow: bool = False, index: int = 0) -> bytes:
-    pieces = harness.launcher.logs(JOB, Role.WORKER, index, tail=tail, follow=follow)
+async def collect(
+    harness: Harness, *, tail: int | None = None, follow: bool = False, index: int = 0, since: float | None = None
+) -> bytes:
+    pieces = harness.launcher.logs(JOB, Role.WORKER, index, tail=tail, follow=follow, since=since)
     return b"".join([piece async for piece in pieces])
 
 
@@ -195,6 +198,14 @@ async def test_logs_hold_what_all_incarnations_printed(harness: Harness) -> None
     assert await collect(harness, tail=9) == b" 1\nrun 2\n"
     assert await collect(harness, tail=0) == b""
     assert await collect(harness, tail=1000) == b"run 1\nrun 2\n"
+
+
+async def test_logs_since_a_time_leave_out_what_was_printed_before(harness: Harness) -> None:
+    before = time.time()
+    await harness.launcher.launch(harness.spec(process(), "print:hello"))
+    await until(harness.launcher, process(), ProcessState.EXITED)
+    assert await collect(harness, since=before) == b"hello\n"
+    assert await collect(harness, since=time.time() + 60) == b""
 
 
 async def test_following_a_log_ends_with_the_process(harness: Harness) -> None:

@@ -50,7 +50,8 @@ async def test_some_requests_of_each_route(api: Api) -> None:
 @pytest.mark.timeout(7200)
 async def test_fifty_thousand_requests(api: Api) -> None:
     routes = sum(len(methods) for methods in api.app.openapi()["paths"].values())
-    counts = await _try_all(api, -(-50_000 // (routes * len(_MODES))))
+    # Some more of each, because a route that takes nothing can be asked nothing wrong.
+    counts = await _try_all(api, -(-55_000 // (routes * len(_MODES))))
     print("requests by status:", dict(sorted(counts.items())))
     assert sum(counts.values()) >= 50_000
 

@@ -240,6 +240,39 @@ async def test_logs_are_streamed_by_line(api: Api) -> None:
     assert (await api.http.get(f"/jobs/{job_id}/logs?role=cook")).status_code == 422
 
 
+async def _print(api: Api, job_id: str, data: bytes) -> None:
+    process = ProcessId(job_id, Role.WORKER, 0, 0)
+    await api.launcher.launch(ProcessSpec(process))
+    api.launcher.print(process, data)
+
+
+async def test_logs_since_a_time_and_lines_with_a_text(api: Api) -> None:
+    job_id = await api.submit()
+    text = "".join(f"step {number} loss [0.{number}]\n" for number in range(9)) + "the end [0."
+    await _print(api, job_id, text.encode())
+    whole = (await api.http.get(f"/jobs/{job_id}/logs", params={"grep": "[0."})).text
+    assert whole == text
+    found = await api.http.get(f"/jobs/{job_id}/logs", params={"grep": "s [0.7]"})
+    assert found.text == "step 7 loss [0.7]\n"
+    assert (await api.http.get(f"/jobs/{job_id}/logs?grep=nowhere")).text == ""
+    assert (await api.http.get(f"/jobs/{job_id}/logs?grep=step&tail=2")).text == "step 8 loss [0.8]\n"
+    for since, seconds in (("2001-09-09T01:46:40Z", 1e9), ("2001-09-09T03:46:40.5+02:00", 1e9 + 0.5)):
+        assert (await api.http.get(f"/jobs/{job_id}/logs", params={"since": since})).text == text
+        assert api.launcher.asked_since == seconds
+    for wrong in ("yesterday", "2001-09-09T01:46:40", "0000-00-00T00:00:00Z", "x" * 99):
+        assert (await api.http.get(f"/jobs/{job_id}/logs", params={"since": wrong})).status_code == 422
+    for edge in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"):
+        assert (await api.http.get(f"/jobs/{job_id}/logs", params={"since": edge})).status_code == 200
+    assert (await api.http.get(f"/jobs/{job_id}/logs", params={"grep": "x" * 1001})).status_code == 422
+
+
+async def test_an_endless_line_is_searched_in_parts(api: Api) -> None:
+    job_id = await api.submit()
+    await _print(api, job_id, b"x" * (3 << 20) + b"needle")
+    assert (await api.http.get(f"/jobs/{job_id}/logs?grep=needle")).text.endswith("needle")
+    assert (await api.http.get(f"/jobs/{job_id}/logs?grep=thread")).text == ""
+
+
 async def report(master: Master, name: str, content: bytes, path: str = "") -> None:
     digest = hashlib.sha256(content).hexdigest()
     response = await master.post("/artifacts", name=name, path=path or name, size=len(content), sha256=digest)

@@ -15,8 +15,8 @@ from elasticdl_core.ports.launcher import Role
 pytestmark = pytest.mark.unit
 
 
-async def read(folder: Path, tail: int | None = None) -> bytes:
-    pieces = read_logs(folder, Role.WORKER, 1, tail=tail, follow=False, may_grow=lambda: False)
+async def read(folder: Path, tail: int | None = None, since: float | None = None) -> bytes:
+    pieces = read_logs(folder, Role.WORKER, 1, tail=tail, follow=False, may_grow=lambda: False, since=since)
     return b"".join([piece async for piece in pieces])
 
 
@@ -61,7 +61,8 @@ def test_a_log_that_cannot_be_written_any_more_loses_output_only(tmp_path: Path)
     folder.mkdir()
     log = RotatingLog(str(folder / "worker-1.1.log"), limit=4)
     log.write(b"abc")
-    (folder / "worker-1.1.log").unlink()
+    for file in list(folder.iterdir()):
+        file.unlink()
     folder.rmdir()
     log.write(b"defgh")
 
@@ -114,3 +115,90 @@ def test_a_log_is_written_to_no_pipe_and_through_no_link(tmp_path: Path, trap: s
     log.write(b"def")
     assert (path.read_bytes(), (tmp_path / "worker-1.1.log.1").read_bytes()) == (b"def", b"abc")
     assert (tmp_path / "theirs").read_text() == "canary"
+
+
+class Clock:
+    """A time that is told."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> Clock:
+    """A log of two lines at 0 s, half a line at 10 s, its rest with another at 20 s, and three until 30.9 s."""
+    clock = Clock()
+    log = RotatingLog(str(tmp_path / "worker-1.1.log"), limit=1000, clock=clock)
+    start = clock.now
+    for at, data in ((0, b"a\nb\n"), (10, b"c-"), (20, b"c\nd\n"), (30, b"e\n"), (30.4, b"f\n"), (30.9, b"g\n")):
+        clock.now = start + at
+        log.write(data)
+    log.close()
+    clock.now = start
+    return clock
+
+
+@pytest.mark.parametrize(
+    ("since", "shown"),
+    [
+        (-5, b"a\nb\nc-c\nd\ne\nf\ng\n"),
+        (0, b"a\nb\nc-c\nd\ne\nf\ng\n"),
+        (5, b"c-c\nd\ne\nf\ng\n"),
+        (15, b"c-c\nd\ne\nf\ng\n"),  # the line goes on at 20 s
+        (25, b"e\nf\ng\n"),
+        (30.5, b"e\nf\ng\n"),  # a second more, and never less
+        (32, b""),
+    ],
+)
+async def test_what_was_printed_since_a_time_begins_with_a_line(
+    tmp_path: Path, clock: Clock, since: float, shown: bytes
+) -> None:
+    assert await read(tmp_path, since=clock.now + since) == shown
+    assert await read(tmp_path, tail=4, since=clock.now + since) == shown[-4:]
+
+
+async def test_times_go_on_over_rotation_and_new_incarnations(tmp_path: Path) -> None:
+    clock, start = Clock(), Clock().now
+    for incarnation in (1, 2):
+        log = RotatingLog(str(tmp_path / f"worker-1.{incarnation}.log"), limit=6, clock=clock)
+        for _ in range(3):
+            log.write(b"%d\n" % (clock.now - start))
+            clock.now += 10
+        log.close()
+    assert await read(tmp_path) == b"0\n10\n20\n30\n40\n50\n"
+    assert await read(tmp_path, since=start + 15) == b"20\n30\n40\n50\n"
+    assert await read(tmp_path, since=start + 45) == b"50\n"
+    again = RotatingLog(str(tmp_path / "worker-1.2.log"), limit=100, clock=clock)
+    again.write(b"60\n")
+    assert await read(tmp_path, since=start + 55) == b"60\n"
+
+
+async def test_a_log_whose_times_are_lost_is_left_out_only_if_it_ended_before(tmp_path: Path, clock: Clock) -> None:
+    for spoil in (b"", b"1\n0 0\n", b"x\n" * 9, b"-1 -1\n", b"\xff" * 100):
+        (tmp_path / "worker-1.1.log.times").write_bytes(spoil)
+        os.utime(tmp_path / "worker-1.1.log", (clock.now + 30, clock.now + 30))
+        assert await read(tmp_path, since=clock.now + 25) == await read(tmp_path)
+        assert await read(tmp_path, since=clock.now + 35) == b""
+
+
+async def test_times_are_read_from_no_pipe_and_through_no_link(tmp_path: Path, clock: Clock) -> None:
+    times = tmp_path / "worker-1.1.log.times"
+    times.unlink()
+    os.mkfifo(times)
+    os.utime(tmp_path / "worker-1.1.log", (clock.now + 30, clock.now + 30))
+    assert await read(tmp_path, since=clock.now + 25) == await read(tmp_path)
+    log = RotatingLog(str(tmp_path / "worker-1.1.log"), limit=1000, clock=clock)
+    log.write(b"h\n")
+    assert times.is_file()
+
+
+async def test_a_clock_that_is_set_back_shows_more_and_never_less(tmp_path: Path) -> None:
+    clock, start = Clock(), Clock().now
+    log = RotatingLog(str(tmp_path / "worker-1.1.log"), limit=1000, clock=clock)
+    for at in (100, 0, 10):
+        clock.now = start + at
+        log.write(b"%d\n" % at)
+    assert (await read(tmp_path, since=start + 5)).endswith(b"10\n")

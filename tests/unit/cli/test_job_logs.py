@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta, timezone
+
 import pytest
 
+from elasticdl.cli.job_logs import moment_of
 from tests.fakes.api import FakeApi, make_job, make_status
 from tests.unit.cli.conftest import Cli
 
@@ -53,8 +56,30 @@ def test_a_pattern_chooses_lines(job: FakeApi, cli: Cli) -> None:
         (("--grep=(",), "is no regular expression"),
         (("--all", "--follow"), "do not go together"),
         (("--all", "--index=1"), "do not go together"),
+        (("--since=yesterday",), "is no time"),
+        (("--since=10",), "is no time"),
+        (("--since=0001-01-01T00:00",), "is no time"),
+        (("--since=9999-12-31T23:59Z",), "lies in the future"),
+        (("--since=999999999d",), "is no time"),
     ],
 )
 def test_what_makes_no_sense_is_refused(job: FakeApi, cli: Cli, words: tuple[str, ...], said: str) -> None:
     outcome = cli("jobs", "logs", "a-1", *words)
     assert (outcome.code, said in outcome.err) == (2, True)
+
+
+@pytest.mark.parametrize("more", [(), ("--all",), ("--follow",), ("--tail=3",)])
+def test_a_time_is_asked_of_the_api(job: FakeApi, cli: Cli, more: tuple[str, ...]) -> None:
+    assert cli("jobs", "logs", "a-1", "--since=2026-01-31T09:30+02:00", *more).code == 0
+    asked = {seen.query.get("since") for seen in job.requests("GET", "/jobs/a-1/logs")}
+    assert asked == {"2026-01-31T07:30:00+00:00"}
+
+
+@pytest.mark.parametrize(
+    ("text", "before"),
+    [("30s", timedelta(seconds=30)), ("10m", timedelta(minutes=10)), ("2h", timedelta(hours=2)), ("0s", timedelta())],
+)
+def test_a_duration_counts_from_now(text: str, before: timedelta) -> None:
+    now = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
+    assert moment_of(text, now) == now - before
+    assert moment_of("2026-01-31T09:00Z", now.astimezone(timezone(timedelta(hours=5)))) == now - timedelta(minutes=30)

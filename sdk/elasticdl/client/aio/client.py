@@ -213,7 +213,15 @@ class AsyncClient(AsyncAccessCalls):
         """
         return AsyncJobWatch(self._api, job_id, "" if after is None else str(after), patience_s).updates()
 
-    async def logs(self, job_id: str, *, role: str = "worker", index: int = 0, tail: int | None = None) -> str:
+    async def logs(
+        self,
+        job_id: str,
+        *,
+        role: str = "worker",
+        index: int = 0,
+        tail: int | None = None,
+        since: datetime | None = None,
+    ) -> str:
         """What a process of a job printed, in all its incarnations.
 
         Args:
@@ -221,16 +229,23 @@ class AsyncClient(AsyncAccessCalls):
             role: ``master``, ``ps`` or ``worker``.
             index: number of the process within its role.
             tail: only this many last lines.
+            since: only what was printed then or later, to a second; a time without a zone is local time.
         """
-        request = Request("GET", job_path(job_id, "logs"), params=log_params(role, index, tail))
+        request = Request("GET", job_path(job_id, "logs"), params=log_params(role, index, tail, since))
         response = await self._api.exchange(request)
         return response.body.decode("utf-8", "replace")
 
     def follow_logs(
-        self, job_id: str, *, role: str = "worker", index: int = 0, tail: int | None = None
+        self,
+        job_id: str,
+        *,
+        role: str = "worker",
+        index: int = 0,
+        tail: int | None = None,
+        since: datetime | None = None,
     ) -> AsyncIterator[str]:
         """The same line by line, with new lines as they come, until the job has ended."""
-        return log_lines(self._api, job_id, log_params(role, index, tail))
+        return log_lines(self._api, job_id, log_params(role, index, tail, since))
 
     async def metrics(self, job_id: str) -> Mapping[str, Any]:
         """Losses and evaluations of a job so far."""

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from elasticdl_agent.processes.shim import TIMES, TIMES_EVERY_S
 from elasticdl_core.errors import NotFoundError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.safe_files import open_below, open_plain
@@ -18,12 +19,23 @@ from elasticdl_runtime.safe_files import open_below, open_plain
 MAX_FILES = 256
 """Files of one process that are read: the newest ones."""
 _CHUNK = 256 << 10
+_MOST_TIMES = 32 << 20
+"""Bytes of times that are read: those of two weeks in which something is printed every second."""
+_NUMBER = re.compile(rb"\d{1,20}")
+_MARK = re.compile(rb"(\d{1,18}) (\d{1,18})")
 _POLL_S = 0.2
 T = TypeVar("T")
 
 
 async def read_logs(
-    folder: Path, role: Role, index: int, *, tail: int | None, follow: bool, may_grow: Callable[[], bool]
+    folder: Path,
+    role: Role,
+    index: int,
+    *,
+    tail: int | None,
+    follow: bool,
+    may_grow: Callable[[], bool],
+    since: float | None = None,
 ) -> AsyncIterator[bytes]:
     """Yields the output of a process's incarnations.
 
@@ -34,13 +46,14 @@ async def read_logs(
         tail: begin that many bytes before the present end; None begins at the beginning.
         follow: go on with what is added while ``may_grow()``.
         may_grow: whether any incarnation runs, or will.
+        since: leave out what was printed before, in seconds since 1970; up to a second more may be there.
 
     Raises:
         NotFoundError: there is no such process.
     """
     reader = _LogReader(folder, role, index)
     try:
-        there = await _off_the_loop(lambda: reader.begin(tail))
+        there = await _off_the_loop(lambda: reader.begin(tail, since))
         if not there and not may_grow():
             raise NotFoundError(
                 f"there is no log of {role} {index}",
@@ -70,15 +83,38 @@ class _LogReader:
         self._pattern = re.compile(rf"{role}-{index}\.(\d{{1,6}})\.log(\.1)?")
         self._open: dict[tuple[int, int], BinaryIO] = {}
 
-    def begin(self, tail: int | None) -> bool:
-        """Goes to ``tail`` bytes before the present end; returns whether there is any file."""
+    def begin(self, tail: int | None, since: float | None = None) -> bool:
+        """Goes to ``tail`` bytes before the present end, or to a time; returns whether there is any file."""
         files = list(self._files())
         sizes = [os.fstat(file.fileno()).st_size for file in files]
         skip = 0 if tail is None else max(0, sum(sizes) - tail)
+        marks = {} if since is None else self._marks()
         for file, size in zip(files, sizes, strict=True):
-            file.seek(min(skip, size))
+            start = 0 if since is None else _printed_since(file, size, marks, since)
+            file.seek(max(min(skip, size), start))
             skip -= min(skip, size)
         return bool(files)
+
+    def _marks(self) -> dict[int, list[tuple[int, int]]]:
+        """What is known of when the files were written, by their inodes: offsets and milliseconds."""
+        found = {}
+        try:
+            folder = open_below(self._folder.parents[1], f"{self._folder.parent.name}/{self._folder.name}")
+        except FileNotFoundError:
+            return {}
+        try:
+            for name in self._names(folder):
+                try:
+                    descriptor = open_plain(name + TIMES, folder)
+                except FileNotFoundError:
+                    continue
+                with os.fdopen(descriptor, "rb") as file:
+                    head, *lines = file.read(_MOST_TIMES).split(b"\n")[:-1] or [b""]
+                if _NUMBER.fullmatch(head):
+                    found[int(head)] = [(int(m[1]), int(m[2])) for m in map(_MARK.fullmatch, lines) if m]
+        finally:
+            os.close(folder)
+        return found
 
     def news(self) -> Iterator[bytes]:
         """Yields what was added since the last time."""
@@ -130,6 +166,18 @@ class _LogReader:
             return None
         file = self._open[(found.st_dev, found.st_ino)] = os.fdopen(descriptor, "rb", buffering=0)
         return file
+
+
+def _printed_since(file: BinaryIO, size: int, marks: dict[int, list[tuple[int, int]]], since: float) -> int:
+    """Where in a file that begins which was printed at a time or after it."""
+    known = os.fstat(file.fileno())
+    if known.st_mtime < since - 1:
+        return size
+    for offset, at in marks.get(known.st_ino, ()):
+        # A mark stands for all that was printed within a second after it.
+        if at > (since - TIMES_EVERY_S) * 1000:
+            return min(offset, size)
+    return size if marks.get(known.st_ino) else 0
 
 
 async def _off_the_loop(work: Callable[[], T]) -> T:

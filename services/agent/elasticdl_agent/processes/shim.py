@@ -64,33 +64,46 @@ _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_S = 10.0
 _DRAIN_S = 1.0
 _OOM_SCORE = b"500"
+TIMES = ".times"
+"""Beside ``<log>``: ``<log>.times``, the inode of the log and then lines of an offset and the time from which on what
+stands there was printed, in milliseconds since 1970: one for each second in which something was."""
+TIMES_EVERY_S = 1.0
 
 
 class RotatingLog:
     """Appends to a file that becomes ``<path>.1`` when it is full; a full disk loses output, never the process.
 
+    When it was written is kept in a file beside it (see ``TIMES``).
+
     Args:
         path: the file; its folder exists.
         limit: size in bytes at which to rotate.
+        clock: the time in seconds since 1970.
     """
 
-    def __init__(self, path: str, limit: int) -> None:
+    def __init__(self, path: str, limit: int, clock: Callable[[], float] = time.time) -> None:
         self._path = path
         self._limit = limit
-        self._fd = self._open()
-        self._size = os.fstat(self._fd).st_size
+        self._clock = clock
+        self._fd = self._times = -1
+        self._size = self._line = 0
+        self._begin()
 
     def write(self, data: bytes) -> None:
         """Appends data, rotating first if it would not fit."""
         try:
             if self._size and self._size + len(data) > self._limit:
                 os.replace(self._path, self._path + ".1")  # noqa: PTH105 - pathlib doubles the start-up time
+                self._replace_times()
                 os.close(self._fd)
                 self._fd = -1
-                self._fd = self._open()
-                self._size = 0
+                self._begin()
+            self._mark()
             while data:
                 written = os.write(self._fd, data)
+                last = data.rfind(b"\n", 0, written)
+                if last >= 0:
+                    self._line = self._size + last + 1
                 self._size += written
                 data = data[written:]
         except OSError:
@@ -99,12 +112,57 @@ class RotatingLog:
     def close(self) -> None:
         """Closes the file."""
         os.close(self._fd)
+        if self._times >= 0:
+            os.close(self._times)
 
-    def _open(self) -> int:
-        """Opens the file; a link, a pipe or another file's second name that a job has put there is removed first."""
+    def _begin(self) -> None:
+        """Opens the file, and the one of its times; without that one there are none."""
+        self._fd = self._open(self._path)
+        found = os.fstat(self._fd)
+        self._size = self._line = found.st_size
+        self._marked = float("-inf")
+        if self._times >= 0:
+            os.close(self._times)
+            self._times = -1
+        try:
+            if not self._size:
+                self._remove(self._path + TIMES)
+            self._times = self._open(self._path + TIMES)
+            if not os.fstat(self._times).st_size:
+                os.write(self._times, b"%d\n" % found.st_ino)
+        except OSError:
+            return
+
+    def _replace_times(self) -> None:
+        try:
+            os.replace(self._path + TIMES, self._path + ".1" + TIMES)  # noqa: PTH105 - as above
+        except OSError:
+            return
+
+    def _mark(self) -> None:
+        """Notes where the line begins that is written to now, unless that was done within the last second."""
+        now = self._clock()
+        if self._times < 0 or 0 <= now - self._marked < TIMES_EVERY_S:
+            return
+        self._marked = now
+        try:
+            os.write(self._times, b"%d %d\n" % (self._line, int(now * 1000)))
+        except OSError:
+            return
+
+    @staticmethod
+    def _remove(path: str) -> None:
+        try:
+            os.unlink(path)  # noqa: PTH108 - as above
+        except FileNotFoundError:
+            return
+
+    @classmethod
+    def _open(cls, path: str) -> int:
+        """Opens a file; a link, a pipe or another file's second name that a job has put there is removed first."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            fd = os.open(self._path, flags)
+            fd = os.open(path, flags)
         except OSError:
             fd = -1
         if fd >= 0:
@@ -112,11 +170,8 @@ class RotatingLog:
             if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
                 return fd
             os.close(fd)
-        try:
-            os.unlink(self._path)  # noqa: PTH108 - as above
-        except FileNotFoundError:
-            pass
-        return os.open(self._path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+        cls._remove(path)
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 class Shim:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import functools
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from pydantic import AwareDatetime
 
 from elasticdl_api.feeds.streams import EventStreamResponse
 from elasticdl_api.files.access import plain_name
@@ -21,11 +24,14 @@ from elasticdl_api.web.json_bodies import BIGINT
 from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import declared
 from elasticdl_core.errors import InvalidInputError, UnavailableError
-from elasticdl_core.ports.launcher import Launcher, Role
+from elasticdl_core.ports.launcher import Role
 
 router = APIRouter(tags=["activity"])
 LINE_BYTES = 512
 """A guess at the length of a line of logs, to read enough of the end."""
+LONGEST_LINE = 1 << 20
+"""What is longer, without a line's end in it, is looked at in parts."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TAIL_BYTES = 64 << 20
 """The most of a log's end that is read for its last lines."""
 _SSE: dict[str, Any] = {
@@ -90,15 +96,24 @@ async def logs(
     index: Annotated[int, Query(description="Which of them.", ge=0, le=100_000)] = 0,
     tail: Annotated[int | None, Query(description="Only the last lines, that many.", ge=0, le=100_000)] = None,
     follow: Annotated[bool, Query(description="Go on with what is printed from now on.")] = False,
+    since: Annotated[
+        AwareDatetime | None, Query(description="Only what was printed then or later; up to a second more.")
+    ] = None,
+    grep: Annotated[
+        str, Query(description="Of all that only the lines that contain this text.", max_length=1000)
+    ] = "",
 ) -> Response:
     """All incarnations of the process, oldest first."""
     await require(api, user, job_id)
     if api.launcher is None:
         raise UnavailableError("there is no agent that keeps logs", fix="start one, and set ELASTICDL_AGENT")
+    start = None if since is None else (since - _EPOCH).total_seconds()
     if tail is None:
-        pieces = api.launcher.logs(job_id, role, index, tail=None, follow=follow)
+        pieces = api.launcher.logs(job_id, role, index, tail=None, follow=follow, since=start)
     else:
-        pieces = _last_lines(api.launcher, job_id, role, index, tail, follow)
+        pieces = _last_lines(functools.partial(api.launcher.logs, job_id, role, index, since=start), tail, follow)
+    if grep:
+        pieces = _lines_with(grep.encode("utf-8", "replace"), pieces)
     if follow:
         pieces = _counted(pieces, (await api.log_slot(user))())
     pieces = await _begun(pieces)
@@ -132,22 +147,35 @@ def _event_id(text: str) -> int:
     return number
 
 
-async def _last_lines(
-    launcher: Launcher, job_id: str, role: Role, index: int, lines: int, follow: bool
-) -> AsyncIterator[bytes]:
-    kept = await _end(launcher, job_id, role, index, lines)
+async def _last_lines(read: Callable[..., AsyncIterator[bytes]], lines: int, follow: bool) -> AsyncIterator[bytes]:
+    kept = await _end(read, lines)
     if not follow:
         yield kept
         return
-    async for piece in launcher.logs(job_id, role, index, tail=len(kept), follow=True):
+    async for piece in read(tail=len(kept), follow=True):
         yield piece
 
 
-async def _end(launcher: Launcher, job_id: str, role: Role, index: int, lines: int) -> bytes:
+async def _lines_with(text: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The lines with a text in them, as soon as they are whole; an endless line counts as several."""
+    rest = b""
+    async for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        if found := b"".join(line + b"\n" for line in lines if text in line):
+            yield found
+        if len(rest) > LONGEST_LINE:
+            if text in rest:
+                yield rest
+            rest = b""
+    if text in rest:
+        yield rest
+
+
+async def _end(read_end: Callable[..., AsyncIterator[bytes]], lines: int) -> bytes:
     """The last lines, whole: as much more of the end is read as long lines need, up to ``TAIL_BYTES``."""
     size = (lines + 1) * LINE_BYTES
     while True:
-        end = b"".join([piece async for piece in launcher.logs(job_id, role, index, tail=size, follow=False)])
+        end = b"".join([piece async for piece in read_end(tail=size, follow=False)])
         read = end.split(b"\n")
         # What stands before the first line end may lack its beginning, unless all there is was read.
         if len(read) > lines + 1 or len(end) < size or size >= TAIL_BYTES:

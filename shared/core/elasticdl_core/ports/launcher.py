@@ -201,6 +201,17 @@ class Launcher(Protocol):
         """
         ...
 
-    def logs(self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool) -> AsyncIterator[bytes]:
-        """Yields pieces of what the incarnations of a process printed; with ``follow`` until it has ended."""
+    def logs(
+        self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool, since: float | None = None
+    ) -> AsyncIterator[bytes]:
+        """Yields pieces of what the incarnations of a process printed; with ``follow`` until it has ended.
+
+        Args:
+            job_id: the job.
+            role: the process's role.
+            index: which of that role.
+            tail: begin that many bytes before the end; None for all.
+            follow: go on with what is printed from now on.
+            since: only what was printed then or later, in seconds since 1970, to a second; None for all.
+        """
         ...

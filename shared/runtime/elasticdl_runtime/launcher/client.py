@@ -149,7 +149,7 @@ class ProcessLauncher:
         await self._call("Release", agent_pb2.ReleaseRequest(name=name))
 
     async def logs(
-        self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool
+        self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool, since: float | None = None
     ) -> AsyncIterator[bytes]:
         """Yields pieces of what the incarnations of a process printed; with ``follow`` until it has ended.
 
@@ -159,6 +159,7 @@ class ProcessLauncher:
             index: which of that role.
             tail: begin that many bytes before the end; None for all.
             follow: go on with what is printed from now on.
+            since: only what was printed then or later, in seconds since 1970, to a second; None for all.
 
         Raises:
             NotFoundError: that process was never launched.
@@ -166,7 +167,12 @@ class ProcessLauncher:
             UnavailableError: the agent is down or slow.
         """
         request = agent_pb2.LogsRequest(
-            job_id=job_id, role=str(role), index=index, tail=-1 if tail is None else tail, follow=follow
+            job_id=job_id,
+            role=str(role),
+            index=index,
+            tail=-1 if tail is None else tail,
+            follow=follow,
+            since_ms=0 if since is None else max(1, int(since * 1000)),
         )
         deadline_s = None if follow else _LOGS_DEADLINE_S
         async for chunk in self._channel().stream("Logs", request, deadline_s=deadline_s):
