@@ -20,6 +20,7 @@ from pathlib import Path
 import structlog
 
 from elasticdl_core.errors import ElasticDLError, UnavailableError
+from elasticdl_core.job import JobSpec
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.memory import keep_large_blocks
@@ -199,7 +200,7 @@ def _run(
     framework = load_framework(spec, zoo)
     start_up.record("framework")
     # Before the user's module, which may run the framework when it is imported.
-    framework.configure(max(1, len(os.sched_getaffinity(0)) // max(1, spec.max_workers)))
+    framework.configure(_threads(spec), repeatable=spec.by_group)
     keep_large_blocks()
     module = framework.load_module(spec, zoo)
     # Hundreds of thousands of objects that stay: the garbage collector need not look at them again and again.
@@ -210,6 +211,15 @@ def _run(
         engine.prepare()
         start_up.record("prepare")
         return TaskLoop(engine, session, traces, start_up.log_first_step).run()
+
+
+def _threads(spec: JobSpec) -> int:
+    """Threads that one operation of the framework may use.
+
+    The last bits of a sum depend on them, so members of a group go by what stays as it is while workers come and go.
+    """
+    sharing = spec.microbatches_per_step if spec.by_group else spec.max_workers
+    return max(1, len(os.sched_getaffinity(0)) // max(1, sharing))
 
 
 async def _drain_on(stop: asyncio.Event, session: Session) -> None:

@@ -344,11 +344,12 @@ class Framework(Protocol):
     def versions(self) -> Mapping[str, str]:
         """What of it is installed, for the description of the model: ``{"keras": "3.11.3"}``."""
 
-    def configure(self, threads: int) -> None:
+    def configure(self, threads: int, *, repeatable: bool = False) -> None:
         """Sizes its pools for a process that shares its machine; called before it runs anything.
 
         Args:
             threads: threads that one operation may use.
+            repeatable: whether the same operation on the same values must give the same bits each time.
         """
 
     def load_module(self, spec: JobSpec, zoo: Path) -> ModelModule:

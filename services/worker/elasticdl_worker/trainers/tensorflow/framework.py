@@ -23,14 +23,17 @@ def keras_version() -> str:
     return importlib.metadata.version("tf-keras" if is_legacy() else "keras")
 
 
-def configure(threads: int) -> None:
+def configure(threads: int, *, repeatable: bool = False) -> None:
     """Sizes TensorFlow's pools for a process that shares its machine; call before TensorFlow runs anything.
 
     Args:
         threads: threads that one operation may use.
+        repeatable: have TensorFlow run no operation whose result may differ from run to run.
     """
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+    if repeatable:
+        tf.config.experimental.enable_op_determinism()
 
 
 def raw_variable(variable: KerasVariable) -> Variable:

@@ -51,9 +51,9 @@ class TensorFlowFramework:
         """The version of Keras."""
         return {"keras": framework.keras_version()}
 
-    def configure(self, threads: int) -> None:
+    def configure(self, threads: int, *, repeatable: bool = False) -> None:
         """Sizes the pools; call before TensorFlow runs anything."""
-        framework.configure(threads)
+        framework.configure(threads, repeatable=repeatable)
 
     def load_module(self, spec: JobSpec, zoo: Path) -> ModelModule:
         """Imports the model module of a job."""

@@ -58,8 +58,10 @@ class TorchFramework:
         """The version of PyTorch."""
         return {"torch": torch.__version__}
 
-    def configure(self, threads: int) -> None:
+    def configure(self, threads: int, *, repeatable: bool = False) -> None:
         """Sizes the pools; call before PyTorch runs anything."""
+        if repeatable:
+            torch.use_deterministic_algorithms(True)
         torch.set_num_threads(threads)
         # It can be set once in a process.
         with contextlib.suppress(RuntimeError):
