@@ -22,6 +22,7 @@ from tests.e2e.local_cluster import Cluster
 from tests.e2e.traces import applied_records, read_traces
 
 ZOO = Path(__file__).parent / "zoo"
+MODULES = {"tensorflow": "counting", "torch": "counting_torch"}
 MINIBATCH, TASK_MINIBATCHES = 10, 5
 TASK = MINIBATCH * TASK_MINIBATCHES
 SLOW, FAST = 0.02, 0.0
@@ -141,7 +142,14 @@ class CountingJob:
 
 @contextlib.contextmanager
 def counting_job(
-    cluster: Cluster, name: str, *flags: str, records: int = 1000, epochs: int = 6, workers: int = 2, num_ps: int = 2
+    cluster: Cluster,
+    name: str,
+    *flags: str,
+    records: int = 1000,
+    epochs: int = 6,
+    workers: int = 2,
+    num_ps: int = 2,
+    framework: str = "tensorflow",
 ) -> Iterator[CountingJob]:
     """A counting job that was submitted and trains slowly; cancelled if the test leaves it before it ends."""
     data = cluster.directory / f"counting-{records}.csv"
@@ -150,7 +158,7 @@ def counting_job(
     pace = cluster.directory / f"{name}.pace"
     pace.write_text(str(SLOW))
     job_id = cluster.submit(
-        *("--job_name", name, "--model_zoo", str(ZOO), "--model_def", "counting.custom_model"),
+        *("--job_name", name, "--model_zoo", str(ZOO), "--model_def", f"{MODULES[framework]}.custom_model"),
         *("--training_data", str(data), "--num_epochs", str(epochs), "--minibatch_size", str(MINIBATCH)),
         *("--num_minibatches_per_task", str(TASK_MINIBATCHES), "--num_ps_pods", str(num_ps)),
         *("--min_workers", str(workers), "--max_workers", str(workers), "--checkpoint_steps", "100"),

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,41 @@ from tests.e2e.traces import applied_records, read_traces, repeated_leases, unco
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-DIGITS = ("--model_zoo", str(EXAMPLES / "digits" / "zoo"), "--model_def", "digits.forward", "--minibatch_size", "32")
+NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="needs pip install 'elasticdl[torch]'")
+both = pytest.mark.parametrize("framework", ["tensorflow", pytest.param("torch", marks=NEEDS_TORCH)])
+both_slowly = pytest.mark.parametrize(
+    "framework", ["tensorflow", pytest.param("torch", marks=[NEEDS_TORCH, pytest.mark.slow])]
+)
+"""The same test for jobs of each framework, the second one among the slow tests."""
+
+
+def example_of(framework: str) -> Path:
+    return EXAMPLES / ("digits" if framework == "tensorflow" else "digits_torch")
+
+
+def digits_of(framework: str) -> tuple[str, ...]:
+    zoo = str(example_of(framework) / "zoo")
+    return ("--model_zoo", zoo, "--model_def", "digits.forward", "--minibatch_size", "32")
+
+
+DIGITS = digits_of("tensorflow")
+
+
+def exported_accuracies(cluster: Cluster, framework: str, export: Path, digits: Path) -> list[float]:
+    """The accuracy of everything that an export consists of, measured in a process without ElasticDL."""
+    data = digits / "validation"
+    if framework == "torch":
+        from elasticdl.data import create_data_reader, decode_example
+
+        reader = create_data_reader(str(data))
+        records = [decode_example(r) for shard in reader.create_shards() for r in reader.read_records(shard)]
+        data = cluster.directory / f"{export.name}.npz"
+        images = np.array([one["image"] for one in records], np.float32).reshape(-1, 8, 8)
+        np.savez(data, images=images, labels=np.array([one["label"][0] for one in records]))
+    script = example_of(framework) / "check_export.py"
+    checked = cluster.run(sys.executable, str(script), str(export), str(data))
+    assert checked.returncode == 0, checked.stderr
+    return list(json.loads(checked.stdout.splitlines()[-1]).values())
 
 
 def data_flags(digits: Path) -> tuple[str, ...]:
@@ -51,12 +86,13 @@ def processes_of(cluster: Cluster, job_id: str) -> list[psutil.Process]:
     return found
 
 
-def test_digits_train_on_two_ps_and_export_for_plain_keras(cluster: Cluster, digits: Path) -> None:
+@both
+def test_digits_train_on_two_ps_and_export_for_plain_use(cluster: Cluster, digits: Path, framework: str) -> None:
     job_id = cluster.submit(
-        *DIGITS,
+        *digits_of(framework),
         *data_flags(digits),
         "--job_name",
-        "road",
+        f"road-{framework}",
         "--num_epochs",
         "12",
         "--num_ps_pods",
@@ -70,13 +106,9 @@ def test_digits_train_on_two_ps_and_export_for_plain_keras(cluster: Cluster, dig
     progress = job["status"]["progress"]
     assert progress["records_done"] == progress["records_total"] > 0
 
-    target = cluster.directory / "road-artifacts"
+    target = cluster.directory / f"road-artifacts-{framework}"
     cluster.cli("jobs", "artifacts", job_id, "--download", str(target))
-    checked = cluster.run(
-        sys.executable, str(EXAMPLES / "digits" / "check_export.py"), str(target), str(digits / "validation")
-    )
-    assert checked.returncode == 0, checked.stderr
-    for accuracy in json.loads(checked.stdout.splitlines()[-1]).values():
+    for accuracy in exported_accuracies(cluster, framework, target, digits):
         assert accuracy == pytest.approx(job["status"]["metrics"]["accuracy"], abs=1e-6)
 
     lines = read_traces(cluster.job_dir(job_id))
@@ -85,26 +117,29 @@ def test_digits_train_on_two_ps_and_export_for_plain_keras(cluster: Cluster, dig
     assert processes_of(cluster, job_id) == []
 
 
-def test_the_same_file_trains_locally_and_on_the_cluster_alike(cluster: Cluster, digits: Path) -> None:
-    flags = (*DIGITS, *data_flags(digits), "--num_epochs", "12")
-    output = cluster.directory / "local-export"
-    local = cluster.cli("train", "--local", *flags, "--output", str(output), timeout=400)
-    assert any(output.rglob("*.keras")), local.stdout
-    job = cluster.wait(cluster.submit(*flags, "--job_name", "alike"))
+@both_slowly
+def test_the_same_file_trains_locally_and_on_the_cluster_alike(
+    cluster: Cluster, digits: Path, framework: str
+) -> None:
+    flags = (*digits_of(framework), *data_flags(digits), "--num_epochs", "12")
+    output = cluster.directory / f"local-export-{framework}"
+    cluster.cli("train", "--local", *flags, "--output", str(output), timeout=400)
+    job = cluster.wait(cluster.submit(*flags, "--job_name", f"alike-{framework}"))
     assert job["state"] == "SUCCEEDED"
-    checked = cluster.run(
-        sys.executable, str(EXAMPLES / "digits" / "check_export.py"), str(output), str(digits / "validation")
-    )
-    accuracy = json.loads(checked.stdout.splitlines()[-1])["keras"]
+    accuracy = exported_accuracies(cluster, framework, output, digits)[0]
     # 360 held-out digits: three standard deviations of an accuracy around 0.97 are 0.027.
     assert accuracy == pytest.approx(job["status"]["metrics"]["accuracy"], abs=0.03)
     assert accuracy >= 0.95
 
 
-def test_no_record_is_lost_when_workers_are_added_drained_and_killed(cluster: Cluster, digits: Path) -> None:
+@both_slowly
+def test_no_record_is_lost_when_workers_are_added_drained_and_killed(
+    cluster: Cluster, digits: Path, framework: str
+) -> None:
     epochs = 60
     job_id = cluster.submit(
-        *DIGITS, *data_flags(digits), "--job_name", "shaken", "--num_epochs", str(epochs), "--num_ps_pods", "2"
+        *(*digits_of(framework), *data_flags(digits), "--job_name", f"shaken-{framework}"),
+        *("--num_epochs", str(epochs), "--num_ps_pods", "2"),
     )
     killed = 0
     scaled: list[int] = []
@@ -140,10 +175,12 @@ def test_no_record_is_lost_when_workers_are_added_drained_and_killed(cluster: Cl
     assert job["status"]["metrics"]["accuracy"] >= 0.95
 
 
-def test_synchronous_training_reaches_the_same(cluster: Cluster, digits: Path) -> None:
+@both_slowly
+def test_synchronous_training_reaches_the_same(cluster: Cluster, digits: Path, framework: str) -> None:
     job = cluster.wait(
         cluster.submit(
-            *(*DIGITS, *data_flags(digits), "--job_name", "synchronous", "--num_epochs", "16", "--num_ps_pods", "2"),
+            *(*digits_of(framework), *data_flags(digits), "--job_name", f"synchronous-{framework}"),
+            *("--num_epochs", "16", "--num_ps_pods", "2"),
             *("--max_workers", "2", "--use_async=false", "--grads_to_wait", "2", "--optimizer_params", "lr=0.002"),
         )
     )
@@ -151,10 +188,11 @@ def test_synchronous_training_reaches_the_same(cluster: Cluster, digits: Path) -
     assert job["status"]["metrics"]["accuracy"] >= 0.94
 
 
-def test_synchronous_training_outlives_a_worker_and_a_parameter_server(cluster: Cluster) -> None:
+@both_slowly
+def test_synchronous_training_outlives_a_worker_and_a_parameter_server(cluster: Cluster, framework: str) -> None:
     waited_for = 2
     flags = ("--use_async=false", "--grads_to_wait", str(waited_for))
-    with counting_job(cluster, "in-step", *flags, epochs=10) as job:
+    with counting_job(cluster, f"in-step-{framework}", *flags, epochs=10, framework=framework) as job:
         job.trains()
         replaced(job, kill(job, "worker"))
         job.trains_on_after_a_checkpoint()
@@ -167,30 +205,47 @@ def test_synchronous_training_outlives_a_worker_and_a_parameter_server(cluster: 
             assert not len(lost), f"{name}: gradients of {len(lost)} records were lost, down to {values.min()}"
 
 
-def test_a_job_is_evaluated_and_predicted_from_its_checkpoint(cluster: Cluster, digits: Path) -> None:
-    flags = (*DIGITS, "--num_ps_pods", "2")
-    first = cluster.wait(cluster.submit(*flags, *data_flags(digits), "--job_name", "first", "--num_epochs", "10"))
+@both
+def test_a_job_is_evaluated_and_predicted_from_its_checkpoint(cluster: Cluster, digits: Path, framework: str) -> None:
+    flags, name = (*digits_of(framework), "--num_ps_pods", "2"), f"first-{framework}"
+    first = cluster.wait(cluster.submit(*flags, *data_flags(digits), "--job_name", name, "--num_epochs", "10"))
     assert first["state"] == "SUCCEEDED"
     directory = str(cluster.job_dir(first["id"]) / "checkpoints")
     evaluated = cluster.cli(
-        *("evaluate", "--detach", *flags, "--job_name", "again", "--validation_data", str(digits / "validation")),
+        *(
+            "evaluate",
+            "--detach",
+            *flags,
+            "--job_name",
+            f"again-{framework}",
+            "--validation_data",
+            str(digits / "validation"),
+        ),
         *("--checkpoint_dir_for_init", directory, "--num_ps_pods", "3"),
     ).stdout.split()[-1]
     job = cluster.wait(evaluated)
     assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
     assert job["status"]["metrics"]["accuracy"] == pytest.approx(first["status"]["metrics"]["accuracy"], abs=1e-6)
 
-    output = cluster.directory / "predictions"
+    output = cluster.directory / f"predictions-{framework}"
     predicted = cluster.cli(
-        *("predict", "--detach", *flags, "--job_name", "guess", "--prediction_data", str(digits / "validation")),
+        *(
+            "predict",
+            "--detach",
+            *flags,
+            "--job_name",
+            f"guess-{framework}",
+            "--prediction_data",
+            str(digits / "validation"),
+        ),
         *("--checkpoint_dir_for_init", directory, "--output", str(output), "--output_format", "csv"),
     ).stdout.split()[-1]
     job = cluster.wait(predicted)
     assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
-    here = cluster.directory / "predicted-here.csv"
-    data = ("--prediction_data", str(digits / "validation"), "--model_zoo", DIGITS[DIGITS.index("--model_zoo") + 1])
+    here = cluster.directory / f"predicted-here-{framework}.csv"
+    data = ("--prediction_data", str(digits / "validation"), "--model_zoo", str(example_of(framework) / "zoo"))
     cluster.cli(
-        "predict", "--local", "--from", "first", *data, "--minibatch_size", "32", "--output", str(here), timeout=300
+        "predict", "--local", "--from", name, *data, "--minibatch_size", "32", "--output", str(here), timeout=300
     )
     there, local = _predictions(output), _predictions(here)
     assert list(there) == list(local), "both have each record once, in files of the same names"
@@ -300,8 +355,9 @@ def test_a_dead_master_is_replaced_and_nothing_is_lost(cluster: Cluster, digits:
     assert len({line.worker for line in lines}) == 2, f"the workers {workers} should have gone on"
 
 
-def test_a_dead_ps_comes_back_from_the_checkpoint(cluster: Cluster) -> None:
-    with counting_job(cluster, "amnesia", epochs=8) as job:
+@both
+def test_a_dead_ps_comes_back_from_the_checkpoint(cluster: Cluster, framework: str) -> None:
+    with counting_job(cluster, f"amnesia-{framework}", epochs=8, framework=framework) as job:
         job.trains_on_after_a_checkpoint()
         replaced(job, kill(job, "ps"))
         job.trains()

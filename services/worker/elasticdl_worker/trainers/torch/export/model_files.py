@@ -61,8 +61,9 @@ def check_exportable(model: BuiltModel, sample: Tensors, formats: Sequence[str])
     Raises:
         UserCodeError: a program is asked for, and the model is none.
     """
-    if "pt2" not in formats or sample is None:
-        return
+    elsewhere = any(spec.input_dim is not None for spec in model.tables.values())
+    if "pt2" not in formats or sample is None or elsewhere:
+        return  # a model whose matrices are elsewhere cannot be tried
     try:
         _program(model, sample, {name: _empty_table(spec) for name, spec in model.tables.items()})
     except Exception as error:
@@ -147,6 +148,7 @@ def _program(model: BuiltModel, sample: Tensors, tables: Mapping[str, _OpenTable
     held = {name: weight.data for name, weight in weights.items()}
     try:
         for weight in weights.values():
+            weight.grad = None
             weight.data = weight.data[:0]  # the rows are in the tables
         with finding_rows(_ExportScope(tables)), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")

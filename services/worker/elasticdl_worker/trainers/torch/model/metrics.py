@@ -228,5 +228,5 @@ def _array(value: Any) -> _Numbers:
 def _like(first: Any, value: _Numbers) -> Any:
     """A value of the type of another."""
     if isinstance(first, torch.Tensor):
-        return torch.from_numpy(value.copy()).to(first.dtype)
-    return value.astype(first.dtype) if isinstance(first, np.ndarray) else type(first)(value)
+        return torch.from_numpy(np.array(value)).to(first.dtype)
+    return np.asarray(value, first.dtype) if isinstance(first, np.ndarray) else type(first)(value)

@@ -1,0 +1,203 @@
+"""What ``feed`` may return, how metrics merge, and what an export gives to those who have no ElasticDL."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchmetrics
+
+from elasticdl.data import create_data_reader
+from elasticdl.torch import Minibatches
+from elasticdl_core.errors import ElasticDLError, UserCodeError
+from elasticdl_core.model import InitializerSpec, TableSpec
+from elasticdl_runtime.initializers import first_rows
+from elasticdl_worker.local import run_local
+from elasticdl_worker.trainers.torch.export.initial_rows import InitialRows
+from elasticdl_worker.trainers.torch.input.pipeline import InputPipeline
+from elasticdl_worker.trainers.torch.model.metrics import make_metrics
+from elasticdl_worker.user_code import ModelModule
+
+pytestmark = pytest.mark.unit
+
+
+def samples(dataset: Any, mode: str, metadata: Any) -> Any:
+    for record in dataset:
+        values = [int(record[name]) for name in metadata.column_names]
+        yield np.array(values[1:]), float(values[0])
+
+
+class Listed(torch.utils.data.Dataset[Any]):
+    """All samples of a task."""
+
+    def __init__(self, records: Any) -> None:
+        self.records = list(records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.records[place]
+
+
+FEEDS = {
+    "a generator": samples,
+    "a list": lambda d, m, meta: list(samples(d, m, meta)),
+    "a dataset": lambda d, m, meta: Listed(samples(d, m, meta)),
+    "a loader": lambda d, m, meta: torch.utils.data.DataLoader(Listed(samples(d, m, meta)), batch_size=16),
+    "minibatches": lambda d, m, meta: Minibatches(
+        torch.utils.data.DataLoader(Listed(samples(d, m, meta)), batch_size=16)
+    ),
+}
+
+
+def pipeline(feed: Any, clicks: Path, **entries: Any) -> tuple[InputPipeline, Any]:
+    reader = create_data_reader(str(clicks), 600, {"with_header": False})
+    module = ModelModule(Path("m.py"), (), lambda: None, feed=feed, **entries)
+    return InputPipeline(reader, module, "training", 16), next(iter(reader.create_shards()))
+
+
+@pytest.mark.parametrize("name", FEEDS)
+def test_all_forms_of_samples_give_the_same_minibatches(name: str, clicks: Path) -> None:
+    made, shard = pipeline(FEEDS[name], clicks)
+    batches = list(made.minibatches(shard))
+    assert [batch.records for batch in batches] == [16] * 37 + [8]
+    assert made.intake.fed == 600
+    ids = torch.cat([batch.features for batch in batches]).numpy()
+    np.testing.assert_array_equal(ids, np.loadtxt(clicks, delimiter=",", dtype=np.int64)[:, 1:])
+    assert made.ordered is (name == "a generator"), "only of one record after the other it is known"
+
+
+def test_a_feed_that_leaves_records_out_is_not_in_order(clicks: Path) -> None:
+    made, shard = pipeline(lambda d, m, meta: (s for n, s in enumerate(samples(d, m, meta)) if n % 2), clicks)
+    assert sum(batch.records for batch in made.minibatches(shard)) == 300
+    assert not made.ordered
+
+
+def test_a_bad_record_is_named(clicks: Path) -> None:
+    def feed(dataset: Any, mode: str, metadata: Any) -> Any:
+        for number, sample in enumerate(samples(dataset, mode, metadata)):
+            if number == 37:
+                raise ValueError("no click")
+            yield sample
+
+    made, shard = pipeline(feed, clicks)
+    with pytest.raises(ElasticDLError, match=r"record.* 37 .*train.csv.*ValueError: no click"):
+        list(made.minibatches(shard))
+
+
+@pytest.mark.parametrize(
+    ("feed", "said"),
+    [
+        (lambda d, m, meta: 3, "returned a int"),
+        (lambda d, m, meta: ((ids,) for ids, _ in samples(d, m, meta)), "gives"),
+        (
+            lambda d, m, meta: torch.utils.data.DataLoader(Listed(samples(d, m, meta)), num_workers=2),
+            "processes of its own",
+        ),
+    ],
+)
+def test_a_feed_of_something_else_is_refused(feed: Any, said: str, clicks: Path) -> None:
+    made, shard = pipeline(feed, clicks)
+    with pytest.raises(UserCodeError, match=said):
+        list(made.minibatches(shard))
+
+
+class Hits:
+    """Counts without a ``reset`` or anything else of torchmetrics."""
+
+    def __init__(self) -> None:
+        self.threshold = 0.5
+        self.hits = 0
+        self.seen = torch.zeros(())
+
+    def update(self, predictions: Any, labels: Any) -> None:
+        self.hits += int(((predictions > self.threshold) == (labels > 0)).sum())
+        self.seen += len(labels)
+
+    def compute(self) -> Any:
+        return self.hits / self.seen
+
+
+def metrics_fn() -> dict[str, Any]:
+    return {
+        "accuracy": torchmetrics.classification.BinaryAccuracy(),
+        "auc": torchmetrics.classification.BinaryAUROC(thresholds=100),
+        "own": Hits(),
+        "function": lambda labels, predictions: (predictions > 0.5) == (labels > 0),
+        "all": torchmetrics.MetricCollection([torchmetrics.classification.BinaryPrecision()]),
+    }
+
+
+def test_states_of_workers_merge_to_what_one_process_gives() -> None:
+    module = ModelModule(Path("m.py"), (), lambda: None, feed=samples, eval_metrics_fn=metrics_fn)
+    labels, predictions = torch.randint(0, 2, (90,)), torch.rand(90)
+    whole, first, second = (make_metrics(module, None, ()) for _ in range(3))
+    whole.update(labels, predictions, 90)
+    for metrics, part in ((first, slice(0, 30)), (second, slice(30, 70)), (second, slice(70, 90))):
+        metrics.update(labels[part], predictions[part], len(labels[part]))
+    one, two = first.state(), second.state()
+    merged = {
+        name: {"kind": state["kind"], "sum": _added(state["sum"], two[name]["sum"])} for name, state in one.items()
+    }
+    expected = whole.results(whole.state())
+    assert set(expected) == {"accuracy", "auc", "own", "function", "all.BinaryPrecision"}
+    assert whole.results(merged) == pytest.approx(expected)
+
+
+def _added(one: Any, two: Any) -> Any:
+    return [_added(a, b) for a, b in zip(one, two, strict=True)] if isinstance(one, list) else one + two
+
+
+def test_a_state_that_keeps_all_predictions_is_refused() -> None:
+    keeps = torchmetrics.classification.BinaryAUROC()
+    module = ModelModule(Path("m.py"), (), lambda: None, feed=samples, eval_metrics_fn=lambda: {"auc": keeps})
+    with pytest.raises(UserCodeError, match="auc") as raised:
+        make_metrics(module, None, ())
+    assert "thresholds" in raised.value.fix
+
+
+LOADER = """
+import sys
+import torch
+import safetensors.torch
+
+folder = sys.argv[1]
+program = torch.export.load(f"{folder}/model.pt2").module()
+ids = torch.tensor([[1, 2, 3], [4, 5, 6], [999, 0, 17], [1, 1, 1], [700, 2, 3]])
+print(program(ids).tolist())
+print(sorted(safetensors.torch.load_file(f"{folder}/model.safetensors")))
+assert not any(name.startswith("elasticdl") for name in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("model", ["deepfm", "open_tables"])
+def test_an_export_is_used_without_elasticdl(model: str, make_spec: Any, tmp_path: Path) -> None:
+    spec = make_spec(model_def=f"clicks.{model}", prediction_data="")
+    events: list[dict[str, Any]] = []
+    run_local(spec, tmp_path, events.append)
+    names = [Path(one["path"]).name for one in events[-1]["artifacts"]]
+    assert {"README.json", "model.pt2", "model.safetensors"} <= set(names)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADER, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    predictions = np.array(eval(done.stdout.splitlines()[0]))  # noqa: S307 - a list of numbers of this test
+    assert predictions.shape == (5,)
+    assert np.isfinite(predictions).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [("uniform", {}), ("normal", {"stddev": 2.0}), ("truncated_normal", {}), ("constant", {"value": 3.0})],
+)
+def test_a_program_begins_rows_as_the_parameter_servers_do(kind: str, params: dict[str, float]) -> None:
+    table = TableSpec("t", 5, InitializerSpec(kind, params, seed=77))
+    ids = np.array([0, 1, -5, 2**62, 123456789012], np.int64)
+    rows = InitialRows(table)(torch.from_numpy(ids)).numpy()
+    np.testing.assert_allclose(rows, first_rows(table, ids), rtol=1e-6)
