@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -63,14 +64,16 @@ def test_the_document_on_tls(tmp_path: Path) -> None:
 
 def test_the_readmes_python(cluster: Cluster, digits: Path, tmp_path: Path) -> None:
     """The model module trains as it stands, and the client's lines run."""
-    module, client = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    (tmp_path / "zoo").mkdir()
-    (tmp_path / "zoo" / "digits.py").write_text(module)
-    cluster.cli(
-        *("train", "--local", "--model_zoo", str(tmp_path / "zoo"), "--model_def", "digits.forward"),
-        *("--training_data", str(digits / "train"), "--validation_data", str(digits / "validation")),
-        *("--max_step", "20", "--output", str(tmp_path / "output")),
-    )
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    keras, torch, client = blocks
+    for name, module in ({"keras": keras} | ({"torch": torch} if find_spec("torch") else {})).items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "digits.py").write_text(module)
+        cluster.cli(
+            *("train", "--local", "--model_zoo", str(tmp_path / name), "--model_def", "digits.forward"),
+            *("--training_data", str(digits / "train"), "--validation_data", str(digits / "validation")),
+            *("--max_step", "20", "--output", str(tmp_path / "output")),
+        )
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     shutil.copytree(digits, tmp_path / "digits-data")
     done = cluster.run(sys.executable, "-c", client, cwd=tmp_path)

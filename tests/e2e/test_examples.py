@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,39 @@ def test_deepfm_with_four_workers_reaches_the_auc_of_plain_keras(cluster: Cluste
     reached = job["status"]["metrics"]["auc"]
     assert reached >= wanted - 0.003, f"plain Keras reaches {wanted:.4f}, the ceiling is {ceiling:.4f}"
     assert reached <= ceiling + 0.02, "an AUC above the ceiling means that the held-out data leaked"
+
+
+NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="needs pip install 'elasticdl[torch]'")
+
+
+@NEEDS_TORCH
+def test_images_in_files_with_pytorch(cluster: Cluster) -> None:
+    directory = cluster.directory / "pictures"
+    made = cluster.run(sys.executable, str(EXAMPLES / "images_torch" / "make_images.py"), str(directory))
+    assert made.returncode == 0, made.stderr
+    job = finished(
+        cluster,
+        *("--job_name", "images-torch", "--model_zoo", str(EXAMPLES / "images_torch" / "zoo")),
+        *("--model_def", "images.forward", "--training_data", str(directory / "train")),
+        *("--validation_data", str(directory / "validation")),
+        *("--num_epochs", "8", "--minibatch_size", "32", "--num_workers", "2"),
+    )
+    assert job["status"]["metrics"]["accuracy"] >= 0.9
+
+
+@NEEDS_TORCH
+@pytest.mark.slow
+def test_deepfm_in_pytorch_reaches_what_the_keras_example_does(cluster: Cluster) -> None:
+    directory = cluster.directory / "clicks-torch"
+    cluster.cli("data", "generate", "clicks", str(directory), "--records", "300000", "--zipf", "1.3")
+    found = {}
+    for name in ("deepfm", "deepfm_torch"):
+        job = finished(
+            cluster,
+            *("--job_name", name.replace("_", "-"), "--model_zoo", str(EXAMPLES / name / "zoo")),
+            *("--model_def", "deepfm.forward", "--training_data", str(directory / "train")),
+            *("--validation_data", str(directory / "validation"), "--num_epochs", "1", "--minibatch_size", "512"),
+            *("--num_ps_pods", "2", "--num_workers", "4"),
+        )
+        found[name] = job["status"]["metrics"]["auc"]
+    assert found["deepfm_torch"] >= found["deepfm"] - 0.003
