@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from elasticdl.data import create_data_reader
-from elasticdl_core.errors import DataError, UserCodeError
+from elasticdl_core.errors import DataError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Task, TaskId, TaskType
@@ -180,6 +181,49 @@ def test_what_feed_draws_follows_from_the_records_alone(job: Any) -> None:
     exact = records().astype(np.float32)[:, 1:]
     drawn = [np.sort(read(one, start), 0) - np.sort(exact[start : start + MICROBATCH], 0) for start in (0, 8)]
     assert not np.allclose(drawn[0], drawn[1], atol=1e-3), "not the same numbers for each microbatch"
+
+
+def test_xla_is_refused(job: Any) -> None:
+    with pytest.raises(InvalidInputError, match="--xla on"):
+        replica_of(job(xla="on"))
+
+
+def test_mixed_precision_metrics_and_rates_by_epoch(job: Any) -> None:
+    """Two members, bfloat16 inside, a rate of 0 in the second epoch, where nothing moves."""
+    module = """
+import keras
+keras.mixed_precision.set_global_policy("mixed_bfloat16")
+
+def forward():
+    x = inputs = tf.keras.Input((3,))
+    x = tf.keras.layers.Dense(8, activation="relu")(x)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(1, dtype="float32")(x))
+
+def optimizer():
+    return tf.keras.optimizers.SGD(0.1)
+
+def eval_metrics_fn():
+    return {"error": lambda labels, predictions: tf.abs(labels - predictions[:, 0])}
+
+def callbacks():
+    return [tf.keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 if epoch == 0 else 0.0)]
+"""
+    spec = job(module)
+    try:
+        members = [replica_of(spec) for _ in range(2)]
+        data = members[0].read(task_of(spec), 0, MICROBATCH)
+        part = members[0].compute(0, 0, data, 0)
+        assert part.metrics["error"] > 0
+        for epoch in (0, 1):
+            before = members[0].digest()
+            for member in members:
+                sums = [array.copy() for array in member.compute(epoch, 0, data, epoch).arrays]
+                member.apply(sums, MICROBATCH, epoch)
+            assert members[0].digest() == members[1].digest()
+            assert (before != members[0].digest()) is (epoch == 0)
+        assert members[0].learning_rate() == 0.0
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
 
 
 def test_slots_are_those_of_parameter_servers(job: Any) -> None:

@@ -9,7 +9,7 @@ from typing import cast
 
 from elasticdl.callbacks import Callback
 from elasticdl.data import DataReader
-from elasticdl_core.errors import UserCodeError
+from elasticdl_core.errors import InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_worker.trainers.export_request import ExportRequest
 from elasticdl_worker.trainers.framework import (
@@ -130,6 +130,11 @@ class TensorFlowFramework:
         from elasticdl_worker.trainers.tensorflow.replica.replica import KerasReplica
 
         spec, module = preparation.spec, preparation.module
+        if spec.xla == "on":
+            raise InvalidInputError(
+                "--xla on is of jobs with parameter servers: members of a group run the plain compiled step",
+                fix="leave --xla out, or train with --distribution_strategy ParameterServerStrategy",
+            )
         source = cast(InputPipeline, preparation.source)
         optimizer = check_optimizer(_optimizer_of(module, needed=True))
         translated = translate(optimizer, preparation.callbacks, module.guard)
