@@ -9,10 +9,10 @@ import contextlib
 import dataclasses
 import json
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,21 +31,21 @@ from elasticdl_worker.collectives import (
 )
 from elasticdl_worker.collectives.endpoint import MemberEndpoint, choose_adapter
 from elasticdl_worker.collectives.links import Kind
-from elasticdl_worker.collectives.lobby import LinkSecurity, MemberLobby
+from elasticdl_worker.collectives.lobby import MemberLobby
+from elasticdl_worker.collectives.security import LinkSecurity
 
 pytestmark = pytest.mark.contract
 SECRET = b"only for tests, and long enough."
 HOST = "127.0.0.1"
 
 
-def security_by(authority: trustme.CA, trusted: trustme.CA | None = None) -> LinkSecurity:
-    issued = authority.issue_cert(HOST)
-    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    server.verify_mode = ssl.CERT_REQUIRED
-    for context in (server, client):
-        issued.configure_cert(context)
-        (trusted or authority).configure_trust(context)
-    return LinkSecurity(server, client, HOST)
+def security_by(authority: trustme.CA, folder: Path, name: str, trusted: trustme.CA | None = None) -> LinkSecurity:
+    issued = authority.issue_cert(name)
+    file = folder / f"{name}.pem"
+    file.write_bytes(
+        issued.private_key_pem.bytes() + issued.cert_chain_pems[0].bytes() + (trusted or authority).cert_pem.bytes()
+    )
+    return LinkSecurity(file, name)
 
 
 @contextlib.contextmanager
@@ -88,9 +88,9 @@ def summed(group: Collective, length: int) -> np.ndarray:
     return pending.finish()[0]
 
 
-def test_sums_and_state_travel_encrypted() -> None:
-    security = security_by(trustme.CA())
-    with lobbies(security, security, security) as members:
+def test_sums_and_state_travel_encrypted(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    with lobbies(*(security_by(authority, tmp_path, f"worker-{index}.job") for index in range(3))) as members:
         groups = form(members)
         assert [group.adapter for group in groups] == ["sockets"] * 3
         for length in (10, 2_000_000):
@@ -103,12 +103,27 @@ def test_sums_and_state_travel_encrypted() -> None:
         assert (arrays[0].view(np.int64) == state).all()
 
 
-def test_a_member_with_a_strange_certificate_does_not_get_in() -> None:
+def test_a_member_with_a_strange_certificate_does_not_get_in(tmp_path: Path) -> None:
     authority = trustme.CA()
-    stranger = security_by(trustme.CA(), authority)
-    with lobbies(security_by(authority), stranger) as members:
+    stranger = security_by(trustme.CA(), tmp_path, "worker-1.job", authority)
+    with lobbies(security_by(authority, tmp_path, "worker-0.job"), stranger) as members:
         errors = form(members, timeout_s=2.0)
         assert all(isinstance(error, CollectiveError) for error in errors)
+
+
+def test_another_process_of_the_cluster_is_not_taken_for_the_member(tmp_path: Path) -> None:
+    """It has a certificate of the same authority, with its own name."""
+    authority = trustme.CA()
+    impostor = dataclasses.replace(security_by(authority, tmp_path, "worker-0.other"), name="worker-0.job")
+    with lobbies(impostor, security_by(authority, tmp_path, "worker-1.job")) as members:
+        errors = form(members, timeout_s=2.0)
+        assert all(isinstance(error, CollectiveError) for error in errors)
+        assert "cannot be reached" in errors[1].message
+
+
+def test_credentials_that_cannot_be_used_are_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be used"):
+        open_lobby(None, host=HOST, security=LinkSecurity(tmp_path / "missing.pem", "worker-0.job"))
 
 
 def test_without_tls_nothing_listens_beyond_loopback() -> None:
@@ -200,10 +215,8 @@ def test_state_with_a_wrong_checksum_is_refused_and_its_sender_suspected() -> No
         assert isinstance(sent, CorruptStateError)
 
 
-def endpoint(
-    machine: str = "a", unix: str = "/run/x.sock", tcp: str = "h:1", *, plain: bool = False
-) -> MemberEndpoint:
-    return MemberEndpoint(machine, 1, "pid:[1]", unix, tcp, plain)
+def endpoint(machine: str = "a", unix: str = "/run/x.sock", tcp: str = "h:1", name: str = "") -> MemberEndpoint:
+    return MemberEndpoint(machine, 1, "pid:[1]", unix, tcp, name)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +228,7 @@ def endpoint(
         ([endpoint(), endpoint(unix="")], "auto", "sockets"),
         ([endpoint(), endpoint()], "sockets", "sockets"),
         ([endpoint(), endpoint()], "gloo", "gloo"),
-        ([endpoint(plain=True), endpoint("b", plain=True)], "gloo", "gloo"),
+        ([endpoint(), endpoint("b")], "gloo", "gloo"),
     ],
 )
 def test_the_adapter_follows_from_where_members_are(endpoints: list[MemberEndpoint], wanted: str, name: str) -> None:
@@ -228,7 +241,7 @@ def test_the_adapter_follows_from_where_members_are(endpoints: list[MemberEndpoi
     ("endpoints", "wanted", "reason"),
     [
         ([endpoint(), endpoint("b")], "shared_memory", "share no memory"),
-        ([endpoint(), endpoint("b")], "gloo", "in the clear"),
+        ([endpoint(name="n"), endpoint("b", name="m")], "gloo", "in the clear"),
         ([endpoint()], "smoke signals", "there is no adapter"),
     ],
 )
@@ -240,7 +253,7 @@ def test_adapters_that_cannot_join_the_members_are_refused(
 
 
 def test_a_process_that_is_out_of_sight_or_ended_is_not_running() -> None:
-    here = MemberEndpoint.here("", "", plain=True)
+    here = MemberEndpoint.here("", "", "")
     assert here.is_running(here)
     assert not dataclasses.replace(here, machine="another").is_running(here)
     assert not dataclasses.replace(here, pid=2**22 + 1).is_running(here)

@@ -13,6 +13,7 @@ from elasticdl_worker.collectives.port import (
     MemberLostError,
     PendingSum,
 )
+from elasticdl_worker.collectives.security import LinkSecurity
 
 __all__ = [
     "Collective",
@@ -21,6 +22,7 @@ __all__ = [
     "CorruptStateError",
     "GroupAbortedError",
     "GroupPlan",
+    "LinkSecurity",
     "Lobby",
     "MemberLostError",
     "PendingSum",

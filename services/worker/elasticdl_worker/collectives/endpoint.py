@@ -24,7 +24,7 @@ class MemberEndpoint:
         pids: the namespace that the number belongs to.
         unix: path of its unix socket; empty if it has none.
         tcp: ``host:port``; empty if it does not listen there.
-        plain: whether nothing between the machines needs to be encrypted.
+        name: that its certificate bears; empty if it speaks without TLS, on loopback or in a private network.
     """
 
     machine: str
@@ -32,13 +32,13 @@ class MemberEndpoint:
     pids: str
     unix: str
     tcp: str
-    plain: bool
+    name: str
 
     @classmethod
-    def here(cls, unix: str, tcp: str, *, plain: bool) -> MemberEndpoint:
+    def here(cls, unix: str, tcp: str, name: str) -> MemberEndpoint:
         """Of this process."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return cls(f"{boot}/{_namespace('mnt')}", os.getpid(), _namespace("pid"), unix, tcp, plain)
+        return cls(f"{boot}/{_namespace('mnt')}", os.getpid(), _namespace("pid"), unix, tcp, name)
 
     def encode(self) -> bytes:
         """As it is published."""
@@ -59,7 +59,7 @@ class MemberEndpoint:
                 str(data["pids"]),
                 str(data["unix"]),
                 str(data["tcp"]),
-                bool(data["plain"]),
+                str(data["name"]),
             )
         except (ValueError, KeyError, TypeError, RecursionError):
             raise InvalidInputError(
@@ -119,7 +119,7 @@ def choose_adapter(endpoints: Sequence[MemberEndpoint], wanted: str = "auto") ->
         raise InvalidInputError(
             "members that are not on one machine share no memory", fix="use auto or sockets, or move the members"
         )
-    if wanted == GLOO and not together and not all(other.plain for other in endpoints):
+    if wanted == GLOO and not together and any(other.name for other in endpoints):
         raise InvalidInputError(
             "gloo sends everything in the clear", fix="use auto or sockets, or say that the network is private"
         )

@@ -14,6 +14,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Container, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
@@ -25,13 +26,13 @@ import torch._C._distributed_c10d
 
 from elasticdl_worker.collectives.links import Kind
 from elasticdl_worker.collectives.mesh import Mesh
-from elasticdl_worker.collectives.port import CollectiveError, CollectiveTimeoutError, Leaf
+from elasticdl_worker.collectives.port import CollectiveError, CollectiveTimeoutError, GroupAbortedError, Leaf
 from elasticdl_worker.collectives.sums import CarriedSum, OwnLeaves, SumShape
 from elasticdl_worker.collectives.tree import Array, StubAdder, aligned, chunk_bounds, chunk_step
 
 dist: Any = torch._C._distributed_c10d
 _THREADS = 2
-_KNOWN_S = 2.0
+_LOOK_S, _KNOWN_S = 0.01, 2.0
 """So soon after gloo the mesh knows what happened."""
 
 
@@ -240,8 +241,6 @@ class _GlooSum(CarriedSum):
         self._whole: set[int] = set()
         self._issued = 0
         self._works: list[Any] = []
-        self._owing = set(range(mesh.size)) - {mesh.rank}
-        mesh.post(self._expect)
 
     def _bring(self, bucket: int) -> None:
         self._whole.add(bucket)
@@ -274,7 +273,7 @@ class _GlooSum(CarriedSum):
         return self._group.alltoall_base(torch.from_numpy(memory.received[bucket]), sent, came, gone, options)
 
     def _collect(self) -> list[Leaf]:
-        self._mesh.post(self._tell)
+        self._mesh.brought = self._operation
         with self._explained():
             if not self._shape.fused:
                 return self._add_parts()
@@ -311,30 +310,22 @@ class _GlooSum(CarriedSum):
         except (RuntimeError, ValueError) as error:
             slow = "imed out" in str(error)
             if not slow:
-                broken = threading.Event()
-                self._mesh.listen(lambda _: broken.set())
-                broken.wait(_KNOWN_S)
+                self._await_reason()
             self._mesh.check()
-            owing = sorted(self._owing.copy())
+            if self._mesh.departed and not slow:
+                self._mesh.fail(GroupAbortedError(f"rank {self._mesh.departed[0]} has left the group"))
+            # Gloo does not say who kept it waiting; the beats do.
+            owing = self._mesh.behind(self._operation)
             kind = CollectiveTimeoutError if slow else CollectiveError
             self._mesh.fail(kind(f"gloo: {error}", suspects=owing))
             self._mesh.check()
 
-    # On the mesh's thread. Gloo does not say who kept it waiting; this does.
-
-    def _others(self) -> list[int]:
-        return [rank for rank in range(self._mesh.size) if rank != self._mesh.rank]
-
-    def _expect(self) -> None:
-        for rank in self._others():
-            self._mesh.expect(rank, (Kind.READY, self._operation, 0, 0), partial(self._take, rank))
-
-    def _tell(self) -> None:
-        for rank in self._others():
-            self._mesh.send(rank, (Kind.READY, self._operation, 0, 0))
-
-    def _take(self, rank: int, payload: memoryview, check: int) -> None:
-        self._owing.discard(rank)
+    def _await_reason(self) -> None:
+        broken = threading.Event()
+        self._mesh.listen(lambda _: broken.set())
+        end = time.monotonic() + _KNOWN_S
+        while not broken.wait(_LOOK_S) and not self._mesh.departed and time.monotonic() < end:
+            pass
 
 
 def _descriptors(known: Container[tuple[int, str]] = ()) -> list[tuple[int, str]]:

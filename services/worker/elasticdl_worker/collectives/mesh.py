@@ -103,6 +103,10 @@ class Mesh:
         size: how many members.
         runs: says of a rank whether its process can be seen to run on this machine.
         patience: how long members may be silent.
+
+    Attributes:
+        brought: the last operation to which this member gave all its part; goes along with its beats.
+        departed: the ranks that have left.
     """
 
     def __init__(
@@ -125,6 +129,9 @@ class Mesh:
         self._leaving = False
         self._waiters: set[Waiter] = set()
         self._listeners: list[Callable[[CollectiveError], None]] = []
+        self.brought = 0
+        self.departed: tuple[int, ...] = ()
+        self._heard_brought: dict[int, int] = {}
         self._posted: deque[Callable[[], None]] = deque()
         self._expected: dict[tuple[int, Tag], tuple[Place | None, Arrived]] = {}
         self._early: dict[tuple[int, Tag], tuple[memoryview, int]] = {}
@@ -187,6 +194,11 @@ class Mesh:
         if not waiter.came:
             assert self._failure is not None
             raise _copy(self._failure)
+
+    def behind(self, operation: int) -> list[int]:
+        """The ranks that have not said, with a beat, that they gave their part to an operation."""
+        others = (rank for rank in range(self.size) if rank != self.rank)
+        return [rank for rank in others if self._heard_brought.get(rank, 0) < operation]
 
     def check(self) -> None:
         """Raises what ended the group.
@@ -426,11 +438,12 @@ class Mesh:
     def _arrived(self, rank: int, tag: Tag, check: int, payload: memoryview) -> None:
         kind = tag[0]
         if kind is Kind.BEAT:
-            return
-        if kind is Kind.ABORT:
+            self._heard_brought[rank] = tag[1]
+        elif kind is Kind.ABORT:
             self.fail(_told(rank, payload))
         elif kind is Kind.LEAVE:
             self._links[rank].left = True
+            self.departed = (*self.departed, rank)
             if any(source == rank for source, _ in self._expected):
                 self.fail(_gone(rank))
         elif kind in self._others:
@@ -447,7 +460,7 @@ class Mesh:
             if link.left:
                 continue
             if now - link.wrote >= self._patience.beat_s and link.is_idle:
-                self.send(rank, (Kind.BEAT, 0, 0, 0))
+                self.send(rank, (Kind.BEAT, self.brought, 0, 0))
             silent = now - link.heard
             if silent >= self._patience.silence_s and (silent >= self._patience.busy_s or not self._runs(rank)):
                 self.fail(MemberLostError(f"rank {rank} has been silent for {silent:.1f} s", suspects=[rank]))
