@@ -94,6 +94,16 @@ async def test_the_policy_lets_the_reference_run_its_own_scripts(api: Api) -> No
     assert policy_of_page(page.content.replace(b"SwaggerUIBundle(", b"evil(")) != policy or not inline
 
 
+async def test_a_page_that_a_browser_has_kept_keeps_its_policy(api: Api) -> None:
+    """A header of a 304 replaces the one that was kept: the general policy would leave the page blank."""
+    page = await api.http.get("/docs")
+    again = await api.http.get("/docs", headers={"If-None-Match": page.headers["etag"]})
+    assert again.status_code == 304
+    kept = {**page.headers, **again.headers}
+    assert kept["content-security-policy"] == policy_of_page(page.content)
+    assert again.headers["x-frame-options"] == "DENY"
+
+
 def test_hosts_that_are_no_names_are_refused_at_the_start(settings: ApiSettings) -> None:
     given = {"database_url": settings.database_url, "cluster_secret": settings.cluster_secret}
     assert ApiSettings(**given, data_dir=settings.data_dir, allowed_hosts=" a.example, B ").hosts == {

@@ -49,7 +49,7 @@ class BrowserRules:
             # A page waits for its end: its policy names the scripts in it. Everything else goes on as it comes.
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                add_headers(headers, secure=secure)
+                add_headers(headers, status=message["status"], secure=secure)
                 if headers.get("content-type", "").startswith("text/html"):
                     held.append(message)
                     return

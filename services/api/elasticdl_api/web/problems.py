@@ -232,7 +232,7 @@ async def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
     response = _response(
         500, "internal", f"the server failed: {type(error).__name__}", "report it with the server's log", {}
     )
-    add_headers(response.headers)  # no middleware sees this answer
+    add_headers(response.headers, status=response.status_code)  # no middleware sees this answer
     return response
 
 

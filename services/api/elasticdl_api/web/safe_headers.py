@@ -19,14 +19,19 @@ _HEADERS: Mapping[str, str] = {
     "Cache-Control": "private, no-cache",
     "Content-Security-Policy": _POLICY,
 }
+_NOT_MODIFIED = 304
 _STRICT_TRANSPORT = "max-age=31536000"
 _SCRIPT = re.compile(rb"<script(?:\s[^>]*)?>(.*?)</script>", re.DOTALL)
 
 
-def add_headers(headers: MutableHeaders, *, secure: bool = False) -> None:
-    """Gives an answer the headers that it does not set by itself."""
+def add_headers(headers: MutableHeaders, *, status: int, secure: bool = False) -> None:
+    """Gives an answer the headers that it does not set by itself.
+
+    A 304 has no policy: a browser would put it in place of that of the page which it has kept, and block its scripts.
+    """
     for name, value in _HEADERS.items():
-        headers.setdefault(name, value)
+        if status != _NOT_MODIFIED or name != "Content-Security-Policy":
+            headers.setdefault(name, value)
     if secure:
         headers.setdefault("Strict-Transport-Security", _STRICT_TRANSPORT)
 
