@@ -70,6 +70,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
         "worker_memory_mib",
         "ps_memory_mib",
         "distribution_strategy",
+        "microbatches",
         "use_async",
         "grads_to_wait",
         "sync_version_tolerance",

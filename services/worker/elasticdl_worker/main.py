@@ -26,6 +26,9 @@ from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_runtime.telemetry.logs import configure_logs
 from elasticdl_worker import framework_environment
+from elasticdl_worker.collectives import open_lobby
+from elasticdl_worker.group.attendance import Attendance
+from elasticdl_worker.group.loop import MemberLoop, Membership
 from elasticdl_worker.loop import ExitReason, TaskLoop
 from elasticdl_worker.master.client import MasterClient, Registration
 from elasticdl_worker.master.session import Session
@@ -109,13 +112,19 @@ async def _serve(settings: WorkerSettings, stop: asyncio.Event, start_up: Startu
         )
         traces = TraceWriter(Path(registration.job_dir), owner)
         stack.callback(traces.close)
-        return await _work(registration, session, parameters, traces, index, stop, start_up)
+        membership = None
+        if registration.spec.by_group:
+            lobby = open_lobby(_socket_folder(settings.master, Path(registration.job_dir)))
+            stack.callback(lobby.close)
+            membership = Membership(owner, lobby, Attendance(master, session, owner, lobby.endpoint, lobby.abort))
+        return await _work(registration, session, parameters, membership, traces, index, stop, start_up)
 
 
 async def _work(
     registration: Registration,
     session: Session,
     parameters: ParameterClient,
+    membership: Membership | None,
     traces: TraceWriter,
     index: int,
     stop: asyncio.Event,
@@ -125,7 +134,17 @@ async def _work(
     outcome: asyncio.Future[ExitReason] = asyncio.get_running_loop().create_future()
     thread = threading.Thread(
         target=_train,
-        args=(registration, session, parameters, traces, index, start_up, asyncio.get_running_loop(), outcome),
+        args=(
+            registration,
+            session,
+            parameters,
+            membership,
+            traces,
+            index,
+            start_up,
+            asyncio.get_running_loop(),
+            outcome,
+        ),
         name="training",
         daemon=True,
     )
@@ -160,6 +179,7 @@ def _train(
     registration: Registration,
     session: Session,
     parameters: ParameterClient,
+    membership: Membership | None,
     traces: TraceWriter,
     index: int,
     start_up: StartupTimer,
@@ -174,7 +194,7 @@ def _train(
     zoo = Path(registration.model_zoo or registration.spec.model_zoo)
     try:
         with guarded("the worker", (zoo,)):
-            ending = _run(registration, zoo, session, parameters, traces, index, start_up)
+            ending = _run(registration, zoo, session, parameters, membership, traces, index, start_up)
         settle(lambda: outcome.set_result(ending))
     except BaseException as raised:
         error = raised if isinstance(raised, ElasticDLError) else classify(raised)[1]
@@ -189,12 +209,14 @@ def _run(
     zoo: Path,
     session: Session,
     parameters: ParameterClient,
+    membership: Membership | None,
     traces: TraceWriter,
     index: int,
     start_up: StartupTimer,
 ) -> ExitReason:
     spec = registration.spec
     from elasticdl_worker.trainers.choosing import load_framework
+    from elasticdl_worker.trainers.in_group import prepare_member
     from elasticdl_worker.trainers.on_servers.engine import ParameterServerEngine
 
     framework = load_framework(spec, zoo)
@@ -206,7 +228,15 @@ def _run(
     # Hundreds of thousands of objects that stay: the garbage collector need not look at them again and again.
     gc.freeze()
     start_up.record("model module")
-    engine = ParameterServerEngine(framework, spec, module, session, parameters, index, Path(registration.job_dir))
+    job_dir = Path(registration.job_dir)
+    if membership is not None:
+        member = prepare_member(framework, spec, module, session, index, job_dir)
+        start_up.record("prepare")
+        loop = MemberLoop(
+            membership, spec, member.replica, session, member.others.run, traces, start_up.log_first_step
+        )
+        return ExitReason.FINISHED if loop.run() else ExitReason.DRAINED
+    engine = ParameterServerEngine(framework, spec, module, session, parameters, index, job_dir)
     with framework.print_layer_outputs() if spec.eager else contextlib.nullcontext():
         engine.prepare()
         start_up.record("prepare")
@@ -220,6 +250,11 @@ def _threads(spec: JobSpec) -> int:
     """
     sharing = spec.microbatches_per_step if spec.by_group else spec.max_workers
     return max(1, len(os.sched_getaffinity(0)) // max(1, sharing))
+
+
+def _socket_folder(master: str, job_dir: Path) -> Path:
+    """Where the sockets of the job's processes lie: paths of sockets must be short."""
+    return Path(master.removeprefix("unix:")).parent if master.startswith("unix:") else job_dir
 
 
 async def _drain_on(stop: asyncio.Event, session: Session) -> None:

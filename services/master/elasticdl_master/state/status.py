@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from elasticdl_core.job import JobType
+from elasticdl_core.job.spec import ALL_REDUCE
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.servers import Phase, ServerInstance
 from elasticdl_master.state.throughput import Measurements
@@ -113,7 +114,7 @@ def status_of(machine: JobMachine, trouble: str = "") -> MasterStatus:
         "metrics": dict(evaluations.metrics),
         "evaluation": "no records" if evaluations.empty else "",
         "strategy": {
-            "chosen": "ParameterServerStrategy",
+            "chosen": ALL_REDUCE if machine.spec.by_group else "ParameterServerStrategy",
             "reason": _REASONS.get(machine.spec.distribution_strategy, "it was asked for"),
         },
         "degraded": _degraded(machine, trouble),

@@ -53,6 +53,7 @@ class Attendance:
         self._urgent = asyncio.Event()
         self._calls: set[asyncio.Task[None]] = set()
         self._saved = 0
+        self._running: asyncio.Task[None] | None = None
 
     # -- the event loop's ------------------------------------------------------------------------------------------
 
@@ -115,6 +116,13 @@ class Attendance:
             self._abort("the master ended this generation")
 
     # -- the training thread's -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """This member is ready to be in a group: begins to meet the master."""
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self._running = self._loop.create_task(self.run(), name="meetings")
 
     def next_orders(self, finished: int) -> Told | None:
         """Waits for a generation that this member is in; None if it shall go."""

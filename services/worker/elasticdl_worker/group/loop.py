@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -70,6 +70,21 @@ class SoloOutcome(Protocol):
         """What became of the records."""
 
 
+@dataclass(frozen=True)
+class Membership:
+    """What it takes to be in a group.
+
+    Attributes:
+        owner: this member's name.
+        lobby: forms groups.
+        attendance: the orders.
+    """
+
+    owner: str
+    lobby: Lobby
+    attendance: Attendance
+
+
 class _Refused(Exception):
     """The checkpoint to begin with cannot be used; the master was told."""
 
@@ -78,12 +93,10 @@ class MemberLoop:
     """Works as a member until the job ends or the member is told to leave.
 
     Args:
-        owner: this member's name.
+        membership: what it takes to be in a group.
         spec: the job.
         replica: the model.
         session: the standing with the master.
-        attendance: the orders.
-        lobby: forms groups.
         run_task: runs a task that is no training.
         traces: what was processed.
         on_first_step: called when the first step was made.
@@ -91,12 +104,10 @@ class MemberLoop:
 
     def __init__(
         self,
-        owner: str,
+        membership: Membership,
         spec: JobSpec,
         replica: Replica,
         session: Session,
-        attendance: Attendance,
-        lobby: Lobby,
         run_task: Callable[[LeasedTask], SoloOutcome],
         traces: TraceWriter,
         on_first_step: Callable[[], None] = lambda: None,
@@ -104,8 +115,9 @@ class MemberLoop:
         self._spec = spec
         self._replica = replica
         self._session = session
-        self._attendance = attendance
-        self._lobby = lobby
+        owner = membership.owner
+        self._attendance = membership.attendance
+        self._lobby = membership.lobby
         self._run_task = run_task
         self._traces = traces
         self._on_first_step: Callable[[], None] | None = on_first_step
@@ -129,6 +141,7 @@ class MemberLoop:
         Raises:
             ElasticDLError: the user's code or the data failed.
         """
+        self._attendance.start()
         try:
             while (told := self._attendance.next_orders(self._member.finished)) is not None:
                 if told.orders.is_over:

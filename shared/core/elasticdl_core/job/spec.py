@@ -25,7 +25,7 @@ class JobType(enum.StrEnum):
 
 
 ALL_REDUCE = "AllReduceStrategy"
-STRATEGIES = ("auto", "ParameterServerStrategy")
+STRATEGIES = ("auto", "ParameterServerStrategy", ALL_REDUCE)
 FRAMEWORKS = ("auto", "tensorflow", "torch")
 KERAS_FLAVOURS = ("default", "legacy")
 AUTOCASTS = ("off", "bfloat16")
@@ -78,7 +78,8 @@ class JobSpec:
         seed: seeds the order of records and the initial values.
         evaluation_steps: evaluate every N updates; 0 for the end of each epoch only (with validation data).
         log_loss_steps: report the mean loss of every N minibatches of a worker.
-        distribution_strategy: ``auto`` or ``ParameterServerStrategy``.
+        distribution_strategy: ``auto``, ``ParameterServerStrategy``, or ``AllReduceStrategy``: every worker holds the
+            model, and they sum their gradients.
         microbatches: minibatches that make one update of ``AllReduceStrategy``, whatever the number of workers; 0 is
             max_workers, rounded up to a power of two.
         num_ps: number of parameter servers.
@@ -231,7 +232,8 @@ class JobSpec:
             raise SpecError(problems)
         spec = cls(**values)
         spec.check()
-        return spec
+        # Said once: the number of workers may change while the job runs, what makes an update may not.
+        return dataclasses.replace(spec, microbatches=spec.microbatches_per_step) if spec.by_group else spec
 
     def to_mapping(self) -> dict[str, Any]:
         """The specification as JSON data; ``from_mapping`` reads it back."""
@@ -364,6 +366,26 @@ class JobSpec:
             f"{self.max_workers} is less than min_workers ({self.min_workers})",
             "raise max_workers or lower min_workers",
         )
+        need(
+            self.by_group or not self.microbatches,
+            "microbatches",
+            "they are of AllReduceStrategy",
+            f"give --distribution_strategy {ALL_REDUCE}, or leave it out",
+        )
+        if self.by_group:
+            need(
+                self.type is JobType.TRAINING,
+                "distribution_strategy",
+                f"a {self.type} job sums no gradients",
+                "leave it out: parameter servers read the checkpoints of either strategy",
+            )
+            for name in _OF_SERVERS:
+                need(
+                    getattr(self, name) == _DEFAULTS[name],
+                    name,
+                    f"{ALL_REDUCE} has no parameter servers",
+                    "leave it out, or give --distribution_strategy ParameterServerStrategy",
+                )
         need(
             self.use_async or not self.lr_staleness_modulation,
             "lr_staleness_modulation",
@@ -509,6 +531,22 @@ _AT_MOST = {
     "max_workers": 10_000,
     "embedding_threshold_bytes": 2**62,
 }
+_OF_SERVERS = (
+    "num_ps",
+    "use_async",
+    "grads_to_wait",
+    "sync_version_tolerance",
+    "lr_staleness_modulation",
+    "delay_compensation",
+    "get_model_steps",
+    "max_staleness",
+    "wire_dtype",
+    "table_admission",
+    "table_eviction",
+    "table_max_rows",
+    "hot_rows_staleness",
+    "ps_memory_mib",
+)
 _MOST_FIELDS = 200
 _LARGEST = 10**300
 _LONGEST_FIELD = 40

@@ -1,0 +1,136 @@
+"""Training by AllReduce, the way a user runs it: workers hold the model, and come and go while it is trained."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from elasticdl_runtime.checkpoint_files import CheckpointFile, read_checkpoint
+from tests.e2e.local_cluster import EXAMPLES, Cluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+DIGITS = ("--model_zoo", str(EXAMPLES / "digits" / "zoo"), "--model_def", "digits.forward", "--minibatch_size", "16")
+EPOCHS = 40
+
+
+def _submit(cluster: Cluster, digits: Path, name: str, workers: int, *flags: str) -> str:
+    strategy = ("--distribution_strategy", "AllReduceStrategy", "--microbatches", "4", "--job_name", name)
+    workers_of_it = ("--max_workers", str(workers), "--min_workers", str(workers))
+    return cluster.submit(*DIGITS, "--training_data", str(digits / "train"), *strategy, *workers_of_it, *flags)
+
+
+def _check_exact(job: dict[str, Any]) -> None:
+    assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
+    progress, audit = job["status"]["progress"], job["status"]["audit"]
+    assert progress["records_done"] == progress["records_total"] > 0
+    assert audit["state"] == "passed", audit
+    assert audit["planned"] == audit["committed"] == progress["records_total"]
+    assert audit["duplicates"] == 0
+
+
+def test_two_members_train_evaluate_and_export(cluster: Cluster, digits: Path) -> None:
+    job_id = _submit(
+        cluster, digits, "group", 2, "--num_epochs", "6", "--validation_data", str(digits / "validation")
+    )
+    job = cluster.wait(job_id)
+    _check_exact(job)
+    assert job["status"]["metrics"]["accuracy"] >= 0.9
+    assert not [one for one in _launches(cluster, job_id) if one["role"] == "ps"]
+
+    target = cluster.directory / "group-artifacts"
+    cluster.cli("jobs", "artifacts", job_id, "--download", str(target))
+    checked = cluster.run(
+        sys.executable, str(EXAMPLES / "digits" / "check_export.py"), str(target), str(digits / "validation")
+    )
+    assert checked.returncode == 0, checked.stderr
+    accuracy = job["status"]["metrics"]["accuracy"]
+    for found in json.loads(checked.stdout.splitlines()[-1]).values():
+        assert found == pytest.approx(accuracy, abs=1e-6)
+
+
+def test_members_come_and_go_and_the_model_is_the_same_to_the_last_bit(cluster: Cluster, digits: Path) -> None:
+    quiet = _submit(cluster, digits, "quiet", 1, "--num_epochs", str(EPOCHS))
+    _check_exact(cluster.wait(quiet))
+
+    job_id = _submit(cluster, digits, "faults", 4, "--num_epochs", str(EPOCHS))
+    _until(lambda: _members(cluster, job_id) == 4, "four members train")
+    first = _processes(cluster, job_id)
+    _signal(first[1], signal.SIGKILL)
+    _until(lambda: _members(cluster, job_id) == 4 and len(_launches(cluster, job_id)) > 5, "another took its place")
+    stopped = _processes(cluster, job_id)[2]
+    _signal(stopped, signal.SIGSTOP)
+    _until(lambda: _members(cluster, job_id) == 3, "the group goes on without the one that stands still")
+    _signal(stopped, signal.SIGCONT)
+    _until(lambda: _members(cluster, job_id) == 4, "it came back")
+    cluster.cli("jobs", "scale", job_id, "--min-workers", "1", "--max-workers", "3")
+    _until(lambda: _members(cluster, job_id) == 3, "one was drained")
+    cluster.cli("jobs", "scale", job_id, "--max-workers", "4")
+    _until(lambda: _members(cluster, job_id) == 4, "one joined")
+    assert cluster.job(job_id)["state"] == "RUNNING", "void: the job was over before the last fault"
+    job = cluster.wait(job_id)
+
+    _check_exact(job)
+    kinds = [event["kind"] for event in _events(cluster, job_id)]
+    assert kinds.count("worker_lost") == 1, kinds
+    assert "rolled_back" not in kinds and "worker_stuck" not in kinds
+    workers = [(one["index"], one["incarnation"]) for one in _launches(cluster, job_id) if one["role"] == "worker"]
+    assert len(set(workers)) == 6, "four, one in place of the killed one, and one that joined"
+    expected, found = _parameters(cluster, quiet), _parameters(cluster, job_id)
+    assert expected.keys() == found.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name].view(np.uint8), values.view(np.uint8), err_msg=name)
+
+
+def _until(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)  # a poll of another process
+
+
+def _events(cluster: Cluster, job_id: str) -> list[dict[str, Any]]:
+    with cluster.client() as client:
+        return [{"kind": event.kind, "message": event.message} for event in client.events(job_id)]
+
+
+def _members(cluster: Cluster, job_id: str) -> int:
+    """How many are in the present generation."""
+    told = [event["message"] for event in _events(cluster, job_id) if event["kind"] == "group"]
+    formed = [message for message in told if message.startswith("generation")]
+    return int(formed[-1].split(": ")[1].split()[0]) if formed else 0
+
+
+def _launches(cluster: Cluster, job_id: str) -> list[dict[str, Any]]:
+    """All that the agent ever launched for the job, by its own record."""
+    lines = (cluster.data_dir / "agent" / "processes.jsonl").read_text().splitlines()
+    entries = [entry for entry in map(json.loads, lines) if entry["job"] == job_id]
+    newest = {(one["role"], one["index"], one["incarnation"]): one for one in entries}
+    return list(newest.values())
+
+
+def _processes(cluster: Cluster, job_id: str) -> dict[int, int]:
+    """The process of each worker that runs."""
+    running = [one for one in _launches(cluster, job_id) if one["role"] == "worker" and one["state"] == "running"]
+    return {one["index"]: one["pid"] for one in running}
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    psutil.Process(pid).send_signal(number)
+
+
+def _parameters(cluster: Cluster, job_id: str) -> dict[str, Any]:
+    """The parameters in the last checkpoint."""
+    manifests = [json.loads(path.read_text()) for path in cluster.job_dir(job_id).glob("checkpoints/*/manifest.json")]
+    last = max(manifests, key=lambda manifest: manifest["version"])
+    files = [CheckpointFile(file["name"], file["size"], file["sha256"]) for file in last["files"]]
+    return dict(read_checkpoint(last["directory"], files).dense)
