@@ -66,12 +66,15 @@ def test_members_come_and_go_and_the_model_is_the_same_to_the_last_bit(cluster: 
     _until(lambda: _members(cluster, job_id) == 4, "four members train")
     first = _processes(cluster, job_id)
     _signal(first[1], signal.SIGKILL)
-    _until(lambda: _members(cluster, job_id) == 4 and len(_launches(cluster, job_id)) > 5, "another took its place")
+    _until(lambda: _members(cluster, job_id) == 4 and len(_launches(cluster, job_id)) == 6, "another took its place")
     stopped = _processes(cluster, job_id)[2]
     _signal(stopped, signal.SIGSTOP)
     _until(lambda: _members(cluster, job_id) == 3, "the group goes on without the one that stands still")
     _signal(stopped, signal.SIGCONT)
     _until(lambda: _members(cluster, job_id) == 4, "it came back")
+    master = [one for one in _launches(cluster, job_id) if one["role"] == "master"][-1]
+    _signal(master["pid"], signal.SIGKILL)
+    _until(lambda: sum(one["role"] == "master" for one in _launches(cluster, job_id)) == 2, "a master takes over")
     cluster.cli("jobs", "scale", job_id, "--min-workers", "1", "--max-workers", "3")
     _until(lambda: _members(cluster, job_id) == 3, "one was drained")
     cluster.cli("jobs", "scale", job_id, "--max-workers", "4")
