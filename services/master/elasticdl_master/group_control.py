@@ -184,7 +184,13 @@ class GroupControl:
             {"name": share.name, "size": share.bytes, "sha256": share.sha256, "ps": share.rank} for share in shares
         ]
         book = shares[0].book
-        return SavedParts(shares[0].version, files, shares[0].model, self._ended_in(book))
+        try:
+            ended = self._ended_in(book)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ConflictError(
+                f"a member's book cannot be read: {error!r}", fix="use this version's worker"
+            ) from None
+        return SavedParts(shares[0].version, files, shares[0].model, ended)
 
     def _ended_in(self, book: Mapping[str, Any]) -> list[TaskId]:
         """The tasks, and fronts of tasks, that are in the model of a book beside those that were done before."""

@@ -76,6 +76,7 @@ class MasterDoor:
             "Report": [pb.ReportRequest(**named, records=10, account=account)],
             "Return": [pb.ReturnRequest(**named, position=self.task.shard.start, account=account)],
             "Fail": [pb.FailRequest(**named, kind="infrastructure", message="m")],
+            "Meet": [pb.MeetRequest(endpoint=b"e", finished=1, report=pb.GroupReport(ended=[pb.TaskEnd(**named)]))],
             "ReportShards": [pb.ReportShardsRequest(**named, shards=[pb.Shard(name="s", start=0, end=10)])],
         }
         return found[method]
