@@ -6,26 +6,32 @@ import base64
 import hashlib
 import hmac
 import json
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from sqlalchemy import select
 
 from elasticdl_api.services import Services
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_api.web import oidc
-from elasticdl_core.errors import InvalidInputError
+from elasticdl_api.web.sealed_tokens import unseal
+from elasticdl_core.errors import InvalidInputError, UnauthenticatedError
+from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from tests.fakes.launcher import FakeLauncher
-from tests.integration.api.conftest import Api
+from tests.integration.api.conftest import MODULE, Api, digest_of, make_zip
 
 pytestmark = pytest.mark.integration
 AUDIENCE = "elasticdl"
@@ -52,11 +58,16 @@ class Issuer:
             {"kty": "oct", "k": "YWJj", "kid": "o"},
         ]
         self.fetched = 0
+        self.codes: dict[str, str] = {}
+        self.claims: dict[str, Any] = {}
         self.works = True
         issuer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if self.path.startswith("/authorize?"):
+                    self._authorize(parse_qs(urlsplit(self.path).query))
+                    return
                 issuer.fetched += self.path == "/keys"
                 about = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}/keys"}
                 body = json.dumps({"keys": issuer.keys} if self.path == "/keys" else about).encode()
@@ -64,6 +75,29 @@ class Issuer:
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def _authorize(self, asked: dict[str, list[str]]) -> None:
+                """Somebody is logged in there: sent back with a code, once, for who knows the verifier."""
+                assert asked["response_type"] == ["code"] and asked["code_challenge_method"] == ["S256"]
+                code = os.urandom(8).hex()
+                issuer.codes[code] = asked["code_challenge"][0]
+                self.send_response(302)
+                self.send_header("Location", f"{asked['redirect_uri'][0]}?code={code}&state={asked['state'][0]}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def do_POST(self) -> None:
+                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                digest = hashlib.sha256(form["code_verifier"][0].encode()).digest()
+                challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+                right = issuer.codes.pop(form["code"][0], "") == challenge
+                body = json.dumps(
+                    {"id_token": issuer.token(**issuer.claims)} if right else {"error": "invalid_grant"}
+                )
+                self.send_response(200 if right else 400)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body.encode())
 
             def log_message(self, *_: Any) -> None: ...
 
@@ -114,6 +148,7 @@ async def api(database: Database, settings: ApiSettings) -> AsyncIterator[Api]:
         for name in ("team-a", "team-b"):
             assert (await api.http.put(f"/namespaces/{name}", json={"data_roots": ["/data"]})).status_code == 201
         yield api
+    services.examiners.close()
     await services.close_provider()
 
 
@@ -200,12 +235,105 @@ async def test_who_belongs_nowhere_may_do_nothing(api: Api, issuer: Issuer) -> N
 
 
 async def test_what_needs_a_token_of_ours_says_so(api: Api, issuer: Issuer) -> None:
-    """A session and a token would go on when the provider has long taken its word back."""
+    """A token would go on when the provider has long taken its word back."""
     admin = issuer.token(groups=["ads-leads"])
-    for method, path in (("POST", "/session"), ("POST", "/tokens")):
-        refused = await ask(api, admin, method, path, json={"name": "mine"})
-        assert refused.status_code == 403 and "identity provider" in refused.json()["detail"]
+    refused = await ask(api, admin, "POST", "/tokens", json={"name": "mine"})
+    assert refused.status_code == 403 and "identity provider" in refused.json()["detail"]
     assert (await ask(api, admin, "GET", "/tokens")).status_code == 200
+
+
+class Page:
+    """A page in a browser: has cookies, and logs in as its user with authorization code and PKCE."""
+
+    def __init__(self, api: Api, issuer: Issuer) -> None:
+        transport = httpx.ASGITransport(api.app, raise_app_exceptions=False)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://api", timeout=30)
+        self._issuer = issuer
+
+    async def id_token(self, verifier: str = "", **claims: Any) -> httpx.Response:
+        """Asks the provider; the verifier is the right one unless given."""
+        secret = base64.urlsafe_b64encode(os.urandom(32)).rstrip(b"=").decode()
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(secret.encode()).digest()).rstrip(b"=").decode()
+        self._issuer.claims = claims
+        query = {"response_type": "code", "client_id": AUDIENCE, "scope": "openid", "state": "s", "nonce": "n"}
+        query |= {"redirect_uri": "http://api/ui", "code_challenge": challenge, "code_challenge_method": "S256"}
+        async with httpx.AsyncClient() as provider:
+            back = await provider.get(f"{self._issuer.url}/authorize", params=query)
+            given = parse_qs(urlsplit(back.headers["location"]).query)
+            assert given["state"] == ["s"]
+            form = {"grant_type": "authorization_code", "client_id": AUDIENCE, "redirect_uri": "http://api/ui"}
+            form |= {"code": given["code"][0], "code_verifier": verifier or secret}
+            return await provider.post(f"{self._issuer.url}/token", data=form)
+
+    async def log_in(self, **claims: Any) -> httpx.Response:
+        token = (await self.id_token(**claims)).json()["id_token"]
+        return await self.http.post("/session", headers={"Authorization": f"Bearer {token}"})
+
+
+@pytest.fixture
+async def page(api: Api, issuer: Issuer) -> AsyncIterator[Page]:
+    found = Page(api, issuer)
+    async with found.http:
+        yield found
+
+
+async def test_a_browser_logs_in_with_the_provider(api: Api, page: Page, database: Database) -> None:
+    assert (await page.id_token("the verifier of somebody else")).status_code == 400
+    answer = await page.log_in()
+    assert answer.status_code == 201, answer.text
+    shown = answer.json()
+    assert (shown["user"], shown["namespace"], shown["scope"]) == ("ada@example.org", "team-a", "submit")
+    ends_in = datetime.fromisoformat(shown["expires_at"]) - datetime.now(UTC)
+    assert timedelta(minutes=8) < ends_in <= timedelta(minutes=10)  # as the token, not after twelve hours
+    me = (await page.http.get("/whoami")).json()
+    assert (me["user"], me["namespace"]) == ("ada@example.org", "team-a")
+    proof = {"X-CSRF-Token": shown["csrf_token"]}
+    bundle = make_zip({"model.py": MODULE})
+    path = f"/bundles/{digest_of(bundle)}"
+    assert (await page.http.put(path, content=bundle)).status_code == 403
+    assert (await page.http.put(path, content=bundle, headers=proof)).status_code == 201
+    submitted = await page.http.post("/jobs", json=await api.spec(), headers=proof)
+    assert submitted.status_code == 201, submitted.text
+    assert (await page.http.get(f"/jobs/{submitted.json()['id']}")).json()["owner"] == "ada@example.org"
+    refused = await page.http.post("/tokens", json={"name": "mine"}, headers=proof)
+    assert refused.status_code == 403
+    stolen = dict(page.http.cookies)
+    assert (await page.http.delete("/session", headers=proof)).status_code == 204
+    page.http.cookies.update(stolen)
+    assert (await page.http.get("/whoami")).status_code == 401
+
+
+async def test_a_providers_token_is_kept_so_that_the_database_alone_opens_nothing(
+    page: Page, issuer: Issuer, database: Database
+) -> None:
+    token = (await page.id_token()).json()["id_token"]
+    await page.http.post("/session", headers={"Authorization": f"Bearer {token}"})
+    secret = page.http.cookies["elasticdl_session"]
+    async with database.transaction() as connection:
+        row = (await connection.execute(select(t.sessions))).one()
+    assert not [text for text in map(str, row) if token in text or secret in text or token.split(".")[2] in text]
+    assert unseal(secret, row.sealed_token) == token
+    with pytest.raises(UnauthenticatedError):
+        unseal(secret + "x", row.sealed_token)
+
+
+async def test_a_session_is_over_when_the_provider_takes_its_word_back(
+    api: Api, page: Page, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await page.log_in()).status_code == 201
+    assert (await page.http.get("/whoami")).status_code == 200
+    keys = api.services.provider_keys
+    assert keys is not None
+    issuer.keys = [public(STRANGER, "second")]
+    keys._fetched_at -= oidc.KEPT_S + 1
+    keys._tried_at -= oidc.AGAIN_S + 1
+    assert (await page.http.get("/whoami")).status_code == 401
+
+
+async def test_who_may_do_nothing_begins_no_session(page: Page) -> None:
+    for claims, status in (({"groups": ["everybody"]}, 403), ({"aud": "another"}, 401), ({"exp": 1}, 401)):
+        assert (await page.log_in(**claims)).status_code == status
+        assert not page.http.cookies
 
 
 async def test_new_keys_are_fetched_and_old_ones_kept_for_a_while(

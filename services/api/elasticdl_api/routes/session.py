@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -22,10 +23,12 @@ router = APIRouter(tags=["access"])
 async def log_in(request: Request, response: Response, api: Api, user: User) -> Any:
     """With a token in the Authorization header: the answer sets the session's cookie, which stands for it then.
 
-    Requests that change something also carry the session's CSRF token, as `X-CSRF-Token`.
+    Requests that change something also carry the session's CSRF token, as `X-CSRF-Token`. The token may be one that a
+    page got from the identity provider (an id token of the authorization code flow): the session ends with it.
     """
-    user.require_own_token("begins no session")
     lifetime_s = api.settings.session_hours * 3600
+    if user.expires_at is not None:
+        lifetime_s = max(1, min(lifetime_s, int((user.expires_at - datetime.now(UTC)).total_seconds())))
     secret = await api.sessions.begin(user, bearer_of(request.scope), lifetime_s=lifetime_s)
     set_cookie(response, request.scope, secret, lifetime_s=lifetime_s)
     response.headers["Cache-Control"] = "no-store"

@@ -9,6 +9,7 @@ from sqlalchemy import delete, func, insert, select
 
 from elasticdl_api.store import audit
 from elasticdl_api.web.auth import Identity, token_digest
+from elasticdl_api.web.sealed_tokens import seal
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.transitions import in_seconds
@@ -28,7 +29,10 @@ class SessionStore:
         self._database = database
 
     async def begin(self, user: Identity, token: str, *, lifetime_s: int) -> str:
-        """Begins a session of a token's holder; returns its secret."""
+        """Begins a session of a token's holder; returns its secret.
+
+        A token of an identity provider is kept, sealed: it is checked with each request of the session.
+        """
         secret = secrets.token_urlsafe(32)
         sessions = t.sessions.c
         digest = token_digest(token)
@@ -42,6 +46,8 @@ class SessionStore:
             await connection.execute(delete(t.sessions).where(sessions.expires_at <= func.now()))
             await connection.execute(delete(t.sessions).where(sessions.sha256.in_(latest)))
             row = {"sha256": token_digest(secret), "token_sha256": digest, "expires_at": in_seconds(lifetime_s)}
+            if user.expires_at is not None:
+                row["sealed_token"] = seal(secret, token)
             await connection.execute(insert(t.sessions).values(row))
             await audit.record(connection, user, "session.begin", user.token_id)
         return secret

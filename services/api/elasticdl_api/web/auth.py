@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from elasticdl_api.web.problems import problem_response
 from elasticdl_api.web.route_scopes import RouteRule, rules_of
+from elasticdl_api.web.sealed_tokens import unseal
 from elasticdl_api.web.session_cookies import check_csrf, session_of
 from elasticdl_api.web.wire import CONNECTION
 from elasticdl_core.access import DEFAULT_NAMESPACE, TokenScope, is_mistyped
@@ -175,9 +176,12 @@ class TokenVerifier:
         if not rows:
             raise UnauthenticatedError("the session is over", fix="log in again")
         digest: str = rows[0]["token_sha256"]
-        if hmac.compare_digest(digest, self._admin):
-            return ADMINISTRATOR
-        return await self._holder(digest)
+        sealed: str | None = rows[0]["sealed_token"]
+        if sealed is None:
+            return ADMINISTRATOR if hmac.compare_digest(digest, self._admin) else await self._holder(digest)
+        if self._provider is None:
+            raise UnauthenticatedError("the session is over: its provider is no longer ours", fix="log in again")
+        return await self._of_provider(self._provider, unseal(secret, sealed))
 
 
 def _unrecorded() -> ColumnElement[bool]:
@@ -209,7 +213,7 @@ def _record_use(token_id: str) -> Update:
 
 _FIND_TOKEN = Query(_find_token())
 _FIND_SESSION = Query(
-    select(t.sessions.c.token_sha256).where(
+    select(t.sessions.c.token_sha256, t.sessions.c.sealed_token).where(
         t.sessions.c.sha256 == bindparam("digest"), t.sessions.c.expires_at > func.now()
     )
 )

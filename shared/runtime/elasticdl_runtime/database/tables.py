@@ -280,6 +280,7 @@ sessions = Table(
     metadata,
     Column("sha256", Text, primary_key=True),
     Column("token_sha256", Text, nullable=False),
+    Column("sealed_token", Text),
     _at("created_at"),
     Column("expires_at", TIMESTAMP(timezone=True), nullable=False),
     Index("sessions_token", "token_sha256", "created_at"),
