@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.rpc.framing import encode_frame, frame_mark, mark_frame
 from elasticdl_runtime.rpc.service import is_frame
+from tests.fakes import bad_inputs
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 DOCUMENTED = frozenset(
@@ -244,6 +245,7 @@ class OddClient:
             found.add(grpc.StatusCode.OK if endless and code is grpc.StatusCode.DEADLINE_EXCEEDED else code)
         for status in found:
             self.seen[method, status.name] += 1
+        bad_inputs.count(f"RPCs of the {self.service.name}", server_errors=not found <= DOCUMENTED)
         return found
 
     async def close(self) -> None:

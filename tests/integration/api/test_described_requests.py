@@ -23,6 +23,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.fakes import bad_inputs
 from tests.integration.api.conftest import Api
 
 pytestmark = pytest.mark.integration
@@ -77,6 +78,7 @@ async def _try_all(api: Api, examples: int) -> collections.Counter[int]:
         sent = api.http.request(request.method or "", request.url or "", headers=encoded, content=request.body)
         answer = asyncio.run_coroutine_threadsafe(sent, loop).result(timeout=60)
         counts[answer.status_code] += 1
+        bad_inputs.count("routes of the API", server_errors=answer.status_code >= 500)
         try:
             case.validate_response(answer, checks=_CHECKS)
         except (Failure, FailureGroup) as failure:

@@ -17,6 +17,7 @@ from elasticdl_api.web.problems import MalformedError
 from elasticdl_core.errors import InvalidInputError, SpecError
 from elasticdl_core.job import JobSpec
 from elasticdl_runtime.bundles import examine_bundle, unpack_bundle
+from tests.fakes import bad_inputs
 
 pytestmark = pytest.mark.unit
 NUMBERS = [200, pytest.param(50_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
@@ -33,6 +34,7 @@ def _each(strategy: st.SearchStrategy[bytes], number: int, check: Callable[[byte
     @settings(max_examples=number, deadline=None, derandomize=True, database=None, suppress_health_check=checks)
     @given(strategy)
     def run(data: bytes) -> None:
+        bad_inputs.count("readers of bodies and bundles")
         check(data)
 
     run()

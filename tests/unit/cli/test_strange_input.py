@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from elasticdl.cli.main import build_app
+from tests.fakes import bad_inputs
 from tests.fakes.api import TOKEN, FakeApi, make_job, sse
 from tests.unit.cli.conftest import Cli, Outcome
 from tests.unit.cli.test_scheduler_verbs import make_comparison, make_explanation, make_plan
@@ -100,6 +101,7 @@ def whole_api(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> FakeApi:
 
 
 def check(outcome: Outcome, args: object) -> None:
+    bad_inputs.count("the command line")
     said = outcome.out + outcome.err
     assert outcome.code in CODES, (args, outcome)
     assert "Traceback (most recent call last)" not in said, (args, said)
