@@ -41,7 +41,6 @@ class GroupControl:
         self._desk = desk
         self._tell = tell
         self._job_id = job_id
-        self._incarnation = machine.servers.servers[0].incarnation
         self._orders = 0
         self._wanted: asyncio.Queue[do.Instruction] = asyncio.Queue()
 
@@ -55,8 +54,7 @@ class GroupControl:
         """Carries out what becomes of the group, until cancelled."""
         while True:
             match await self._wanted.get():
-                case do.LaunchServer(_, incarnation, _):
-                    self._incarnation = incarnation
+                case do.LaunchServer():
                     self._forget()
                     await self._tell(ev.ProcessChanged(self._process(ProcessState.RUNNING)))
                 case do.TerminateServer():
@@ -161,6 +159,11 @@ class GroupControl:
         """Does nothing: members call, they are not called."""
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _incarnation(self) -> int:
+        """As which PS the group goes now: a master that takes over finds one that an earlier master launched."""
+        return self._machine.servers.servers[0].incarnation
 
     def _process(self, state: ProcessState) -> ProcessStatus:
         reason = "group_lost" if state is ProcessState.EXITED else ""

@@ -1,0 +1,61 @@
+"""Tests of how tasks become steps and microbatches, and who computes which."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticdl_core.group.member import Book
+from elasticdl_core.group.steps import Course, Entry, deal
+from elasticdl_core.job import JobSpec
+from elasticdl_core.task import TaskId, TaskType
+
+pytestmark = pytest.mark.unit
+
+
+def _entry(index: int, start: int, end: int) -> Entry:
+    return Entry(f"1.{index}.x", TaskId(TaskType.TRAINING, 0, index, start, end))
+
+
+def test_microbatches_are_dealt_evenly_to_alike_members_and_sparingly_to_slow_ones() -> None:
+    assert deal(8, [0.0, 0.0]) == (0, 0, 0, 0, 1, 1, 1, 1)
+    assert deal(4, [0.1, 0.11, 0.1]) == (0, 0, 1, 2)
+    assert deal(8, [0.1, 0.3]) == (0, 0, 0, 0, 0, 0, 1, 1)
+    assert deal(2, [0.1, 0.1, 0.1]) == (0, 1)
+
+
+def test_steps_cover_each_record_of_a_task_once_and_never_two_tasks() -> None:
+    course = Course(4, 2)
+    course.add([_entry(0, 0, 17), _entry(1, 5, 8)])
+    seen: list[tuple[int, int, int]] = []
+    while (step := course.next_step([0.0])) is not None:
+        for microbatch in range(4):
+            start, end = step.bounds(microbatch)
+            seen += [(step.entry.task.index, at, at + 1) for at in range(start, end)]
+        following = course.after(step)
+        course.count(step)
+        assert following == course.next_step([0.0])
+    assert seen == [(0, at, at + 1) for at in range(17)] + [(1, at, at + 1) for at in range(5, 8)]
+    assert course.steps == 4
+
+
+def test_a_group_that_gives_up_says_how_far_it_got() -> None:
+    book = Book(Course(4, 2))
+    book.course.add([_entry(0, 0, 16), _entry(1, 16, 32)])
+    step = book.course.next_step([0.0])
+    assert step is not None
+    book.count(step, [{"fed": 8, "skips": []}], 8)
+    book.give_up()
+    assert [(end.task.index, end.position) for end in book.ended.values()] == [(0, 8), (1, 16)]
+    assert book.tally == {(0, 0): 8}
+    again = Book(Course(4, 2))
+    again.adopt(book.to_json())
+    assert again.to_json() == book.to_json()
+
+
+def test_a_groups_tasks_are_whole_steps_and_its_microbatches_stay_when_workers_change() -> None:
+    given = {"model_def": "a.b", "model_zoo": "/z", "training_data": "/d", "max_workers": 3}
+    spec = JobSpec.from_mapping(
+        {**given, "distribution_strategy": "AllReduceStrategy", "num_minibatches_per_task": 6}
+    )
+    assert spec.microbatches == 4
+    assert spec.records_per_task == 8 * spec.minibatch_size
