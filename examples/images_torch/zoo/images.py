@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from elasticdl.data import Metadata
+from elasticdl.data import Metadata, Shard
 
 CLASSES = 10
 SIZE = 8
@@ -27,7 +27,7 @@ class ImageFolder:
     def create_shards(self):
         """The whole folder as ranges of its files."""
         return [
-            (str(self._folder), start, min(start + self._size, len(self._files)))
+            Shard(str(self._folder), start, min(start + self._size, len(self._files)))
             for start in range(0, len(self._files), self._size)
         ]
 
