@@ -50,8 +50,12 @@ class MemoryParameters:
         rows = {table: np.stack([self._row(table, i) for i in wanted.tolist()]) for table, wanted in ids.items()}
         return Pulled(self.version, {k: v.copy() for k, v in self.dense.items()} if dense else {}, rows)
 
-    async def push(self, gradients: Gradients, *, version: int, learning_rate: float | None = None) -> PushResult:
+    async def push(
+        self, gradients: Gradients, *, version: int, learning_rate: float | Sequence[float] | None = None
+    ) -> PushResult:
         assert self.optimizer is not None
+        if isinstance(learning_rate, Sequence):
+            (learning_rate,) = learning_rate  # this optimizer has one group
         if self.refuse:
             self.refuse -= 1
             return PushResult(False, self.version, "stale")
@@ -77,7 +81,7 @@ class MemoryParameters:
         ids: Mapping[str, Any],
         *,
         version: int,
-        learning_rate: float | None = None,
+        learning_rate: float | Sequence[float] | None = None,
         dense: bool = True,
     ) -> tuple[PushResult, Pulled | None]:
         assert self.mode is not None
