@@ -48,7 +48,7 @@ class BenchMember:
         import torch
         import torch.distributed
 
-        tensor = torch.zeros(length)
+        tensor = torch.ones(length)  # written, so that its memory is there
         torch.distributed.barrier()
         started = time.perf_counter()
         for _ in range(repeats):

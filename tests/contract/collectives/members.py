@@ -17,7 +17,7 @@ import numpy as np
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_worker.collectives import CollectiveError, GroupPlan
 from elasticdl_worker.collectives.lobby import open_lobby
-from elasticdl_worker.collectives.mesh import SilenceLimits
+from elasticdl_worker.collectives.waiting import SilenceLimits
 
 SECRET = b"only for tests, and long enough."
 DEADLINE_S = 60.0

@@ -1,7 +1,6 @@
 """Collectives: sums, exchanges and streams among the members of an AllReduce group."""
 
 from elasticdl_worker.collectives.lobby import open_lobby
-from elasticdl_worker.collectives.mesh import SilenceLimits
 from elasticdl_worker.collectives.port import (
     Collective,
     CollectiveError,
@@ -14,6 +13,7 @@ from elasticdl_worker.collectives.port import (
     PendingSum,
 )
 from elasticdl_worker.collectives.security import LinkSecurity
+from elasticdl_worker.collectives.waiting import SilenceLimits
 
 __all__ = [
     "Collective",

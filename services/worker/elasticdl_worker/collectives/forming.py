@@ -19,7 +19,7 @@ from elasticdl_worker.collectives import handshake
 from elasticdl_worker.collectives.endpoint import GLOO, SHARED_MEMORY, MemberEndpoint
 from elasticdl_worker.collectives.handshake import Hello, RefusedError
 from elasticdl_worker.collectives.links import Link
-from elasticdl_worker.collectives.mesh import Mesh, SilenceLimits
+from elasticdl_worker.collectives.mesh import Mesh
 from elasticdl_worker.collectives.operations import MeshCollective
 from elasticdl_worker.collectives.port import (
     Collective,
@@ -31,6 +31,7 @@ from elasticdl_worker.collectives.port import (
 from elasticdl_worker.collectives.shared_memory import OwnRegions, SharedMemorySums, SharedRegion, make_region
 from elasticdl_worker.collectives.sockets import SocketSums
 from elasticdl_worker.collectives.sums import SumCarrier
+from elasticdl_worker.collectives.waiting import SilenceLimits
 
 STRANGER_S = 1.0
 """How long somebody who knocks may take to say who he is."""

@@ -183,6 +183,9 @@ class GlooSums:
     def _close(self) -> None:
         with self._lock:
             for connection in self._connections:
+                # Torch's destructor would wait for the other side.
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
                 connection.close()
             self._connections = []
         self._group = self._memory = None

@@ -17,7 +17,7 @@ from elasticdl_worker.collectives import handshake
 from elasticdl_worker.collectives.endpoint import GLOO, MemberEndpoint, choose_adapter
 from elasticdl_worker.collectives.forming import STRANGER_S, Forming, Knock, load_gloo
 from elasticdl_worker.collectives.handshake import Hello, RefusedError
-from elasticdl_worker.collectives.mesh import Mesh, SilenceLimits
+from elasticdl_worker.collectives.mesh import Mesh
 from elasticdl_worker.collectives.port import (
     Collective,
     GroupAbortedError,
@@ -25,6 +25,7 @@ from elasticdl_worker.collectives.port import (
 )
 from elasticdl_worker.collectives.security import LinkSecurity
 from elasticdl_worker.collectives.shared_memory import OwnRegions
+from elasticdl_worker.collectives.waiting import SilenceLimits
 
 _BACKLOG = 128
 _SECRET_BYTES = 16

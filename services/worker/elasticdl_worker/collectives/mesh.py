@@ -8,88 +8,28 @@ Everything that waits is then released with the same error.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 
+from elasticdl_worker.collectives.endings import copy, drain, gone, linger, report, told
 from elasticdl_worker.collectives.links import Kind, Link, LinkEndedError, Tag
 from elasticdl_worker.collectives.port import (
     CollectiveError,
     CollectiveTimeoutError,
-    CorruptStateError,
     GroupAbortedError,
     MemberLostError,
 )
+from elasticdl_worker.collectives.waiting import SilenceLimits, Waiter
 
 _LINGER_S = 0.25
 _FAREWELL_S = 1.0
-_KINDS: Mapping[str, type[CollectiveError]] = {
-    kind.__name__: kind for kind in (MemberLostError, CollectiveTimeoutError, GroupAbortedError, CorruptStateError)
-}
 Place = Callable[[int], memoryview]
 Arrived = Callable[[memoryview, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class SilenceLimits:
-    """How long a member may be silent.
-
-    Attributes:
-        beat_s: each member writes to each at least so often.
-        silence_s: a member that nothing came from for so long is lost, ...
-        busy_s: ... unless it can be seen on this machine that it runs: then only after so long.
-    """
-
-    beat_s: float = 0.2
-    silence_s: float = 0.9
-    busy_s: float = 15.0
-
-
-class Waiter:
-    """Something that a thread waits for.
-
-    Attributes:
-        owed: by rank, how many messages are still to come from it.
-        came: whether it came.
-    """
-
-    __slots__ = ("_event", "came", "owed")
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self.owed: dict[int, int] = {}
-        self.came = False
-
-    def owe(self, rank: int) -> None:
-        """Notes that a message is to come."""
-        self.owed[rank] = self.owed.get(rank, 0) + 1
-
-    def pay(self, rank: int) -> None:
-        """Notes that it came."""
-        left = self.owed[rank] - 1
-        if left:
-            self.owed[rank] = left
-        else:
-            del self.owed[rank]
-
-    def end(self) -> None:
-        """It came."""
-        self.came = True
-        self._event.set()
-
-    def release(self) -> None:
-        """Lets go who waits: it will not come."""
-        self._event.set()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Waits; returns False when the time passed."""
-        return self._event.wait(timeout_s)
 
 
 class Mesh:
@@ -193,7 +133,7 @@ class Mesh:
             )
         if not waiter.came:
             assert self._failure is not None
-            raise _copy(self._failure)
+            raise copy(self._failure)
 
     def behind(self, operation: int) -> list[int]:
         """The ranks that have not said, with a beat, that they gave their part to an operation."""
@@ -222,7 +162,7 @@ class Mesh:
         with self._lock:
             if self._failure is not None or self._leaving:
                 return
-            self._failure = error = _copy(error)
+            self._failure = error = copy(error)
             waiters, self._waiters = self._waiters, set()
             listeners, self._listeners = self._listeners, []
         for waiter in waiters:
@@ -301,7 +241,7 @@ class Mesh:
         if early is None:
             link = self._links.get(source)
             if link is None or link.left:
-                self.fail(_gone(source))
+                self.fail(gone(source))
                 return
             self._expected[source, tag] = (place, arrived)
             return
@@ -320,7 +260,7 @@ class Mesh:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise _copy(self._failure)
+            raise copy(self._failure)
 
     def _ring(self) -> None:
         with self._bell_lock:
@@ -440,12 +380,12 @@ class Mesh:
         if kind is Kind.BEAT:
             self._heard_brought[rank] = tag[1]
         elif kind is Kind.ABORT:
-            self.fail(_told(rank, payload))
+            self.fail(told(rank, payload))
         elif kind is Kind.LEAVE:
             self._links[rank].left = True
             self.departed = (*self.departed, rank)
             if any(source == rank for source, _ in self._expected):
-                self.fail(_gone(rank))
+                self.fail(gone(rank))
         elif kind in self._others:
             self._others[kind](rank, tag, payload)
         else:
@@ -468,77 +408,26 @@ class Mesh:
     def _say_farewell(self) -> None:
         failure = self._failure
         assert failure is not None
-        told = [link for link in self._links.values() if not link.left]
+        links = [link for link in self._links.values() if not link.left]
         waited_for = [link for rank, link in self._links.items() if rank not in failure.suspects and not link.left]
-        for link in told:
+        for link in links:
             if self._leaving:
                 link.queue((Kind.LEAVE, 0, 0, 0))
             else:
                 link.drop_unsent()
-                link.queue((Kind.ABORT, 0, 0, 0), _report(failure))
+                link.queue((Kind.ABORT, 0, 0, 0), report(failure))
             with contextlib.suppress(LinkEndedError):
                 link.flush()
         try:
-            _linger(waited_for, _FAREWELL_S if self._leaving else _LINGER_S, Link.flush)
+            linger(waited_for, _FAREWELL_S if self._leaving else _LINGER_S, Link.flush)
             self._said_farewell.set()
             self._release()
-            for link in told:
+            for link in links:
                 link.end_writing()
             # Unread bytes at the close of a socket would take what was written with them.
-            _linger(waited_for, _LINGER_S, _drain)
+            linger(waited_for, _LINGER_S, drain)
         finally:
             self._said_farewell.set()
             for rank in list(self._links):
                 self._drop(rank)
             self._finish()
-
-
-def _linger(links: Iterable[Link], seconds: float, work: Callable[[Link], bool]) -> None:
-    """Works on links until each is done or gone, or the time has passed."""
-    end = time.monotonic() + seconds
-    left = list(links)
-    while left and (remaining := end - time.monotonic()) > 0:
-        poll = select.poll()
-        for link in left:
-            poll.register(link.fileno(), select.POLLIN if work is _drain else select.POLLOUT)
-        poll.poll(remaining * 1000)
-        still = []
-        for link in left:
-            with contextlib.suppress(LinkEndedError):
-                if not work(link):
-                    still.append(link)
-        left = still
-
-
-def _drain(link: Link) -> bool:
-    """Reads and forgets; never done before the other side has ended."""
-    link.read(lambda tag, length: memoryview(bytearray(length)), lambda tag, check, payload: None)
-    return False
-
-
-def _copy(error: CollectiveError) -> CollectiveError:
-    """The same without a traceback: what is kept must not keep the frames, and so the memory, of who was told."""
-    return type(error)(error.message, suspects=tuple(error.suspects), fix=error.fix)
-
-
-def _gone(rank: int) -> CollectiveError:
-    return GroupAbortedError(f"rank {rank} has left the group")
-
-
-def _report(failure: CollectiveError) -> bytes:
-    report = {
-        "kind": type(failure).__name__,
-        "message": failure.message,
-        "suspects": sorted(failure.suspects),
-    }
-    return json.dumps(report).encode()
-
-
-def _told(rank: int, payload: memoryview) -> CollectiveError:
-    """What another member said of its failure."""
-    try:
-        report = json.loads(bytes(payload))
-        kind = _KINDS.get(report["kind"], GroupAbortedError)
-        return kind(f"rank {rank} says: {report['message']}", suspects=[int(other) for other in report["suspects"]])
-    except (ValueError, KeyError, TypeError):
-        return MemberLostError(f"rank {rank} gave the group up, and does not say why", suspects=[rank])

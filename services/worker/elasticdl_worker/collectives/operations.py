@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_worker.collectives.links import Kind
-from elasticdl_worker.collectives.mesh import Mesh, Waiter
+from elasticdl_worker.collectives.mesh import Mesh
 from elasticdl_worker.collectives.port import (
     Buffer,
     CollectiveError,
@@ -24,6 +24,7 @@ from elasticdl_worker.collectives.port import (
     PendingSum,
 )
 from elasticdl_worker.collectives.sums import CarriedSum, SumCarrier, SumShape
+from elasticdl_worker.collectives.waiting import Waiter
 
 _PIECE_BYTES = 1 << 20
 _PIECES_UNDER_WAY = 2
