@@ -229,15 +229,15 @@ def _run(
     gc.freeze()
     start_up.record("model module")
     job_dir = Path(registration.job_dir)
-    if membership is not None:
-        member = prepare_member(framework, spec, module, session, index, job_dir)
-        start_up.record("prepare")
-        loop = MemberLoop(
-            membership, spec, member.replica, session, member.others.run, traces, start_up.log_first_step
-        )
-        return ExitReason.FINISHED if loop.run() else ExitReason.DRAINED
-    engine = ParameterServerEngine(framework, spec, module, session, parameters, index, job_dir)
     with framework.print_layer_outputs() if spec.eager else contextlib.nullcontext():
+        if membership is not None:
+            member = prepare_member(framework, spec, module, session, index, job_dir)
+            start_up.record("prepare")
+            loop = MemberLoop(
+                membership, spec, member.replica, session, member.others.run, traces, start_up.log_first_step
+            )
+            return ExitReason.FINISHED if loop.run() else ExitReason.DRAINED
+        engine = ParameterServerEngine(framework, spec, module, session, parameters, index, job_dir)
         engine.prepare()
         start_up.record("prepare")
         return TaskLoop(engine, session, traces, start_up.log_first_step).run()
