@@ -9,7 +9,7 @@ from elasticdl.extras import require
 
 require("elasticdl.torch", "torch")
 
-from elasticdl.torch.embedding import Embedding  # noqa: E402 - what it needs is checked first
+from elasticdl.torch.embedding import OpenEmbedding as Embedding  # noqa: E402 - what it needs is checked first
 from elasticdl.torch.minibatches import Minibatches  # noqa: E402
 
 __all__ = ["Embedding", "Minibatches"]

@@ -21,7 +21,7 @@ INITIALIZERS: Mapping[str, tuple[str, ...]] = {
 """How rows can begin, and the numbers that each way takes."""
 
 
-class Embedding(nn.Module):
+class OpenEmbedding(nn.Module):
     """Turns int64 ids into vectors that live on the parameter servers, one row for each id that occurs.
 
     Rows come into being, by the initializer, when their id is first seen. Outside ElasticDL (in a unit test of the

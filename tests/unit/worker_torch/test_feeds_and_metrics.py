@@ -18,8 +18,8 @@ from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.model import InitializerSpec, TableSpec
 from elasticdl_runtime.initializers import first_rows
 from elasticdl_worker.local import run_local
-from elasticdl_worker.trainers.torch.export.initial_rows import InitialRows
-from elasticdl_worker.trainers.torch.input.pipeline import InputPipeline
+from elasticdl_worker.trainers.torch.export.initial_rows import TorchInitialRows
+from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
 from elasticdl_worker.trainers.torch.model.metrics import make_metrics
 from elasticdl_worker.user_code import ModelModule
 
@@ -56,10 +56,10 @@ FEEDS = {
 }
 
 
-def pipeline(feed: Any, clicks: Path, **entries: Any) -> tuple[InputPipeline, Any]:
+def pipeline(feed: Any, clicks: Path, **entries: Any) -> tuple[TorchInputPipeline, Any]:
     reader = create_data_reader(str(clicks), 600, {"with_header": False})
     module = ModelModule(Path("m.py"), (), lambda: None, feed=feed, **entries)
-    return InputPipeline(reader, module, "training", 16), next(iter(reader.create_shards()))
+    return TorchInputPipeline(reader, module, "training", 16), next(iter(reader.create_shards()))
 
 
 @pytest.mark.parametrize("name", FEEDS)
@@ -199,5 +199,5 @@ def test_an_export_is_used_without_elasticdl(model: str, make_spec: Any, tmp_pat
 def test_a_program_begins_rows_as_the_parameter_servers_do(kind: str, params: dict[str, float]) -> None:
     table = TableSpec("t", 5, InitializerSpec(kind, params, seed=77))
     ids = np.array([0, 1, -5, 2**62, 123456789012], np.int64)
-    rows = InitialRows(table)(torch.from_numpy(ids)).numpy()
+    rows = TorchInitialRows(table)(torch.from_numpy(ids)).numpy()
     np.testing.assert_allclose(rows, first_rows(table, ids), rtol=1e-6)

@@ -15,7 +15,7 @@ from torch.optim import lr_scheduler
 from elasticdl.callbacks import GradientClipping, LearningRateScheduler
 from elasticdl_core.errors import UserCodeError
 from elasticdl_ps.optimizers import Optimizer
-from elasticdl_worker.trainers.torch.model.build import BuildOptions, BuiltModel, build_model
+from elasticdl_worker.trainers.torch.model.build import BuiltModel, TorchBuildOptions, build_model
 from elasticdl_worker.trainers.torch.model.callbacks import callbacks_of
 from elasticdl_worker.trainers.torch.model.optimizers import make_optimizer, translate
 from elasticdl_worker.user_code import ModelModule
@@ -47,7 +47,7 @@ def module(optimizer: Any, callbacks: Any = None) -> ModelModule:
 def plan_of(optimizer: Any, callbacks: Any = None) -> tuple[Any, BuiltModel]:
     mine = module(optimizer, callbacks)
     given = callbacks_of(mine)
-    model = build_model(mine, None, BuildOptions(1 << 20))
+    model = build_model(mine, None, TorchBuildOptions(1 << 20))
     made = make_optimizer(mine, model, given)
     model.keep_untrained(made.untrained)
     return translate(made, given, lambda _: contextlib.nullcontext()), model
@@ -95,7 +95,7 @@ def test_an_optimizer_may_be_given_in_several_forms(form: str) -> None:
 def test_an_optimizer_of_the_modules_own_model_is_taken() -> None:
     model = net()
     mine = ModelModule(Path("m.py"), (), lambda: model, optimizer=lambda: torch.optim.SGD(model.parameters(), 0.3))
-    built = build_model(mine, None, BuildOptions(1 << 20))
+    built = build_model(mine, None, TorchBuildOptions(1 << 20))
     assert translate(make_optimizer(mine, built, []), [], lambda _: contextlib.nullcontext()).spec.name == "torch.sgd"
 
 

@@ -27,10 +27,10 @@ from elasticdl_worker.trainers.framework import (
 )
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.output_files import OutputFile
-from elasticdl_worker.trainers.torch.input.pipeline import InputPipeline
+from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
 from elasticdl_worker.trainers.torch.layer_prints import print_layer_outputs
 from elasticdl_worker.trainers.torch.model import embeddings
-from elasticdl_worker.trainers.torch.model.build import BuildOptions, BuiltModel, build_model
+from elasticdl_worker.trainers.torch.model.build import BuiltModel, TorchBuildOptions, build_model
 from elasticdl_worker.trainers.torch.model.callbacks import callbacks_of
 from elasticdl_worker.trainers.torch.model.metrics import make_metrics, to_numpy
 from elasticdl_worker.trainers.torch.model.optimizers import (
@@ -40,7 +40,7 @@ from elasticdl_worker.trainers.torch.model.optimizers import (
     translate,
 )
 from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
-from elasticdl_worker.trainers.torch.step.local_tables import LocalTables
+from elasticdl_worker.trainers.torch.step.local_tables import TorchLocalTables
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, StepOptions, TorchPrograms
 from elasticdl_worker.user_code import ModelModule, load_model_module
 
@@ -81,9 +81,11 @@ class TorchFramework:
         """The callbacks of a module."""
         return callbacks_of(module)
 
-    def make_source(self, reader: DataReader, module: ModelModule, mode: str, minibatch_size: int) -> InputPipeline:
+    def make_source(
+        self, reader: DataReader, module: ModelModule, mode: str, minibatch_size: int
+    ) -> TorchInputPipeline:
         """Makes the pipeline of a mode."""
-        return InputPipeline(reader, module, mode, minibatch_size)
+        return TorchInputPipeline(reader, module, mode, minibatch_size)
 
     def prepare(self, preparation: Preparation) -> PreparedJob:
         """Builds the model for parameter servers."""
@@ -113,7 +115,7 @@ class TorchFramework:
 
     def prepare_local(self, preparation: Preparation) -> LocalSteps:
         """Builds the model for this process alone."""
-        from elasticdl_worker.trainers.torch.export.checkpoint import LocalModel
+        from elasticdl_worker.trainers.torch.export.checkpoint import TorchLocalModel
 
         model, sample = _built(preparation)
         model.materialise()
@@ -121,10 +123,10 @@ class TorchFramework:
         if made is not None:
             model.keep_untrained(made.untrained)
         forward = ForwardPass(model, preparation.module, _options(preparation, None))
-        trainer = LocalModel(
+        trainer = TorchLocalModel(
             model,
             forward,
-            LocalTables(model.tables, model.placeholders),
+            TorchLocalTables(model.tables, model.placeholders),
             made,
             preparation.callbacks,
             preparation.module.guard,
@@ -154,18 +156,20 @@ class TorchFramework:
         """Exports the model of a checkpoint."""
         from elasticdl_worker.trainers.torch.export.checkpoint import export_checkpoint
 
-        sample = cast(InputPipeline, source).sample()
-        model = build_model(module, sample, BuildOptions(_NO_TABLES, seed))
+        sample = cast(TorchInputPipeline, source).sample()
+        model = build_model(module, sample, TorchBuildOptions(_NO_TABLES, seed))
         model.materialise()
         return export_checkpoint(model, sample, request)
 
 
 def _built(preparation: Preparation) -> tuple[BuiltModel, Tensors]:
     spec = preparation.spec
-    sample = cast(InputPipeline, preparation.source).sample()
+    sample = cast(TorchInputPipeline, preparation.source).sample()
     if spec.type is JobType.TRAINING:
         preparation.module.need("loss")
-    return build_model(preparation.module, sample, BuildOptions(spec.embedding_threshold_bytes, spec.seed)), sample
+    return build_model(
+        preparation.module, sample, TorchBuildOptions(spec.embedding_threshold_bytes, spec.seed)
+    ), sample
 
 
 def _optimizer(preparation: Preparation, model: BuiltModel) -> MadeOptimizer | None:

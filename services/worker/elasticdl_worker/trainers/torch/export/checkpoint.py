@@ -17,12 +17,12 @@ from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.trainers.torch.export.model_files import export_model
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
-from elasticdl_worker.trainers.torch.step.local_trainer import LocalTrainer
+from elasticdl_worker.trainers.torch.step.local_trainer import TorchLocalTrainer
 
 _FIX = "use the model definition and model_params that the checkpoint was made with"
 
 
-class LocalModel(LocalTrainer):
+class TorchLocalModel(TorchLocalTrainer):
     """Training in one process, from a checkpoint if that is wanted, and to an export.
 
     Attributes:

@@ -25,7 +25,7 @@ _ATTEMPTS = 24
 """Draws of a truncated normal number; that all are too far out happens to one number in 10^32."""
 
 
-class InitialRows:
+class TorchInitialRows:
     """Makes first rows of one table.
 
     Args:

@@ -27,9 +27,9 @@ from elasticdl_core.model import TableSpec
 from elasticdl_worker.parameters import Rows
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.output_files import OutputFile, describe_file
-from elasticdl_worker.trainers.torch.export.initial_rows import InitialRows
+from elasticdl_worker.trainers.torch.export.initial_rows import TorchInitialRows
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
-from elasticdl_worker.trainers.torch.model.calling import ModelCall, map_tensors
+from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, map_tensors
 
 WEIGHTS, PROGRAM = "model.safetensors", "model.pt2"
 _FORMATS = ("safetensors", "pt2")
@@ -119,7 +119,7 @@ def export_model(
         for number, (name, (ids, rows)) in enumerate(sorted(open_tables.items())):
             file = f"table-{number}.npz"
             np.savez(staging / file, ids=ids, vectors=rows)
-            unseen = InitialRows(specs[name]).describe()
+            unseen = TorchInitialRows(specs[name]).describe()
             notes[name] = {"file": file, "ids": len(ids), "dim": int(rows.shape[1]), "other_ids": unseen}
         readme = {"torch": torch.__version__, "formats": written, "tables": notes}
         (staging / "README.json").write_text(json.dumps(readme, indent=2, sort_keys=True) + "\n")
@@ -141,7 +141,7 @@ def _state_dict(model: BuiltModel, open_tables: Mapping[str, Rows]) -> dict[str,
 
 def _program(model: BuiltModel, sample: Tensors, tables: Mapping[str, _OpenTable]) -> Any:
     sample = map_tensors(_at_least_two, sample)
-    args, kwargs = ModelCall(model.net).arguments(sample)
+    args, kwargs = TorchModelCall(model.net).arguments(sample)
     training = model.net.training
     model.net.eval()
     weights = {name: model.placeholders[name] for name in tables}
@@ -189,7 +189,7 @@ class _OpenTable(nn.Module):
         order = np.argsort(ids, kind="stable")
         self.ids = torch.from_numpy(np.append(ids[order], np.iinfo(np.int64).max))
         self.rows = torch.from_numpy(np.concatenate([rows[order], np.zeros((1, spec.dim), np.float32)]))
-        self._first = InitialRows(spec)
+        self._first = TorchInitialRows(spec)
 
     def find(self, ids: torch.Tensor) -> torch.Tensor:
         """Vectors of ids ``[n]``."""

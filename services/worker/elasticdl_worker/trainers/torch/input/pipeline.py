@@ -27,7 +27,7 @@ from elasticdl_worker.user_code import ModelModule
 _SAMPLE_RECORDS = 4
 
 
-class InputPipeline:
+class TorchInputPipeline:
     """Minibatches of tasks, for one mode.
 
     Args:

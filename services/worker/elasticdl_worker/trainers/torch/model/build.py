@@ -17,9 +17,9 @@ from elasticdl_core.model import DenseKind, DenseSpec, TableSpec
 from elasticdl_worker.trainers.framework import Array, Outputs
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.model import embeddings
-from elasticdl_worker.trainers.torch.model.calling import ModelCall, describe, output_names
-from elasticdl_worker.trainers.torch.model.scopes import CollectScope
-from elasticdl_worker.trainers.torch.model.state import ModelState
+from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, describe, output_names
+from elasticdl_worker.trainers.torch.model.scopes import TorchCollectScope
+from elasticdl_worker.trainers.torch.model.state import TorchModelState
 from elasticdl_worker.user_code import ModelModule
 
 _WORKER_STRIDE = 7919
@@ -27,7 +27,7 @@ _MOST_BUILDS = 100
 
 
 @dataclass(frozen=True)
-class BuildOptions:
+class TorchBuildOptions:
     """How to build a model.
 
     Attributes:
@@ -54,10 +54,10 @@ class BuiltModel:
         merging: the other tensors, and how what workers make of them becomes one.
     """
 
-    def __init__(self, net: nn.Module, registry: embeddings.TableRegistry, outputs: Outputs) -> None:
+    def __init__(self, net: nn.Module, registry: embeddings.TorchTableRegistry, outputs: Outputs) -> None:
         self.net = net
         self.registry = registry
-        self.call = ModelCall(net)
+        self.call = TorchModelCall(net)
         self.outputs = outputs
         self.placeholders = {name: cast(nn.Parameter, layers[0].weight) for name, layers in registry.layers.items()}
         self._split(frozenset())
@@ -80,7 +80,7 @@ class BuiltModel:
             self.trainable[name] = parameter
         kept = self.net.state_dict(keep_vars=True).keys()
         others |= {name: buffer for name, buffer in self.net.named_buffers() if name in kept}
-        self.merging = ModelState(self.net, others)
+        self.merging = TorchModelState(self.net, others)
 
     def keep_untrained(self, parameters: Iterable[nn.Parameter]) -> None:
         """Counts parameters that the user's optimizer was not given among the state."""
@@ -148,13 +148,13 @@ def as_tensor(array: Array) -> torch.Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def build_model(module: ModelModule, sample: Tensors | None, options: BuildOptions) -> BuiltModel:
+def build_model(module: ModelModule, sample: Tensors | None, options: TorchBuildOptions) -> BuiltModel:
     """Builds the user's model; names and first values are the same in every process that builds it.
 
     Args:
         module: the user's module.
         sample: features of a few records, to run the model on once; None where there are none.
-        options: see ``BuildOptions``.
+        options: see ``TorchBuildOptions``.
 
     Raises:
         UserCodeError: the model function raised, returned something that is no model, or a model that has what is
@@ -162,7 +162,7 @@ def build_model(module: ModelModule, sample: Tensors | None, options: BuildOptio
     """
     keep: frozenset[int] = frozenset()
     for _ in range(_MOST_BUILDS):
-        registry = embeddings.TableRegistry(options.threshold_bytes, options.seed, keep)
+        registry = embeddings.TorchTableRegistry(options.threshold_bytes, options.seed, keep)
         torch.manual_seed(options.seed & 0x7FFFFFFF)
         with registry.building(), module.guard("the model function"):
             net = module.build_model()
@@ -189,8 +189,8 @@ def _run_once(net: nn.Module, sample: Tensors | None, module: ModelModule) -> Ou
     training = net.training
     net.eval()
     guarded = module.guard("calling the model on the features", fix)
-    with guarded, explaining_tables(), torch.no_grad(), finding_rows(CollectScope()):
-        predictions = ModelCall(net)(sample)
+    with guarded, explaining_tables(), torch.no_grad(), finding_rows(TorchCollectScope()):
+        predictions = TorchModelCall(net)(sample)
     net.train(training)
     return output_names(predictions)
 

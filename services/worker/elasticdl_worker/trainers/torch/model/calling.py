@@ -15,7 +15,7 @@ from elasticdl_worker.trainers.minibatch import Tensors
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-class ModelCall:
+class TorchModelCall:
     """Calls a model with a minibatch of features.
 
     A dict goes by its keys to the arguments of ``forward``, a tuple or list by its places, where ``forward`` takes

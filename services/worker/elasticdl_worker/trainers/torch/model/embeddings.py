@@ -1,6 +1,6 @@
 """Makes large ``nn.Embedding`` and ``nn.EmbeddingBag`` layers PS-backed, without a change to the model.
 
-``install`` wraps the constructors and ``forward`` of PyTorch's own layers once a process. While a ``TableRegistry``
+``install`` wraps the constructors and ``forward`` of PyTorch's own layers once a process. While a table registry
 is active, a large layer is made without numbers, on the device ``meta``; what its initialisers do to it is noted and
 becomes the rule by which its table's rows begin. Its calls then ask the active scope for rows.
 
@@ -53,7 +53,7 @@ class _Candidate:
 
 
 @dataclass
-class TableRegistry:
+class TorchTableRegistry:
     """The embedding layers of one model.
 
     Attributes:
@@ -167,7 +167,7 @@ def install() -> None:
     nn.Embedding.elasticdl_installed = True  # type: ignore[attr-defined]
 
 
-def materialise(registry: TableRegistry) -> dict[str, nn.Parameter]:
+def materialise(registry: TorchTableRegistry) -> dict[str, nn.Parameter]:
     """Gives the layers of closed tables their weights, with the rows that ids begin with.
 
     Returns:
@@ -193,7 +193,7 @@ def _all_ids(count: int) -> Any:
 
 
 _GIVEN = ("device", "dtype", "_weight", "max_norm")
-_registry: ContextVar[TableRegistry | None] = ContextVar("elasticdl_torch_registry", default=None)
+_registry: ContextVar[TorchTableRegistry | None] = ContextVar("elasticdl_torch_registry", default=None)
 
 
 def _wrap(kind: Any, look_up: Callable[..., torch.Tensor]) -> None:

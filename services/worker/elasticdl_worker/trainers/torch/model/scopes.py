@@ -15,7 +15,7 @@ class EnoughCollectedError(BaseException):
     """Not an error: the last lookup of a model is known, so that the rest of it need not run."""
 
 
-class CollectScope:
+class TorchCollectScope:
     """Notes the ids of each lookup and answers with zeros.
 
     Args:
@@ -52,7 +52,7 @@ class Lookup:
     padding: int | None
 
 
-class RowsScope:
+class TorchRowsScope:
     """Answers each lookup from the rows of the step.
 
     Args:

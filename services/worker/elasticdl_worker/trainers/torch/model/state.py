@@ -35,7 +35,7 @@ _SHARED = {
 }
 
 
-class ModelState:
+class TorchModelState:
     """The state of a model.
 
     Args:

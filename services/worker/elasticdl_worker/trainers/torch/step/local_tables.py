@@ -18,7 +18,7 @@ _PADDING = 0
 """The row that padding reads: zeros."""
 
 
-class LocalTable:
+class TorchLocalTable:
     """Rows of one table, as the weight of its layers; the first row is that of the padding.
 
     Args:
@@ -72,7 +72,7 @@ class LocalTable:
                 optimizer.state[self.weight][name] = _extended(value, capacity, begins)
 
 
-class LocalTables:
+class TorchLocalTables:
     """All open tables of a model; the scope in which it runs.
 
     Args:
@@ -81,7 +81,7 @@ class LocalTables:
     """
 
     def __init__(self, specs: Mapping[str, TableSpec], weights: Mapping[str, nn.Parameter]) -> None:
-        self.tables = {name: LocalTable(spec, weights[name]) for name, spec in specs.items()}
+        self.tables = {name: TorchLocalTable(spec, weights[name]) for name, spec in specs.items()}
         self.optimizer: optim.Optimizer | None = None
 
     def find(self, table: str, ids: torch.Tensor, dim: int, padding_idx: int | None) -> FoundRows:

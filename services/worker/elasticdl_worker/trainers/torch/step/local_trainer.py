@@ -15,11 +15,11 @@ from elasticdl_worker.trainers.not_finite import describe_bad_gradient
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
 from elasticdl_worker.trainers.torch.model.calling import map_tensors
 from elasticdl_worker.trainers.torch.model.optimizers import MadeOptimizer, clipping_of, rates_of, set_rates
-from elasticdl_worker.trainers.torch.step.local_tables import LocalTables
+from elasticdl_worker.trainers.torch.step.local_tables import TorchLocalTables
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, clip
 
 
-class LocalTrainer:
+class TorchLocalTrainer:
     """Steps of plain PyTorch training.
 
     Args:
@@ -40,7 +40,7 @@ class LocalTrainer:
         self,
         model: BuiltModel,
         forward: ForwardPass,
-        tables: LocalTables,
+        tables: TorchLocalTables,
         made: MadeOptimizer | None,
         callbacks: Sequence[Callback],
         guard: Callable[[str], Any],

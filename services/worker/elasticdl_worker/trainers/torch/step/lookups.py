@@ -16,13 +16,13 @@ from elasticdl_core.model import NO_ID
 from elasticdl_worker.trainers.framework import Lookups
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, explaining_tables
-from elasticdl_worker.trainers.torch.model.calling import ModelCall, leaves
-from elasticdl_worker.trainers.torch.model.scopes import CollectScope, EnoughCollectedError, Lookup
+from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, leaves
+from elasticdl_worker.trainers.torch.model.scopes import EnoughCollectedError, Lookup, TorchCollectScope
 
 _Asked = list[tuple[str, torch.Tensor, int | None]]
 
 
-class LookupCollector:
+class TorchLookupCollector:
     """Finds the rows that minibatches of a model need; another thread than the one that trains may ask.
 
     Args:
@@ -32,7 +32,7 @@ class LookupCollector:
     def __init__(self, model: BuiltModel) -> None:
         self._tables = model.tables
         self._net = copy.deepcopy(model.net) if model.tables else model.net
-        self._call = ModelCall(self._net)
+        self._call = TorchModelCall(self._net)
         self._expected: dict[bool, int] = {}
         self._places: dict[bool, list[int] | None] = {}
         self._named: dict[bool, list[tuple[str, int | None]]] = {}
@@ -72,7 +72,7 @@ class LookupCollector:
                 for at, (name, pad) in zip(places, self._named[training], strict=True)
             ]
         self._net.train(training)
-        scope = CollectScope(self._expected.get(training, 0))
+        scope = TorchCollectScope(self._expected.get(training, 0))
         with finding_rows(scope), torch.no_grad(), explaining_tables():
             try:
                 self._call(features)

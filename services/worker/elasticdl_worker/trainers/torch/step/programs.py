@@ -18,10 +18,10 @@ from elasticdl_worker.parameters import Origin
 from elasticdl_worker.trainers.framework import Array, Lookups, StepResult
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor, explaining_tables
-from elasticdl_worker.trainers.torch.model.calling import ModelCall, aligned, as_plain, map_tensors
-from elasticdl_worker.trainers.torch.model.scopes import RowsScope
+from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, aligned, as_plain, map_tensors
+from elasticdl_worker.trainers.torch.model.scopes import TorchRowsScope
 from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
-from elasticdl_worker.trainers.torch.step.lookups import LookupCollector
+from elasticdl_worker.trainers.torch.step.lookups import TorchLookupCollector
 from elasticdl_worker.user_code import ModelModule
 
 _log = structlog.get_logger(__name__)
@@ -57,7 +57,7 @@ class ForwardPass:
         self._model = model
         self._module = module
         self._options = options
-        self._eager = ModelCall(model.net)
+        self._eager = TorchModelCall(model.net)
         self._call: Callable[[Tensors], Tensors] = self._eager
         if options.compiled:
             self._call = self._compiled()
@@ -103,7 +103,7 @@ class ForwardPass:
     def _compiled(self) -> Callable[[Tensors], Tensors]:
         """Calls the compiled model, until that turns out to be impossible."""
         keep_out_of_graphs()
-        compiled = ModelCall(self._model.net, torch.compile(self._model.net))
+        compiled = TorchModelCall(self._model.net, torch.compile(self._model.net))
 
         def call(features: Tensors) -> Tensors:
             try:
@@ -146,7 +146,7 @@ class TorchPrograms:
         self._options = options
         self._forward = ForwardPass(model, module, options)
         self._group = group_updates
-        self._collector = LookupCollector(model)
+        self._collector = TorchLookupCollector(model)
         self._keeps_origin = keeps_origin
         self._keeps_predictions = keeps_predictions
 
@@ -174,7 +174,7 @@ class TorchPrograms:
         row_totals: dict[str, torch.Tensor] = {}
         predictions: Tensors = None
         for number, (features, labels) in enumerate(batches):
-            loss, predictions = self._forward.train(features, labels, RowsScope(tables, lookups.inverse[number]))
+            loss, predictions = self._forward.train(features, labels, TorchRowsScope(tables, lookups.inverse[number]))
             model.net.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(float(loss.detach()))
@@ -201,7 +201,7 @@ class TorchPrograms:
     def forward(self, features: Tensors, rows: Mapping[str, NDArray[np.float32]], lookups: Lookups) -> Tensors:
         """The model's outputs for a minibatch, in inference mode."""
         tables = self._row_tensors(rows, lookups, trained=False)
-        return self._forward.predict(features, RowsScope(tables, lookups.inverse[0]))
+        return self._forward.predict(features, TorchRowsScope(tables, lookups.inverse[0]))
 
     def evaluation_loss(self, labels: Tensors, predictions: Tensors) -> torch.Tensor:
         """The loss of predictions."""
