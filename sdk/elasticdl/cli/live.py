@@ -155,7 +155,8 @@ def plain_line(job: Job) -> str:
         words.extend(_speed(job))
         if not job.state.terminal:
             words.append(f"workers {len(job.status.workers)}/{job.target_workers}")
-            words.append(f"ps {len(job.status.ps)}")
+            if job.status.ps:
+                words.append(f"ps {len(job.status.ps)}")
         if job.status.training_metrics:
             words.append(training_words(job.status.training_metrics))
         if job.status.metrics:

@@ -104,3 +104,10 @@ def test_a_mistake_is_told_with_its_line_before_the_job_is_submitted(
         check_model_module(zoo, spec(zoo))
     (tmp_path / "net.py").write_text(source.replace(optimizer, "return torch.optim.Adam") + ENTRIES)
     assert check_model_module(zoo, spec(zoo)) == "torch"
+
+
+def test_a_group_of_workers_trains_no_torch_model(tmp_path: Path) -> None:
+    files, _ = FILES["torch"]
+    with pytest.raises(UserCodeError, match="a PyTorch model trains with parameter servers") as caught:
+        resolve_framework(zoo_of(tmp_path, files), spec(tmp_path, distribution_strategy="AllReduceStrategy"))
+    assert "--distribution_strategy" in caught.value.fix

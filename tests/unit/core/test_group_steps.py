@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticdl_core.group.member import Book
-from elasticdl_core.group.steps import Course, Entry, deal
+from elasticdl_core.group.steps import Entry, StepCourse, deal
 from elasticdl_core.job import JobSpec
 from elasticdl_core.task import TaskId, TaskType
 
@@ -24,7 +24,7 @@ def test_microbatches_are_dealt_evenly_to_alike_members_and_sparingly_to_slow_on
 
 
 def test_steps_cover_each_record_of_a_task_once_and_never_two_tasks() -> None:
-    course = Course(4, 2)
+    course = StepCourse(4, 2)
     course.add([_entry(0, 0, 17), _entry(1, 5, 8)])
     seen: list[tuple[int, int, int]] = []
     while (step := course.next_step([0.0])) is not None:
@@ -39,7 +39,7 @@ def test_steps_cover_each_record_of_a_task_once_and_never_two_tasks() -> None:
 
 
 def test_a_group_that_gives_up_says_how_far_it_got() -> None:
-    book = Book(Course(4, 2))
+    book = Book(StepCourse(4, 2))
     book.course.add([_entry(0, 0, 16), _entry(1, 16, 32)])
     step = book.course.next_step([0.0])
     assert step is not None
@@ -47,7 +47,7 @@ def test_a_group_that_gives_up_says_how_far_it_got() -> None:
     book.give_up()
     assert [(end.task.index, end.position) for end in book.ended.values()] == [(0, 8), (1, 16)]
     assert book.tally == {(0, 0): 8}
-    again = Book(Course(4, 2))
+    again = Book(StepCourse(4, 2))
     again.adopt(book.to_json())
     assert again.to_json() == book.to_json()
 

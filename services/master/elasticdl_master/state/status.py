@@ -110,7 +110,8 @@ def status_of(machine: JobMachine, trouble: str = "") -> MasterStatus:
         "training_metrics": reports.training_metrics,
         "model_version": machine.version.present,
         "workers": [_worker(worker) for worker in machine.workers.living],
-        "ps": [_server(machine, server) for server in machine.servers.servers],
+        # A group goes as the job's only server, which is a matter of the machine's alone.
+        "ps": [] if machine.spec.by_group else [_server(machine, server) for server in machine.servers.servers],
         "metrics": dict(evaluations.metrics),
         "evaluation": "no records" if evaluations.empty else "",
         "strategy": {

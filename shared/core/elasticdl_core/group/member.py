@@ -3,7 +3,7 @@
 ``GroupMember.enter`` is a generator: it yields operations and gets their results. A runner carries them out with real
 collectives and a real model; a simulation with none. A collective operation (``Gather``, ``Total``, ``Send``,
 ``Receive``) that fails ends the generator: the runner closes it, and enters the next generation. All other operations
-are the member's alone and always end well, so that what a member holds and its ``Course`` never part.
+are the member's alone and always end well, so that what a member holds and its ``StepCourse`` never part.
 
 The first member leads: what comes next is its word, which goes to all with a gathering that is needed anyway.
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from elasticdl_core.group.rendezvous import Orders
-from elasticdl_core.group.steps import Course, Entry, Step, deal
+from elasticdl_core.group.steps import Entry, Step, StepCourse, deal
 from elasticdl_core.skips import Skips
 from elasticdl_core.task import TaskId
 
@@ -169,7 +169,7 @@ class Book:
         ended: tasks of which the master has not acknowledged the end, by token.
     """
 
-    course: Course
+    course: StepCourse
     version: int = 0
     tally: Counter[tuple[int, int]] = field(default_factory=Counter)
     account: dict[str, Any] = field(default_factory=lambda: {"fed": 0, "rows": 0, "skips": []})
@@ -242,7 +242,7 @@ class GroupMember:
 
     def __init__(self, owner: str, microbatches: int, size: int) -> None:
         self.owner = owner
-        self.book = Book(Course(microbatches, size))
+        self.book = Book(StepCourse(microbatches, size))
         self.holds = False
         self.keeps = False
         self.finished = 0
@@ -302,7 +302,7 @@ class GroupMember:
         if top < 0:
             if rank == 0:
                 version, tally = yield FoundGroup()
-                self.book = Book(Course(course.microbatches, course.size), version, Counter(tally))
+                self.book = Book(StepCourse(course.microbatches, course.size), version, Counter(tally))
                 self.holds, self.keeps = True, False
             source, needs = 0, dict.fromkeys(range(1, size), "state")
         else:

@@ -102,7 +102,7 @@ def _speeds(seconds: Sequence[float]) -> list[float]:
     return [1.0 / one for one in seconds]
 
 
-class Course:
+class StepCourse:
     """What a group has done and what it holds: the same at all members between two steps.
 
     Args:

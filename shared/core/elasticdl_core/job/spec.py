@@ -533,6 +533,7 @@ _AT_MOST = {
 }
 _OF_SERVERS = (
     "num_ps",
+    "embedding_threshold_bytes",
     "use_async",
     "grads_to_wait",
     "sync_version_tolerance",

@@ -12,6 +12,7 @@ import torch
 
 from elasticdl.callbacks import Callback, GradientClipping
 from elasticdl.data import DataReader
+from elasticdl.recognition import torch_group_refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_worker.trainers.export_request import ExportRequest
@@ -137,10 +138,7 @@ class TorchFramework:
 
     def prepare_replica(self, preparation: Preparation) -> TrainedReplica:
         """Refuses: a group of workers trains no PyTorch model yet."""
-        raise UserCodeError(
-            "a PyTorch model trains with parameter servers",
-            fix="leave --distribution_strategy out, or give ParameterServerStrategy",
-        )
+        raise torch_group_refusal()
 
     def make_metrics(self, module: ModelModule, loss: LossOf | None, outputs: Outputs) -> Metrics:
         """Makes the metrics of a module."""
