@@ -85,7 +85,8 @@ def _find_variables(handles: Sequence[Tensor]) -> list[Variable]:
         return []
     wanted = {id(handle) for handle in handles}
     # Nothing leads from a handle to its variable. That costs a look at every object, which a sound model never makes.
-    return [one for one in gc.get_objects() if isinstance(one, tf.Variable) and id(one.handle) in wanted]
+    # Types are asked, not objects: those of other packages may warn, or do more, when asked what they are.
+    return [one for one in gc.get_objects() if issubclass(type(one), tf.Variable) and id(one.handle) in wanted]
 
 
 def _watched(graph: object) -> Iterable[Variable]:
