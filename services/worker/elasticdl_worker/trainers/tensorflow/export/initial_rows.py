@@ -31,12 +31,6 @@ class InitialRows:
         self._made = make_initializer(spec)
         self._dim = spec.dim
 
-    def describe(self) -> dict[str, str | float]:
-        """The rule in words and numbers, for those who read the table's file."""
-        made = self._made
-        kinds = {CONSTANT: "constant", NORMAL: "normal", TRUNCATED_NORMAL: "truncated_normal"}
-        return {"kind": kinds.get(made.kind, "uniform"), "a": made.a, "b": made.b, "seed": made.seed}
-
     def __call__(self, ids: Tensor) -> Tensor:
         """Rows of int64 ids of any shape, ``[..., dim]``."""
         made = self._made

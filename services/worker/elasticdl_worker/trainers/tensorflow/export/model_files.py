@@ -12,7 +12,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import TableSpec
 from elasticdl_runtime.initializers import first_rows
 from elasticdl_worker.parameters import Rows
+from elasticdl_worker.trainers.exported_files import README, wanted_formats, write_note, write_tables
 from elasticdl_worker.trainers.output_files import OutputFile, describe_file
 from elasticdl_worker.trainers.tensorflow.export.initial_rows import InitialRows
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, keras_version, tf
@@ -31,20 +31,6 @@ from elasticdl_worker.trainers.tensorflow.types import Features, Layer, NestedSp
 _FORMATS = ("keras", "saved_model")
 
 
-class _TableNote(TypedDict):
-    """What ``README.json`` says of a table."""
-
-    file: str
-    ids: int
-    dim: int
-    other_ids: dict[str, str | float]
-
-
-def wanted_formats(formats: Sequence[str]) -> tuple[str, ...]:
-    """The formats by name; ``auto`` is all of them."""
-    return tuple(dict.fromkeys(one for name in formats for one in (_FORMATS if name == "auto" else (name,))))
-
-
 def check_exportable(model: PreparedModel, formats: Sequence[str]) -> None:
     """Refuses before training what could not be written after it.
 
@@ -52,7 +38,7 @@ def check_exportable(model: PreparedModel, formats: Sequence[str]) -> None:
         UserCodeError: a ``.keras`` file is asked for, and the model or a layer cannot be described in one.
     """
     has_open_table = any(not isinstance(layer, keras.layers.Embedding) for layer in model.registry.layers.values())
-    if "keras" not in wanted_formats(formats) or has_open_table or _describes(model.keras_model):
+    if "keras" not in wanted_formats(formats, _FORMATS) or has_open_table or _describes(model.keras_model):
         return
     whole = model.keras_model
     # What contains a layer that has no description has none either: the innermost one is named.
@@ -124,9 +110,8 @@ def export_model(
         The files: ``{"name", "path", "sha256", "size"}``; names relative to ``output``, paths absolute.
     """
     output.mkdir(parents=True, exist_ok=True)
-    formats = wanted_formats(formats)
+    formats = wanted_formats(formats, _FORMATS)
     written: dict[str, str] = {}
-    tables: dict[str, _TableNote] = {}
     with tempfile.TemporaryDirectory(prefix=".export-", dir=output) as folder:
         staging = Path(folder)
         if "keras" in formats and model.tables:
@@ -137,19 +122,14 @@ def export_model(
         if "saved_model" in formats:
             _saved_model(model, staging / "saved_model", open_tables, specs)
             written["saved_model"] = "saved_model: m = tf.saved_model.load('saved_model'); m.serve(features)"
-        for number, (name, (ids, rows)) in enumerate(sorted(open_tables.items())):
-            file = f"table-{number}.npz"
-            np.savez(staging / file, ids=ids, vectors=rows)
-            unseen = InitialRows(specs[name]).describe()
-            tables[name] = {"file": file, "ids": len(ids), "dim": int(rows.shape[1]), "other_ids": unseen}
-        notes = {"keras": keras_version(), "tensorflow": tf.__version__, "formats": written, "tables": tables}
-        (staging / "README.json").write_text(json.dumps(notes, indent=2, sort_keys=True) + "\n")
+        tables = write_tables(staging, open_tables, specs)
+        write_note(staging, {"keras": keras_version(), "tensorflow": tf.__version__}, written, tables)
         for item in sorted(staging.iterdir()):
             target = output / item.name
             if target.is_dir():
                 shutil.rmtree(target)
             item.replace(target)
-    names = ["model.keras", "saved_model", "README.json", *(t["file"] for t in tables.values())]
+    names = ["model.keras", "saved_model", README, *(t["file"] for t in tables.values())]
     return [entry for name in names for entry in _listed(output, output / name)]
 
 

@@ -39,12 +39,6 @@ class TorchInitialRows:
         columns = np.arange(1, spec.dim + 1, dtype=np.uint64) * np.uint64(GOLDEN)
         self._columns = torch.from_numpy(columns.view(np.int64).copy())
 
-    def describe(self) -> dict[str, str | float]:
-        """The rule in words and numbers, for those who read the table's file."""
-        made = self._made
-        kinds = {CONSTANT: "constant", NORMAL: "normal", TRUNCATED_NORMAL: "truncated_normal"}
-        return {"kind": kinds.get(made.kind, "uniform"), "a": made.a, "b": made.b, "seed": made.seed}
-
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows of int64 ids of any shape, ``[..., dim]``."""
         made = self._made

@@ -7,12 +7,11 @@ exported as ids and vectors beside them, and inside the program.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import structlog
@@ -25,6 +24,7 @@ from elasticdl.torch.lookup import FoundRows, finding_rows
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import TableSpec
 from elasticdl_worker.parameters import Rows
+from elasticdl_worker.trainers.exported_files import wanted_formats, write_note, write_tables
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.output_files import OutputFile, describe_file
 from elasticdl_worker.trainers.torch.export.initial_rows import TorchInitialRows
@@ -34,20 +34,6 @@ from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, map_te
 WEIGHTS, PROGRAM = "model.safetensors", "model.pt2"
 _FORMATS = ("safetensors", "pt2")
 _log = structlog.get_logger(__name__)
-
-
-class _TableNote(TypedDict):
-    """What ``README.json`` says of a table."""
-
-    file: str
-    ids: int
-    dim: int
-    other_ids: dict[str, str | float]
-
-
-def wanted_formats(formats: Sequence[str]) -> tuple[str, ...]:
-    """The formats by name; ``auto`` is all of them."""
-    return tuple(dict.fromkeys(one for name in formats for one in (_FORMATS if name == "auto" else (name,))))
 
 
 def check_exportable(model: BuiltModel, sample: Tensors, formats: Sequence[str]) -> None:
@@ -96,8 +82,7 @@ def export_model(
     """
     output.mkdir(parents=True, exist_ok=True)
     written: dict[str, str] = {}
-    notes: dict[str, _TableNote] = {}
-    wanted = wanted_formats(formats)
+    wanted = wanted_formats(formats, _FORMATS)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=output) as folder:
         staging = Path(folder)
         if "safetensors" in wanted:
@@ -116,13 +101,7 @@ def export_model(
                     raise
                 _log.warning("the model is exported without a program", reason=_first_line(error))
                 written["pt2"] = f"left out: {_first_line(error)}"
-        for number, (name, (ids, rows)) in enumerate(sorted(open_tables.items())):
-            file = f"table-{number}.npz"
-            np.savez(staging / file, ids=ids, vectors=rows)
-            unseen = TorchInitialRows(specs[name]).describe()
-            notes[name] = {"file": file, "ids": len(ids), "dim": int(rows.shape[1]), "other_ids": unseen}
-        readme = {"torch": torch.__version__, "formats": written, "tables": notes}
-        (staging / "README.json").write_text(json.dumps(readme, indent=2, sort_keys=True) + "\n")
+        write_note(staging, {"torch": torch.__version__}, written, write_tables(staging, open_tables, specs))
         names = sorted(item.name for item in staging.iterdir())
         for name in names:
             (staging / name).replace(output / name)
