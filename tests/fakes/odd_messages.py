@@ -8,6 +8,7 @@ buffers, or of what is no frame.
 from __future__ import annotations
 
 import struct
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -229,6 +230,7 @@ class OddClient:
         )
         both = self.service.methods_by_name[method]
         found: set[grpc.StatusCode] = set()
+        began = time.monotonic()
         try:
             async for answer in call:
                 if both.client_streaming and both.server_streaming:
@@ -245,7 +247,9 @@ class OddClient:
             found.add(grpc.StatusCode.OK if endless and code is grpc.StatusCode.DEADLINE_EXCEEDED else code)
         for status in found:
             self.seen[method, status.name] += 1
-        bad_inputs.count(f"RPCs of the {self.service.name}", server_errors=not found <= DOCUMENTED)
+        seconds = 0.0 if endless else time.monotonic() - began
+        failed = not found <= DOCUMENTED
+        bad_inputs.count(f"RPCs of the {self.service.name}", server_errors=failed, seconds=seconds)
         return found
 
     async def close(self) -> None:

@@ -26,8 +26,13 @@ from elasticdl_agent.zygote.client import wanted
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, ProcessStatus, Role, Tenant
 from elasticdl_runtime.launcher.client import ProcessLauncher
 from tests.contract.launcher.conftest import NODE_TOKEN, printed, until
+from tests.fakes import bad_inputs
 
-pytestmark = [pytest.mark.contract, pytest.mark.skipif(sys.platform != "linux", reason="Linux confines")]
+pytestmark = [
+    pytest.mark.contract,
+    pytest.mark.hostile,
+    pytest.mark.skipif(sys.platform != "linux", reason="Linux confines"),
+]
 
 HOSTILE = Path(__file__).with_name("hostile_tenant.py")
 SLOTS = 8
@@ -167,6 +172,7 @@ class Scene:
     async def told(self, process: ProcessId) -> dict[str, str]:
         pieces = self.launcher.logs(process.job_id, process.role, process.index, tail=64 << 10, follow=False)
         text = b"".join([piece async for piece in pieces]).decode(errors="replace")
+        bad_inputs.count("the node, by tenants' programs", leaks=text.count(CANARY))
         assert CANARY not in text, text[-2000:]
         lines = [line for line in text.splitlines() if line.startswith("{")]
         found: dict[str, str] = json.loads(lines[-1]) if lines else {"outcome": "nothing", "detail": text[-2000:]}
@@ -175,6 +181,7 @@ class Scene:
     async def require_calm(self) -> None:
         """The agent answers, no slot is taken but the victim's, and no process of the attacker lives."""
         capacity = await asyncio.wait_for(self.launcher.capacity(), 10)
+        bad_inputs.count("the node, by tenants' programs", 0, slots_leaked=sum(capacity.used.values()) - 1)
         assert dict(capacity.used) == {OTHER: 1}
         living = [one for one in await self.launcher.list(JOB) if one.state is not ProcessState.EXITED]
         assert [one.id.role for one in living] == [Role.MASTER]
@@ -184,7 +191,9 @@ class Scene:
         for folder in (self.directories.job_dir(JOB), self.directories.job_run_dir(JOB)):
             for path in folder.rglob("*"):
                 if path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 20:
-                    assert CANARY.encode() not in path.read_bytes(), path
+                    text = path.read_bytes()
+                    bad_inputs.count("the node, by tenants' programs", 0, leaks=text.count(CANARY.encode()))
+                    assert CANARY.encode() not in text, path
 
 
 @pytest.fixture(params=["landlock", "landlock-zygote", "uid", "uid-zygote"])

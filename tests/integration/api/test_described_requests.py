@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -75,10 +76,12 @@ async def _try_all(api: Api, examples: int) -> collections.Counter[int]:
         encoded = {
             name: value if isinstance(value, bytes) else value.encode("latin-1") for name, value in headers.items()
         }
+        began = time.monotonic()
         sent = api.http.request(request.method or "", request.url or "", headers=encoded, content=request.body)
         answer = asyncio.run_coroutine_threadsafe(sent, loop).result(timeout=60)
         counts[answer.status_code] += 1
-        bad_inputs.count("routes of the API", server_errors=answer.status_code >= 500)
+        seconds = time.monotonic() - began
+        bad_inputs.count("routes of the API", server_errors=answer.status_code >= 500, seconds=seconds)
         try:
             case.validate_response(answer, checks=_CHECKS)
         except (Failure, FailureGroup) as failure:

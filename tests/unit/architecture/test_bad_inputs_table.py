@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.fakes.bad_inputs import ERRORS_OF, TRIED_AT, table
+from tests.fakes.bad_inputs import TRIED_AT, table
 
 pytestmark = pytest.mark.unit
 
@@ -29,15 +29,21 @@ def test_numbers_of_all_tests_are_added_up() -> None:
         "    1,000  bad inputs to the window",
         "TARGET bad_inputs_tried 121000 >=100000 met",
         "TARGET server_errors 0 <=0 met",
+        "TARGET freezes_over_1_s 0 <=0 met",
+        "TARGET leaks 0 <=0 met",
+        "TARGET slots_leaked 0 <=0 met",
         "TARGET tests_of_bad_inputs_failed 0 <=0 met",
     ]
     assert table([Report()]) == []
 
 
 def test_what_went_wrong_is_missed() -> None:
-    told = [(f"{TRIED_AT}the door", 10), (f"{ERRORS_OF}the door", 2)]
+    told = [(f"{TRIED_AT}the door", 10), ("server_errors", 2), ("leaks", 1)]
     assert [line.split()[1:] for line in table([Report(told, failed=True)])[1:]] == [
         ["bad_inputs_tried", "10", ">=100000", "missed"],
         ["server_errors", "2", "<=0", "missed"],
+        ["freezes_over_1_s", "0", "<=0", "met"],
+        ["leaks", "1", "<=0", "missed"],
+        ["slots_leaked", "0", "<=0", "met"],
         ["tests_of_bad_inputs_failed", "1", "<=0", "missed"],
     ]
