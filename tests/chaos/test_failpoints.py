@@ -9,7 +9,7 @@ import pytest
 from elasticdl_runtime.failpoints import FAILPOINTS, arm
 from tests.chaos.counting import CountingJob, counting_job, until
 from tests.chaos.faults import kill, nothing_left, replaced
-from tests.e2e.local_cluster import Cluster
+from tests.e2e.local_cluster import EXAMPLES, Cluster
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 SAMPLE = (
@@ -19,6 +19,8 @@ SAMPLE = (
     "api.after_done_commit",
     "master.after_manifest_written",
 )
+
+OF_GROUPS = ("master.after_meeting", "worker.after_compute", "worker.after_group_step")
 
 
 def test_one_job_outlives_deaths_at_bad_instants(cluster: Cluster, armory: Path) -> None:
@@ -50,7 +52,7 @@ def shake(job: CountingJob, fired: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAILPOINTS)
+@pytest.mark.parametrize("name", sorted(FAILPOINTS.keys() - set(OF_GROUPS)))
 def test_a_job_outlives_a_death_at_each_failpoint(cluster: Cluster, armory: Path, name: str) -> None:
     fired = arm(armory, name, "kill")
     with counting_job(cluster, name.replace(".", "-").replace("_", "-"), epochs=10) as job:
@@ -59,3 +61,22 @@ def test_a_job_outlives_a_death_at_each_failpoint(cluster: Cluster, armory: Path
         assert fired.exists(), f"void: nothing came by {name}"
         job.nothing_lost(most_again=job.in_flight(4))
         nothing_left(job)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_GROUPS)
+def test_a_group_outlives_a_death_at_each_of_its_failpoints(cluster: Cluster, armory: Path, name: str) -> None:
+    digits = cluster.directory / "digits"
+    if not digits.exists():
+        cluster.cli("data", "generate", "digits", str(digits))
+    model = ("--model_zoo", str(EXAMPLES / "digits" / "zoo"), "--model_def", "digits.forward")
+    strategy = ("--distribution_strategy", "AllReduceStrategy", "--microbatches", "4", "--num_epochs", "10")
+    fired = arm(armory, name, "kill@20")
+    job = cluster.wait(
+        cluster.submit(*model, *strategy, "--training_data", str(digits / "train"), "--num_workers", "2")
+    )
+    assert fired.exists(), f"void: nothing came by {name}"
+    assert job["state"] == "SUCCEEDED", job.get("error")
+    audit = job["status"]["audit"]
+    assert (audit["state"], audit["duplicates"]) == ("passed", 0)
+    assert audit["planned"] == audit["committed"] == job["status"]["progress"]["records_total"] > 0

@@ -285,7 +285,7 @@ def test_two_workers_with_unequal_minibatches_are_one_with_all_records() -> None
             model.assign(first)
             result = programs.gradients(tf.constant(values[part]), tf.constant(labels[part]), {}, Lookups())
             members.append(server.changes(result, records=part.stop - part.start))
-        server.partition.apply(members, 0.5)
+        server.partition.apply(members, [0.5])
         updated.append({p.spec.name: p.values.copy() for p in server.partition.dense.changed(-1)})
     assert updated[0].keys() == set(names)
     for name in names:

@@ -75,6 +75,7 @@ class Mesh:
         self._posted: deque[Callable[[], None]] = deque()
         self._expected: dict[tuple[int, Tag], tuple[Place | None, Arrived]] = {}
         self._early: dict[tuple[int, Tag], tuple[memoryview, int]] = {}
+        self._begun_early: set[tuple[int, Tag]] = set()
         self._others: dict[Kind, Callable[[int, Tag, memoryview], None]] = {}
         self._at_end: list[Callable[[], None]] = []
         self._over = False
@@ -246,11 +247,7 @@ class Mesh:
             self._expected[source, tag] = (place, arrived)
             return
         payload, check = early
-        if place is not None:
-            target = place(len(payload))
-            target[:] = payload
-            payload = target
-        arrived(payload, check)
+        arrived(_put(payload, place), check)
 
     def handle(self, kind: Kind, take: Callable[[int, Tag, memoryview], None]) -> None:
         """Has all messages of a kind handled as they come, and those that came early now."""
@@ -272,6 +269,7 @@ class Mesh:
         self._posted.clear()
         self._expected.clear()
         self._early.clear()
+        self._begun_early.clear()
         self._others.clear()
         with self._lock:
             self._over = True
@@ -372,11 +370,17 @@ class Mesh:
         link.close()
 
     def _place(self, rank: int, tag: Tag, length: int) -> memoryview:
-        place, _ = self._expected.get((rank, tag), (None, None))
+        if (rank, tag) not in self._expected:
+            self._begun_early.add((rank, tag))
+            return memoryview(bytearray(length))
+        place, _ = self._expected[rank, tag]
         return memoryview(bytearray(length)) if place is None else place(length)
 
     def _arrived(self, rank: int, tag: Tag, check: int, payload: memoryview) -> None:
         kind = tag[0]
+        # Whoever expects it may have said so after its first bytes had come, and were put elsewhere.
+        begun_early = (rank, tag) in self._begun_early
+        self._begun_early.discard((rank, tag))
         if kind is Kind.BEAT:
             self._heard_brought[rank] = tag[1]
         elif kind is Kind.ABORT:
@@ -389,11 +393,11 @@ class Mesh:
         elif kind in self._others:
             self._others[kind](rank, tag, payload)
         else:
-            _, arrived = self._expected.pop((rank, tag), (None, None))
+            place, arrived = self._expected.pop((rank, tag), (None, None))
             if arrived is None:
                 self._early[rank, tag] = (payload, check)
             else:
-                arrived(payload, check)
+                arrived(_put(payload, place) if begun_early else payload, check)
 
     def _tick(self, now: float) -> None:
         for rank, link in list(self._links.items()):
@@ -431,3 +435,12 @@ class Mesh:
             for rank in list(self._links):
                 self._drop(rank)
             self._finish()
+
+
+def _put(payload: memoryview, place: Place | None) -> memoryview:
+    """Copies what came to where it is expected; returns where it is then."""
+    if place is None:
+        return payload
+    target = place(len(payload))
+    target[:] = payload
+    return target

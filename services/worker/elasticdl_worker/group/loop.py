@@ -295,7 +295,7 @@ class MemberLoop:
             start, end = step.bounds(microbatch)
             if start < end:
                 self._traces.append(self._reader.task(step), step.entry.token, start, end)
-        failpoint("worker.after_step")
+        failpoint("worker.after_group_step")
 
     # -- state -----------------------------------------------------------------------------------------------------
 
