@@ -177,15 +177,8 @@ def main() -> int:
     options = made.parse_args()
     with setting(options, WORKERS) as here:
         clicks = here.clicks()
-        about = ABOUT.format(
-            batch=options.batch,
-            dim=options.dim,
-            data=f"{clicks.name}, {len(clicks.ids):,} records of {clicks.vocabulary:,} ids",
-            workers=WORKERS,
-            servers=SERVERS,
-            rounds=here.rounds,
-            seconds=here.seconds,
-        )
+        data = f"{clicks.name}, {len(clicks.ids):,} records of {clicks.vocabulary:,} ids"
+        about = here.about(ABOUT, clicks, data=data, workers=WORKERS, servers=SERVERS)
         report = Report("deepfm", "DeepFM against other ways to train it", about)
         sides: list[Side] = [
             here.job(name, label, clicks, WORKERS, SERVERS, **fields) for name, (label, fields) in OURS.items()

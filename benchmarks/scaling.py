@@ -60,9 +60,7 @@ def main() -> int:
             sides.append(Team(f"alone_{count}", alone, "benchmarks.peers.no_communication", members, here.folder))
         for count in COUNTS[1:]:
             sides.append(here.job(f"ps_{count}", f"ours, 4 workers, {count} PS", clicks, 4, count))
-        about = ABOUT.format(
-            data=clicks.name, batch=options.batch, dim=options.dim, rounds=here.rounds, seconds=here.seconds
-        )
+        about = here.about(ABOUT, clicks)
         report = Report("scaling", "Scaling over workers and parameter servers", about)
         found = here.compare(report, sides)
         workers = [(count, found[f"workers_{count}"]) for count in COUNTS if f"workers_{count}" in found]

@@ -62,14 +62,7 @@ def main() -> int:
                 cpus=cpus,
             ),
         ]
-        about = ABOUT.format(
-            data=clicks.name,
-            batch=options.batch,
-            dim=options.dim,
-            cores=len(cpus),
-            rounds=here.rounds,
-            seconds=here.seconds,
-        )
+        about = here.about(ABOUT, clicks, cores=len(cpus))
         report = Report("single_worker", "One worker against one process", about)
         found = here.compare(report, sides)
         if {"ours", "fit", "loop"} <= set(found):

@@ -27,15 +27,7 @@ def main() -> int:
             here.job("sync", f"synchronous, {WORKERS} gradients an update", clicks, WORKERS, SERVERS, **synchronous),
             here.job("ahead", "asynchronous, pulls run ahead", clicks, WORKERS, SERVERS, max_staleness=2),
         ]
-        about = ABOUT.format(
-            data=clicks.name,
-            batch=options.batch,
-            dim=options.dim,
-            workers=WORKERS,
-            servers=SERVERS,
-            rounds=here.rounds,
-            seconds=here.seconds,
-        )
+        about = here.about(ABOUT, clicks, workers=WORKERS, servers=SERVERS)
         report = Report("sync_overhead", "Synchronous against asynchronous SGD", about)
         found = here.compare(report, sides)
         if {"async", "sync"} <= set(found):

@@ -41,14 +41,7 @@ def main() -> int:
             Team("dense", "PyTorch loop", peer, [{**common, "seed": 0, "sparse": False}], here.folder, cpus=cpus),
             Team("sparse", "PyTorch, sparse", peer, [{**common, "seed": 0, "sparse": True}], here.folder, cpus=cpus),
         ]
-        about = ABOUT.format(
-            data=clicks.name,
-            batch=options.batch,
-            dim=options.dim,
-            cores=len(cpus),
-            rounds=here.rounds,
-            seconds=here.seconds,
-        )
+        about = here.about(ABOUT, clicks, cores=len(cpus))
         report = Report("torch", "PyTorch on parameter servers", about)
         found = here.compare(report, sides)
         if {"ours", "dense", "sparse"} <= set(found):

@@ -38,6 +38,11 @@ class Setting:
     seconds: float
     _written: dict[str, Path] = field(default_factory=dict)
 
+    def about(self, text: str, clicks: Clicks, **more: object) -> str:
+        """What a report says first, with the numbers of this run in it."""
+        common = {"data": clicks.name, "batch": self.options.batch, "dim": self.options.dim}
+        return text.format(**common | {"rounds": self.rounds, "seconds": self.seconds} | more)
+
     def clicks(self) -> Clicks:
         """The data that the options ask for."""
         return frappe(self.options.data) if self.options.data else generated()

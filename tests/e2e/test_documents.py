@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.local_cluster import ROOT, Cluster, user_environment
+from tests.fakes.frameworks import HAS_TORCH
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -66,7 +66,7 @@ def test_the_readmes_python(cluster: Cluster, digits: Path, tmp_path: Path) -> N
     """The model module trains as it stands, and the client's lines run."""
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     keras, torch, client = blocks
-    for name, module in ({"keras": keras} | ({"torch": torch} if find_spec("torch") else {})).items():
+    for name, module in ({"keras": keras} | ({"torch": torch} if HAS_TORCH else {})).items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "digits.py").write_text(module)
         cluster.cli(

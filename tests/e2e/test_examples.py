@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.local_cluster import EXAMPLES, ROOT, Cluster
+from tests.fakes.frameworks import NEEDS_TORCH
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -84,9 +84,6 @@ def test_deepfm_with_four_workers_reaches_the_auc_of_plain_keras(cluster: Cluste
     reached = job["status"]["metrics"]["auc"]
     assert reached >= wanted - 0.003, f"plain Keras reaches {wanted:.4f}, the ceiling is {ceiling:.4f}"
     assert reached <= ceiling + 0.02, "an AUC above the ceiling means that the held-out data leaked"
-
-
-NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="needs pip install 'elasticdl[torch]'")
 
 
 @NEEDS_TORCH

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +18,10 @@ from tests.chaos.counting import counting_job
 from tests.chaos.faults import kill, replaced
 from tests.e2e.local_cluster import EXAMPLES, Cluster
 from tests.e2e.traces import applied_records, read_traces, repeated_leases, uncovered
+from tests.fakes.frameworks import NEEDS_TORCH
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="needs pip install 'elasticdl[torch]'")
 both = pytest.mark.parametrize("framework", ["tensorflow", pytest.param("torch", marks=NEEDS_TORCH)])
 both_slowly = pytest.mark.parametrize(
     "framework", ["tensorflow", pytest.param("torch", marks=[NEEDS_TORCH, pytest.mark.slow])]

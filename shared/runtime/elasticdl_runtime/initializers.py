@@ -145,6 +145,26 @@ def first_rows(table: TableSpec, ids: NDArray[np.int64]) -> NDArray[np.float32]:
     return out
 
 
+def whole_matrix(
+    table: TableSpec, ids: NDArray[np.int64], rows: NDArray[np.float32], size: int
+) -> NDArray[np.float32]:
+    """All rows of a table, float32 ``[size, dim]``: ids without a row of their own have the one that they begin with.
+
+    Args:
+        table: the table.
+        ids: that have a row, all below ``size``.
+        rows: theirs, ``[len(ids), dim]``.
+        size: number of ids.
+    """
+    unseen = np.ones(size, np.bool_)
+    unseen[ids] = False
+    (others,) = np.nonzero(unseen)
+    matrix = np.empty((size, table.dim), np.float32)
+    matrix[others] = first_rows(table, others)
+    matrix[ids] = rows
+    return matrix
+
+
 def stream_of(seed: int) -> NDArray[np.uint64]:
     """What is added to ids before they are hashed, uint64 ``[1]``."""
     return _hash(np.array([seed]).astype(np.uint64) + np.uint64(GOLDEN))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.collectives.members import Crew, crew_of
+from tests.fakes.frameworks import HAS_TORCH
 
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 ADAPTERS = (
     "shared_memory",
     "sockets",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from elasticdl_agent.agent import PRELOADS
 from elasticdl_agent.processes.child import Child, Command
 from elasticdl_agent.processes.environment import common_environment
 from elasticdl_agent.zygote.client import ZygoteClient, wanted
+from tests.fakes.frameworks import NEEDS_TORCH
 
 pytestmark = [
     pytest.mark.integration,
@@ -59,7 +59,7 @@ async def test_tensorflow_works_in_forks_and_each_draws_its_own_numbers(tmp_path
     assert all(a != b for a, b in zip(first, second, strict=True))
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed: pip install 'elasticdl[torch]'")
+@NEEDS_TORCH
 async def test_pytorch_works_in_forks(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(TORCH_PROGRAM)

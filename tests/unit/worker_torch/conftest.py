@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elasticdl_core.job import JobSpec
+from tests.fakes.frameworks import HAS_TORCH
 from tests.unit.worker.conftest import write_clicks
 
-collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
+collect_ignore_glob = [] if HAS_TORCH else ["test_*.py"]
 ZOO = Path(__file__).parent / "zoo"
 
 

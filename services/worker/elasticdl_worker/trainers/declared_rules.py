@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from elasticdl import callbacks as declared
 from elasticdl_core.early_stopping import EarlyStoppingCounter
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.training_rules import DeclaredRules
+from elasticdl_worker.user_code import ModelModule
+
+LIST_OF_CALLBACKS = "return a list of callbacks, e.g. [elasticdl.callbacks.EarlyStopping()]"
+
+
+def given_callbacks(module: ModelModule) -> list[object]:
+    """What the entry ``callbacks`` of a module gives; empty if there is none, or it gives None.
+
+    Raises:
+        UserCodeError: it raised, or gave no list.
+    """
+    if module.callbacks is None:
+        return []
+    with module.guard("callbacks"):
+        given: object = module.callbacks()
+    if given is None:
+        return []
+    if isinstance(given, str | bytes | dict) or not isinstance(given, Iterable):
+        raise UserCodeError(f"callbacks() returned a {type(given).__name__}", fix=LIST_OF_CALLBACKS)
+    return list(given)
 
 
 def declared_rules(callbacks: Sequence[declared.Callback]) -> DeclaredRules:

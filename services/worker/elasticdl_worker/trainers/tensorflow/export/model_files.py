@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from elasticdl.layers import lookup
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import TableSpec
-from elasticdl_runtime.initializers import first_rows
+from elasticdl_runtime.initializers import whole_matrix
 from elasticdl_worker.parameters import Rows
 from elasticdl_worker.trainers.exported_files import README, wanted_formats, write_note, write_tables
 from elasticdl_worker.trainers.output_files import OutputFile, describe_file
@@ -80,13 +80,7 @@ def fill_embeddings(
         if name not in rest:
             continue
         ids, rows = rest.pop(name)
-        matrix = layer.get_weights()[0]
-        unseen = np.ones(len(matrix), np.bool_)
-        unseen[ids] = False
-        (others,) = np.nonzero(unseen)
-        matrix[others] = first_rows(specs[name], others)
-        matrix[ids] = rows
-        layer.set_weights([matrix])
+        layer.set_weights([whole_matrix(specs[name], ids, rows, len(layer.get_weights()[0]))])
     return rest
 
 

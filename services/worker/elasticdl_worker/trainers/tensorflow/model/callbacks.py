@@ -11,6 +11,7 @@ from elasticdl.callbacks import Callback, EarlyStopping, LearningRateScheduler, 
 from elasticdl_core.contract import Subject, Verdict, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
+from elasticdl_worker.trainers.declared_rules import LIST_OF_CALLBACKS, given_callbacks
 from elasticdl_worker.trainers.tensorflow.framework import keras
 from elasticdl_worker.trainers.tensorflow.model.contract import describe_class
 from elasticdl_worker.trainers.tensorflow.types import KerasEarlyStopping, KerasLearningRateScheduler
@@ -18,7 +19,6 @@ from elasticdl_worker.user_code import ModelModule
 
 OWN = (EarlyStopping, LearningRateScheduler, MaxStepsStopping, SavedModelExporter)
 _RISING = ("acc", "accuracy", "auc", "precision", "recall")
-_LIST = "return a list of callbacks, e.g. [elasticdl.callbacks.EarlyStopping()]"
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,9 @@ def callbacks_of(module: ModelModule, spec: JobSpec) -> list[Callback]:
     Raises:
         UserCodeError: ``callbacks()`` raised, or gave something that nobody would act upon; with its name.
     """
-    if module.callbacks is None:
-        return []
-    with module.guard("callbacks"):
-        given = module.callbacks()
-    given = [] if given is None else given
+    given = given_callbacks(module)
     found = translate_callbacks(given)
-    if spec.on_nan != "fail" and any(
-        isinstance(one, keras.callbacks.TerminateOnNaN) for one in cast(Iterable[object], given)
-    ):
+    if spec.on_nan != "fail" and any(isinstance(one, keras.callbacks.TerminateOnNaN) for one in given):
         raise UserCodeError(
             f"callbacks() has TerminateOnNaN, but the job has --on_nan {spec.on_nan}", fix="leave out one of them"
         )
@@ -70,14 +64,12 @@ def callbacks_of(module: ModelModule, spec: JobSpec) -> list[Callback]:
     return found
 
 
-def translate_callbacks(given: object) -> list[Callback]:
+def translate_callbacks(given: Iterable[object]) -> list[Callback]:
     """Callbacks in the words of ``elasticdl.callbacks``.
 
     Raises:
         UserCodeError: one of them is refused, or is no callback at all.
     """
-    if isinstance(given, str | bytes | dict) or not isinstance(given, Iterable):
-        raise UserCodeError(f"callbacks() returned a {type(given).__name__}", fix=_LIST)
     return [one for callback in given if (one := _translate(callback)) is not None]
 
 
@@ -95,7 +87,9 @@ def _translate(callback: object) -> Callback | None:
     if not known and isinstance(callback, keras.callbacks.Callback):
         raise refusal(Subject.CALLBACK, "Callback", f"the callback {describe_class(kind)}")
     if not known:
-        raise UserCodeError(f"callbacks() gives {callback!r:.80}, a {kind.__name__}, which is no callback", fix=_LIST)
+        raise UserCodeError(
+            f"callbacks() gives {callback!r:.80}, a {kind.__name__}, which is no callback", fix=LIST_OF_CALLBACKS
+        )
     row = find(Subject.CALLBACK, kind.__name__)
     if row is None or row.verdict is Verdict.REFUSED:
         raise refusal(Subject.CALLBACK, kind.__name__ if row else "Callback", f"the Keras callback {kind.__name__}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.checkpoint_files import CheckpointContent
-from elasticdl_runtime.initializers import first_rows
+from elasticdl_runtime.initializers import whole_matrix
 from elasticdl_worker.parameters import Rows
 from elasticdl_worker.trainers.export_request import ExportRequest, find_checkpoint
 from elasticdl_worker.trainers.minibatch import Tensors
@@ -102,12 +102,7 @@ def _matrix(content: CheckpointContent, table: str, size: int, padding: Any) -> 
     spec = content.table_specs[table]
     if rows.shape[1] != spec.dim or (len(ids) and int(ids.max()) >= size):
         raise InvalidInputError(f"the table {table} has ids beyond the {size} of the model", fix=_FIX)
-    unseen = np.ones(size, np.bool_)
-    unseen[ids] = False
-    (others,) = np.nonzero(unseen)
-    matrix = np.empty((size, spec.dim), np.float32)
-    matrix[others] = first_rows(spec, others)
-    matrix[ids] = rows
+    matrix = whole_matrix(spec, ids, rows, size)
     if table in padding:
         matrix[padding[table]] = 0.0
     return matrix

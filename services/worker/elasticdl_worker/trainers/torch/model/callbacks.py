@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -17,11 +16,11 @@ from elasticdl.callbacks import (
 )
 from elasticdl_core.contract import Subject, refusal
 from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.declared_rules import given_callbacks
 from elasticdl_worker.trainers.torch.model.optimizers import TorchScheduler, clipping_of
 from elasticdl_worker.user_code import ModelModule
 
 OWN = (EarlyStopping, GradientClipping, LearningRateScheduler, MaxStepsStopping)
-_LIST = "return a list of callbacks, e.g. [elasticdl.callbacks.EarlyStopping()]"
 
 
 def callbacks_of(module: ModelModule) -> list[Callback]:
@@ -30,14 +29,7 @@ def callbacks_of(module: ModelModule) -> list[Callback]:
     Raises:
         UserCodeError: ``callbacks()`` raised, or gave something that nobody would act upon; with its name.
     """
-    if module.callbacks is None:
-        return []
-    with module.guard("callbacks"):
-        given = module.callbacks()
-    given = [] if given is None else given
-    if isinstance(given, str | bytes | dict) or not isinstance(given, Iterable):
-        raise UserCodeError(f"callbacks() returned a {type(given).__name__}", fix=_LIST)
-    found = [_translated(one) for one in given]
+    found = [_translated(one) for one in given_callbacks(module)]
     if len([one for one in found if isinstance(one, LearningRateScheduler | TorchScheduler)]) > 1:
         raise UserCodeError("callbacks() gives more than one learning rate scheduler", fix="keep one of them")
     clipping_of(found)
