@@ -140,10 +140,6 @@ class StepCourse:
         """Forgets all tasks that are not finished."""
         self.entries.clear()
 
-    def next_step(self, seconds: Sequence[float]) -> Step | None:
-        """The next step, dealt to members of such speeds; None if there is nothing to do."""
-        return self.step_dealt(deal(self.microbatches, seconds)) if self.entries else None
-
     def step_dealt(self, dealt: Sequence[int]) -> Step:
         """The next step, as it was dealt."""
         entry = self.entries[0]
