@@ -1,6 +1,6 @@
-"""Sums among 2 and 4 processes of one machine, against plain torch.distributed with gloo.
+"""Sums among 2 and 4 processes of one machine, and training by them, against torch.distributed and Keras.
 
-./dev bench allreduce [--quick] [--repeats 9]
+./dev bench allreduce [--quick] [--repeats 5] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.harness import Report, Sample, parse
 from benchmarks.harness.members import BenchGroup, bench_group
 from benchmarks.harness.plots import bars
+from benchmarks.training.by_group import compare_training
 
 SIZES = {"1mb": 1 << 20, "25mb": 25 << 20, "100mb": 100 << 20}
 MEMBERS = (2, 4)
@@ -30,8 +31,8 @@ def sides() -> dict[str, tuple[str, str]]:
     return {f"{adapter}, {way}": (adapter, way) for adapter in ADAPTERS for way in ("in place", "copied", "tree")}
 
 
-def measure(group: BenchGroup, size: str, repeats: int) -> dict[str, tuple[Sample, float]]:
-    """Times each side in turns with plain; returns its times, and how many times faster than plain it is."""
+def measure(group: BenchGroup, size: str, repeats: int) -> dict[str, tuple[Sample, Sample]]:
+    """Times each side in turns with plain; returns its times, and how many times faster it was each time."""
     length, calls = SIZES[size] // 4, CALLS[size]
     found = {}
     for name, (adapter, way) in sides().items():
@@ -46,8 +47,7 @@ def measure(group: BenchGroup, size: str, repeats: int) -> dict[str, tuple[Sampl
                     own.append(max(group.each("time_sum", adapter, length, calls, way)))
         # The first turn only warms up.
         sample = Sample(tuple(own[1:]))
-        found[name] = (sample, Sample(tuple(plain[1:])).over(sample))
-        found["plain"] = (Sample(tuple(plain[1:])), 1.0)
+        found[name] = (sample, Sample(tuple(plain[1:])).ratios(sample))
     return found
 
 
@@ -65,9 +65,10 @@ def run(report: Report, repeats: int) -> None:
             for size in SIZES:
                 report.say(f"{members} members, {size}")
                 for name, (sample, ratio) in measure(group, size, repeats).items():
-                    ratios[members, size, name] = ratio
-                    rows.append([members, size, name, sample.median * 1e3, ratio])
-    report.table(["members", "size", "side", "ms", "plain / this"], rows)
+                    ratios[members, size, name] = ratio.median
+                    spreads = [f"{one.spread:.0%}" for one in (sample, ratio)]
+                    rows.append([members, size, name, sample.median * 1e3, spreads[0], ratio.median, spreads[1]])
+    report.table(["members", "size", "side", "ms", "spread", "plain / this", "its spread"], rows)
     for members in MEMBERS:
         for size in SIZES:
             report.target(f"allreduce_gloo_{members}_{size}", ratios[members, size, "gloo, in place"], GLOO_GOAL)
@@ -81,9 +82,10 @@ def run(report: Report, repeats: int) -> None:
 
 def main() -> int:
     """Runs the benchmark."""
-    options = parse(__doc__, repeats=9)
+    options = parse(__doc__, repeats=5, rounds=5)
     report = Report("allreduce", "AllReduce", ABOUT)
     run(report, 3 if options.quick else options.repeats)
+    compare_training(report, quick=options.quick, rounds=options.rounds)
     report.write()
     return 0
 

@@ -110,6 +110,7 @@ async def cluster() -> AsyncIterator[Api]:
             "ELASTICDL_CLUSTER_SECRET": "a-secret-for-the-benchmark",
             "ELASTICDL_DATA_DIR": str(data),
             "ELASTICDL_API_PORT": "0",
+            "ELASTICDL_LOG_FORMAT": "json",
         }
         log = folder / "api.log"
         process = stack.enter_context(running([sys.executable, "-m", "elasticdl_api"], log, env=environment))

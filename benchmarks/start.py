@@ -26,7 +26,9 @@ from typing import Any, TypeVar
 from benchmarks.harness import Report
 
 ROOT = Path(__file__).resolve().parents[1]
-ZOO = ROOT / "examples" / "digits" / "zoo"
+ZOOS = {
+    name: ROOT / "examples" / folder / "zoo" for name, folder in (("tensorflow", "digits"), ("torch", "digits_torch"))
+}
 WAYS = ("zygote", "exec")
 GOALS = {"zygote": 0.5, "exec": 6.0}
 _WAIT_S = 600.0
@@ -56,6 +58,7 @@ class Way:
             "ELASTICDL_DATA_DIR": str(self.directory),
             "ELASTICDL_ZYGOTE": "on" if self.name == "zygote" else "off",
             "TF_CPP_MIN_LOG_LEVEL": "2",
+            "ELASTICDL_LOG_FORMAT": "json",
         }
         done = subprocess.run(
             [sys.executable, "-m", "elasticdl", *arguments],
@@ -70,10 +73,10 @@ class Way:
         return done.stdout
 
     def launches(self) -> list[dict[str, Any]]:
-        """The agent's records of the job's worker, oldest first."""
+        """The agent's records of the job's worker, oldest first; not those of one that only looked at the model."""
         lines = (self.directory / "agent" / "processes.jsonl").read_text().splitlines()
         records = [json.loads(line) for line in lines if line.endswith("}")]
-        return [record for record in records if (record["job"], record["role"]) == (self.job, "worker")]
+        return [r for r in records if (r["job"], r["role"], r["index"]) == (self.job, "worker", 0)]
 
     def launched_at(self, incarnation: int) -> float | None:
         """When that incarnation was launched."""
@@ -95,9 +98,8 @@ class Way:
 
     def measure(self) -> None:
         """Kills the worker and measures the start of the next."""
-        old = self.newest()
-        os.kill(old["pid"], signal.SIGKILL)
-        incarnation = old["incarnation"] + 1
+        incarnation = self.newest()["incarnation"] + 1
+        os.kill(self.pid(), signal.SIGKILL)
         log = until(
             lambda: self.first_step(incarnation), f"the first step of {self.name}'s incarnation {incarnation}"
         )
@@ -118,10 +120,21 @@ class Way:
             raise SystemExit(f"the job of {self.name} is {job['state']}: {json.dumps(job.get('error'))}")
         return int(((job.get("status") or {}).get("progress") or {}).get("records_done") or 0)
 
+    def pid(self) -> int:
+        """The process of the newest worker.
+
+        Raises:
+            SystemExit: it has ended by itself.
+        """
+        newest = self.newest()
+        if not newest["pid"]:  # a signal to 0 would be one to this very benchmark
+            raise SystemExit(f"the worker of {self.name} has ended: {json.dumps(newest)}")
+        return int(newest["pid"])
+
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
         """Stops this cluster's worker meanwhile."""
-        pid = self.newest()["pid"]
+        pid = self.pid()
         os.kill(pid, signal.SIGSTOP)
         try:
             yield
@@ -139,21 +152,47 @@ def until(look: Callable[[], _Found | None], what: str) -> _Found:
     return found
 
 
-def bring_up(way: Way, data: Path, report: Report) -> None:
+def bring_up(way: Way, data: Path, report: Report, framework: str) -> None:
     """Brings the cluster up and its job to work."""
     report.say(f"{way.name}: a cluster and a job")
     way.cli("up", "--port", "0", "--slots", "1", "--detach")
     if not data.exists():
         way.cli("data", "generate", "digits", str(data))
-    flags = ("--model_zoo", str(ZOO), "--model_def", "digits.forward", "--minibatch_size", "32")
+    flags = ("--model_zoo", str(ZOOS[framework]), "--model_def", "digits.forward", "--minibatch_size", "32")
     way.job = way.cli(
         *("train", "--detach", "--job_name", f"start-{way.name}", "--num_epochs", "100000", "--max_workers", "1"),
-        *(*flags, "--training_data", str(data / "train")),
+        *(*flags, "--training_data", str(data / "train"), "--distribution_strategy", "ParameterServerStrategy"),
     ).split()[-1]
     until(lambda: way.progress() or None, f"the first records of {way.name}")
     if way.name == "zygote":
         log = way.directory / "logs" / "agent.log"
         until(lambda: "the zygote is ready" in log.read_text() or None, "the zygote")
+
+
+def measure_starts(report: Report, framework: str, repeats: int) -> list[Way]:
+    """Measures both ways in turns, with a job of a framework.
+
+    Args:
+        report: says how it goes.
+        framework: ``tensorflow`` or ``torch``.
+        repeats: starts of each way.
+    """
+    with tempfile.TemporaryDirectory(prefix="start-") as folder:
+        ways = [Way(name, Path(folder) / name) for name in WAYS]
+        try:
+            for way in ways:
+                bring_up(way, Path(folder) / "digits", report, framework)
+            for turn in range(repeats):
+                for way, other in ((ways[0], ways[1]), (ways[1], ways[0])):
+                    way.settle()
+                    with other.quiet():
+                        way.measure()
+                    report.say(f"{turn + 1}/{repeats} {way.name}: {sum(way.starts[-1].values()):.2f} s")
+        finally:
+            for way in ways:
+                if (way.directory / "cluster.json").exists():
+                    way.cli("down")
+    return ways
 
 
 def medians(way: Way) -> dict[str, float]:
@@ -193,26 +232,20 @@ def main() -> None:
         "process that has imported TensorFlow; `exec` starts an interpreter. The worker of a running job is killed "
         f"and the start of the one that replaces it is timed, {repeats} times each in turns.",
     )
-    with tempfile.TemporaryDirectory(prefix="start-") as folder:
-        ways = [Way(name, Path(folder) / name) for name in WAYS]
-        try:
-            for way in ways:
-                bring_up(way, Path(folder) / "digits", report)
-            for turn in range(repeats):
-                for way, other in ((ways[0], ways[1]), (ways[1], ways[0])):
-                    way.settle()
-                    with other.quiet():
-                        way.measure()
-                    report.say(f"{turn + 1}/{repeats} {way.name}: {sum(way.starts[-1].values()):.2f} s")
-        finally:
-            for way in ways:
-                if (way.directory / "cluster.json").exists():
-                    way.cli("down")
-    tell(report, ways)
+    tell(report, measure_starts(report, "tensorflow", repeats))
 
 
 def tell(report: Report, ways: list[Way]) -> None:
     """Fills the report."""
+    add_table(report, ways)
+    for way in ways:
+        report.target(f"start_{way.name}", whole(way), GOALS[way.name], at_least=False)
+    plot(report, ways)
+    report.write()
+
+
+def add_table(report: Report, ways: list[Way]) -> None:
+    """Adds the parts of both ways to a report."""
     parts = medians(ways[0])
     rows: list[list[Any]] = [[part, *(medians(way)[part] for way in ways)] for part in parts]
     rows.append(["whole", *(whole(way) for way in ways)])
@@ -222,13 +255,9 @@ def tell(report: Report, ways: list[Way]) -> None:
     report.text(
         "`launch`: the agent, the shim and the fork or exec; `process`: interpreter and imports up to the worker's "
         "main function; `register`: the master's welcome; `model module`: the user's file and what it imports; "
-        "`framework`: our part for TensorFlow; `prepare`: data, model, parameters on the PS, description; "
+        "`framework`: our part for the framework; `prepare`: data, model, parameters on the PS, description; "
         "`first step`: lease, read, pull, trace, train, push."
     )
-    for way in ways:
-        report.target(f"start_{way.name}", whole(way), GOALS[way.name], at_least=False)
-    plot(report, ways)
-    report.write()
 
 
 if __name__ == "__main__":

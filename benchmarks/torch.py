@@ -1,53 +1,170 @@
-"""PyTorch: one PS and one worker against a plain loop of PyTorch in one process, on the same cores.
+"""PyTorch on parameter servers: against a plain loop, DistributedDataParallel and TensorFlow, and how it starts.
 
-./dev bench torch [--data FOLDER] [--quick] [--sides a,b] [--cores 2]
+./dev bench torch [--parts single,ddp,parity,start,loop,overlap] [--data FOLDER] [--quick] [--sides a,b] [--cores 2]
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import statistics
 import sys
 
+from benchmarks import start
 from benchmarks.harness import Report
-from benchmarks.training.data import LEARNING_RATE
+from benchmarks.harness.members import bench_group
+from benchmarks.own_loop import compare_own_loops
+from benchmarks.training.accuracy import Setup, job_auc
+from benchmarks.training.data import LEARNING_RATE, generated
 from benchmarks.training.processes import Team
-from benchmarks.training.setting import parser, setting
+from benchmarks.training.setting import Setting, parser, setting
 
 GOAL = 0.8
+DDP_GOAL = 2.0
+PARITY = 0.002
+START_S = 0.5
+PARTS = ("single", "ddp", "parity", "start", "loop", "overlap")
+OVERLAP = {"8 layers of 512": (512, 8), "8 layers of 1,024": (1024, 8), "3 layers of 2,048": (2048, 3)}
+DDP_IDS, DDP_DIM, DDP_WORKERS, DDP_SERVERS = 2_000_000, 16, 4, 2
+RATE = 0.001
 ABOUT = """DeepFM in PyTorch by SGD on {data}, {batch} records in a minibatch, vectors of {dim}. Our job has one
 worker and one parameter server that holds the tables; a plain loop has them in its one process, with dense gradients
 or with `sparse=True`. All sides are bound to the same {cores} cores. Medians of {rounds} measurements, in turns, of
 {seconds:g} s. The target compares our job with the faster of the loops."""
+FIELDS = {"model_def": "deepfm_torch.forward", "xla": "auto"}
+
+
+def single(here: Setting, report: Report, cpus: list[int]) -> None:
+    """One worker and one server against loops in one process."""
+    options, clicks = here.options, here.clicks()
+    common = {"data": str(here.arrays(clicks)), "dim": options.dim, "batch": options.batch, "threads": len(cpus)}
+    fields = {**FIELDS, "optimizer_params": {"kind": "SGD", "lr": LEARNING_RATE}}
+    peer = "benchmarks.peers.torch_loop"
+    sides = [
+        here.job("ours", "ours, 1 worker and 1 PS", clicks, 1, 1, **fields),
+        here.job("ours_ahead", "ours, pulls run ahead", clicks, 1, 1, **fields, max_staleness=2),
+        Team("dense", "PyTorch loop", peer, [{**common, "seed": 0, "sparse": False}], here.folder, cpus=cpus),
+        Team("sparse", "PyTorch, sparse", peer, [{**common, "seed": 0, "sparse": True}], here.folder, cpus=cpus),
+    ]
+    found = here.compare(report, sides)
+    if {"ours", "dense", "sparse"} <= set(found):
+        best = max(found[name].median for name in ("dense", "sparse"))
+        report.target("torch_single_worker", found["ours"].median / best, GOAL)
+
+
+def against_ddp(here: Setting, report: Report) -> None:
+    """Four workers and two servers against four processes of DistributedDataParallel, by Adam."""
+    batch = here.options.batch
+    clicks = generated(vocabulary=DDP_IDS)
+    report.text(
+        f"## Against DistributedDataParallel\n\n{DDP_IDS:,} ids, vectors of {DDP_DIM}, Adam, {batch} records in a "
+        f"minibatch. Ours: {DDP_WORKERS} workers, {DDP_SERVERS} parameter servers, asynchronous. DDP: {DDP_WORKERS} "
+        "processes over gloo, the tables in each, with dense gradients and Adam, or sparse ones and SparseAdam. The "
+        "target compares with the faster of the two."
+    )
+    fields = {**FIELDS, "model_params": {"ids": DDP_IDS, "dim": DDP_DIM}}
+    adam = {"kind": "Adam", "lr": RATE}
+    ours = here.job(
+        "ours_4", "ours, 4 workers, 2 PS", clicks, DDP_WORKERS, DDP_SERVERS, optimizer_params=adam, **fields
+    )
+    common = {"data": str(here.arrays(clicks)), "dim": DDP_DIM, "batch": batch, "rate": RATE, "world": DDP_WORKERS}
+    teams = []
+    for name, sparse in (("ddp_dense", False), ("ddp_sparse", True)):
+        store = str(here.folder / f"{name}.store")
+        members = [{**common, "rank": rank, "store": store, "sparse": sparse} for rank in range(DDP_WORKERS)]
+        teams.append(Team(name, f"DDP, {name[4:]} gradients", "benchmarks.peers.torch_ddp", members, here.folder))
+    found = here.compare(report, [ours, *teams])
+    theirs = [found[name].median for name in ("ddp_dense", "ddp_sparse") if name in found]
+    if "ours_4" in found and theirs:
+        report.target("torch_deepfm_vs_ddp", found["ours_4"].median / max(theirs), DDP_GOAL)
+
+
+def parity(here: Setting, report: Report) -> None:
+    """The AUC of the same DeepFM in both frameworks, from the same first values, on the same data."""
+    options, clicks = here.options, here.clicks()
+    seeds = range(1 if options.quick else 3)
+    epochs = 2 if options.quick else 10
+    setup = Setup(clicks, here.arrays(clicks), here.records(clicks, 1), epochs, options.dim, options.batch)
+    found: dict[str, list[float]] = {"tensorflow": [], "torch": []}
+    for seed in seeds:
+        for framework, own in (("tensorflow", {}), ("torch", FIELDS)):
+            model = {"ids": clicks.vocabulary, "dim": options.dim, "dense_seed": seed}
+            fields = {**own, "model_params": model, "servers": 2}
+            found[framework].append(job_auc(here.cluster, setup, report.say, seed, 1, **fields))
+    report.text(
+        f"## The same model in TensorFlow\n\nAUC on {len(clicks.held_out_ids):,} held-out records after "
+        f"{epochs} epochs of SGD, one worker and two parameter servers; tables and dense parameters begin with "
+        f"the same numbers. Means of {len(seeds)} seeds."
+    )
+    report.table(["framework", "AUC", "of each seed"], [(k, statistics.mean(v), str(v)) for k, v in found.items()])
+    difference = abs(statistics.mean(found["torch"]) - statistics.mean(found["tensorflow"]))
+    report.target("torch_ps_parity", difference, PARITY, at_least=False)
+
+
+def starts(report: Report, options: argparse.Namespace) -> None:
+    """From the launch of a worker to its first step."""
+    repeats = 2 if options.quick else 7
+    report.text(
+        f"## Start of a worker\n\nThe digits example in PyTorch, {repeats} starts of each way, as `start` does it."
+    )
+    ways = start.measure_starts(report, "torch", repeats)
+    start.add_table(report, ways)
+    report.target("torch_start_zygote", start.whole(ways[0]), START_S, at_least=False)
+
+
+def overlap(report: Report, *, quick: bool) -> None:
+    """What it is worth to sum gradients while the backward pass goes on."""
+    turns, repeats = (2, 5) if quick else (5, 20)
+    report.text(
+        "## Gradients summed in the backward pass\n\nA step of linear layers among members of one thread each: "
+        "forward, backward and the sum of the buckets, through shared memory. *Early* brings each bucket when its "
+        "gradients are there, *late* all of them after the pass. Medians of the slowest member, in turns."
+    )
+    rows = []
+    for members in (2, 4):
+        with bench_group(members) as group:
+            group.form("shared_memory", "shared_memory")
+            for name, (width, layers) in OVERLAP.items():
+                found: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+                for turn in range(turns):
+                    for early in (turn % 2 == 0, turn % 2 == 1):
+                        each = group.each("time_backward", "shared_memory", width, layers, repeats, early)
+                        found[early].append((max(one[0] for one in each), max(one[1] for one in each)))
+                clock, used = (
+                    {early: statistics.median(one[at] for one in found[early]) * 1e3 for early in found}
+                    for at in (0, 1)
+                )
+                rows.append([members, name, clock[False], clock[True], used[False], used[True]])
+    head = ["members", "model", "late, ms", "early, ms", "late, CPU ms", "early, CPU ms"]
+    report.table(head, rows)
 
 
 def main() -> int:
     """Runs the command line; returns the exit code."""
     made = parser(__doc__)
     made.add_argument("--cores", type=int, default=2, help="cores that each side may use (default: 2)")
+    made.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help="measure these only")
     options = made.parse_args()
+    wrong = sorted(set(options.parts) - set(PARTS))
+    if wrong:
+        raise SystemExit(f"there are no parts {wrong}; there are: {', '.join(PARTS)}")
     cpus = sorted(os.sched_getaffinity(0))[: options.cores]
     with setting(options, 1, cpus) as here:
-        clicks = here.clicks()
-        common = {"data": str(here.arrays(clicks)), "dim": options.dim, "batch": options.batch, "threads": len(cpus)}
-        fields = {
-            "model_def": "deepfm_torch.forward",
-            "xla": "auto",
-            "optimizer_params": {"kind": "SGD", "lr": LEARNING_RATE},
-        }
-        peer = "benchmarks.peers.torch_loop"
-        sides = [
-            here.job("ours", "ours, 1 worker and 1 PS", clicks, 1, 1, **fields),
-            here.job("ours_ahead", "ours, pulls run ahead", clicks, 1, 1, **fields, max_staleness=2),
-            Team("dense", "PyTorch loop", peer, [{**common, "seed": 0, "sparse": False}], here.folder, cpus=cpus),
-            Team("sparse", "PyTorch, sparse", peer, [{**common, "seed": 0, "sparse": True}], here.folder, cpus=cpus),
-        ]
-        about = here.about(ABOUT, clicks, cores=len(cpus))
-        report = Report("torch", "PyTorch on parameter servers", about)
-        found = here.compare(report, sides)
-        if {"ours", "dense", "sparse"} <= set(found):
-            best = max(found[name].median for name in ("dense", "sparse"))
-            report.target("torch_single_worker", found["ours"].median / best, GOAL)
-        report.write()
+        report = Report("torch", "PyTorch on parameter servers", here.about(ABOUT, here.clicks(), cores=len(cpus)))
+        if "single" in options.parts:
+            single(here, report, cpus)
+        if "parity" in options.parts:
+            parity(here, report)
+    if "ddp" in options.parts:
+        with setting(options, DDP_WORKERS) as here:
+            against_ddp(here, report)
+    if "start" in options.parts:
+        starts(report, options)
+    if "loop" in options.parts:
+        compare_own_loops(report, rounds=1 if options.quick else options.rounds)
+    if "overlap" in options.parts:
+        overlap(report, quick=options.quick)
+    report.write()
     return 0
 
 

@@ -31,12 +31,16 @@ class Sample:
         return (high - low) / 2 / self.median
 
     def over(self, other: Sample) -> float:
-        """The median of the quotients of measurements taken side by side.
+        """The median of ``ratios``."""
+        return self.ratios(other).median
 
-        What slowed the machine for a while slowed both sides of a quotient, so this is steadier than the quotient of
-        the medians.
+    def ratios(self, other: Sample) -> Sample:
+        """The quotients of measurements taken side by side.
+
+        What slowed the machine for a while slowed both sides of a quotient, so their median is steadier than the
+        quotient of the medians.
         """
-        return statistics.median(mine / theirs for mine, theirs in zip(self.values, other.values, strict=True))
+        return Sample(tuple(mine / theirs for mine, theirs in zip(self.values, other.values, strict=True)))
 
 
 def measure(

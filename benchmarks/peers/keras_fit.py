@@ -32,7 +32,7 @@ def start(arguments: dict[str, Any]) -> Train:
     data = _dataset(clicks, batch).repeat()
 
     def train(seconds: float) -> int:
-        stop = _StopAt(model, time.monotonic() + seconds)
+        stop = StopAt(model, time.monotonic() + seconds)
         model.fit(data, steps_per_epoch=1_000_000, epochs=1, verbose=0, callbacks=[stop])
         return stop.batches * batch
 
@@ -52,7 +52,7 @@ def answer(request: dict[str, Any]) -> dict[str, float]:
     return {"auc": float(auc.result())}
 
 
-class _StopAt(tf.keras.callbacks.Callback):
+class StopAt(tf.keras.callbacks.Callback):
     """Ends ``fit`` in the middle of an epoch."""
 
     def __init__(self, model: Any, moment: float) -> None:

@@ -109,7 +109,7 @@ class JobSide:
             RuntimeError: the job ended, or its workers do not train.
         """
         client, workers = self._cluster.client, self._workers
-        job = client.submit(model_zoo=ZOO, min_workers=workers, max_workers=workers, **self._fields)
+        job = client.submit(**{"model_zoo": ZOO, "min_workers": workers, "max_workers": workers, **self._fields})
         self._running = job.id
         try:
             meter = TraceMeter(self._cluster.folder / "jobs" / job.id / "traces")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.training.data import FIELDS, LEARNING_RATE
+from benchmarks.training.zoo import first_values
 
 HIDDEN = (64, 32)
 
@@ -30,13 +30,7 @@ def use_threads(threads: int = 1) -> None:
 
 def dense_values(dim: int, seed: int = 0) -> list[np.ndarray[Any, Any]]:
     """First values of the dense parameters: kernel and bias of the linear part, of the hidden layers, of the last."""
-    random = np.random.default_rng(seed)
-    values = [np.ones((FIELDS, 1), np.float32), np.zeros(1, np.float32)]
-    widths = [FIELDS * dim, *HIDDEN, 1]
-    for wide, narrow in itertools.pairwise(widths):
-        bound = np.sqrt(6 / (wide + narrow))
-        values += [random.uniform(-bound, bound, (wide, narrow)).astype(np.float32), np.zeros(narrow, np.float32)]
-    return values
+    return [one for pair in first_values.dense_values(FIELDS, dim, seed, HIDDEN) for one in pair]
 
 
 def first_vectors(count: int, dim: int, seed: int = 0) -> np.ndarray[Any, Any]:

@@ -23,7 +23,7 @@ write() {
     fi
 }
 
-for name in admin_token cluster_secret node_token postgres_password redis_password; do
+for name in admin_token cluster_secret node_token postgres_password redis_password grafana_password; do
     write "$name" "$(random)"
 done
 write database_url "postgresql://elasticdl:$(cat "$folder/postgres_password")@postgres:5432/elasticdl"

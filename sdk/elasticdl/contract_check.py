@@ -14,6 +14,10 @@ from elasticdl_core.contract import Subject, Verdict, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 
+_CYCLING = ("CyclicLR", "OneCycleLR")
+"""Schedulers that change the momentum unless they are told not to."""
+_FEW_ARGUMENTS = 4
+"""By place; behind these they may be told by place."""
 _OPTIONS = ("use_ema", "loss_scale_factor", "gradient_accumulation_steps")
 _MODELS = ("keras.Model", "keras.models.Model")
 
@@ -154,6 +158,21 @@ def _torch_refusals(source: _Source, shown: str, spec: JobSpec, model: str) -> I
                 yield from _of_torch(
                     source, shown, node, "torch.optim.lr_scheduler.", Subject.TORCH_SCHEDULER, "the scheduler"
                 )
+            elif isinstance(node, ast.Call):
+                yield from _of_cycling(source, shown, node)
+
+
+def _of_cycling(source: _Source, shown: str, call: ast.Call) -> Iterator[UserCodeError]:
+    """A scheduler that is made, by itself or by a partial, so that it changes the momentum too: its default."""
+    made = call.args[0] if source.dotted(call.func) == "functools.partial" and call.args else call.func
+    name = _within(source.dotted(made), "torch.optim.lr_scheduler.")
+    if name not in _CYCLING or any(keyword.arg is None for keyword in call.keywords):
+        return
+    if len(call.args) > _FEW_ARGUMENTS:
+        return  # it may be among them
+    said = next((keyword.value for keyword in call.keywords if keyword.arg == "cycle_momentum"), ast.Constant(True))
+    if isinstance(said, ast.Constant) and said.value:
+        yield refusal(Subject.TORCH_SCHEDULER, "cycle_momentum", f"{shown}:{call.lineno}: the scheduler {name}")
 
 
 def _of_torch(

@@ -28,6 +28,8 @@ _DEFAULTS = {
     "collate": "collate",
     "prediction_outputs_processor": "PredictionOutputsProcessor",
 }
+_LOOPS = ("elasticdl", "elasticai_api")
+"""Packages from which a script takes its records."""
 _FEEDS = ("feed", "dataset_fn")
 _MODELS = {TENSORFLOW: "keras.Sequential([...])", TORCH: "torch.nn.Sequential(...)"}
 _METRICS = {
@@ -70,6 +72,9 @@ def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec, *, reach:
 def _check(zoo: Path, spec: JobSpec, reach: Reach | None) -> str:
     home, model = _split(spec.model_def)
     modules = _Modules(zoo, home, reach)
+    if spec.runs_script:
+        modules.require_records()
+        return TORCH
     framework = resolve_framework(zoo, spec, reach=reach)
     modules.require(model, "model_def", "the model", f"def {model}():\n    return {_MODELS[framework]}")
     for entry in _entries(spec, framework):
@@ -172,6 +177,29 @@ class _Modules:
             f"{place} does not define {name!r}, {what}",
             fix="; ".join(part for part in (hint, f"add to {place}:  {example}") if part),
         )
+
+    def require_records(self) -> None:
+        """Checks that a script asks for the records of its job.
+
+        Raises:
+            UserCodeError: it imports nothing that could.
+        """
+        tree, place = self._trees[self._home]
+        imported = {
+            name.partition(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in (
+                [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or "."]
+            )
+        }
+        # What it takes from other files of its own may ask for them.
+        own = {name for name in imported if (self._zoo / f"{name}.py").is_file() or (self._zoo / name).is_dir()}
+        if not imported & {*_LOOPS, "importlib", "."} and not own:
+            raise UserCodeError(
+                f"{place} does not import elasticdl, so that it takes no records of the job",
+                fix="let its loop read an elasticdl.torch.ElasticDataset",
+            )
 
     def check_contract(self, model: str, spec: JobSpec, framework: str) -> None:
         """Refuses what the entry module certainly asks for and no trainer of its framework supports."""

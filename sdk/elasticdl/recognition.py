@@ -74,19 +74,11 @@ def resolve_framework(zoo: Path, spec: JobSpec, *, reach: Reach | None = None) -
     Raises:
         UserCodeError: the files import both frameworks, or the job asks for something of the other one.
     """
+    if spec.runs_script:
+        return TORCH
     found = _recognise(zoo, spec, reach) if spec.framework == "auto" else spec.framework
     _refuse_options_of_others(spec, found)
-    if found == TORCH and spec.by_group:
-        raise torch_group_refusal()
     return found
-
-
-def torch_group_refusal() -> UserCodeError:
-    """Says that no group of workers trains a PyTorch model."""
-    return UserCodeError(
-        "a PyTorch model trains with parameter servers",
-        fix="leave --distribution_strategy out, or give ParameterServerStrategy",
-    )
 
 
 def _recognise(zoo: Path, spec: JobSpec, reach: Reach | None) -> str:

@@ -10,31 +10,11 @@ from typing import Any
 
 from elasticdl_core.errors import DataError, InvalidInputError
 from elasticdl_core.job import JobSpec, resolve_aliases
+from elasticdl_core.job.field_groups import OF_THE_MODEL
 from elasticdl_runtime.home import expand_home
 
 _DATA = ("training_data", "validation_data", "prediction_data")
 _PLACES = ("checkpoint_dir", "checkpoint_dir_for_init", "output")
-
-
-_OF_THE_MODEL = (
-    "model_def",
-    "model_zoo",
-    "model_bundle",
-    "model_params",
-    "feed",
-    "loss",
-    "eval_metrics_fn",
-    "custom_data_reader",
-    "data_reader_params",
-    "prediction_outputs_processor",
-    "framework",
-    "collate",
-    "keras",
-    "autocast",
-    "embedding_threshold_bytes",
-    "envs",
-)
-"""What a job that evaluates or predicts shares with the one that trained."""
 
 
 def continue_from(job: Mapping[str, Any], version: int | None = None) -> dict[str, Any]:
@@ -64,7 +44,7 @@ def continue_from(job: Mapping[str, Any], version: int | None = None) -> dict[st
         raise InvalidInputError(
             f"job {job['id']} has no checkpoint of version {chosen}", fix=f"it has checkpoints of {known}"
         )
-    fields = {name: value for name, value in job["spec"].items() if name in _OF_THE_MODEL and value not in ("", {})}
+    fields = {name: value for name, value in job["spec"].items() if name in OF_THE_MODEL and value not in ("", {})}
     return {**fields, "checkpoint_dir_for_init": str(committed[chosen]["manifest"]["directory"])}
 
 

@@ -18,11 +18,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     armed = directory / "failpoints"
     armed.mkdir()
     cluster = Cluster(directory, user_environment(directory) | {failpoints.VARIABLE: str(armed)})
-    cluster.cli("up", "--port", "0", "--slots", "3", "--policy", "fair", "--detach", timeout=240)
-    try:
+    with cluster.running("--slots", "3", "--policy", "fair"):
         yield cluster
-    finally:
-        cluster.cli("down", timeout=120)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,6 +140,9 @@ class CountingJob:
         return faults * self.workers * LEASES * TASK
 
 
+_Job = TypeVar("_Job", bound=CountingJob)
+
+
 @contextlib.contextmanager
 def counting_job(
     cluster: Cluster,
@@ -152,21 +155,54 @@ def counting_job(
     framework: str = "tensorflow",
 ) -> Iterator[CountingJob]:
     """A counting job that was submitted and trains slowly; cancelled if the test leaves it before it ends."""
+    options = (
+        *("--num_minibatches_per_task", str(TASK_MINIBATCHES), "--num_ps_pods", str(num_ps)),
+        *("--checkpoint_steps", "100", *flags),
+    )
+    with submitted(
+        CountingJob, cluster, name, MODULES[framework], *options, records=records, epochs=epochs, workers=workers
+    ) as job:
+        yield job
+
+
+@contextlib.contextmanager
+def submitted(
+    kind: type[_Job],
+    cluster: Cluster,
+    name: str,
+    module: str,
+    *flags: str,
+    records: int,
+    epochs: int,
+    workers: int,
+    pace: float = SLOW,
+) -> Iterator[_Job]:
+    """A job of a module of the zoo here; cancelled if the test leaves it before it ends.
+
+    Args:
+        kind: the class that looks at it.
+        cluster: where it runs.
+        name: of the job.
+        module: of its model.
+        flags: further options.
+        records: in its data.
+        epochs: passes over them.
+        workers: how many it has.
+        pace: seconds a record, to begin with.
+    """
     data = cluster.directory / f"counting-{records}.csv"
     if not data.exists():
         data.write_text("record,label\n" + "".join(f"{record},0\n" for record in range(records)))
-    pace = cluster.directory / f"{name}.pace"
-    pace.write_text(str(SLOW))
+    paced = cluster.directory / f"{name}.pace"
+    paced.write_text(str(pace))
     job_id = cluster.submit(
-        *("--job_name", name, "--model_zoo", str(ZOO), "--model_def", f"{MODULES[framework]}.custom_model"),
+        *("--job_name", name, "--model_zoo", str(ZOO), "--model_def", f"{module}.custom_model"),
         *("--training_data", str(data), "--num_epochs", str(epochs), "--minibatch_size", str(MINIBATCH)),
-        *("--num_minibatches_per_task", str(TASK_MINIBATCHES), "--num_ps_pods", str(num_ps)),
-        *("--min_workers", str(workers), "--max_workers", str(workers), "--checkpoint_steps", "100"),
-        *("--envs", f"COUNTING_RECORDS={records};COUNTING_PACE={pace}", *flags),
+        *("--min_workers", str(workers), "--max_workers", str(workers)),
+        *("--envs", f"COUNTING_RECORDS={records};COUNTING_PACE={paced}", *flags),
     )
-    job = CountingJob(cluster, job_id, records, epochs, workers, pace)
     try:
-        yield job
+        yield kind(cluster, job_id, records, epochs, workers, paced)
     finally:
         with cluster.client() as client:
             if client.get(job_id)["state"] not in {"SUCCEEDED", "FAILED", "CANCELLED"}:

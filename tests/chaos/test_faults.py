@@ -11,6 +11,7 @@ import pytest
 from tests.chaos.counting import counting_job
 from tests.chaos.faults import VICTIMS, kill, nothing_left, processes_of, replaced, stop_for
 from tests.e2e.local_cluster import Cluster, user_environment
+from tests.fakes.frameworks import NEEDS_TORCH
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 STOPPED_S = 2.0
@@ -40,6 +41,19 @@ def test_one_job_outlives_one_fault_after_the_other(cluster: Cluster, name: str,
         job.trains()
         job.finish()
         job.nothing_lost(most_again=job.in_flight(len(victims)))
+        nothing_left(job)
+
+
+@NEEDS_TORCH
+@pytest.mark.slow
+def test_a_torch_job_outlives_its_processes(cluster: Cluster) -> None:
+    with counting_job(cluster, "own-torch", epochs=20, framework="torch") as job:
+        for victim in ("worker", "ps", "master", "zygote"):
+            job.trains_on_after_a_checkpoint() if victim == "ps" else job.trains()
+            replaced(job, kill(job, victim))
+        job.trains()
+        job.finish()
+        job.nothing_lost(most_again=job.in_flight(4))
         nothing_left(job)
 
 

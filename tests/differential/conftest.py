@@ -48,9 +48,5 @@ def legacy() -> Iterator[LegacyBench]:
 def whole_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeClusterBench]:
     """A cluster of processes that rows are submitted to."""
     directory = tmp_path_factory.mktemp("whole-cluster")
-    cluster = Cluster(directory, user_environment(directory))
-    cluster.cli("up", "--port", "0", "--slots", "2", "--policy", "fair", "--detach", timeout=240)
-    try:
+    with Cluster(directory, user_environment(directory)).running("--slots", "2", "--policy", "fair") as cluster:
         yield WholeClusterBench(directory, cluster)
-    finally:
-        cluster.cli("down", timeout=120)

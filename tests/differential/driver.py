@@ -121,6 +121,7 @@ class Outcome:
         steps: how many updates there were.
         output: where the export is.
         history: what happened: the model versions of evaluations, why training ended, the names of what was exported.
+        told: the events of a cluster's job, as kind and message.
     """
 
     error: tuple[str, str] = ("", "")
@@ -131,6 +132,12 @@ class Outcome:
     steps: int = 0
     output: Path = Path()
     history: tuple[tuple[str, Any], ...] = ()
+    told: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where a cluster's job has left its checkpoints."""
+        return self.output.parents[1] / "checkpoints"
 
     @property
     def evaluated(self) -> tuple[int, ...]:
@@ -231,11 +238,21 @@ class Bench:
         spec = self._spec(row, place, alike=alike, **({"num_ps": workers} if workers > 1 else {}), **fields)
         return asyncio.run(self._job(row, spec, place, workers))
 
+    def group(self, row: Row, *, members: int = 2, microbatches: int = 2, **fields: Any) -> Outcome:
+        """Trains with a master and a group, each of whose steps is a minibatch of the local run in small pieces."""
+        place = self._place()
+        group = {"distribution_strategy": "AllReduceStrategy", "microbatches": microbatches, "max_workers": members}
+        spec = self._spec(row, place, alike=False, **{**group, **fields})
+        spec["minibatch_size"] //= microbatches
+        spec["num_minibatches_per_task"] *= microbatches
+        del spec["num_ps"]
+        return asyncio.run(self._job(row, spec, place, members))
+
     async def _job(self, row: Row, spec: dict[str, Any], place: Path, workers: int) -> Outcome:
         job_id = f"diff-{next(_numbers)}"
         async with InternalApi(job_id, spec) as api:
             api.target = workers
-            processes = RealProcesses(place, job_id, int(spec["num_ps"]), SECRET, api.pulse, row.name)
+            processes = RealProcesses(place, job_id, int(spec.get("num_ps", 0)), SECRET, api.pulse, row.name)
             settings = MasterSettings(
                 job_id=job_id,
                 incarnation=0,
@@ -316,6 +333,7 @@ def outcome_of(api: InternalApi, place: Path) -> Outcome:
             ("ended", api.reason),
             ("exported", exported(api.artifacts)),
         ),
+        told=tuple((str(event["kind"]), str(event["message"])) for event in api.events),
     )
 
 
@@ -364,6 +382,10 @@ def read_weights(output: Path) -> Weights:
             held = io.BytesIO(archive.read("model.weights.h5"))
         with h5py.File(held) as file:
             file.visititems(take)
+    if (output / "model.safetensors").is_file():
+        from safetensors.numpy import load_file
+
+        weights |= load_file(output / "model.safetensors")
     readme = output / "README.json"
     tables = json.loads(readme.read_text())["tables"] if readme.is_file() else {}
     for name, entry in tables.items():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.differential.driver import Row
-from tests.differential.rows import LEGACY_ROWS, ROWS, WHOLE_CLUSTER_ROWS
+from tests.differential.rows import LEGACY_ROWS, ROWS, TORCH_ROWS, WHOLE_CLUSTER_ROWS
 
 PAGE = Path(__file__).with_name("README.md")
 _COLUMNS: tuple[tuple[str, Callable[[Row], bool]], ...] = (
@@ -55,7 +55,7 @@ TensorFlow's thread pools are sized as a worker does it, so the suite needs a pr
 
 def page() -> str:
     """The page as it should be."""
-    rows = [*ROWS, *LEGACY_ROWS, *WHOLE_CLUSTER_ROWS]
+    rows = [*ROWS, *TORCH_ROWS, *LEGACY_ROWS, *WHOLE_CLUSTER_ROWS]
     families = list(dict.fromkeys(row.family for row in rows))
     lines = [("family", *(name for name, _ in _COLUMNS)), ("---", *("---:" for _ in _COLUMNS))]
     lines += [_line(family, [row for row in rows if row.family == family]) for family in families]

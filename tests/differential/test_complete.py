@@ -86,7 +86,7 @@ CALLBACKS = {
     "OrbaxCheckpoint": "needs a package that is not among the requirements",
     "RemoteMonitor": "is refused by the same line of the table as CSVLogger, and needs a package of its own",
 }
-OF_TORCH = "is of PyTorch, whose models are compared in tests/unit/worker_torch"
+OF_TORCH = "is of PyTorch, which has rows of its own"
 FIELDS: Mapping[str, str] = {
     "name": "names the job",
     "type": "rows train; evaluation and prediction are in tests/e2e",
@@ -95,6 +95,7 @@ FIELDS: Mapping[str, str] = {
     "prediction_outputs_processor": "rows train",
     "distribution_strategy": "is compared to the last bit by tests of the group",
     "microbatches": "is compared to the last bit by tests of the group",
+    "deterministic": "is compared with the local run by tests of groups, but for rounding",
     "checkpoint_dir": "is a place",
     "checkpoint_dir_for_init": "starts from another job: tests/e2e",
     "output": "is a place",
@@ -103,10 +104,11 @@ FIELDS: Mapping[str, str] = {
     "progress_timeout_s": "says when a job that stands still is given up",
     "worker_memory_mib": "limits a process",
     "ps_memory_mib": "limits a process",
+    "worker_resource_request": "says where a process runs",
     "labels": "finds jobs",
     "callbacks": "is the name of an entry, like the three that have rows",
     "eval_metrics_fn": "is the name of an entry, like the three that have rows",
-    **dict.fromkeys(("framework", "collate", "torch_compile", "autocast"), OF_TORCH),
+    **dict.fromkeys(("framework", "collate", "torch_compile", "autocast", "script_args"), OF_TORCH),
     "model_zoo": "is a place",
     "model_def": "names the model: each row has one",
 }

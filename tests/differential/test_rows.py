@@ -9,8 +9,9 @@ import pytest
 
 from tests.differential.driver import Bench, Row
 from tests.differential.legacy import LegacyBench
-from tests.differential.rows import LEGACY_ROWS, ROWS, WHOLE_CLUSTER_ROWS
+from tests.differential.rows import LEGACY_ROWS, ROWS, TORCH_ROWS, WHOLE_CLUSTER_ROWS
 from tests.differential.whole_cluster import WholeClusterBench
+from tests.fakes.frameworks import NEEDS_TORCH
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 OF_EACH_FAMILY = 2
@@ -30,6 +31,13 @@ def marked(rows: Iterable[Row]) -> list[object]:
 
 @pytest.mark.parametrize("row", marked(ROWS))
 def test_local_and_cluster_agree(bench: Bench, row: Row) -> None:
+    problems = bench.verdict(row)
+    assert not problems, "\n".join(problems)
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("row", marked(TORCH_ROWS))
+def test_local_and_cluster_agree_in_pytorch(bench: Bench, row: Row) -> None:
     problems = bench.verdict(row)
     assert not problems, "\n".join(problems)
 

@@ -17,11 +17,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster = Cluster(directory, user_environment(directory))
     # Under the default policy a job whose measured speed does not grow with its workers, as on a machine with two
     # cores, is rightly given fewer; these tests are about what happens when it has them.
-    cluster.cli("up", "--port", "0", "--slots", "4", "--policy", "fair", "--detach", timeout=240)
-    try:
+    with cluster.running("--slots", "4", "--policy", "fair"):
         yield cluster
-    finally:
-        cluster.cli("down", timeout=120)
 
 
 @pytest.fixture(scope="session")

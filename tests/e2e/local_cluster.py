@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +34,15 @@ class Cluster:
     @property
     def token(self) -> str:
         return (self.data_dir / "token").read_text().strip()
+
+    @contextlib.contextmanager
+    def running(self, *flags: str) -> Iterator[Cluster]:
+        """Brings it up, with flags of ``up``, and down at the end."""
+        self.cli("up", "--port", "0", *flags, "--detach", timeout=240)
+        try:
+            yield self
+        finally:
+            self.cli("down", timeout=120)
 
     def job_dir(self, job_id: str) -> Path:
         return self.data_dir / "jobs" / job_id
@@ -63,8 +74,11 @@ class Cluster:
         return json.loads(self.cli("jobs", "get", job_id, "--json").stdout)
 
     def submit(self, *flags: str) -> str:
-        """Submits a training job; returns its id."""
-        return self.cli("train", "--detach", *flags).stdout.split()[-1]
+        """Submits a training job, with parameter servers where the flags name no strategy; returns its id."""
+        strategy = (
+            () if "--distribution_strategy" in flags else ("--distribution_strategy", "ParameterServerStrategy")
+        )
+        return self.cli("train", "--detach", *flags, *strategy).stdout.split()[-1]
 
     def wait(self, job_id: str, timeout: float = 300) -> dict:
         """Waits until the job has ended, by its stream of events; returns it."""
@@ -74,6 +88,13 @@ class Cluster:
             assert isinstance(client, Client)
             client.wait(job_id, timeout_s=timeout)
         return self.job(job_id)
+
+    def launches(self, job_id: str) -> list[dict]:
+        """All that the agent ever launched for a job, by its own record."""
+        lines = (self.data_dir / "agent" / "processes.jsonl").read_text().splitlines()
+        entries = [entry for entry in map(json.loads, lines) if entry["job"] == job_id]
+        newest = {(one["role"], one["index"], one["incarnation"]): one for one in entries}
+        return list(newest.values())
 
     def client(self):
         from elasticdl import Client

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.local_cluster import EXAMPLES, Cluster
+from tests.fakes.frameworks import NEEDS_TORCH
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 GOOD = (EXAMPLES / "digits" / "zoo" / "digits.py").read_text()
+GOOD_TORCH = (EXAMPLES / "digits_torch" / "zoo" / "digits.py").read_text()
+in_torch = pytest.mark.parametrize(
+    "source", [GOOD, pytest.param(GOOD_TORCH, marks=NEEDS_TORCH)], ids=["tensorflow", "torch"]
+)
 
 
 @pytest.fixture
@@ -75,30 +81,44 @@ def failed(cluster: Cluster, arguments: tuple[str, ...]) -> tuple[dict, str]:
     return job["error"], shown
 
 
+@pytest.mark.parametrize(
+    ("source", "right", "wrong"),
+    [
+        (GOOD, "tf.keras.layers.Reshape((8, 8, 1))", "tf.keras.layers.Reshape((9, 9, 1))"),
+        pytest.param(GOOD_TORCH, "reshape(1, 8, 8)", "reshape(1, 9, 9)", marks=[NEEDS_TORCH, pytest.mark.slow]),
+    ],
+    ids=["tensorflow", "torch"],
+)
 def test_a_wrong_shape_fails_the_job_with_the_users_traceback(
-    cluster: Cluster, digits: Path, zoo: Callable[[str], Path]
+    cluster: Cluster, digits: Path, zoo: Callable[[str], Path], source: str, right: str, wrong: str
 ) -> None:
-    source = GOOD.replace("tf.keras.layers.Reshape((8, 8, 1))", "tf.keras.layers.Reshape((9, 9, 1))")
-    error, shown = failed(cluster, flags(zoo(source), digits))
+    assert right in source
+    error, shown = failed(cluster, flags(zoo(source.replace(right, wrong)), digits))
     assert "digits.py" in error["traceback"]
     assert "digits.py" in shown
 
 
+@in_torch
 def test_an_exception_in_feed_fails_the_job_with_its_line(
-    cluster: Cluster, digits: Path, zoo: Callable[[str], Path]
+    cluster: Cluster, digits: Path, zoo: Callable[[str], Path], source: str
 ) -> None:
-    source = GOOD.replace("    def parse(record):", "    raise KeyError('no such feature')\n\n    def parse(record):")
-    error, shown = failed(cluster, flags(zoo(source), digits))
+    bad = re.sub(r"(def feed\(.*\):\n)", r'\1    raise KeyError("no such feature")\n', source)
+    line = next(number for number, text in enumerate(bad.splitlines(), 1) if "no such feature" in text)
+    error, shown = failed(cluster, flags(zoo(bad), digits))
     assert "no such feature" in error["message"] + error["traceback"]
+    assert f"digits.py:{line}" in error["message"] or f'digits.py", line {line}' in error["traceback"], error
     assert "no such feature" in shown
 
 
-def test_a_truncated_file_fails_the_job_with_file_and_offset(cluster: Cluster, digits: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("example", ["digits", pytest.param("digits_torch", marks=[NEEDS_TORCH, pytest.mark.slow])])
+def test_a_truncated_file_fails_the_job_with_file_and_offset(
+    cluster: Cluster, digits: Path, tmp_path: Path, example: str
+) -> None:
     data = tmp_path / "train"
     data.mkdir()
     whole = sorted((digits / "train").glob("*.recordio"))[0].read_bytes()
     (data / "part-00000.recordio").write_bytes(whole[: len(whole) - 100])
-    arguments = list(flags(EXAMPLES / "digits" / "zoo", digits))
+    arguments = list(flags(EXAMPLES / example / "zoo", digits))
     arguments[arguments.index("--training_data") + 1] = str(data)
     error, _ = failed(cluster, tuple(arguments))
     assert "part-00000.recordio" in error["message"]

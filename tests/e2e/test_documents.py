@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.local_cluster import ROOT, Cluster, user_environment
-from tests.fakes.frameworks import HAS_TORCH
+from tests.fakes.frameworks import HAS_TORCH, NEEDS_TORCH
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -80,11 +80,25 @@ def test_the_readmes_python(cluster: Cluster, digits: Path, tmp_path: Path) -> N
     assert done.stdout.split() == ["SUCCEEDED"], done.stderr
 
 
-@pytest.mark.parametrize("example", ["digits", "iris", "wide_deep", "xdeepfm"])
+@pytest.mark.parametrize(
+    "example",
+    [
+        *("digits", "iris", "resnet", "wide_deep"),
+        pytest.param("digits_torch", marks=NEEDS_TORCH),
+        pytest.param("xdeepfm", marks=pytest.mark.slow),
+    ],
+)
 def test_an_examples_readme(cluster: Cluster, tmp_path: Path, example: str) -> None:
     """MNIST's and DeepFM's commands are those of test_examples, which also looks at their results."""
     shown = run_document(ROOT / "examples" / example / "README.md", tmp_path, cluster.environment, timeout=600)
     assert "SUCCEEDED" in shown
+
+
+@NEEDS_TORCH
+def test_the_document_on_pytorch(tmp_path: Path) -> None:
+    """It needs no cluster: its command runs a script in one process."""
+    shown = run_document(ROOT / "docs" / "pytorch.md", tmp_path, user_environment(tmp_path), timeout=300)
+    assert "every record was processed" in shown
 
 
 def test_the_simulators_example(tmp_path: Path) -> None:

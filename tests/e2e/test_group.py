@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 import time
@@ -16,17 +17,21 @@ import pytest
 
 from elasticdl_runtime.checkpoint_files import CheckpointFile, read_checkpoint
 from tests.e2e.local_cluster import EXAMPLES, Cluster
+from tests.e2e.test_training import exported_accuracies
+from tests.fakes.frameworks import NEEDS_TORCH
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-DIGITS = ("--model_zoo", str(EXAMPLES / "digits" / "zoo"), "--model_def", "digits.forward", "--minibatch_size", "16")
+DIGITS = ("--model_def", "digits.forward", "--minibatch_size", "16")
 EPOCHS = 40
+TORCH_EPOCHS = 16
 
 
-def _submit(cluster: Cluster, digits: Path, name: str, workers: int, *flags: str) -> str:
+def _submit(cluster: Cluster, digits: Path, name: str, workers: int, *flags: str, zoo: str = "digits") -> str:
     strategy = ("--distribution_strategy", "AllReduceStrategy", "--microbatches", "4", "--job_name", name)
     workers_of_it = ("--max_workers", str(workers), "--min_workers", str(workers))
-    return cluster.submit(*DIGITS, "--training_data", str(digits / "train"), *strategy, *workers_of_it, *flags)
+    model = ("--model_zoo", str(EXAMPLES / zoo / "zoo"), *DIGITS)
+    return cluster.submit(*model, "--training_data", str(digits / "train"), *strategy, *workers_of_it, *flags)
 
 
 def _check_exact(job: dict[str, Any]) -> None:
@@ -38,6 +43,29 @@ def _check_exact(job: dict[str, Any]) -> None:
     assert audit["duplicates"] == 0
 
 
+@NEEDS_TORCH
+def test_a_torch_model_is_the_same_to_the_last_bit_though_a_member_was_killed(cluster: Cluster, digits: Path) -> None:
+    """Dropout and BatchNorm in it; and it is evaluated and exported."""
+    evaluation = ("--validation_data", str(digits / "validation"))
+    quiet = _submit(cluster, digits, "torch-quiet", 1, "--num_epochs", str(TORCH_EPOCHS), zoo="digits_torch")
+    job_id = _submit(
+        cluster, digits, "torch-killed", 2, "--num_epochs", str(TORCH_EPOCHS), *evaluation, zoo="digits_torch"
+    )
+    _until(lambda: _members(cluster, job_id) == 2, "two members train")
+    _signal(_processes(cluster, job_id)[1], signal.SIGKILL)
+    job = cluster.wait(job_id)
+    _check_exact(job)
+    assert [event["kind"] for event in _events(cluster, job_id)].count("worker_lost") == 1
+    assert job["status"]["metrics"]["accuracy"] >= 0.9
+    _check_exact(cluster.wait(quiet))
+    _check_equal(_parameters(cluster, quiet), _parameters(cluster, job_id))
+
+    target = cluster.directory / "torch-group-artifacts"
+    cluster.cli("jobs", "artifacts", job_id, "--download", str(target))
+    for found in exported_accuracies(cluster, "torch", target, digits):
+        assert found == pytest.approx(job["status"]["metrics"]["accuracy"], abs=1e-6)
+
+
 def test_two_members_train_evaluate_and_export(cluster: Cluster, digits: Path) -> None:
     job_id = _submit(
         cluster, digits, "group", 2, "--num_epochs", "6", "--validation_data", str(digits / "validation")
@@ -45,7 +73,7 @@ def test_two_members_train_evaluate_and_export(cluster: Cluster, digits: Path) -
     job = cluster.wait(job_id)
     _check_exact(job)
     assert job["status"]["metrics"]["accuracy"] >= 0.9
-    assert not [one for one in _launches(cluster, job_id) if one["role"] == "ps"]
+    assert not [one for one in cluster.launches(job_id) if one["role"] == "ps"]
 
     target = cluster.directory / "group-artifacts"
     cluster.cli("jobs", "artifacts", job_id, "--download", str(target))
@@ -58,6 +86,37 @@ def test_two_members_train_evaluate_and_export(cluster: Cluster, digits: Path) -
         assert found == pytest.approx(accuracy, abs=1e-6)
 
 
+def test_members_that_fuse_their_minibatches_count_each_record_once_though_one_was_killed(
+    cluster: Cluster, digits: Path
+) -> None:
+    epochs = ("--num_epochs", str(EPOCHS), "--deterministic", "false")
+    job_id = _submit(cluster, digits, "fused", 2, *epochs, "--validation_data", str(digits / "validation"))
+    _until(lambda: _members(cluster, job_id) == 2, "two members train")
+    _signal(_processes(cluster, job_id)[1], signal.SIGKILL)
+    job = cluster.wait(job_id)
+    _check_exact(job)
+    assert [event["kind"] for event in _events(cluster, job_id)].count("worker_lost") == 1
+    assert job["status"]["metrics"]["accuracy"] >= 0.9
+    status = job["status"]
+    progress, strategy = status["progress"], status["strategy"]
+    assert (strategy["chosen"], strategy["deterministic"]) == ("AllReduceStrategy", False)
+    assert status["model_version"] == EPOCHS * math.ceil(progress["records_total"] / EPOCHS / 64), "constant updates"
+    assert "not deterministic" in cluster.cli("jobs", "get", job_id).stdout
+
+
+def test_the_strategy_follows_from_the_model(cluster: Cluster, digits: Path) -> None:
+    data = ("--training_data", str(digits / "train"), "--num_epochs", "1", "--distribution_strategy", "auto")
+    model = ("--model_zoo", str(EXAMPLES / "digits" / "zoo"), *DIGITS)
+    job_id = cluster.submit(*model, *data, "--job_name", "chosen")
+    job = cluster.wait(job_id)
+    _check_exact(job)
+    assert job["status"]["strategy"]["chosen"] == "AllReduceStrategy", job["status"]["strategy"]
+    assert "it is small" in job["status"]["strategy"]["reason"]
+    assert [one["kind"] for one in _events(cluster, job_id)].count("strategy") == 1
+    assert not [one for one in cluster.launches(job_id) if one["role"] == "ps"]
+    assert "AllReduceStrategy" in cluster.cli("jobs", "get", job_id).stdout
+
+
 def test_members_come_and_go_and_the_model_is_the_same_to_the_last_bit(cluster: Cluster, digits: Path) -> None:
     quiet = _submit(cluster, digits, "quiet", 1, "--num_epochs", str(EPOCHS))
     _check_exact(cluster.wait(quiet))
@@ -66,15 +125,15 @@ def test_members_come_and_go_and_the_model_is_the_same_to_the_last_bit(cluster: 
     _until(lambda: _members(cluster, job_id) == 4, "four members train")
     first = _processes(cluster, job_id)
     _signal(first[1], signal.SIGKILL)
-    _until(lambda: _members(cluster, job_id) == 4 and len(_launches(cluster, job_id)) == 6, "another took its place")
+    _until(lambda: _members(cluster, job_id) == 4 and len(cluster.launches(job_id)) == 6, "another took its place")
     stopped = _processes(cluster, job_id)[2]
     _signal(stopped, signal.SIGSTOP)
     _until(lambda: _members(cluster, job_id) == 3, "the group goes on without the one that stands still")
     _signal(stopped, signal.SIGCONT)
     _until(lambda: _members(cluster, job_id) == 4, "it came back")
-    master = [one for one in _launches(cluster, job_id) if one["role"] == "master"][-1]
+    master = [one for one in cluster.launches(job_id) if one["role"] == "master"][-1]
     _signal(master["pid"], signal.SIGKILL)
-    _until(lambda: sum(one["role"] == "master" for one in _launches(cluster, job_id)) == 2, "a master takes over")
+    _until(lambda: sum(one["role"] == "master" for one in cluster.launches(job_id)) == 2, "a master takes over")
     cluster.cli("jobs", "scale", job_id, "--min-workers", "1", "--max-workers", "3")
     _until(lambda: _members(cluster, job_id) == 3, "one was drained")
     cluster.cli("jobs", "scale", job_id, "--max-workers", "4")
@@ -86,12 +145,17 @@ def test_members_come_and_go_and_the_model_is_the_same_to_the_last_bit(cluster: 
     kinds = [event["kind"] for event in _events(cluster, job_id)]
     assert kinds.count("worker_lost") == 1, kinds
     assert "rolled_back" not in kinds and "worker_stuck" not in kinds
-    workers = [(one["index"], one["incarnation"]) for one in _launches(cluster, job_id) if one["role"] == "worker"]
+    workers = [(one["index"], one["incarnation"]) for one in cluster.launches(job_id) if one["role"] == "worker"]
     assert len(set(workers)) == 6, "four, one in place of the killed one, and one that joined"
-    expected, found = _parameters(cluster, quiet), _parameters(cluster, job_id)
+    _check_equal(_parameters(cluster, quiet), _parameters(cluster, job_id))
+
+
+def _check_equal(expected: dict[str, Any], found: dict[str, Any]) -> None:
     assert expected.keys() == found.keys()
     for name, values in expected.items():
-        np.testing.assert_array_equal(found[name].view(np.uint8), values.view(np.uint8), err_msg=name)
+        np.testing.assert_array_equal(
+            found[name].reshape(-1).view(np.uint8), values.reshape(-1).view(np.uint8), err_msg=name
+        )
 
 
 def _until(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
@@ -113,17 +177,9 @@ def _members(cluster: Cluster, job_id: str) -> int:
     return int(formed[-1].split(": ")[1].split()[0]) if formed else 0
 
 
-def _launches(cluster: Cluster, job_id: str) -> list[dict[str, Any]]:
-    """All that the agent ever launched for the job, by its own record."""
-    lines = (cluster.data_dir / "agent" / "processes.jsonl").read_text().splitlines()
-    entries = [entry for entry in map(json.loads, lines) if entry["job"] == job_id]
-    newest = {(one["role"], one["index"], one["incarnation"]): one for one in entries}
-    return list(newest.values())
-
-
 def _processes(cluster: Cluster, job_id: str) -> dict[int, int]:
     """The process of each worker that runs."""
-    running = [one for one in _launches(cluster, job_id) if one["role"] == "worker" and one["state"] == "running"]
+    running = [one for one in cluster.launches(job_id) if one["role"] == "worker" and one["state"] == "running"]
     return {one["index"]: one["pid"] for one in running}
 
 

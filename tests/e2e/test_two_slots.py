@@ -22,13 +22,9 @@ WAIT_S = 240.0
 def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster of two slots with the default policy, and the digits."""
     directory = tmp_path_factory.mktemp("laptop")
-    laptop = Cluster(directory, user_environment(directory))
-    laptop.cli("up", "--port", "0", "--slots", "2", "--detach", timeout=240)
-    try:
+    with Cluster(directory, user_environment(directory)).running("--slots", "2") as laptop:
         laptop.cli("data", "generate", "digits", str(directory / "digits"))
         yield laptop
-    finally:
-        laptop.cli("down", timeout=120)
 
 
 def state_of(laptop: Cluster) -> dict[str, Any]:
@@ -61,6 +57,7 @@ def submit(client: Client, laptop: Cluster, name: str) -> str:
         model_def="digits.forward",
         training_data=str(laptop.directory / "digits" / "train"),
         name=name,
+        distribution_strategy="ParameterServerStrategy",
         num_epochs=100_000,
         min_workers=1,
         max_workers=2,
@@ -106,9 +103,7 @@ def test_two_people_share_two_slots_as_the_explanations_say(laptop: Cluster) -> 
 
         # A third waits, and is told what it waits for.
         late = submit(bob, laptop, "late")
-        until(
-            bob, late, lambda job: "its minimum of 1 workers needs 1 slots" in job.target_reason, "was told to wait"
-        )
+        until(bob, late, lambda job: "its minimum of 1 worker needs 1 slots" in job.target_reason, "was told to wait")
         waits = admin.explain(late)
         assert (waits["state"], waits["reason"]["code"]) == ("QUEUED", "waiting_for_capacity")
         assert {one["job_id"] for one in waits["blockers"]} == {anns, bobs}

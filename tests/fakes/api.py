@@ -79,6 +79,39 @@ def make_job(job_id: str, **changes: Any) -> dict[str, Any]:
     return {**job, **changes}
 
 
+def make_stacks() -> dict[str, Any]:
+    """Where the processes of a job are: a master that is stopped, and a worker that reads."""
+    frame = {"file": "/zoo/\x1b[2Jmodel.py", "line": 3, "function": "feed"}
+    thread = {"name": "training", "waits_for": "reading data", "frames": [frame]}
+    master = {"role": "master", "index": 0, "incarnation": 1, "state": "stopped", "threads": []}
+    worker = {"role": "worker", "index": 2, "incarnation": 0, "state": "sleeping", "threads": [thread]}
+    stopped = "it is stopped, so it cannot say where it is"
+    return {
+        "took_s": 0.1,
+        "processes": [
+            {**master, "waits_for": "stopped (SIGSTOP)", "error": stopped},
+            {**worker, "waits_for": "reading data", "error": ""},
+        ],
+    }
+
+
+def make_audit(**changes: Any) -> dict[str, Any]:
+    """What became of a job's records: ten are left."""
+    counts = {"planned": 100, "committed": 90, "leased": 0, "todo": 10, "skipped": 0}
+    worker = {"owner": "worker-0.0", "records": 95, "tasks": 2, "first_version": 1, "last_version": 1200}
+    audit: dict[str, Any] = {
+        "verdict": "held",
+        "findings": ["10 records of the plan were not done"],
+        "epochs": [{"epoch": 1, **counts}],
+        "total": counts,
+        "workers": [worker],
+        "duplicates": 0,
+        "redone": 5,
+        "skipped": [],
+    }
+    return {**audit, **changes}
+
+
 def make_status(done: int, total: int, **changes: Any) -> dict[str, Any]:
     """A master's status report."""
     status: dict[str, Any] = {
@@ -132,6 +165,12 @@ class FakeApi:
         self.seen: list[Seen] = []
         self.faults: list[Fault] = []
         self.cut_downloads = 0
+        self.prepared: dict[str, Any] = {
+            "stacks": make_stacks(),
+            "audit": make_audit(),
+            "trace": {"traceEvents": [{"name": "compute", "ph": "X"}]},
+            "logs/files": {"files": []},
+        }
         self.explanations: dict[str, dict[str, Any]] = {}
         self.plans: list[dict[str, Any]] = []
         self.comparison: dict[str, Any] = {}
@@ -224,6 +263,7 @@ class FakeApi:
             ("GET", r"/jobs/([^/]+)/events", self._events),
             ("GET", r"/jobs/([^/]+)/logs", self._logs),
             ("GET", r"/jobs/([^/]+)/metrics", self._metrics),
+            ("GET|POST", r"/jobs/([^/]+)/(stacks|audit|trace|series|logs/files)", self._prepared),
             ("GET", r"/jobs/([^/]+)/artifacts", self._artifacts),
             ("GET", r"/jobs/([^/]+)/artifacts/(.+)", self._artifact),
             ("GET", r"/cluster", self._cluster),
@@ -315,6 +355,9 @@ class FakeApi:
             tail = int(seen.query.get("tail", "1000"))
             kept = "".join(text.splitlines(keepends=True)[-tail:])
             answer(http, 200, kept.encode(), {"Content-Type": "text/plain; charset=utf-8"})
+
+    def _prepared(self, http: Any, seen: Seen, job_id: str, what: str) -> None:
+        send_json(http, self.prepared[what])
 
     def _metrics(self, http: Any, seen: Seen, job_id: str) -> None:
         send_json(http, {"losses": [{"model_version": 1, "loss": 0.5, "at": NOW}], "evaluations": []})

@@ -47,10 +47,12 @@ class InternalApi:
         self.evaluations: list[dict[str, Any]] = []
         self.artifacts: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
+        self.lives: list[dict[str, Any]] = []
         self.transitions: list[str] = []
         self.detail: dict[str, Any] = {}
         self.status: dict[str, Any] = {}
         self.losses: list[dict[str, Any]] = []
+        self.series: list[dict[str, Any]] = []
         self.requests: list[str] = []
         self.pulse = Pulse()
         self._server: asyncio.Server | None = None
@@ -123,12 +125,19 @@ class InternalApi:
             "checkpoints": list(self.checkpoints.values()),
             "evaluations": self.evaluations,
             "bundle": self.spec.get("model_bundle", ""),
+            "strategy": self.status.get("strategy"),
         }
 
     def _post_heartbeat(self, body: dict[str, Any]) -> Answer:
-        self.status = body["status"] or self.status
+        given = body["status"]
+        self.status = given if "progress" in given else {**self.status, **given}
         self.losses += body["losses"]
+        self.series += body["series"]
         return 200, {"desired": self.desired, "target_workers": self.target, "lease_s": 10}
+
+    def _post_processes(self, body: dict[str, Any]) -> Answer:
+        self.lives += body["lives"]
+        return 204, b""
 
     def _post_state(self, body: dict[str, Any]) -> Answer:
         to = JobState(body["to"])

@@ -34,6 +34,8 @@ from elasticdl_runtime.rpc.service import listen, make_server
 from tests.fakes.pulse import Gate, Pulse
 
 PS_SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
+INSPECTOR = 10_000
+"""Index of the worker that looks at the model; there are no servers yet."""
 MASTER_SERVICE = master_pb2.DESCRIPTOR.services_by_name["Master"]
 
 
@@ -140,6 +142,11 @@ class FakeWorker:
             "Register", master_pb2.RegisterRequest(index=self.process.index, incarnation=self.process.incarnation)
         )
         self.spec = json.loads(welcome.spec)
+        if welcome.inspects:
+            await self.world.pulse.until(lambda: self.world.sight is not None, 60.0)
+            sight = json.dumps(self.world.sight)
+            await self.call("DescribeSight", master_pb2.DescribeSightRequest(sight=sight))
+            return 0
         failure = self.world.fail_at_start.get(self.process.index)
         if failure:
             await self.call("Fail", master_pb2.FailRequest(**failure))
@@ -231,7 +238,7 @@ class FakeWorker:
         shards = [master_pb2.Shard(name=n, start=s, end=e) for n, s, e in self.world.custom_shards[purpose]]
         for i, shard in enumerate(shards):
             request = master_pb2.ReportShardsRequest(
-                task_id=task.id, token=task.token, shards=[shard], last=i + 1 == len(shards)
+                task_id=task.id, token=task.token, shards=[shard], first=i, last=i + 1 == len(shards)
             )
             await self.call("ReportShards", request)
 
@@ -312,6 +319,7 @@ class JobProcesses:
             "callbacks": {"max_steps": 0, "early_stopping": None, "saved_model": False},
             "keras": "3.0",
         }
+        self.sight: dict[str, Any] | None = {"dense_bytes": 400, "table_bytes": 1 << 30}
         self.custom_shards: dict[str, list[tuple[str, int, int]]] = {}
         self.fail_at_start: dict[int, dict[str, str]] = {}
         self.fail_on: Callable[[TaskId, int], dict[str, str] | None] = lambda task, position: None
@@ -450,7 +458,8 @@ class JobProcesses:
             await server.stop(None)
 
     async def _work(self, spec: ProcessSpec) -> None:
-        await self.pulse.until(lambda: self.servers, 60.0)
+        if spec.id.index != INSPECTOR:
+            await self.pulse.until(lambda: self.servers, 60.0)
         worker = FakeWorker(self, spec.id, dict(spec.environment))
         self.workers[spec.id] = worker
         try:

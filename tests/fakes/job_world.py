@@ -11,10 +11,12 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
+from elasticdl_core.process_life import EndCause, LifeStage, ProcessLife
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.dispatcher import TaskDispatcher
@@ -22,6 +24,7 @@ from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.limits import Limits
+from elasticdl_master.state.lives import Key
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.tally import Tallied
@@ -72,6 +75,7 @@ class World:
         self.evaluations: list[do.PostEvaluation] = []
         self.artifacts: list[do.PostArtifact] = []
         self.events: list[do.PostEvent] = []
+        self.lives: dict[Key, ProcessLife] = {}
         self.transitions: list[JobState] = []
         self.reason = ""
         self.detail: Mapping[str, Any] = {}
@@ -82,6 +86,7 @@ class World:
         self.machine: JobMachine | None = None
         self.dispatcher: TaskDispatcher | None = None
         self.deferred: list[tuple[float, do.Instruction, int]] = []
+        self.flush_s, self.flushed_at = 0.0, dict[int, float]()
         self.master_back_at = 0.0
         self.next_tick = self.next_poll = self.next_reap = self.next_flush = 0.0
         self.flushed = self.store.saved()
@@ -133,6 +138,16 @@ class World:
         self.tail_lost = self.flushed["sequence"] < self.store.sequence
         self.store.lose_tail(self.flushed)
 
+    @property
+    def moment(self) -> datetime:
+        return datetime.fromtimestamp(self.now, UTC)
+
+    def tell_life(self, told: do.PostLife) -> None:
+        """Adds a stage of a process' life to what is known, as the api does."""
+        key = (told.role, told.index, told.incarnation)
+        life = self.lives.get(key, ProcessLife(self.moment))
+        self.lives[key] = life.at_stage(told.stage, self.moment, told.cause, told.exit_code, told.message)
+
     def tell(self, event: ev.Event) -> None:
         if self.dispatcher is not None:
             finish(self.dispatcher.tell(event))
@@ -155,6 +170,11 @@ class World:
                 self.plan = plan
             case do.PostEvent():
                 self.events.append(instruction)
+            case do.PostLife():
+                self.tell_life(instruction)
+            case do.PostLiving(processes):
+                for key in self.lives.keys() - set(processes):
+                    self.lives[key] = self.lives[key].at_stage(LifeStage.ENDED, self.moment, EndCause.LOST)
             case do.PostEvaluation():
                 self.evaluations.append(instruction)
             case do.PostArtifact():
@@ -237,8 +257,12 @@ class World:
                         self.deferred.append((self.now + 0.5, instruction, generation))
                     else:
                         self.tell(ev.TalliesRead([Tallied(server.tally()) for server in self.in_order()]))
-                case do.FlushRound():
-                    pass
+                case do.FlushRound(epoch):
+                    due = self.flushed_at.setdefault(epoch, self.now + self.flush_s)
+                    if self.now < due or not whole:
+                        self.deferred.append((max(due, self.now + 0.5), instruction, generation))
+                    else:
+                        self.tell(ev.RoundFlushed(epoch))
                 case _:
                     raise AssertionError(f"nobody carries out {instruction}")
 

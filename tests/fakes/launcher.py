@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGTERM
 
 from elasticdl_agent.directories import AgentDirectories
+from elasticdl_core.devices import WHOLE, DevicePool
 from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundError
+from elasticdl_core.meters import MeterKey
 from elasticdl_core.ports.launcher import (
     CapacityInfo,
+    DeviceInfo,
+    DeviceUse,
+    Inquiry,
+    InspectedProcess,
     ProcessId,
     ProcessSpec,
     ProcessState,
@@ -34,6 +40,8 @@ class FakeLauncher:
     Attributes:
         launched: every specification in the order of its first launch.
         grace: the grace of each process that was asked to leave.
+        answers: what processes answer to inquiries; those that are not here answer nothing.
+        devices: what there is of accelerators; each living worker that asks for a share gets one.
     """
 
     def __init__(self, slots: int = 4, *, obedient: bool = True) -> None:
@@ -46,7 +54,9 @@ class FakeLauncher:
         self._reasons: dict[ProcessId, str] = {}
         self._output: dict[ProcessId, bytes] = {}
         self._printed_at: dict[ProcessId, float] = {}
+        self.answers: dict[tuple[ProcessId, Inquiry], bytes] = {}
         self.asked_since: float | None = None
+        self.devices: tuple[DeviceInfo, ...] = ()
         self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
         self._reservations: dict[str, SlotReservation] = {}
         self._pids = 1000
@@ -126,7 +136,15 @@ class FakeLauncher:
             slots = self._specs[process].slots
             if slots and status.state is not ProcessState.EXITED:
                 used[process.job_id] = used.get(process.job_id, 0) + slots
-        return CapacityInfo(self._slots, used, tuple(self._reservations.values()))
+        pool, uses = DevicePool([WHOLE] * len(self.devices)), []
+        for process, status in self._statuses.items():
+            share = self._specs[process].device_share
+            if share and status.state is ProcessState.RUNNING and (place := pool.find(share)) is not None:
+                pool.take(share, place)
+                uses.append(DeviceUse(process.job_id, process.index, place, share))
+        return CapacityInfo(
+            self._slots, used, tuple(self._reservations.values()), devices=self.devices, device_uses=tuple(uses)
+        )
 
     async def reserve(self, name: str, slots: int, *, grace_s: float) -> None:
         others = sum(one.slots for one in self._reservations.values() if one.name != name)
@@ -160,6 +178,20 @@ class FakeLauncher:
             elif not follow or all(self._statuses[process].state is ProcessState.EXITED for process in mine):
                 return
             await asyncio.sleep(0)
+
+    async def meters(self) -> Mapping[MeterKey, float]:
+        return {("elasticdl_agent_launches_total", ""): float(len(self.launched))}
+
+    async def inspect(
+        self, job_id: str | None, inquiry: Inquiry, *, seconds: float = 0.0
+    ) -> Sequence[InspectedProcess]:
+        return [
+            InspectedProcess(process, "pending")
+            if status.state is ProcessState.PENDING
+            else InspectedProcess(process, "sleeping", self.answers.get((process, inquiry), b""))
+            for process, status in self._statuses.items()
+            if job_id in (None, process.job_id) and status.state is not ProcessState.EXITED
+        ]
 
     # -- the inside ------------------------------------------------------------------------------------------------
 

@@ -144,6 +144,9 @@ class FakeMaster:
     async def Meet(self, request: pb.MeetRequest, caller: str) -> pb.MeetResponse:
         raise NotImplementedError("this master leads no group")
 
+    async def DescribeSight(self, request: pb.DescribeSightRequest, caller: str) -> pb.DescribeSightResponse:
+        raise NotImplementedError("this master has no model inspected")
+
     async def ReportShards(self, request: pb.ReportShardsRequest, caller: str) -> pb.ReportShardsResponse:
         self.shards += [Shard(s.name, s.start, s.end) for s in request.shards]
         await self._note()

@@ -53,6 +53,18 @@ class PostgresServer:
             **self._user,
         )
 
+    def __enter__(self) -> PostgresServer:
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def start(self) -> None:
         """Starts the server and waits until it accepts connections."""
         options = {
@@ -108,13 +120,8 @@ class PostgresServer:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    server = PostgresServer()
-    try:
-        server.start()
+    with PostgresServer() as server:
         yield server
-    finally:
-        server.stop()
-        shutil.rmtree(server.folder, ignore_errors=True)
 
 
 @pytest.fixture

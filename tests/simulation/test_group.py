@@ -12,6 +12,7 @@ import pytest
 from tests.fakes.group_world import GroupWorld
 
 SEEDS = int(os.environ.get("GROUP_SEEDS", "150"))
+MANY_SEEDS = int(os.environ.get("GROUP_MANY_SEEDS", "3000"))
 HEAL_S = 120.0
 
 pytestmark = pytest.mark.unit
@@ -51,8 +52,19 @@ def test_without_faults_each_record_counts_once_in_the_order_of_the_tasks() -> N
 
 @pytest.mark.parametrize("part", range(6))
 def test_no_record_is_lost_or_counted_twice_whatever_happens(part: int) -> None:
+    _hurt(range(part, SEEDS, 6))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(4))
+def test_no_record_is_lost_or_counted_twice_in_thousands_of_runs(part: int) -> None:
+    _hurt(range(SEEDS + part, MANY_SEEDS, 4))
+
+
+def _hurt(seeds: range) -> None:
     rolled_back = regrouped = 0
-    for seed in range(part, SEEDS, 6):
+    for seed in seeds:
         world = _world(seed, tasks=60)
         world.start_master()
         try:
@@ -65,7 +77,7 @@ def test_no_record_is_lost_or_counted_twice_whatever_happens(part: int) -> None:
             raise AssertionError(f"seed {seed}: {error}") from error
         rolled_back += world.rollbacks
         regrouped += sum(one.generations for one in world.processes.values())
-    assert rolled_back and regrouped > SEEDS, "the faults did not hit"
+    assert rolled_back and regrouped > 6 * len(seeds), "the faults did not hit"
 
 
 def _passes(world: GroupWorld, seconds: float) -> bool:

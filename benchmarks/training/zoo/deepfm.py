@@ -5,8 +5,11 @@ import tensorflow as tf
 FIELDS = 10
 
 
-def forward(ids, dim=64, hidden=(64, 32)):
-    """The model: ids [batch, 10] to the logit of a click [batch, 1]."""
+def forward(ids, dim=64, hidden=(64, 32), dense_seed=None):
+    """The model: ids [batch, 10] to the logit of a click [batch, 1].
+
+    With a seed its dense parameters begin as those of ``deepfm_torch.forward`` with the same seed.
+    """
     inputs = tf.keras.Input((FIELDS,), dtype="int64", name="ids")
     vectors = tf.keras.layers.Embedding(ids, dim, embeddings_initializer="uniform", name="vectors")(inputs)
     weights = tf.keras.layers.Embedding(ids, 1, embeddings_initializer="zeros", name="weights")(inputs)
@@ -16,7 +19,15 @@ def forward(ids, dim=64, hidden=(64, 32)):
     for width in hidden:
         deep = tf.keras.layers.Dense(width, activation="relu")(deep)
     deep = tf.keras.layers.Dense(1)(deep)
-    return tf.keras.Model(inputs, tf.keras.layers.Add()([linear, pairs, deep]), name="deepfm")
+    model = tf.keras.Model(inputs, tf.keras.layers.Add()([linear, pairs, deep]), name="deepfm")
+    if dense_seed is not None:
+        from first_values import dense_values  # type: ignore[import-not-found]  # in the same zoo
+
+        layers = [layer for layer in model.layers if isinstance(layer, tf.keras.layers.Dense)]
+        pairs_of = {layer.kernel.shape[0]: layer for layer in layers}
+        for kernel, bias in dense_values(FIELDS, dim, dense_seed, hidden):
+            pairs_of[kernel.shape[0]].set_weights([kernel, bias])
+    return model
 
 
 @tf.keras.utils.register_keras_serializable("deepfm")

@@ -38,9 +38,19 @@ class DeepFM(nn.Module):
         return rest.squeeze(-1) + pairs
 
 
-def forward(ids, dim=64):
-    """The model."""
-    return DeepFM(ids, dim)
+def forward(ids, dim=64, dense_seed=None):
+    """The model; with a seed its dense parameters begin as those of ``deepfm.forward`` with the same seed."""
+    net = DeepFM(ids, dim)
+    if dense_seed is not None:
+        from first_values import dense_values  # type: ignore[import-not-found]  # in the same zoo
+
+        layers = [net.linear, *(layer for layer in net.deep if isinstance(layer, nn.Linear))]
+        pairs = dense_values(FIELDS, dim, dense_seed)
+        with torch.no_grad():
+            for layer, (kernel, bias) in zip(layers, pairs, strict=True):
+                layer.weight.copy_(torch.from_numpy(kernel.T.copy()))
+                layer.bias.copy_(torch.from_numpy(bias))
+    return net
 
 
 def loss(labels, predictions):
@@ -72,3 +82,29 @@ def feed(dataset, mode, _, size=512):
         return ids if mode == "prediction" else (ids, values[:, FIELDS])
 
     return Minibatches(minibatches())
+
+
+class Auc:
+    """Area under the ROC curve, of counts in bins of the probability: sums, so that workers can add them up."""
+
+    bins = 2000
+
+    def __init__(self):
+        self.hits = torch.zeros(self.bins, dtype=torch.float64)
+        self.misses = torch.zeros(self.bins, dtype=torch.float64)
+
+    def update(self, predictions, labels):
+        """Takes a minibatch."""
+        places = (torch.sigmoid(predictions) * self.bins).long().clamp(0, self.bins - 1)
+        self.hits += torch.bincount(places[labels > 0], minlength=self.bins)
+        self.misses += torch.bincount(places[labels <= 0], minlength=self.bins)
+
+    def compute(self):
+        """The share of pairs in the right order; pairs in one bin count half."""
+        below = torch.cumsum(self.misses, 0) - self.misses
+        return (self.hits * (below + 0.5 * self.misses)).sum() / (self.hits.sum() * self.misses.sum())
+
+
+def eval_metrics_fn():
+    """Area under the ROC curve."""
+    return {"auc": Auc()}

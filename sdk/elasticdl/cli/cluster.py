@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,18 +75,24 @@ def status(data_dir: DataDirOption = None, output: FormatOption = None, as_json:
         else:
             write_line(f"No cluster runs with the data directory {directory.root}. Start one with `elasticdl up`.")
         raise typer.Exit(EXIT_UNAVAILABLE)
-    slots, keeps = _ask(state, directory)
+    slots, keeps, devices = _ask(state, directory)
     disk = _disk(directory)
     if chosen.of_data:
         import dataclasses
 
         found = {"running": True, **dataclasses.asdict(state), "slots": slots, "isolation": _isolation(state)}
-        print_data({**found, "disk": disk, "keeps_days": keeps}, chosen)
+        print_data({**found, "devices": devices, "disk": disk, "keeps_days": keeps}, chosen)
         return
-    _show(state, slots, disk, keeps)
+    _show(state, slots, disk, keeps, devices)
 
 
-def _show(state: ClusterState, slots: dict[str, Any], disk: dict[str, int], keeps: dict[str, float]) -> None:
+def _show(
+    state: ClusterState,
+    slots: dict[str, Any],
+    disk: dict[str, int],
+    keeps: dict[str, float],
+    devices: list[dict[str, Any]],
+) -> None:
     age = time.time() - state.pid_started
     write_line(f"Cluster   {state.api_url}  {'up' if state.ready else 'coming up'} for {_duration(age)}")
     if state.ca_file:
@@ -96,6 +101,8 @@ def _show(state: ClusterState, slots: dict[str, Any], disk: dict[str, int], keep
     used = "?" if slots["used"] is None else str(slots["used"])
     reserved = f", {slots['reserved']} reserved for others" if slots["reserved"] else ""
     write_line(f"Slots     {used} of {slots['total']} in use{reserved}")
+    for number, device in enumerate(devices):
+        write_line(f"{'Devices' if number == 0 else '':<9} {_device(device)}")
     write_line(f"Isolation {_isolation(state) or '?'}")
     write_line(f"Data      {state.data_dir}")
     parts = ", ".join(f"{name} {size(value)}" for name, value in disk.items() if name != "free")
@@ -111,6 +118,12 @@ def _show(state: ClusterState, slots: dict[str, Any], disk: dict[str, int], keep
     print_table(("component", "state", "pid", "restarts", "detail"), rows, empty="No components yet.")
 
 
+def _device(device: dict[str, Any]) -> str:
+    what = "declared" if device["declared"] else device["model"] or "found"
+    workers = f" by {device['workers']} worker{'s' if device['workers'] != 1 else ''}" if device["workers"] else ""
+    return f"{device['name']}  {device['used']:g} of 1 in use{workers}  ({what})"
+
+
 def _isolation(state: ClusterState) -> str:
     """What keeps jobs from the cluster and from each other, as the agent found it; empty if it is not up."""
     agent = state.components.get("agent")
@@ -122,8 +135,10 @@ def _duration(seconds: float) -> str:
     return f"{int(seconds)} s" if minutes < 2 else f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
 
 
-def _ask(state: ClusterState, directory: DataDirectory) -> tuple[dict[str, Any], dict[str, float]]:
-    """Slots in all and in use (``used`` is None when the API does not answer), and how many days things are kept."""
+def _ask(
+    state: ClusterState, directory: DataDirectory
+) -> tuple[dict[str, Any], dict[str, float], list[dict[str, Any]]]:
+    """Slots in all and in use (``used`` is None when the API does not answer), days that things are kept, devices."""
     import urllib.request
 
     from elasticdl_runtime.cluster.secrets import read_secret_file
@@ -142,28 +157,22 @@ def _ask(state: ClusterState, directory: DataDirectory) -> tuple[dict[str, Any],
             "used": int(slots["used"]),
             "reserved": int(slots.get("reserved", 0)),
         }
-        return found, {str(name): float(days) for name, days in cluster.get("keeps_days", {}).items()}
+        keeps = {str(name): float(days) for name, days in cluster.get("keeps_days", {}).items()}
+        return found, keeps, [dict(device) for device in cluster.get("devices", ())]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, InvalidInputError):
-        return {"total": state.slots, "used": None, "reserved": 0}, {}
+        return {"total": state.slots, "used": None, "reserved": 0}, {}, []
 
 
 def _disk(directory: DataDirectory) -> dict[str, int]:
     """Bytes used by each part of the data directory, and bytes free on its disk."""
     import shutil
 
-    parts = {name: _tree_bytes(directory.root / name) for name in ("postgres", "redis", "jobs", "bundles", "logs")}
+    from elasticdl_runtime.disk import measure
+
+    parts = {
+        name: measure([directory.root / name]).bytes for name in ("postgres", "redis", "jobs", "bundles", "logs")
+    }
     return {**parts, "free": shutil.disk_usage(directory.root).free}
-
-
-def _tree_bytes(root: Path) -> int:
-    total = 0
-    for folder, _, files in os.walk(root.resolve()):
-        for name in files:
-            try:
-                total += os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118 - many files
-            except OSError:
-                continue
-    return total
 
 
 def data_directory(data_dir: Path | None) -> DataDirectory:

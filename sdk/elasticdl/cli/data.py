@@ -231,7 +231,10 @@ def digits_command(
     """1797 handwritten digits of 8x8 pixels, from scikit-learn."""
     from elasticdl.data.generate import write_digits
 
-    _digits(write_digits, target, format, held_out, compressor, records_per_file, seed, force)
+    settings = _settings(format, held_out, compressor, records_per_file, seed, force)
+    with _progress("generated"):
+        made = write_digits(target, **settings)
+    _print_generated(made)
 
 
 @generate_app.command("mnist")
@@ -247,30 +250,24 @@ def mnist_command(
     """The same digits in the form of MNIST: 28x28 pixels, 0 to 255."""
     from elasticdl.data.generate import write_mnist
 
-    _digits(write_mnist, target, format, held_out, compressor, records_per_file, seed, force)
-
-
-def _digits(
-    write: Any,
-    target: Path,
-    format: Format,
-    held_out: float,
-    compressor: Compression,
-    records_per_file: int,
-    seed: int,
-    force: bool,
-) -> None:
+    settings = _settings(format, held_out, compressor, records_per_file, seed, force)
     with _progress("generated"):
-        made = write(
-            target,
-            format.value,
-            held_out=held_out,
-            compressor=compressor.value,
-            records_per_file=records_per_file,
-            seed=seed,
-            force=force,
-        )
+        made = write_mnist(target, **settings)
     _print_generated(made)
+
+
+def _settings(
+    format: Format, held_out: float, compressor: Compression, records_per_file: int, seed: int, force: bool
+) -> dict[str, Any]:
+    """What all data sets that are written in parts have in common."""
+    return {
+        "format": format.value,
+        "held_out": held_out,
+        "compressor": compressor.value,
+        "records_per_file": records_per_file,
+        "seed": seed,
+        "force": force,
+    }
 
 
 @generate_app.command("iris")
@@ -289,6 +286,27 @@ def iris_command(
             write_line(f"{target}: {records:,} records")
         else:
             _print_generated(write_iris(target, held_out=held_out, seed=seed, force=force))
+
+
+@generate_app.command("textures")
+def textures_command(
+    target: Annotated[Path, typer.Argument(metavar="DST", help="Folder for train/ and validation/.")],
+    records: Annotated[int, typer.Option("--records", min=1, max=10**9, help="Number of images in all.")] = 10_000,
+    size: Annotated[int, typer.Option("--size", min=8, max=512, help="Width and height in pixels.")] = 32,
+    format: FormatOption = Format.recordio,
+    held_out: HeldOut = 0.2,
+    compressor: CompressorOption = Compression.none,
+    records_per_file: Annotated[int, typer.Option("--records-per-file", min=1)] = 2048,
+    seed: Seed = 0,
+    force: Force = False,
+) -> None:
+    """Drawn colour images of ten kinds of texture, in the form of CIFAR-10."""
+    from elasticdl.data.generate import write_textures
+
+    settings = _settings(format, held_out, compressor, records_per_file, seed, force)
+    with _progress("generated") as progress:
+        made = write_textures(target, records, size=size, on_progress=progress, **settings)
+    _print_generated(made)
 
 
 @generate_app.command("clicks")
@@ -312,20 +330,10 @@ def clicks_command(
     """Clicks for DeepFM, drawn from a known model: the best possible AUC is in truth.json."""
     from elasticdl.data.generate import write_clicks
 
+    settings = _settings(format, held_out, compressor, records_per_file, seed, force)
     with _progress("generated") as progress:
         made = write_clicks(
-            target,
-            records,
-            format=format.value,
-            num_fields=num_fields,
-            ids=ids,
-            zipf=zipf,
-            held_out=held_out,
-            compressor=compressor.value,
-            records_per_file=records_per_file,
-            seed=seed,
-            force=force,
-            on_progress=progress,
+            target, records, num_fields=num_fields, ids=ids, zipf=zipf, on_progress=progress, **settings
         )
     _print_generated(made)
     if made.truth["auc_ceiling"] is not None:

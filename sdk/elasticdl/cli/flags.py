@@ -19,81 +19,12 @@ from elasticdl.cli.pairs import parse_pairs, parse_strings
 from elasticdl.cli.removed_flags import removed_flag
 from elasticdl_core.errors import InvalidInputError, Problem, SpecError
 from elasticdl_core.job import ALIASES, JobSpec, JobType
+from elasticdl_core.job.field_groups import FIELD_GROUPS, NOT_FOR
 
 VERBS: Mapping[str, JobType] = {
     "train": JobType.TRAINING,
     "evaluate": JobType.EVALUATION,
     "predict": JobType.PREDICTION,
-}
-PANELS: Mapping[str, tuple[str, ...]] = {
-    "Model": (
-        "model_zoo",
-        "model_def",
-        "model_bundle",
-        "model_params",
-        "feed",
-        "loss",
-        "optimizer",
-        "optimizer_params",
-        "eval_metrics_fn",
-        "callbacks",
-        "custom_data_reader",
-        "prediction_outputs_processor",
-        "framework",
-        "collate",
-        "keras",
-        "embedding_threshold_bytes",
-        "eager",
-        "xla",
-        "torch_compile",
-        "autocast",
-        "on_nan",
-    ),
-    "Data": ("training_data", "validation_data", "prediction_data", "data_reader_params"),
-    "Work": (
-        "minibatch_size",
-        "num_minibatches_per_task",
-        "num_epochs",
-        "max_steps",
-        "shuffle",
-        "shuffle_block",
-        "seed",
-        "evaluation_steps",
-        "log_loss_steps",
-    ),
-    "Workers and parameter servers": (
-        "min_workers",
-        "max_workers",
-        "num_ps",
-        "priority",
-        "progress_timeout_s",
-        "worker_memory_mib",
-        "ps_memory_mib",
-        "distribution_strategy",
-        "microbatches",
-        "use_async",
-        "grads_to_wait",
-        "sync_version_tolerance",
-        "lr_staleness_modulation",
-        "delay_compensation",
-        "get_model_steps",
-        "max_staleness",
-        "wire_dtype",
-        "table_admission",
-        "table_eviction",
-        "table_max_rows",
-        "hot_rows_staleness",
-    ),
-    "Checkpoints and results": (
-        "checkpoint_steps",
-        "checkpoint_dir",
-        "keep_checkpoint_max",
-        "checkpoint_dir_for_init",
-        "output",
-        "output_format",
-        "export_formats",
-    ),
-    "Job": ("name", "labels", "envs"),
 }
 _HERE: Mapping[str, str] = {
     "model_zoo": "Directory of model modules; it is packed and uploaded (see --no-upload).",
@@ -103,46 +34,6 @@ _HERE: Mapping[str, str] = {
     "output": "Where the exported model, or predictions, go; by default they are artifacts of the job.",
 }
 """Descriptions of fields that differ between the command line and the API."""
-_TRAINING_ONLY = frozenset(
-    {
-        "training_data",
-        "loss",
-        "optimizer",
-        "optimizer_params",
-        "callbacks",
-        "num_epochs",
-        "max_steps",
-        "shuffle",
-        "shuffle_block",
-        "evaluation_steps",
-        "log_loss_steps",
-        "use_async",
-        "grads_to_wait",
-        "sync_version_tolerance",
-        "lr_staleness_modulation",
-        "delay_compensation",
-        "get_model_steps",
-        "max_staleness",
-        "wire_dtype",
-        "table_admission",
-        "table_eviction",
-        "table_max_rows",
-        "hot_rows_staleness",
-        "checkpoint_steps",
-        "checkpoint_dir",
-        "keep_checkpoint_max",
-        "export_formats",
-        "xla",
-        "torch_compile",
-        "on_nan",
-    }
-)
-_PREDICTION_ONLY = frozenset({"prediction_data", "prediction_outputs_processor", "output_format"})
-_NOT_FOR: Mapping[JobType, frozenset[str]] = {
-    JobType.TRAINING: _PREDICTION_ONLY,
-    JobType.EVALUATION: _TRAINING_ONLY | _PREDICTION_ONLY | {"output"},
-    JobType.PREDICTION: _TRAINING_ONLY | {"validation_data", "eval_metrics_fn"},
-}
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 _METAVARS: Mapping[Any, str] = {int: "N", float: "X", str: "TEXT", bool: "true|false"}
@@ -201,9 +92,9 @@ def flags_of(kind: JobType) -> Mapping[str, Flag]:
     hints = get_type_hints(JobSpec)
     plain = JobSpec(model_def="a.b")
     flags = {}
-    for panel, names in PANELS.items():
+    for panel, names in FIELD_GROUPS.items():
         for name in names:
-            if name in _NOT_FOR[kind]:
+            if name in NOT_FOR[kind]:
                 continue
             aliases = tuple(alias for alias, meant in ALIASES.items() if meant == name)
             default = "" if name == "model_def" else _shown(getattr(plain, name))
@@ -366,5 +257,5 @@ def mapping_of(kind: JobType, given: Mapping[str, str | None]) -> dict[str, Any]
 
 def fields_without_flag() -> set[str]:
     """Fields of ``JobSpec`` that no command has a flag for: the type, which is the command itself."""
-    shown = {name for names in PANELS.values() for name in names}
+    shown = {name for names in FIELD_GROUPS.values() for name in names}
     return {field.name for field in dataclasses.fields(JobSpec)} - shown

@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 import sys
 import time
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Protocol, Self
 
@@ -28,6 +28,7 @@ from elasticdl.cli.output import (
     write_line,
 )
 from elasticdl.client.views import Artifact, Event, Job, Update
+from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.job import JobState, JobType
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from elasticdl.client import Client
 
 EVENTS_SHOWN = 6
+SPEEDS_KEPT = 120
 LINE_EVERY_S = 5.0
 ARTIFACT_COLUMNS = ("ARTIFACT", "SIZE", "SHA-256")
 
@@ -60,11 +62,20 @@ class PanelView:
     Args:
         console: where it is drawn.
         clock: gives the time.
+        speeds: samples/s until now, the oldest first.
     """
 
-    def __init__(self, console: Console, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        console: Console,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        speeds: Sequence[float] = (),
+    ) -> None:
         from rich.live import Live
 
+        # What the terminal cannot show is not drawn.
+        draws = (console.encoding or "").lower().startswith("utf")
+        self._speeds = collections.deque(speeds, maxlen=SPEEDS_KEPT) if draws else None
         self._clock = clock
         self._job: Job | None = None
         self._events: collections.deque[Event] = collections.deque(maxlen=EVENTS_SHOWN)
@@ -82,8 +93,11 @@ class PanelView:
         if update.event is not None:
             self._events.append(update.event)
         self._job = update.job or self._job
+        if self._speeds is not None and update.job is not None and update.job.state is JobState.RUNNING:
+            self._speeds.append(update.job.status.samples_per_second)
         if self._job is not None:
-            self._live.update(render(self._job, list(self._events), self._clock()), refresh=True)
+            shown = render(self._job, list(self._events), self._clock(), list(self._speeds or ()))
+            self._live.update(shown, refresh=True)
 
 
 class LineView:
@@ -136,7 +150,7 @@ def follow_to_end(client: Client, job_id: str, output: OutputFormat = OutputForm
         output: as JSON or YAML the job is printed at its end, and all else goes to standard error.
     """
     try:
-        job = watch(client.updates(job_id), make_view(of_data=output.of_data))
+        job = watch(client.updates(job_id), make_view(client, job_id, of_data=output.of_data))
     except KeyboardInterrupt:
         stderr().print(
             f"\ndetached; job {job_id} goes on\n"
@@ -152,12 +166,22 @@ def follow_to_end(client: Client, job_id: str, output: OutputFormat = OutputForm
     return code_of(job)
 
 
-def make_view(*, of_data: bool = False) -> View:
+def make_view(client: Client, job_id: str, *, of_data: bool = False) -> View:
     """Chooses a view for the output: data, a terminal, or a pipe."""
     stream = sys.stderr if of_data else sys.stdout
     if not stream.isatty():
         return LineView(stream)
-    return PanelView(console_on(stream))
+    return PanelView(console_on(stream), speeds=_speeds_until_now(client, job_id))
+
+
+def _speeds_until_now(client: Client, job_id: str) -> list[float]:
+    """Samples/s of the last minutes; none where they cannot be had, which what follows shows anyway."""
+    try:
+        since = datetime.now(UTC) - timedelta(minutes=5)
+        found = client.series(job_id, names=["samples_per_second"], since=since, points=SPEEDS_KEPT)
+    except ElasticDLError:
+        return []
+    return [point[1] for one in found["series"] for point in one["points"]]
 
 
 def watch(updates: Iterable[Update], view: View) -> Job:

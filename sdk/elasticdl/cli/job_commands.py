@@ -13,6 +13,7 @@ from elasticdl.cli.flags import VERBS, Flag, flags_of, mapping_of, rewrite
 from elasticdl.cli.formats import OutputFormat, choose_format, print_data
 from elasticdl.cli.job_names import complete_job, find_job
 from elasticdl.cli.output import EXIT_OK, write_line
+from elasticdl.cli.script_command import flags_of_script
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobType
 
@@ -69,6 +70,12 @@ Ctrl-C leaves the job alone and returns 130; `elasticdl jobs cancel ID` cancels 
 
     elasticdl evaluate --model_zoo=zoo --model_def=digits.forward --validation_data=data/validation
     --checkpoint_dir_for_init=checkpoints""",
+    "run": """What stands after -- are the script's own arguments. Its directory is packed and uploaded.
+Examples:
+
+    elasticdl run --local examples/own_loop_torch/train.py --training_data=data/train --minibatch_size=32 -- --lr 0.1
+
+    elasticdl run examples/own_loop_torch/train.py --training_data=data/train --num_workers=4 -- --lr 0.1""",
     "predict": """Examples:
 
     elasticdl predict --from=digits@1200 --prediction_data=data/new --output=predictions
@@ -78,6 +85,7 @@ Ctrl-C leaves the job alone and returns 130; `elasticdl jobs cancel ID` cancels 
 }
 _HELP = {
     "train": "Train a model on a cluster, or with --local in this process.",
+    "run": "Run a PyTorch script with a training loop of its own, on a cluster or with --local in this process.",
     "evaluate": "Evaluate a trained model.",
     "predict": "Predict with a trained model.",
 }
@@ -90,14 +98,16 @@ class JobCommand(TyperCommand):
         """Checks and rewrites the arguments before they are parsed."""
         if ctx.resilient_parsing:  # a shell asks how to go on
             return list(super().parse_args(ctx, args))
-        kind = VERBS[str(self.name)]
+        kind = VERBS.get(str(self.name), JobType.TRAINING)
+        if self.name == "run":
+            args = flags_of_script(args)
         others = {name: takes_value for name, (takes_value, _, _) in _own_options(kind).items()}
         return list(super().parse_args(ctx, rewrite(kind, args, others)))
 
 
 def register(app: typer.Typer) -> None:
     """Adds ``train``, ``evaluate`` and ``predict`` to the command line."""
-    for verb, kind in VERBS.items():
+    for verb, kind in {**VERBS, "run": JobType.TRAINING}.items():
         app.command(
             verb,
             cls=JobCommand,

@@ -21,6 +21,7 @@ LOOKED_THROUGH = 500
 """How many jobs, the newest first, are looked through for the beginning of an id."""
 SHOWN = 10
 COMPLETE_WITHIN_S = 1.5
+"""Seconds that the API has to answer a shell that waits."""
 _FIX = "`elasticdl jobs list` shows the jobs; give an id, the beginning of one, a name, or `last` for the newest"
 
 
@@ -68,12 +69,13 @@ def _candidates(jobs: Sequence[Job]) -> str:
 
 def complete_job(incomplete: str) -> list[tuple[str, str]]:
     """What a shell offers for a job: ids and names that begin so; nothing at all if the API is slow or away."""
+    # Before the time begins: it is the API's, and a busy machine may take all of it to read the client's code.
+    from elasticdl.client import Client, RetryPolicy
+
     found: list[tuple[str, str]] = []
 
     def ask() -> None:
         with contextlib.suppress(Exception):
-            from elasticdl.client import Client, RetryPolicy
-
             with Client(retry=RetryPolicy(attempts=1)) as client:
                 jobs = client.list(limit=100).jobs
             names = {job.name: "the only job of that name" for job in jobs if _once(job.name, jobs)}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elasticdl.cli import job_labels, observing
 from elasticdl.cli.connection import connect
 from elasticdl.cli.formats import FormatOption, JsonOption, OutputFormat, choose_format, print_data, print_next
 from elasticdl.cli.job_logs import logs
@@ -18,6 +19,7 @@ from elasticdl.cli.output import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, write_line
 from elasticdl.cli.plain_text import neutralise
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobState
+from elasticdl_core.job.spec import ALL_REDUCE
 
 if TYPE_CHECKING:
     from elasticdl.client import Client, Event, Job
@@ -46,16 +48,28 @@ def list_jobs(
     state: Annotated[list[JobState] | None, typer.Option("--state", help="Only in this state; repeatable.")] = None,
     name: Annotated[str, typer.Option("--name", help="Only with this name.")] = "",
     label: Annotated[list[str] | None, typer.Option("--label", help="Only with this KEY=VALUE; repeatable.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many, newest first.")] = 50,
+    namespace: Annotated[str, typer.Option("--namespace", help="Only of this namespace.")] = "",
+    owner: Annotated[str, typer.Option("--owner", help="Only of this owner.")] = "",
+    search: Annotated[str, typer.Option("--search", help="Only with this in id, name or owner.")] = "",
+    sort: Annotated[
+        str,
+        typer.Option(
+            "--sort",
+            help="By created_at, updated_at, name, priority, state, owner, progress, workers or end; - before it for "
+            "the largest first.",
+        ),
+    ] = "-created_at",
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 50,
     watch: Annotated[bool, typer.Option("--watch", help="Show the list anew until Ctrl-C.")] = False,
     output: FormatOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List jobs, newest first."""
+    """List jobs, newest first unless told otherwise."""
     chosen = choose_format(output, as_json)
     if watch and chosen.of_data:
         raise InvalidInputError(f"--watch and {chosen} do not go together", fix="leave one of them out")
-    filters: dict[str, Any] = {"state": [str(one) for one in state or ()], "label": label or [], "name": name}
+    several: dict[str, Any] = {"state": [str(one) for one in state or ()], "label": label or []}
+    filters = several | {"name": name, "namespace": namespace, "owner": owner, "q": search, "sort": sort}
     given = {key: value for key, value in filters.items() if value}
     with connect() as client:
         if watch:
@@ -184,8 +198,24 @@ def _show(job: Job) -> None:
     console.print(
         Text(bounds + (f" ({job.target_reason})" if job.target_reason else "") + f"   priority {job.priority}")
     )
+    strategy = job.status.strategy
+    if strategy:
+        chosen = f"{strategy.get('chosen', '')}{_bits(strategy)}"
+        console.print(Text(f"{chosen}: {strategy.get('reason', '')}{_predicted(strategy)}"))
     if job.state.terminal:
         conclude(job)
+
+
+def _predicted(strategy: Mapping[str, Any]) -> str:
+    """The speed that was predicted of a strategy, where there was one."""
+    rates = (strategy.get("predicted") or {}).get(strategy.get("chosen")) or {}
+    return f" ({rates['steps_per_second']:,.1f} steps/s predicted)" if "steps_per_second" in rates else ""
+
+
+def _bits(strategy: Mapping[str, Any]) -> str:
+    """Whether a group's model follows from the job alone, or from who did the work, too."""
+    of_group = strategy.get("chosen") == ALL_REDUCE
+    return ", not deterministic" if of_group and strategy.get("deterministic") is False else ""
 
 
 @app.command("events", epilog="Example: elasticdl jobs events digits-x7k2p9 --follow")
@@ -221,6 +251,7 @@ def _print_event(event: Event, chosen: OutputFormat) -> None:
 
 
 app.command("logs", epilog="Example: elasticdl jobs logs digits-x7k2p9 --role ps --index 1 --tail 50 --follow")(logs)
+observing.register(app)
 
 
 @app.command("metrics", epilog="Example: elasticdl jobs metrics digits-x7k2p9 --json")
@@ -356,6 +387,9 @@ def scale(
         print_data(scaled.raw, chosen)
         return
     write_line(f"{scaled.id}  workers {scaled.min_workers} to {scaled.max_workers}, priority {scaled.priority}")
+
+
+job_labels.register(app)
 
 
 @app.command("artifacts", epilog="Example: elasticdl jobs artifacts digits-x7k2p9 model.keras --download ./model")

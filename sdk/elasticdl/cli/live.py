@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ _COLOURS = {
     JobState.FAILED: "bold red",
     JobState.CANCELLED: "magenta",
 }
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_SPARKS = 40
 _WAITING = frozenset({JobState.QUEUED, JobState.SUSPENDED, JobState.CANCELLING})
 
 
@@ -32,13 +35,14 @@ def colour(state: JobState) -> str:
     return _COLOURS[state]
 
 
-def render(job: Job, events: Sequence[Event], now: datetime) -> RenderableType:
+def render(job: Job, events: Sequence[Event], now: datetime, speeds: Sequence[float] = ()) -> RenderableType:
     """The live view of a job.
 
     Args:
         job: the job as it is now.
         events: its last events, oldest first.
         now: the time, for how long it has run.
+        speeds: samples/s so far, the oldest first; a curve is drawn of two and more.
     """
     from rich.console import Group
     from rich.text import Text
@@ -46,6 +50,8 @@ def render(job: Job, events: Sequence[Event], now: datetime) -> RenderableType:
     parts: list[Any] = [_headline(job, now), _bar(job)]
     if _speed(job):
         parts.append(_numbers(job))
+    if len(speeds) > 1 and not job.state.terminal:
+        parts.append(_labelled("samples/s", f"{sparkline(speeds)}  up to {count(max(speeds))}"))
     if job.status.training_metrics:
         parts.append(_labelled("training", "   ".join(metric_words(job.status.training_metrics))))
     if job.status.metrics:
@@ -115,8 +121,29 @@ def _speed(job: Job) -> list[str]:
     if status.model_version:
         words.append(f"version {status.model_version:,}")
     if status.eta_seconds is not None and not job.state.terminal:
-        words.append(f"eta {duration(status.eta_seconds)}")
+        words.append(f"eta {duration(status.eta_seconds)}{_band(status.eta_low_seconds, status.eta_high_seconds)}")
     return words
+
+
+def _band(low: float | None, high: float | None) -> str:
+    """How sure the end is; nothing where that is not told, or as good as exact."""
+    if low is None or high is None or duration(low) == duration(high):
+        return ""
+    return f" ({duration(low)} to {duration(high)})"
+
+
+def sparkline(values: Sequence[float], width: int = _SPARKS) -> str:
+    """A curve in one line, from nothing to the largest value; of many values each place shows the mean of some."""
+    places = min(width, len(values))
+    if not places:
+        return ""
+    bounds = [len(values) * place // places for place in range(places + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(bounds)]
+    top = max(means, default=0.0)
+    last = len(_BLOCKS) - 1
+    return "".join(
+        _BLOCKS[min(last, round(last * max(mean, 0.0) / top))] if top > 0 else _BLOCKS[0] for mean in means
+    )
 
 
 def _workers(job: Job) -> str:

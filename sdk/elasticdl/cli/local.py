@@ -36,6 +36,7 @@ from elasticdl.recognition import resolve_framework
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.json_numbers import from_json
+from elasticdl_runtime.waiting_threads import waiting_variables
 
 STOP_WITHIN_S = 20.0
 LINE_EVERY_S = 5.0
@@ -63,6 +64,7 @@ def run_local(prepared: Mapping[str, Any], output_format: OutputFormat = OutputF
         if spec.keras == "legacy":
             environment["TF_USE_LEGACY_KERAS"] = "1"
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        environment |= waiting_variables(environment)
         stream = sys.stderr if output_format.of_data else sys.stdout
         view: LocalView = PanelLocalView(stream) if stream.isatty() else LineLocalView(stream)
         with _process(command, environment) as process:

@@ -20,6 +20,7 @@ from elasticdl.cli import (
     reserve,
     scheduler,
     simulate,
+    tensorboard,
     tokens,
     zoo,
 )
@@ -69,6 +70,7 @@ def build_app() -> typer.Typer:
     reserve.register(app)
     doctor.register(app)
     scheduler.register(app)
+    tensorboard.register(app)
     app.add_typer(context.app, name="context", rich_help_panel="Access")
     simulate.register(app)
     tokens.register(app)

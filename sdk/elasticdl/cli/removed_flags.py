@@ -32,7 +32,8 @@ _PRIORITY = RemovedFlag(
     "the scheduler ranks whole jobs, not their processes", "give --priority (-1000 to 1000, higher goes first)"
 )
 _RESOURCES = RemovedFlag(
-    "a worker takes one slot of the cluster", "give --worker_memory_mib and --ps_memory_mib to limit memory"
+    "a worker takes one slot of the cluster, and what --worker_resource_request says of a GPU",
+    "give --worker_memory_mib and --ps_memory_mib to limit memory",
 )
 _RELAUNCH = RemovedFlag(
     "a process that dies is replaced and its tasks are handed out again; a job that cannot go on fails with a reason",
@@ -54,7 +55,7 @@ REMOVED: Mapping[str, RemovedFlag] = {
         "leave it out, and give paths or URLs (s3://, gs://, ...) that the cluster's workers can read",
     ),
     r"\w+_pod_priority": _PRIORITY,
-    r"\w+_resource_(request|limit)": _RESOURCES,
+    r"(?!worker_resource_request)\w+_resource_(request|limit)": _RESOURCES,
     r"restart_policy|relaunch_\w+|disable_relaunch|max_relaunch\w*|task_fault_tolerance": _RELAUNCH,
     r"log_level|log_file_path|log_dir|logtostderr": _LOGS,
     r"tensorboard_log_dir|profile_steps": _CURVES,
@@ -68,7 +69,10 @@ REMOVED: Mapping[str, RemovedFlag] = {
     r"num_evaluators?|num_evaluator_pods": RemovedFlag(
         "the workers evaluate at a pinned model version", "leave it out"
     ),
-    r"aux_params|custom_training_loop": RemovedFlag("it had no effect on models of this kind", "leave it out"),
+    r"custom_training_loop|job_command": RemovedFlag(
+        "scripts with a training loop of their own have a command", "use `elasticdl run SCRIPT -- ARGUMENTS`"
+    ),
+    r"aux_params": RemovedFlag("it had no effect on models of this kind", "leave it out"),
     r"checkpoint_filename_for_init": RemovedFlag(
         "a checkpoint is a directory with a manifest", "give --checkpoint_dir_for_init"
     ),

@@ -84,13 +84,30 @@ def what_if(
     slots: Annotated[
         str, typer.Option("--slots", metavar="N", help="With that many worker slots; +N or -N for more or fewer.")
     ] = "",
+    devices: Annotated[
+        int | None, typer.Option("--devices", min=0, metavar="N", help="With that many GPUs in the cluster.")
+    ] = None,
+    request: Annotated[
+        str,
+        typer.Option(
+            "--worker-resource-request",
+            "--worker_resource_request",
+            metavar="gpu=SHARE",
+            help="What a worker of the new jobs takes of a GPU.",
+        ),
+    ] = "",
     output: FormatOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what would happen with other jobs, priorities, bounds or slots. Nothing is changed."""
+    """Tell what would happen with other jobs, priorities, bounds, slots or GPUs. Nothing is changed."""
     chosen = choose_format(output, as_json)
-    question = _question(workers or [], priority or [], cancel or [], slots)
-    details = {"records": records, "like": like or None, "records_per_second": speed}
+    question = _question(workers or [], priority or [], cancel or [], slots, devices)
+    details = {
+        "records": records,
+        "like": like or None,
+        "records_per_second": speed,
+        "worker_resource_request": request or None,
+    }
     given = {name: value for name, value in details.items() if value is not None}
     if given and not question["add"]:
         raise InvalidInputError(
@@ -115,7 +132,9 @@ def what_if(
     stdout().print(comparison(found))
 
 
-def _question(workers: list[str], priority: list[str], cancel: list[str], slots: str) -> dict[str, Any]:
+def _question(
+    workers: list[str], priority: list[str], cancel: list[str], slots: str, devices: int | None
+) -> dict[str, Any]:
     sizes: dict[str, dict[str, int]] = {}
     add: list[dict[str, Any]] = []
     for text in workers:
@@ -143,8 +162,11 @@ def _question(workers: list[str], priority: list[str], cancel: list[str], slots:
     question: dict[str, Any] = {"add": add, "cancel": cancel, "priorities": priorities, "sizes": sizes}
     if slots:
         question["add_slots" if slots[0] in "+-" else "slots"] = _whole("slots", slots, slots)
-    if not any(question.values()) and not slots:
-        raise InvalidInputError("there is no change to try", fix="give --workers, --priority, --cancel or --slots")
+    if devices is not None:
+        question["devices"] = devices
+    if not any(question.values()) and not slots and devices is None:
+        fix = "give --workers, --priority, --cancel, --slots or --devices"
+        raise InvalidInputError("there is no change to try", fix=fix)
     return question
 
 

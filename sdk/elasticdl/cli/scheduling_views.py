@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +22,12 @@ _BASIS = {
     "assumed": "not measured yet",
 }
 MOST_SPEEDS = 12
+_ROOMY = 120
+"""Columns from which a job's reason stands beside it, rather than below."""
+_GAP = 2
+_LEAST_NAME = 14
+_DROPPED_FIRST = ("PRIO", "RANGE", "RECORDS/S", "WORKERS")
+"""Columns that a terminal has no room for, in this order; `jobs get` tells what they would say."""
 
 
 def explanation(found: Mapping[str, Any]) -> RenderableType:
@@ -183,31 +190,84 @@ def cluster(plan: Mapping[str, Any], *, wide: bool = False) -> RenderableType:
         parts.append(
             Text(f"{_number(others['jobs'], 'job')} of other namespaces: {_workers(others['workers'])}", style="dim")
         )
-    parts.append(_jobs(plan["jobs"], wide) if plan["jobs"] else Text("no jobs"))
+    parts.append(_Jobs(plan["jobs"], wide) if plan["jobs"] else Text("no jobs"))
     return Group(*parts)
 
 
-def _jobs(jobs: Sequence[Mapping[str, Any]], wide: bool) -> Table:
+class _Jobs:
+    """The jobs: with their reasons in a column, or, where the terminal is narrow, each in lines of its own."""
+
+    def __init__(self, jobs: Sequence[Mapping[str, Any]], wide: bool) -> None:
+        self._jobs = jobs
+        self._wide = wide
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if options.max_width >= _ROOMY:
+            yield _roomy(self._jobs, self._wide)
+            return
+        rows = [_columns(job) for job in self._jobs]
+        shown = _fitting(rows, options.max_width)
+        yield from console.render(_aligned({name: Text(name, style="bold") for name in shown}, shown), options)
+        for row, job in zip(rows, self._jobs, strict=True):
+            yield from console.render(_aligned(row, shown), options)
+            yield Padding(_why(job, wide=self._wide), (0, 0, 0, 2))
+
+
+def _columns(job: Mapping[str, Any]) -> dict[str, Text]:
+    workers = job["workers"]
+    present = f"{workers['present']}/{workers['target']}"
+    return {
+        "JOB": Text(job["job_id"]),
+        "STATE": _state(job["state"]),
+        "PRIO": Text(str(job["priority"])),
+        "WORKERS": Text(present, style="" if workers["present"] == workers["target"] else "yellow"),
+        "RANGE": Text(_range(workers)),
+        "RECORDS/S": Text(count(job["records_per_second"]) if job["records_per_second"] else "-"),
+        "DONE": Text("-" if job["progress"] is None else f"{job['progress']:.0%}"),
+        "ENDS IN": Text(_remaining(job["expected"])),
+    }
+
+
+def _why(job: Mapping[str, Any], *, wide: bool = False) -> Text:
+    why = Text.assemble((job["reason"]["code"], "dim"), " ", job["reason"]["text"])
+    if wide:
+        why.append(f"  namespace {job['namespace']}", style="dim")
+        why.append(f"  held by {', '.join(job['blockers'])}" if job["blockers"] else "", style="dim")
+    return why
+
+
+def _roomy(jobs: Sequence[Mapping[str, Any]], wide: bool) -> Table:
     made = Table(box=None, pad_edge=False, header_style="bold")
     more = ("NAMESPACE", "HELD BY") if wide else ()
-    for title in ("JOB", "STATE", "PRIO", "WORKERS", "RANGE", "RECORDS/S", "DONE", "ENDS IN", *more, "WHY"):
+    for title in (*_columns(jobs[0]), *more, "WHY"):
         made.add_column(title, overflow="fold", no_wrap=title in ("STATE", "WORKERS", "RANGE", "ENDS IN"))
     for job in jobs:
-        workers, expected = job["workers"], job["expected"]
-        present = f"{workers['present']}/{workers['target']}"
-        made.add_row(
-            Text(job["job_id"]),
-            _state(job["state"]),
-            str(job["priority"]),
-            Text(present, style="" if workers["present"] == workers["target"] else "yellow"),
-            _range(workers),
-            count(job["records_per_second"]) if job["records_per_second"] else "-",
-            "-" if job["progress"] is None else f"{job['progress']:.0%}",
-            _remaining(expected),
-            *((Text(job["namespace"]), Text(", ".join(job["blockers"]) or "-")) if wide else ()),
-            Text.assemble((job["reason"]["code"], "dim"), " ", job["reason"]["text"]),
-        )
+        beside = (Text(job["namespace"]), Text(", ".join(job["blockers"]) or "-")) if wide else ()
+        made.add_row(*_columns(job).values(), *beside, _why(job))
     return made
+
+
+def _fitting(rows: Sequence[Mapping[str, Text]], width: int) -> dict[str, int]:
+    """The columns that have room, and how wide they are; the name of a job gets what the others leave it."""
+    widths = {name: max(len(name), *(row[name].cell_len for row in rows)) for name in rows[0]}
+    for dropped in ("", *_DROPPED_FIRST):
+        widths.pop(dropped, None)
+        others = sum(wide + _GAP for name, wide in widths.items() if name != "JOB")
+        if width - others >= _LEAST_NAME:
+            break
+    return {**widths, "JOB": max(1, min(widths["JOB"], width - others))}
+
+
+def _aligned(row: Mapping[str, Text], shown: Mapping[str, int]) -> Text:
+    cells = []
+    for name, wide in shown.items():
+        cell = row[name].copy()
+        cell.truncate(wide, overflow="ellipsis", pad=True)
+        cells.append(cell)
+    line = Text(" " * _GAP).join(cells)
+    line.no_wrap, line.overflow = True, "ellipsis"
+    line.rstrip()
+    return line
 
 
 def _remaining(expected: Mapping[str, Any]) -> str:

@@ -34,11 +34,18 @@ _UNITS = {"m": 60, "h": 3600, "d": 86400}
 Namespace = Annotated[str | None, typer.Option("--namespace", help="The namespace.", show_default=False)]
 
 
+_AUDIT_EXAMPLES = """Examples:
+
+    elasticdl audit digits-x7k2p9
+
+    elasticdl audit --action job.cancel"""
+
+
 def register(parent: typer.Typer) -> None:
     """Adds the commands to the command line."""
     parent.add_typer(app, name="tokens", rich_help_panel="Access")
     parent.command("whoami", rich_help_panel="Access")(whoami)
-    parent.command("audit", rich_help_panel="Access", epilog="Example: elasticdl audit --action job.cancel")(audit)
+    parent.command("audit", rich_help_panel="Access", epilog=_AUDIT_EXAMPLES)(audit)
 
 
 def seconds(text: str) -> int:
@@ -172,6 +179,9 @@ def whoami(output: FormatOption = None, as_json: JsonOption = False) -> None:
 
 
 def audit(
+    job: Annotated[
+        str, typer.Argument(metavar="[JOB]", help="Audit the records of this job instead.", show_default=False)
+    ] = "",
     namespace: Namespace = None,
     actor: Annotated[str | None, typer.Option("--actor", help="Only of that user.", show_default=False)] = None,
     action: Annotated[
@@ -184,8 +194,21 @@ def audit(
     output: FormatOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show who changed what, the latest first."""
+    """Show who changed what, the latest first; with a JOB whether each of its records was processed, and by whom.
+
+    The exit code is 1 if a job's promise was broken.
+    """
     chosen = choose_format(output, as_json)
+    if job:
+        given = {"--namespace": namespace, "--actor": actor, "--action": action, "--target": target}
+        for name, value in given.items():
+            if value is not None:
+                raise InvalidInputError(
+                    f"{name} chooses changes, and not records of a job", fix=f"leave out {name}, or the job"
+                )
+        from elasticdl.cli.record_audit import audit_job
+
+        raise typer.Exit(audit_job(job, chosen))
     with connect() as client:
         entries = _entries(client, limit, namespace=namespace, actor=actor, action=action, target=target)
     if chosen.of_data:

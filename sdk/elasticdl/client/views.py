@@ -47,14 +47,17 @@ class JobStatus:
     Attributes:
         progress: how far it is.
         samples_per_second: records a second of all workers.
-        eta_seconds: seconds until the end at this speed, if known.
+        eta_seconds: seconds until the end, if known.
+        eta_low_seconds: hardly fewer.
+        eta_high_seconds: hardly more.
         loss: mean training loss of the last 100 minibatches of each worker, if any.
         last_loss: training loss of the latest minibatch.
         learning_rate: that it was trained with.
         training_metrics: values of ``eval_metrics_fn`` on a recent training minibatch.
         model_version: updates applied so far.
-        workers: one mapping a worker: index, incarnation, state, phase, records, samples_per_second.
-        ps: one mapping a parameter server: index, state, rows, bytes, version.
+        workers: one mapping a worker: index, incarnation, state, phase, records, samples_per_second, step (where the
+            seconds of a minibatch go), straggler.
+        ps: one mapping a parameter server: index, state, rows, bytes, version, load.
         metrics: values of the latest evaluation.
         evaluation: why the latest evaluation has no metrics, if it has none.
         strategy: the distribution strategy and why it was chosen.
@@ -66,6 +69,8 @@ class JobStatus:
     progress: Progress = field(default_factory=Progress)
     samples_per_second: float = 0.0
     eta_seconds: float | None = None
+    eta_low_seconds: float | None = None
+    eta_high_seconds: float | None = None
     loss: float | None = None
     last_loss: float | None = None
     learning_rate: float | None = None
@@ -89,6 +94,8 @@ class JobStatus:
             progress=Progress(**{key: int(value or 0) for key, value in progress.items() if key in known}),
             samples_per_second=float(data.get("samples_per_second") or 0.0),
             eta_seconds=_number(data.get("eta_seconds")),
+            eta_low_seconds=_number(data.get("eta_low_seconds")),
+            eta_high_seconds=_number(data.get("eta_high_seconds")),
             loss=_number(data.get("loss")),
             last_loss=_number(data.get("last_loss")),
             learning_rate=_number(data.get("learning_rate")),

@@ -61,7 +61,7 @@ def varints(values: npt.NDArray[np.int64]) -> tuple[bytes, npt.NDArray[np.int64]
     return columns[np.arange(width) < sizes[:, None]].tobytes(), sizes
 
 
-def _field(number: int, data: bytes) -> bytes:
+def length_delimited(number: int, data: bytes) -> bytes:
     """A length-delimited protobuf field."""
     return varint(number << 3 | 2) + varint(len(data)) + data
 
@@ -76,14 +76,16 @@ def encode_feature(value: FeatureValue, *, name: str = "") -> bytes:
         value = [value.encode() if isinstance(value, str) else bytes(value)]
     if isinstance(value, list | tuple) and value and isinstance(value[0], bytes | str):
         strings = [item.encode() if isinstance(item, str) else bytes(item) for item in value]
-        return _field(_BYTES, b"".join(_field(1, item) for item in strings))
+        return length_delimited(_BYTES, b"".join(length_delimited(1, item) for item in strings))
     numbers = np.asarray(value).ravel()
     if numbers.dtype.kind == "f":
-        return _field(_FLOAT, _field(1, numbers.astype("<f4").tobytes()) if numbers.size else b"")
+        return length_delimited(_FLOAT, length_delimited(1, numbers.astype("<f4").tobytes()) if numbers.size else b"")
     if numbers.dtype.kind in "iub":
         if numbers.dtype == np.uint64 and numbers.size and int(numbers.max()) > np.iinfo(np.int64).max:
             raise DataError(f"feature {name!r}: {numbers.max()} does not fit in int64", fix="use bytes or floats")
-        return _field(_INT64, _field(1, varints(numbers.astype(np.int64))[0]) if numbers.size else b"")
+        return length_delimited(
+            _INT64, length_delimited(1, varints(numbers.astype(np.int64))[0]) if numbers.size else b""
+        )
     raise DataError(
         f"feature {name!r}: an Example cannot hold {numbers.dtype} values",
         fix="give bytes, strings, integers or floats, all of one type",
@@ -100,11 +102,13 @@ def encode_example(features: Mapping[str, FeatureValue]) -> bytes:
         DataError: a value of a type that Examples do not have.
     """
     entries = (
-        _field(1, _field(1, name.encode()) + _field(2, encode_feature(features[name], name=name)))
+        length_delimited(
+            1, length_delimited(1, name.encode()) + length_delimited(2, encode_feature(features[name], name=name))
+        )
         for name in sorted(features)
     )
     features_message = b"".join(entries)
-    return _field(1, features_message) if features_message else b""
+    return length_delimited(1, features_message) if features_message else b""
 
 
 def decode_example(data: bytes) -> dict[str, list[bytes] | list[float] | list[int]]:

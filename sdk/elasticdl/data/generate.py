@@ -1,4 +1,4 @@
-"""Makes small data sets for examples, tests and the demo: digits, iris, and clicks whose best possible AUC is known.
+"""Makes small data sets for examples, tests and the demo: digits, iris, textures, and clicks with a known best AUC.
 
 Each data set is a folder with ``train/`` and ``validation/``, written whole or not at all. Equal arguments give equal
 bytes.
@@ -7,7 +7,7 @@ bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from elasticdl.data.convert import OnProgress
 from elasticdl.data.errors import DataError
 from elasticdl.data.example import encode_example
 from elasticdl.data.output import SUFFIXES, CSVWriter, PartsWriter, replacing
+from elasticdl.data.textures import LARGEST, SMALLEST, draw_textures
 
 IRIS_COLUMNS = ("sepal_length", "sepal_width", "petal_length", "petal_width", "class")
 _CLICK_BATCH = 16_384
@@ -94,8 +95,8 @@ def write_digits(
 
     header = [*(f"p{i}" for i in range(size * size)), "label"]
     with replacing(Path(directory), force=force) as temporary:
-        for name, rows in (("train", order[split:]), ("validation", order[:split])):
-            _write_part(temporary / name, format, records(rows), header, compressor, records_per_file)
+        parts = {"train": records(order[split:]), "validation": records(order[:split])}
+        _write_parts(temporary, format, parts, header, compressor, records_per_file)
     return _generated(Path(directory), len(images) - split, split)
 
 
@@ -121,6 +122,61 @@ def enlarge(images: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     large = np.zeros((len(images), 28, 28), dtype=np.float32)
     large[:, 4:24, 4:24] = np.round(weights @ images @ weights.T * (255 / 16))
     return large
+
+
+def write_textures(
+    directory: str | Path,
+    records: int,
+    *,
+    format: str = "recordio",
+    size: int = 32,
+    held_out: float = 0.2,
+    compressor: str = "none",
+    records_per_file: int = 2048,
+    seed: int = 0,
+    force: bool = False,
+    on_progress: OnProgress = lambda done, total: None,
+) -> Generated:
+    """Drawn colour images of ten kinds of texture, in the form of CIFAR-10.
+
+    Records are Examples with ``image``, the ``size * size * 3`` bytes of red, green and blue from the top left, and
+    ``label``, int64 ``[1]``. As CSV: columns ``p0``, ``p1``, ... and ``label``. Memory stays the same for any number.
+
+    Args:
+        directory: where to make ``train/`` and ``validation/``.
+        records: number of images in all.
+        format: ``recordio``, ``tfrecord`` or ``csv``.
+        size: width and height in pixels, 8 to 512.
+        held_out: share of the records for validation.
+        compressor: of RecordIO chunks.
+        records_per_file: records in each file.
+        seed: of the images.
+        force: replace data made before.
+        on_progress: called with the records made and the number of all.
+
+    Raises:
+        DataError: an argument is impossible, or the folder cannot be written.
+    """
+    if not SMALLEST <= size <= LARGEST:
+        raise DataError(f"textures of size {size} are not made", fix=f"give {SMALLEST} to {LARGEST}")
+    split = _split(records, held_out)
+    header = [*(f"p{i}" for i in range(size * size * 3)), "label"]
+
+    def rows(count: int, stream: int, before: int) -> Iterator[Any]:
+        for batch in draw_textures(count, size, seed * 2 + stream):
+            for image, label in zip(batch.images, batch.labels.tolist(), strict=True):
+                if format == "csv":
+                    yield [*image.ravel().tolist(), label]
+                else:
+                    yield encode_example({"image": image.tobytes(), "label": [label]})
+            before += len(batch.labels)
+            on_progress(before, records)
+
+    with replacing(Path(directory), force=force) as temporary:
+        train = records - split
+        parts = {"train": rows(train, 0, 0), "validation": rows(split, 1, train)}
+        _write_parts(temporary, format, parts, header, compressor, records_per_file)
+    return _generated(Path(directory), train, split)
 
 
 def write_iris_csv(path: str | Path, *, seed: int = 0, force: bool = False) -> int:
@@ -206,10 +262,8 @@ def write_clicks(
     Raises:
         DataError: an argument is impossible, or the folder cannot be written.
     """
-    if records < 1:
-        raise DataError(f"{records} records", fix="give a number over 0")
-    truth = ClickTruth(num_fields, ids, zipf, seed)
     split = _split(records, held_out)
+    truth = ClickTruth(num_fields, ids, zipf, seed)
     header = [*(f"id{i}" for i in range(num_fields)), "label"]
     chances: list[npt.NDArray[np.float64]] = []
     clicked = 0
@@ -229,14 +283,22 @@ def write_clicks(
 
     with replacing(Path(directory), force=force) as temporary:
         train = records - split
-        _write_part(temporary / "train", format, rows(train, 0, 0), header, compressor, records_per_file)
-        _write_part(temporary / "validation", format, rows(split, 1, train), header, compressor, records_per_file)
+        parts = {"train": rows(train, 0, 0), "validation": rows(split, 1, train)}
+        _write_parts(temporary, format, parts, header, compressor, records_per_file)
         description = {
             **truth.describe(), "records": records, "validation_records": split, "click_rate": clicked / records,
             "auc_ceiling": expected_auc(np.concatenate(chances)) if chances else None,
         }  # fmt: skip
         (temporary / "truth.json").write_text(json.dumps(description, indent=2) + "\n")
     return _generated(Path(directory), train, split, truth=description)
+
+
+def _write_parts(
+    folder: Path, kind: str, parts: Mapping[str, Iterable[Any]], header: list[str], compressor: str, limit: int
+) -> None:
+    """Writes each part to a folder of its name, one after the other; an empty one is left out."""
+    for name, records in parts.items():
+        _write_part(folder / name, kind, records, header, compressor, limit)
 
 
 def _write_part(
@@ -270,6 +332,13 @@ def _generated(
 
 
 def _split(records: int, held_out: float) -> int:
+    """How many of the records are held out.
+
+    Raises:
+        DataError: there are none, or that is no share.
+    """
+    if records < 1:
+        raise DataError(f"{records} records", fix="give a number over 0")
     if not 0 <= held_out < 1:
         raise DataError(f"held_out is {held_out}", fix="give a share from 0 up to, not including, 1")
     return min(round(records * held_out), records - 1)

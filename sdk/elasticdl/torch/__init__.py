@@ -1,6 +1,8 @@
-"""For PyTorch models: embeddings without a bound on their ids, and ready minibatches from ``feed``.
+"""For PyTorch: what model modules and training loops of one's own use beside PyTorch itself.
 
-Importing this package imports PyTorch (``pip install 'elasticdl[torch]'``).
+Modules: embeddings without a bound on their ids, and ready minibatches from ``feed``. Loops: ``ElasticDataset``,
+``distributed_optimizer``, ``run`` and ``output_dir``. Importing this package imports PyTorch
+(``pip install 'elasticdl[torch]'``).
 """
 
 from __future__ import annotations
@@ -9,7 +11,10 @@ from elasticdl.extras import require
 
 require("elasticdl.torch", "torch")
 
-from elasticdl.torch.embedding import OpenEmbedding as Embedding  # noqa: E402 - what it needs is checked first
+from elasticdl.torch.dataset import ElasticDataset  # noqa: E402 - what it needs is checked first
+from elasticdl.torch.distributed import distributed_optimizer  # noqa: E402
+from elasticdl.torch.embedding import OpenEmbedding as Embedding  # noqa: E402
+from elasticdl.torch.looping import output_dir, run  # noqa: E402
 from elasticdl.torch.minibatches import Minibatches  # noqa: E402
 
-__all__ = ["Embedding", "Minibatches"]
+__all__ = ["ElasticDataset", "Embedding", "Minibatches", "distributed_optimizer", "output_dir", "run"]

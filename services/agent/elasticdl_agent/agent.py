@@ -13,8 +13,10 @@ import structlog
 
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes.credentials import DEFAULT_HOURS, CredentialFiles
+from elasticdl_agent.processes.devices import OFF, MachineDevices, parse_devices
 from elasticdl_agent.processes.environment import Endpoints, common_environment
 from elasticdl_agent.processes.isolation import Isolation
+from elasticdl_agent.processes.quotas import Quotas
 from elasticdl_agent.servicer import AgentServicer, authenticator
 from elasticdl_agent.table import COMMANDS, KEEP_ENDED, ProcessTable, kind_of
 from elasticdl_agent.zygote.client import START_DELAY_S, ZygoteClient
@@ -24,6 +26,7 @@ from elasticdl_runtime.launcher.addresses import RpcTransport, agent_address
 from elasticdl_runtime.launcher.client import SERVICE
 from elasticdl_runtime.rpc.credentials import RpcCredentials
 from elasticdl_runtime.rpc.service import Server, listen, make_server
+from elasticdl_runtime.telemetry import meters
 
 PRELOADS: Mapping[str, str] = {
     Role.WORKER: "elasticdl_worker.preload",
@@ -49,6 +52,8 @@ class Agent:
         stop_grace_s: seconds that processes have to leave when the agent stops.
         master_grace_s: seconds that masters have before, to save their jobs.
         headroom: slots that are kept free of workers.
+        devices: the accelerators, as in the settings.
+        device_turns: whether those that share one take turns.
         isolation: what keeps jobs apart, as in the settings.
         uids: user ids for namespaces.
         preloads: by role, or by role and framework, the module that a zygote imports before it forks such processes.
@@ -70,11 +75,15 @@ class Agent:
         stop_grace_s: float = STOP_GRACE_S,
         master_grace_s: float = MASTER_GRACE_S,
         headroom: int = 0,
+        devices: str = OFF,
+        device_turns: bool = True,
         isolation: str = "off",
         uids: range = range(0),
         preloads: Mapping[str, str] | None = None,
         certificate_hours: float = DEFAULT_HOURS,
         keep_ended: int = KEEP_ENDED,
+        job_disk_mib: int = 0,
+        job_shared_memory_mib: int = 0,
     ) -> None:
         if slots < 1:
             raise InvalidInputError(
@@ -93,8 +102,11 @@ class Agent:
         self._stop_grace_s = stop_grace_s
         self._master_grace_s = master_grace_s
         self._headroom = headroom
+        parse_devices(devices)
+        self._devices, self._device_turns = devices, device_turns
         self._isolation = isolation
         self._keep_ended = keep_ended
+        self._quotas = job_disk_mib, job_shared_memory_mib
         self._uids = uids
         self._preloads = dict(preloads or {})
         self._zygotes = contextlib.AsyncExitStack()
@@ -117,6 +129,8 @@ class Agent:
             self._slots,
             self._commands[Role.WORKER][0],
         )
+        turns = self._directories.run / "devices" if self._device_turns else None
+        devices = await asyncio.to_thread(MachineDevices.find, self._devices, turns)
         zygotes = {
             kind: await self._zygotes.enter_async_context(
                 ZygoteClient(
@@ -135,7 +149,11 @@ class Agent:
             isolation=isolation,
             credentials=self._credentials,
             keep_ended=self._keep_ended,
+            quotas=Quotas(self._directories, *self._quotas),
+            devices=devices,
         )
+        meters.show_all("agent", self._table.meters)
+        meters.show_disk(self._directories.data)
         own = self._issue_own()
         servicer = AgentServicer(self._table, self._directories)
         self._server = make_server(SERVICE, servicer, authenticator(self._node_token, self._endpoints.cluster_secret))

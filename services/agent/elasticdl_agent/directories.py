@@ -14,7 +14,7 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import ProcessId
 
 _JOB_ID = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_MAX_INDEX = 9_999
+_MAX_INDEX = 10_000
 _MAX_INCARNATION = 999_999
 _SHARED = 0o2710
 """Others of its group may pass, and what is made in it is of its group."""

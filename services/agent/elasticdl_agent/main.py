@@ -29,10 +29,14 @@ async def serve(stop: asyncio.Event) -> int:
         settings.node_token,
         settings.slots,
         headroom=settings.headroom,
+        devices=settings.devices,
+        device_turns=settings.device_turns,
         isolation=settings.isolation,
         uids=parse_uids(settings.uids),
         certificate_hours=settings.certificate_hours,
         keep_ended=settings.keep_processes,
+        job_disk_mib=settings.job_disk_mib,
+        job_shared_memory_mib=settings.job_shared_memory_mib,
         preloads=PRELOADS if wanted(settings.zygote) else {},
     )
     async with agent:
@@ -44,5 +48,5 @@ async def serve(stop: asyncio.Event) -> int:
 
 def main() -> int:
     """Runs the agent until it is told to stop; returns its exit code."""
-    configure_logs(service="agent")
+    configure_logs(role="agent")
     return run_service(serve)

@@ -12,11 +12,12 @@ from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes.logs import read_logs
 from elasticdl_agent.table import ProcessTable
 from elasticdl_core.errors import ConflictError, InvalidInputError, PermissionDeniedError
-from elasticdl_core.ports.launcher import ProcessId, Role, Tenant
+from elasticdl_core.ports.launcher import Inquiry, ProcessId, Role, Tenant
 from elasticdl_proto.v1 import agent_pb2
 from elasticdl_runtime import tokens
 from elasticdl_runtime.launcher import codec
 from elasticdl_runtime.launcher.addresses import NODE_NAME
+from elasticdl_runtime.telemetry import meters
 
 MASTER_ROLES = frozenset({Role.PS, Role.WORKER})
 """What a master may launch and end; masters themselves are launched by the api."""
@@ -57,7 +58,9 @@ class AgentCaller:
             PermissionDeniedError: a master calls.
         """
         if self.job_id is not None:
-            raise PermissionDeniedError("a master may not reserve slots", fix="use the node token")
+            raise PermissionDeniedError(
+                "a master may ask for its own job only, and reserve nothing", fix="use the node token"
+            )
 
     def require_process(self, process: ProcessId) -> None:
         """Refuses a master that asks for another job's process, or for a master.
@@ -176,6 +179,30 @@ class AgentServicer:
         )
         async for piece in pieces:
             yield agent_pb2.LogsChunk(data=piece)
+
+    async def Inspect(
+        self, request: agent_pb2.InspectRequest, caller: AgentCaller
+    ) -> AsyncIterator[agent_pb2.InspectedProcess]:
+        """Asks the processes of a job what they do, or those of all jobs for their numbers."""
+        caller.require_job(request.job_id)
+        try:
+            inquiry = Inquiry(request.ask)
+        except ValueError:
+            raise InvalidInputError(
+                f"no process can be asked for {request.ask!r}", fix=f"ask for one of {', '.join(Inquiry)}"
+            ) from None
+        if request.job_id:
+            self._directories.check(ProcessId(request.job_id, Role.MASTER, 0, 0))
+        elif inquiry is not Inquiry.METRICS:
+            raise InvalidInputError(f"{inquiry} of all jobs would be too much", fix="ask for one job")
+        for found in await self._table.inspect(request.job_id or None, inquiry, seconds=request.seconds):
+            yield codec.inspected_to_message(found)
+
+    async def Meters(self, request: agent_pb2.MetersRequest, caller: AgentCaller) -> agent_pb2.MetersResponse:
+        """The agent's own numbers."""
+        caller.require_node()
+        values = [agent_pb2.MeterValue(name=name, label=label, value=value) for name, label, value in meters.read()]
+        return agent_pb2.MetersResponse(values=values)
 
 
 def _grace(seconds: float) -> float:

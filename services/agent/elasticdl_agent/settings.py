@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from elasticdl_agent.processes.credentials import DEFAULT_HOURS
+from elasticdl_agent.processes.devices import AUTO
 from elasticdl_agent.table import KEEP_ENDED
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.launcher.addresses import RpcTransport
@@ -27,11 +28,16 @@ class AgentSettings(ProcessSettings):
         node_token: ``ELASTICDL_NODE_TOKEN``, what callers of the agent must show.
         slots: ``ELASTICDL_SLOTS``, how many workers the machine holds.
         headroom: ``ELASTICDL_HEADROOM``, slots that are kept free.
+        devices: ``ELASTICDL_DEVICES``, accelerators: ``auto`` for those that are found, ``gpu=2`` to declare two of
+            them, ``off`` to leave what workers see of accelerators as it is.
+        device_turns: ``ELASTICDL_DEVICE_TURNS``, whether workers that share a device compute one at a time.
         zygote: ``ELASTICDL_ZYGOTE``, ``auto``, ``on`` or ``off``: whether workers are forked from one.
         isolation: ``ELASTICDL_ISOLATION``, ``auto``, ``uid``, ``landlock`` or ``off``: what keeps jobs apart.
         rpc: ``ELASTICDL_RPC``, ``unix`` or ``tls``: what the agent and the processes of jobs speak over.
         certificate_hours: ``ELASTICDL_CERTIFICATE_HOURS``, how long the certificates of processes are valid; they are
             replaced when a third of that has passed.
+        job_disk_mib: ``ELASTICDL_JOB_DISK_MIB``, what a job may have on disk; 0 for a quarter of the disk.
+        job_shared_memory_mib: ``ELASTICDL_JOB_SHARED_MEMORY_MIB``, what a job may have in ``/dev/shm``; 0 for a half.
         uids: ``ELASTICDL_UIDS``, the user ids that namespaces get where the agent may change users.
         keep_processes: ``ELASTICDL_KEEP_PROCESSES``, processes that have ended and are remembered.
     """
@@ -44,11 +50,15 @@ class AgentSettings(ProcessSettings):
     node_token: str
     slots: int
     headroom: int = 0
+    devices: str = AUTO
+    device_turns: bool = True
     zygote: str = "auto"
     isolation: str = "auto"
     uids: str = "200000-265535"
     ca_file: str = ""
     rpc: str = "unix"
+    job_disk_mib: int = Field(default=0, ge=0, le=1 << 40)
+    job_shared_memory_mib: int = Field(default=0, ge=0, le=1 << 40)
     keep_processes: int = Field(default=KEEP_ENDED, ge=100)
     certificate_hours: float = Field(default=DEFAULT_HOURS, gt=0.001, le=24 * 365)
 

@@ -11,24 +11,34 @@ import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
 import psutil
 import structlog
 
-from elasticdl_agent.directories import AgentDirectories
+from elasticdl_agent.directories import AgentDirectories, JobUser
 from elasticdl_agent.processes import memory
 from elasticdl_agent.processes.child import LOG_BYTES, Child, Command
 from elasticdl_agent.processes.credentials import CredentialFiles
+from elasticdl_agent.processes.devices import MachineDevices
 from elasticdl_agent.processes.environment import Endpoints, check_variables, process_environment
+from elasticdl_agent.processes.inquiries import Living, ProcessInquiries
+from elasticdl_agent.processes.inspection import Inspected
 from elasticdl_agent.processes.isolation import Isolation
 from elasticdl_agent.processes.journal import Journal, Record, recover, shim_record
+from elasticdl_agent.processes.quotas import Quotas
 from elasticdl_agent.processes.reservations import Reservations
 from elasticdl_agent.processes.shim import RotatingLog
 from elasticdl_agent.zygote.client import ZygoteClient
+from elasticdl_core.devices import Place
 from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputError, NotFoundError
+from elasticdl_core.meters import MeterKey
 from elasticdl_core.ports.launcher import (
     CapacityInfo,
+    DeviceUse,
+    Inquiry,
+    InspectedProcess,
     ProcessId,
     ProcessSpec,
     ProcessState,
@@ -38,10 +48,14 @@ from elasticdl_core.ports.launcher import (
 )
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.rpc.credentials import CREDENTIALS_VARIABLE
+from elasticdl_runtime.telemetry import inspection
 
 COMMANDS: Mapping[Role, Sequence[str]] = {role: (sys.executable, "-P", "-m", f"elasticdl_{role}") for role in Role}
 """What each role runs. ``-P`` keeps the working directory off the module path."""
 MEMORY_CHECK_S = 0.5
+QUOTA_CHECK_S = 2.0
+"""Between two looks at what jobs have on disk; longer where a look takes long."""
+QUOTA_CHECK_SHARE = 10
 MAX_PROCESSES = 2_048
 """Of one process of a job and all that it started; more are a fork bomb, and end."""
 OVERDUE_GRACE_S = 2.0
@@ -62,6 +76,7 @@ class _Entry:
     stop_at: float | None = None
     stopping: asyncio.TimerHandle | None = field(default=None, repr=False)
     record: Record | None = None
+    place: Place = ()
 
     @property
     def ended(self) -> bool:
@@ -73,8 +88,8 @@ class _Entry:
 
     @property
     def holds_slots(self) -> bool:
-        """Slots are held for as long as the task lives that starts the process, waits for it and ends it."""
-        return self.spec.slots > 0 and self.run is not None and not self.run.done()
+        """Slots and devices are held for as long as the task lives that starts, awaits and ends the process."""
+        return (self.spec.slots > 0 or self.spec.device_share > 0) and self.run is not None and not self.run.done()
 
 
 class ProcessTable:
@@ -90,6 +105,8 @@ class ProcessTable:
         isolation: what is taken from processes.
         credentials: issued to processes, where they speak TLS.
         keep_ended: processes that have ended and are remembered; those of jobs of which nothing is left go first.
+        quotas: what a job may take of disk and shared memory; by default what it may without settings.
+        devices: the accelerators that are given out; none by default.
     """
 
     def __init__(
@@ -104,7 +121,10 @@ class ProcessTable:
         isolation: Isolation | None = None,
         credentials: CredentialFiles | None = None,
         keep_ended: int = KEEP_ENDED,
+        quotas: Quotas | None = None,
+        devices: MachineDevices | None = None,
     ) -> None:
+        self._devices = devices or MachineDevices()
         self._keep_ended = keep_ended
         self._directories = directories
         self._endpoints = endpoints
@@ -118,6 +138,8 @@ class ProcessTable:
         self._runs: set[asyncio.Task[int]] = set()
         self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
         self._leaving: set[str] = set()
+        self._inquiries = ProcessInquiries(directories.run, self._living)
+        self._launches = self._endings = 0
         self._closing = False
         journal = directories.data / "agent" / "processes.jsonl"
         journal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -128,17 +150,21 @@ class ProcessTable:
         self._reservations = Reservations(directories.data / "agent" / "reservations.json", slots, headroom)
         self._reservations.grant(0, now=time.time())
         self._quiet = len(psutil.pids())
-        self._memory_watch = asyncio.create_task(self._watch_memory(), name="memory-watch")
+        self._quotas = quotas or Quotas(directories)
+        self._watches = [
+            asyncio.create_task(self._watch_memory(), name="memory-watch"),
+            asyncio.create_task(self._watch_quotas(), name="quota-watch"),
+        ]
 
     def launch(self, spec: ProcessSpec) -> None:
-        """Launches a process, or lets it wait for slots, for its job's end, or for an older incarnation to go.
+        """Launches a process, or lets it wait: for slots or a device, its job's end, or an older incarnation to go.
 
         The same id again does nothing. A newer incarnation replaces a living older one, which is killed: both would
         serve at the same address.
 
         Raises:
-            InvalidInputError: the id is malformed, more slots are asked for than there are, or no process can have
-                such variables.
+            InvalidInputError: the id is malformed, more slots or devices are asked for than there are, or no process
+                can have such variables.
             ConflictError: a newer incarnation was launched before, or the agent is stopping.
         """
         self._directories.check(spec.id)
@@ -151,6 +177,7 @@ class ProcessTable:
                 f"{spec.id} wants {spec.slots} slots and {spec.memory_mib} MiB; this machine has {self._slots} slots",
                 fix="ask for fewer slots, or give the cluster more with --slots",
             )
+        self._devices.check(spec.device_share)
         check_variables(spec.environment)
         if any(other.incarnation > spec.id.incarnation for other in self._siblings(spec.id)):
             raise ConflictError(
@@ -163,6 +190,7 @@ class ProcessTable:
             self._tenants[spec.id.job_id] = spec.tenant
         entry = _Entry(spec, ProcessStatus(spec.id, ProcessState.PENDING))
         self._entries[spec.id] = entry
+        self._launches += 1
         self._changed(entry)
         try:
             failpoint("agent.after_accepted")
@@ -225,7 +253,14 @@ class ProcessTable:
                 used[entry.spec.id.job_id] = used.get(entry.spec.id.job_id, 0) + entry.spec.slots
         reservations = tuple(self._reservations.all())
         headroom, isolation = self._reservations.headroom, str(self._isolation)
-        return CapacityInfo(self._slots, used, reservations, headroom, self._closing, isolation)
+        uses = sorted(
+            DeviceUse(entry.spec.id.job_id, entry.spec.id.index, entry.place, entry.spec.device_share)
+            for entry in self._holders()
+            if entry.place
+        )
+        return CapacityInfo(
+            self._slots, used, reservations, headroom, self._closing, isolation, self._devices.infos, tuple(uses)
+        )
 
     def reserve(self, name: str, slots: int, grace_s: float) -> None:
         """Takes slots from jobs; workers that still hold them after ``grace_s`` seconds are ended.
@@ -255,6 +290,22 @@ class ProcessTable:
             for entry in self._of_job(job_id)
         )
 
+    async def inspect(self, job_id: str | None, inquiry: Inquiry, *, seconds: float) -> list[InspectedProcess]:
+        """Asks the living processes of a job something, one inquiry after the other, or those of all jobs."""
+        if job_id is None:
+            return await self._inquiries.ask_all(inquiry)
+        return await self._inquiries.ask(job_id, inquiry, seconds=seconds)
+
+    def meters(self) -> dict[MeterKey, float | None]:
+        """How many processes there are, and were."""
+        states = [entry.status.state for entry in self._entries.values() if not entry.ended]
+        return {
+            ("elasticdl_agent_processes", "pending"): states.count(ProcessState.PENDING),
+            ("elasticdl_agent_processes", "running"): states.count(ProcessState.RUNNING),
+            ("elasticdl_agent_launches_total", ""): self._launches,
+            ("elasticdl_agent_ended_total", ""): self._endings,
+        }
+
     async def close(self, *, grace_s: float, master_grace_s: float = 0.0) -> None:
         """Ends all processes (reason ``launcher_lost``) and waits until they are gone; launches nothing more.
 
@@ -275,18 +326,23 @@ class ProcessTable:
             self.terminate(entry.spec.id, grace_s=grace_s, reason="launcher_lost")
         if self._runs:
             await asyncio.wait(self._runs)
-        self._memory_watch.cancel()
-        await asyncio.gather(self._memory_watch, return_exceptions=True)
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
         self._journal.close()
 
     # -- launching -------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Starts every pending process that can start now; for slots it is first come, first served."""
+        """Starts every pending process that can start now; for slots and devices it is first come, first served.
+
+        Who waits for a device keeps the slot that is free for it, and holds up nobody who needs no device.
+        """
         busy = sum(entry.spec.slots for entry in self._holders())
         self._reservations.grant(busy, now=time.time())
         free = self._slots - self._reservations.withheld - busy
-        queue_open = True
+        pool = self._devices.left((entry.spec.device_share, entry.place) for entry in self._holders())
+        queue_open = devices_open = True
         for entry in [entry for entry in self._entries.values() if entry.waiting]:
             if self._closing or entry.spec.id.job_id in self._leaving:
                 continue
@@ -300,6 +356,13 @@ class ProcessTable:
                 queue_open = False
                 continue
             free -= entry.spec.slots
+            if share := entry.spec.device_share:
+                place = pool.find(share) if devices_open else None
+                if place is None:
+                    devices_open = False
+                    continue
+                pool.take(share, place)
+                entry.place = place
             entry.run = run = asyncio.create_task(self._live(entry), name=f"run-{entry.spec.id}")
             self._runs.add(run)
             run.add_done_callback(functools.partial(self._over, entry))
@@ -312,7 +375,7 @@ class ProcessTable:
         self._directories.prepare(entry.spec.id, self._isolation.user(tenant), confined=level.user or level.files)
         failpoint("agent.before_start")
         zygote = self._zygotes.get(_kind(entry.spec))
-        entry.child = child = await Child.start(self._command(entry.spec), zygote.spawn if zygote else None)
+        entry.child = child = await Child.start(self._command(entry), zygote.spawn if zygote else None)
         try:
             failpoint("agent.after_start")
             entry.status = replace(entry.status, state=ProcessState.RUNNING, pid=child.pid)
@@ -348,20 +411,30 @@ class ProcessTable:
         _log.error(what, process=str(entry.spec.id), error=str(error), exc_info=_unexpected(error))
         self._note(entry, f"{what}: {error}\n")
 
-    def _command(self, spec: ProcessSpec) -> Command:
+    def _command(self, entry: _Entry) -> Command:
+        spec = entry.spec
         tenant = self._tenant(spec)
-        environment = process_environment(spec, self._directories, self._endpoints)
+        given = self._devices.give(spec.device_share, entry.place)
+        environment = process_environment(spec, self._directories, self._endpoints) | given.environment
         if self._credentials is not None:
             file = self._credentials.issue(spec.id, self._isolation.user(tenant))
             environment[CREDENTIALS_VARIABLE] = str(file)
+        environment |= self._isolation.environment(spec, tenant)
+        environment[inspection.VARIABLE] = str(Path(environment["TMPDIR"]) / _inspection_name(spec.id))
         return Command(
             argv=self._commands[spec.id.role],
-            environment={**environment, **self._isolation.environment(spec, tenant)},
+            environment=environment,
             directory=self._isolation.directory(spec, tenant),
             log=self._directories.log_file(spec.id),
             expendable=True,
-            confinement=self._isolation.plan(spec, tenant),
+            confinement=self._isolation.plan(spec, tenant, accelerators=given.files, readable=given.turns),
         )
+
+    def _inspection_file(self, spec: ProcessSpec) -> str:
+        """The file through which a process is asked, relative to the run directory."""
+        own = self._isolation.environment(spec, self._tenant(spec)).get("TMPDIR")
+        folder = Path(own) if own else self._directories.job_run_dir(spec.id.job_id) / "tmp"
+        return str((folder / _inspection_name(spec.id)).relative_to(self._directories.run))
 
     def _tenant(self, spec: ProcessSpec) -> Tenant:
         """Whose a job is: its master's launch says so, which nobody but the api can ask for."""
@@ -405,6 +478,7 @@ class ProcessTable:
             entry.stopping.cancel()
         entry.status = ProcessStatus(entry.spec.id, ProcessState.EXITED, code, entry.stop_reason)
         entry.child = None
+        self._endings += 1
         if self._credentials is not None:
             self._credentials.forget(entry.spec.id)
         try:
@@ -459,6 +533,17 @@ class ProcessTable:
     def _of_job(self, job_id: str) -> list[_Entry]:
         return [entry for process, entry in self._entries.items() if process.job_id == job_id]
 
+    def _living(self, job_id: str | None) -> Living:
+        """The living processes of a job, or of all jobs, and what is needed to ask them."""
+        entries = self._entries.values() if job_id is None else self._of_job(job_id)
+        return {
+            entry.spec.id: Inspected(entry.spec.id, child.pid, self._inspection_file(entry.spec), child.signal)
+            if (child := entry.child) is not None
+            else None
+            for entry in entries
+            if not entry.ended
+        }
+
     def _siblings(self, process: ProcessId) -> list[ProcessId]:
         """Other incarnations of the same process."""
         return [
@@ -507,6 +592,41 @@ class ProcessTable:
             entry.stop_reason = "oom_killed"
             child.kill()
 
+    async def _watch_quotas(self) -> None:
+        took = 0.0
+        while True:
+            await asyncio.sleep(max(QUOTA_CHECK_S, QUOTA_CHECK_SHARE * took))
+            began = time.monotonic()
+            workers: dict[str, list[_Entry]] = {}
+            for entry in self._entries.values():
+                if entry.child is not None and entry.spec.id.role is Role.WORKER:
+                    workers.setdefault(entry.spec.id.job_id, []).append(entry)
+            try:
+                users = {job_id: self._isolation.user(self._tenant(some[0].spec)) for job_id, some in workers.items()}
+                living = frozenset(user.uid for user in users.values() if user is not None)
+                if self._isolation.uids:
+                    await asyncio.to_thread(
+                        self._quotas.clear_shared_memory, self._isolation.uids, living, time.time()
+                    )
+                for job_id, entries in workers.items():
+                    await self._check_quota(job_id, entries, users[job_id])
+            except Exception:
+                _log.exception("cannot see what jobs have on disk")
+            took = time.monotonic() - began
+
+    async def _check_quota(self, job_id: str, workers: Sequence[_Entry], user: JobUser | None) -> None:
+        """Ends the workers of a job that takes too much; its master says so and ends the job."""
+        pids = [entry.child.pid for entry in workers if entry.child is not None]
+        over = await asyncio.to_thread(self._quotas.look, job_id, pids, user.uid if user is not None else None)
+        if over is None:
+            return
+        _log.warning("over its quota", job=job_id, why=over.words)
+        for entry in workers:
+            if entry.child is not None and not entry.ended:
+                entry.stop_reason = over.reason
+                self._note(entry, f"{over.words}\n")
+                entry.child.kill()
+
 
 def _unexpected(error: BaseException) -> BaseException | None:
     """What deserves a traceback: not what a machine or a caller does wrong every day."""
@@ -521,3 +641,7 @@ def kind_of(role: Role, framework: str = "") -> str:
 def _kind(spec: ProcessSpec) -> str:
     framework = spec.environment.get("ELASTICDL_FRAMEWORK", "")
     return kind_of(spec.id.role, framework if framework != "tensorflow" else "")
+
+
+def _inspection_name(process: ProcessId) -> str:
+    return f"{process.owner}.inspection"

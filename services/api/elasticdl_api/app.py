@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request
 
 from elasticdl_api.openapi import describe
 from elasticdl_api.routes import (
@@ -13,15 +13,21 @@ from elasticdl_api.routes import (
     artifacts,
     bundles,
     cluster,
+    dashboard,
+    histories,
     internal,
     jobs,
+    metrics,
     namespaces,
     overview,
+    record_audit,
     reference,
     reservations,
     scheduling,
     session,
+    stacks,
     tokens,
+    traces,
 )
 from elasticdl_api.services import Services
 from elasticdl_api.web import problems
@@ -30,6 +36,7 @@ from elasticdl_api.web.auth import AuthenticationMiddleware, TokenVerifier, refu
 from elasticdl_api.web.bodies import BodyLimits, UnreadBodies
 from elasticdl_api.web.browsers import BrowserRules
 from elasticdl_api.web.methods import HeadMiddleware
+from elasticdl_api.web.needless_bodies import refuse_needless_body
 from elasticdl_api.web.query_parameters import refuse_unknown_parameters
 from elasticdl_api.web.rate_limits import FailedTokensMiddleware, RequestRate, RequestRateMiddleware
 from elasticdl_api.web.representations import RepresentationMiddleware
@@ -41,7 +48,12 @@ from elasticdl_api.web.versions import VersionMiddleware
 VERSION = "0.1.0"
 _PUBLIC = (
     jobs,
+    metrics,
     activity,
+    record_audit,
+    traces,
+    histories,
+    stacks,
     overview,
     artifacts,
     bundles,
@@ -82,16 +94,26 @@ def create_app(services: Services, background: AbstractAsyncContextManager[None]
     )
     app.state.services = services
     problems.install(app)
-    app.state.routers = [one.router for one in _PUBLIC] + [cluster.health_router, reference.router, internal.router]
+    app.state.routers = [one.router for one in _PUBLIC] + [
+        *(session.open_router, cluster.health_router, reference.router, dashboard.router, internal.router)
+    ]
+    app.include_router(dashboard.router)  # first: a page has many files, and routes are tried in order
     for one in _PUBLIC:
         check_rules(one.router.routes)
-        app.include_router(one.router, dependencies=[Depends(refuse_unknown_parameters)])
+        app.include_router(one.router, dependencies=[Depends(_refuse_unread)])
+    app.include_router(session.open_router, dependencies=[Depends(_refuse_unread)])
     app.include_router(cluster.health_router)
     app.include_router(reference.router)
     app.include_router(internal.router)
     _add_middlewares(app, services)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     return app
+
+
+async def _refuse_unread(request: Request) -> None:
+    """Refuses what a request brings and its route would not read; in one step, for each costs every request."""
+    await refuse_unknown_parameters(request)
+    await refuse_needless_body(request)
 
 
 def _add_middlewares(app: FastAPI, services: Services) -> None:

@@ -14,12 +14,14 @@ from elasticdl_api.examination.examiners import Examiners
 from elasticdl_api.feeds.jobs import JobFeeds
 from elasticdl_api.feeds.overview import OverviewFeeds
 from elasticdl_api.feeds.streams import Slot, StreamSlots
+from elasticdl_api.histories.shown_series import SeriesViews
 from elasticdl_api.limits import LimitReader
 from elasticdl_api.places.digests import ArtifactDigests
 from elasticdl_api.places.disk import DiskLimits
 from elasticdl_api.places.reach import Reaches
 from elasticdl_api.scheduling.cluster_view import ClusterViews
 from elasticdl_api.scheduling.overview import ClusterOverview
+from elasticdl_api.scrape.collection import MeterCollection
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.changes import ChangeStore
 from elasticdl_api.store.intents import IntentStore
@@ -30,8 +32,11 @@ from elasticdl_api.store.masters import MasterStore
 from elasticdl_api.store.namespaces import NamespaceStore
 from elasticdl_api.store.outputs import OutputLists
 from elasticdl_api.store.places import PlaceStore
+from elasticdl_api.store.processes import ProcessLists
 from elasticdl_api.store.retention import RetentionStore
 from elasticdl_api.store.scheduling import SchedulingStore
+from elasticdl_api.store.scraped_jobs import ScrapedJobs
+from elasticdl_api.store.series import SeriesStore
 from elasticdl_api.store.sessions import SessionStore
 from elasticdl_api.store.tokens import TokenStore
 from elasticdl_api.store.wakeups import Wakeups
@@ -82,6 +87,11 @@ class Services:
         self.namespaces = NamespaceStore(self.database)
         self.job_views = ShownJobs(self.database)
         self.outputs = OutputLists(self.database)
+        self.series = SeriesStore(self.database)
+        self.series_views = SeriesViews(self.series, self.job_views)
+        self.process_lists = ProcessLists(self.database)
+        self.scraped_jobs = ScrapedJobs(self.database)
+        self.meter_collection = MeterCollection(self.launcher)
         self.job_lists = JobLists(self.database, self.job_views)
         self.pages = PageTokens(self.settings.cluster_secret)
         self.scheduling = SchedulingStore(self.database)

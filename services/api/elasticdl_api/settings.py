@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from functools import cached_property
@@ -68,12 +69,16 @@ class ApiSettings(ProcessSettings):
         max_followed_logs: ``ELASTICDL_API_MAX_FOLLOWED_LOGS``, logs that one process follows at the same time.
         allowed_hosts: ``ELASTICDL_API_ALLOWED_HOSTS``, names that the api is reached by besides ``localhost``,
             separated by commas; requests to other names are refused, those to addresses are not.
+        trusted_proxies: ``ELASTICDL_API_TRUSTED_PROXIES``, addresses and networks of proxies, separated by commas,
+            that are believed whom they ask for, and over what (``X-Forwarded-For``, ``X-Forwarded-Proto``).
         tls_cert: ``ELASTICDL_API_TLS_CERT``, the certificate with its chain, as PEM; with it the api speaks TLS only.
         tls_key: ``ELASTICDL_API_TLS_KEY``, its key, as PEM.
         plain_http: ``ELASTICDL_API_PLAIN_HTTP``, whether the api may listen beyond loopback without TLS: in a private
             network, or behind a proxy that speaks TLS.
         oidc_issuer: ``ELASTICDL_OIDC_ISSUER``, address of an identity provider whose bearer tokens are taken too.
         oidc_audience: ``ELASTICDL_OIDC_AUDIENCE``, whom its tokens must be for.
+        oidc_client_id: ``ELASTICDL_OIDC_CLIENT_ID``, what the dashboard is called there; the audience by default, as
+            the id tokens that it gets are for itself.
         oidc_user_claim: ``ELASTICDL_OIDC_USER_CLAIM``, the claim that names the user.
         oidc_grants_claim: ``ELASTICDL_OIDC_GRANTS_CLAIM``, the claim that lists what the user belongs to.
         oidc_grants: ``ELASTICDL_OIDC_GRANTS``, what those who belong there may do, as JSON:
@@ -111,10 +116,12 @@ class ApiSettings(ProcessSettings):
     max_followed_logs: int = Field(default=500, ge=1, validation_alias="ELASTICDL_API_MAX_FOLLOWED_LOGS")
     allowed_hosts: str = Field(default="", validation_alias="ELASTICDL_API_ALLOWED_HOSTS")
     tls_cert: Path | None = Field(default=None, validation_alias="ELASTICDL_API_TLS_CERT")
+    trusted_proxies: str = Field(default="", validation_alias="ELASTICDL_API_TRUSTED_PROXIES")
     tls_key: Path | None = Field(default=None, validation_alias="ELASTICDL_API_TLS_KEY")
     plain_http: bool = Field(default=False, validation_alias="ELASTICDL_API_PLAIN_HTTP")
     oidc_issuer: str = ""
     oidc_audience: str = ""
+    oidc_client_id: str = ""
     oidc_user_claim: str = "sub"
     oidc_grants_claim: str = "groups"
     oidc_grants: str = ""
@@ -125,6 +132,7 @@ class ApiSettings(ProcessSettings):
         _check_secret(self.cluster_secret)
         _check_port(self.port)
         _check_hosts(self.hosts)
+        _check_proxies(self.proxies)
         self._check_tls()
         assert self.provider or not self.oidc_issuer
         for root in self.shared_roots:
@@ -166,7 +174,14 @@ class ApiSettings(ProcessSettings):
                 fix="give the audience that the provider puts into tokens for this cluster",
             )
         grants = _grants(self.oidc_grants)
-        return Provider(self.oidc_issuer, self.oidc_audience, self.oidc_user_claim, self.oidc_grants_claim, grants)
+        return Provider(
+            issuer=self.oidc_issuer,
+            audience=self.oidc_audience,
+            user_claim=self.oidc_user_claim,
+            grants_claim=self.oidc_grants_claim,
+            grants=grants,
+            client_id=self.oidc_client_id or self.oidc_audience,
+        )
 
     @cached_property
     def admin_token(self) -> str:
@@ -198,6 +213,11 @@ class ApiSettings(ProcessSettings):
     def hosts(self) -> frozenset[str]:
         """The names that the api is reached by besides those of loopback."""
         return frozenset(name.strip().lower() for name in self.allowed_hosts.split(",") if name.strip())
+
+    @property
+    def proxies(self) -> list[str]:
+        """The proxies that are believed, one by one."""
+        return [place.strip() for place in self.trusted_proxies.split(",")] if self.trusted_proxies.strip() else []
 
     @property
     def access_log_file(self) -> Path | None:
@@ -267,6 +287,20 @@ def _check_hosts(names: frozenset[str]) -> None:
             raise InvalidInputError(
                 f"ELASTICDL_API_ALLOWED_HOSTS has {name!r}, which is no name of a host",
                 fix="give names alone, without scheme and port, separated by commas: elasticdl.example.org,api",
+            )
+
+
+def _check_proxies(places: list[str]) -> None:
+    for place in places:
+        try:
+            everybody = ipaddress.ip_network(place).prefixlen == 0
+        except ValueError:
+            everybody = True
+        if everybody:
+            raise InvalidInputError(
+                f"ELASTICDL_API_TRUSTED_PROXIES has {place!r}, which is no proxy's address",
+                fix="give addresses and networks, separated by commas, and none that is everybody: "
+                "127.0.0.1,10.8.0.0/24",
             )
 
 

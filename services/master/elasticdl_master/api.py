@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from elasticdl_core.errors import (
     UnavailableError,
 )
 from elasticdl_core.json_numbers import to_json
+from elasticdl_core.series import SeriesRow
 from elasticdl_master.job_lease import JobLease, Wishes
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.tls import trust
@@ -69,9 +71,12 @@ class ApiClient:
         self.epoch = lease.epoch
         return lease
 
-    async def heartbeat(self, status: Mapping[str, Any], losses: Sequence[Mapping[str, Any]]) -> Wishes:
+    async def heartbeat(
+        self, status: Mapping[str, Any], losses: Sequence[Mapping[str, Any]], series: Sequence[SeriesRow] = ()
+    ) -> Wishes:
         """Extends the lease; returns what is wanted of the job."""
-        return Wishes.from_answer(await self._post("/heartbeat", status=status, losses=list(losses)))
+        rows = [dataclasses.asdict(row) for row in series]
+        return Wishes.from_answer(await self._post("/heartbeat", status=status, losses=list(losses), series=rows))
 
     async def post_state(self, to: str, reason: str, detail: Mapping[str, Any]) -> str:
         """Reports the job's state; returns the one that it is in now."""
@@ -80,6 +85,12 @@ class ApiClient:
     async def post_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Reports what happened."""
         await self._post("/events", events=list(events))
+
+    async def post_lives(
+        self, lives: Sequence[Mapping[str, Any]], living: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        """Tells of the lives of processes; ``living`` are all that there are: others of the job are lost."""
+        await self._post("/processes", lives=list(lives), living=None if living is None else list(living))
 
     async def put_plan(self, plan: Mapping[str, Any]) -> None:
         """Makes the plan durable; the same plan again is fine."""

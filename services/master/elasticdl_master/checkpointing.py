@@ -18,7 +18,7 @@ from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError
 from elasticdl_master.api import ApiClient
 from elasticdl_master.checkpoint_directory import CheckpointDirectory
 from elasticdl_master.group_control import GroupControl
-from elasticdl_master.parameter_servers import ServerControl
+from elasticdl_master.parameter_servers import ServerControl, ServerStatus
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.machine import JobMachine
@@ -63,6 +63,7 @@ class ServerOperations:
         self._provenance = provenance
         self._wanted: asyncio.Queue[tuple[do.Instruction, int]] = asyncio.Queue()
         self._saves: asyncio.Queue[tuple[do.Save, int]] = asyncio.Queue()
+        self._used: dict[str, tuple[float, float]] = {}
         self._first_seen: dict[str, tuple[int, int]] = {}
 
     def carry_out(self, instruction: do.Instruction) -> None:
@@ -157,8 +158,16 @@ class ServerOperations:
                     rows=status.rows,
                     bytes=status.bytes,
                     records=status.records,
+                    load=self._load(status),
                 )
             )
+
+    def _load(self, status: ServerStatus) -> float:
+        """How many processors a PS kept busy since it was asked last."""
+        now = time.monotonic()
+        at, used = self._used.get(status.generation, (now, status.cpu_s))
+        self._used[status.generation] = (now, status.cpu_s)
+        return round(max(status.cpu_s - used, 0.0) / (now - at), 3) if now > at else 0.0
 
     async def _carry_out(self, instruction: do.Instruction) -> None:
         match instruction:
@@ -177,8 +186,9 @@ class ServerOperations:
                 await self._control.unpin(number)
             case do.ReadTallies():
                 await self._tell(ev.TalliesRead(await self._control.tallies()))
-            case do.FlushRound():
+            case do.FlushRound(epoch):
                 await self._control.flush()
+                await self._tell(ev.RoundFlushed(epoch))
             case _:
                 raise TypeError(f"{instruction} is not about the PS")
 

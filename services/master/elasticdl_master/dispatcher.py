@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -25,6 +26,8 @@ from elasticdl_master.state.lifecycle import Directive
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.workers import GROUP
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.telemetry import work
+from elasticdl_runtime.telemetry.spans import mark
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
@@ -114,8 +117,7 @@ class TaskDispatcher:
         async with self._lock:
             await self._handle(beat)
             directive = self.machine.directive(owner)
-            if directive is Directive.FINISHED:
-                self.machine.finish_told(owner)
+            self.machine.note_told(owner, directive)
             lost: Sequence[LeaseToken] = ()
             tokens = [LeaseToken.parse(token) for token in beat.positions]
             if tokens and not self.broken:
@@ -143,6 +145,11 @@ class TaskDispatcher:
         Raises:
             UnavailableError: the queue cannot be reached; the worker tries again.
         """
+        if task.type is TaskType.LIST_SHARDS and self.machine.listing.lacks(task):
+            # Taken for done, it would be asked of nobody again, and the job would wait for the list for ever.
+            _log.warning("a list of shards is reported that never came", task=str(task), owner=owner)
+            await self.give_back(task, token, owner, task.start)
+            return WorkerReply(outcome=Outcome.LOST)
         request = TaskRequest(owner, limit, task, token, result)
         return await self._serve(_PendingRequest(request, model_version))
 
@@ -186,15 +193,36 @@ class TaskDispatcher:
             await self._handle(ev.WorkerFailed(owner, kind, message, fix, traceback, held, token))
 
     async def list_shards(
-        self, task: TaskId, token: LeaseToken, owner: str, shards: Sequence[Shard], *, last: bool
+        self, task: TaskId, token: LeaseToken, owner: str, shards: Sequence[Shard], *, first: int, last: bool
     ) -> bool:
-        """A worker lists the shards of the user's own reader; they count once the list is complete."""
+        """A worker lists the shards of the user's own reader; they count once the list is complete.
+
+        Args:
+            task: under which it lists them.
+            token: of its lease, or of that of its group.
+            owner: the worker.
+            shards: a piece of the list.
+            first: how many shards of the list came before; those at and after it are replaced.
+            last: whether the list ends with them.
+
+        Returns:
+            Whether the piece was taken. If not, the task comes back to the queue, and the list is made anew.
+        """
         async with self._lock:
             self._require_queue()
-            if await self._queue(self.queue.extend(owner, [token], self.machine.limits.lease_s)):
+            if not self.machine.listing.lacks(task):
+                return True  # the last piece came before, and its answer was lost
+            # A member lists for its group, whose lease it is.
+            of_group = any(lease.token == token for lease in self.machine.workers.group_leases)
+            holder = GROUP if of_group else owner
+            lost = await self._queue(self.queue.extend(holder, [token], self.machine.limits.lease_s))
+            listed = [] if lost else self._listed.setdefault(str(token), [])
+            if lost or first > len(listed):
                 self._listed.pop(str(token), None)
+                why = "its lease is lost" if lost else f"shards before number {first} are missing"
+                _log.warning("a list of shards is refused", task=str(task), owner=owner, token=str(token), reason=why)
                 return False
-            self._listed.setdefault(str(token), []).extend(shards)
+            listed[first:] = shards
             if last:
                 purpose = self.machine.listing.purpose(task)
                 await self._handle(ev.ShardsListed(purpose, self._listed.pop(str(token)), last=True))
@@ -256,6 +284,8 @@ class TaskDispatcher:
         if pending.error is not None:
             raise pending.error
         assert pending.reply is not None
+        for one in pending.reply.leased:
+            mark("leased", "task", partial(_told, one.lease, pending.request.owner))
         return pending.reply
 
     async def _wait_for_others(self, pending: _PendingRequest) -> None:
@@ -309,8 +339,7 @@ class TaskDispatcher:
             if directive is not Directive.CONTINUE or hold:
                 pending.request = replace(request, limit=0)
         elif directive is not Directive.CONTINUE or self.broken or hold:
-            if directive is Directive.FINISHED:
-                self.machine.finish_told(request.owner)
+            self.machine.note_told(request.owner, directive)
             pending.reply = WorkerReply((), Directive.WAIT if directive is Directive.CONTINUE else directive)
         return pending.reply is not None or pending.error is not None
 
@@ -425,6 +454,11 @@ class TaskDispatcher:
 
     async def _note(self, instruction: do.Note) -> None:
         await self._queue(self.queue.note(instruction.text))
+
+
+def _told(lease: Lease, owner: str) -> dict[str, str]:
+    """What a recording shows of a lease."""
+    return {"task": str(lease.task), "lease": work.number_of(str(lease.token)), "to": owner}
 
 
 _QUEUE_MOVES: Mapping[type, Callable[[TaskDispatcher, Any], Awaitable[None]]] = {

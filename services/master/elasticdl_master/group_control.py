@@ -10,9 +10,9 @@ from typing import Any
 from elasticdl_core.checkpoint_manifest import Manifest, ManifestFile
 from elasticdl_core.errors import ConflictError, DataError, UnavailableError
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
-from elasticdl_core.task import TaskId
+from elasticdl_core.task import TaskId, lease_order
 from elasticdl_master.group_calls import Share
-from elasticdl_master.group_desk import GroupDesk, lease_order
+from elasticdl_master.group_desk import GroupDesk
 from elasticdl_master.parameter_servers import SavedParts, ServerStatus
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do

@@ -8,7 +8,7 @@ from typing import Any
 
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.group.rendezvous import Meeting
-from elasticdl_core.task import LeaseToken, TaskId, TaskType
+from elasticdl_core.task import TaskId, TaskType, lease_order
 from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
 from elasticdl_master.group_calls import EndedTask, GroupReport, MemberAnswer, MemberCall, Share
 from elasticdl_master.state import events as ev
@@ -156,6 +156,8 @@ class GroupDesk:
 
     def _answer(self, call: MemberCall, acknowledged: list[str], shares: list[int]) -> MemberAnswer:
         machine, group = self._machine, self._machine.group
+        directive = machine.directive(call.owner)
+        machine.note_told(call.owner, directive)
         orders = group.orders
         leads = orders.members[:1] == (call.owner,)
         tasks, solo, drop = self._work(call.report) if leads else ([], [], False)
@@ -169,7 +171,7 @@ class GroupDesk:
             regroup=orders.regroup,
             dismissed=group.dismisses(call.owner),
             foundation=self.foundation,
-            directive=machine.directive(call.owner),
+            directive=directive,
             tasks=tasks,
             solo=solo,
             acknowledged=acknowledged,
@@ -186,8 +188,8 @@ class GroupDesk:
 
     def _work(self, report: GroupReport | None) -> tuple[list[DispatchedTask], list[DispatchedTask], bool]:
         """The training tasks that the first member does not know, the others, and whether those it knows are void."""
-        if not self._machine.group.established:
-            return [], [], False
+        if not self._machine.group.established or not self._machine.servers.ready:
+            return [], [], False  # the leases of before may be taken back: what the group is founded on decides that
         last = lease_order(report.last_token) if report is not None else (0, 0)
         training: list[DispatchedTask] = []
         solo: list[DispatchedTask] = []
@@ -215,11 +217,3 @@ class GroupDesk:
         if missing > 0:
             got, _ = await self._dispatcher.lease(GROUP, min(missing, _TASKS_PER_LEASE))
             self.leased.update({str(one.lease.token): one.lease.task for one in got})
-
-
-def lease_order(token: str) -> tuple[int, int]:
-    """What the leases of a group are ordered by: none comes first."""
-    if not token:
-        return (0, 0)
-    parsed = LeaseToken.parse(token)
-    return parsed.epoch, parsed.counter

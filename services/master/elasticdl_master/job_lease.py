@@ -47,6 +47,7 @@ class JobLease:
         evaluated_epochs: numbers of complete epochs of which there is an evaluation.
         reach: what the job may touch; None for everything.
         measured: speeds, cost of a change and service received that earlier masters reported.
+        strategy: that an earlier master chose, and why; empty if none did.
     """
 
     epoch: int
@@ -61,6 +62,7 @@ class JobLease:
     evaluated_epochs: frozenset[int] = frozenset()
     measured: Mapping[str, Any] = field(default_factory=dict)
     reach: Reach | None = None
+    strategy: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_answer(cls, answer: Mapping[str, Any]) -> JobLease:
@@ -82,4 +84,5 @@ class JobLease:
             evaluated_epochs=frozenset(int(one["training_epoch"]) for one in evaluations),
             measured=answer.get("measured") or {},
             reach=Reach.from_mapping(answer["reach"]) if answer.get("reach") is not None else None,
+            strategy=answer.get("strategy") or {},
         )

@@ -65,6 +65,8 @@ def has_own_reader(spec: JobSpec, zoo: Path) -> bool:
     """Whether the model module brings its own data reader; the module is parsed, never run."""
     if spec.custom_data_reader:
         return True
+    if spec.runs_script:  # which knows how many records it has, where the job names none
+        return not spec.training_data
     home = zoo.joinpath(*spec.model_def.split(".")[:-1]).with_suffix(".py")
     try:
         tree = ast.parse(home.read_bytes())

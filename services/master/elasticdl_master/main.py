@@ -19,7 +19,7 @@ async def serve(stop: asyncio.Event) -> int:
         InvalidInputError: a setting is missing or wrong.
     """
     settings = MasterSettings.read()
-    configure_logs(service="master", job=settings.job_id, incarnation=settings.incarnation)
+    configure_logs(role="master", job=settings.job_id, incarnation=settings.incarnation)
     async with ProcessLauncher(settings.agent, OwnToken(settings)) as launcher:
         runner = JobRunner(
             settings,

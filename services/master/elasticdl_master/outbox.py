@@ -38,6 +38,7 @@ class Outbox:
         self._done: dict[str, None] = {}
         self._accounts: dict[str, Mapping[str, Any]] = {}
         self._events: list[dict[str, Any]] = []
+        self._lives: list[dict[str, Any]] = []
         self._losses: deque[dict[str, Any]] = deque(maxlen=_MAX_LOSSES)
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
@@ -57,6 +58,15 @@ class Outbox:
         self._events.append({"kind": kind, "message": message, "detail": detail})
         del self._events[:-_MAX_EVENTS]
         self._empty.clear()
+
+    def add_life(self, life: Mapping[str, Any]) -> None:
+        """Tells of a process' life, as of now."""
+        self._lives.append({**life, "at": time.time()})
+        self._empty.clear()
+
+    def add_living(self, processes: list[dict[str, Any]]) -> None:
+        """Tells which processes there are."""
+        self.post("living", partial(self._api.post_lives, [], processes))
 
     def add_loss(self, model_version: int, loss: float) -> None:
         """Shows a loss, with the next heartbeat."""
@@ -97,7 +107,7 @@ class Outbox:
             self._seal()
             while self._posts:
                 await self._post_first()
-            if not self._done and not self._accounts and not self._events:
+            if not (self._done or self._accounts or self._events or self._lives):
                 self._empty.set()
 
     async def _post_first(self) -> None:
@@ -128,6 +138,9 @@ class Outbox:
         others, self._accounts = self._accounts, {}
         if others:
             self._posts.append(("accounts", partial(self._api.mark_done, [], others)))
+        lives, self._lives = self._lives, []
+        for i in range(0, len(lives), _BATCH):
+            self._posts.append(("lives", partial(self._api.post_lives, lives[i : i + _BATCH])))
         events, self._events = self._events, []
         if events:
             self._posts.append(("events", partial(self._api.post_events, events)))

@@ -36,6 +36,7 @@ class ServerStatus:
     bytes: int
     generation: str
     records: int = 0
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,13 @@ class ServerControl:
         """
         answer = await self._clients[index].call("Status", ps_pb2.StatusRequest(), deadline_s=_STATUS_DEADLINE_S)
         return ServerStatus(
-            answer.initialized, answer.version, answer.rows, answer.bytes, answer.generation, answer.records
+            answer.initialized,
+            answer.version,
+            answer.rows,
+            answer.bytes,
+            answer.generation,
+            answer.records,
+            answer.cpu_s,
         )
 
     async def tallies(self) -> list[Tallied]:

@@ -28,6 +28,8 @@ from elasticdl_runtime.retry import Attempts
 _BACKOFF = Backoff(0.5, 0.5)
 _LOG_DEADLINE_S = 5.0
 _LOG_TAIL_BYTES = 8_000
+INSPECTOR = 10_000
+"""Index of the worker that looks at the model before the strategy is chosen: none that trains has it."""
 _log = structlog.get_logger(__name__)
 Tell = Callable[[ev.Event], Awaitable[None]]
 
@@ -90,8 +92,30 @@ class Processes:
                 _log.warning("the launcher is away", error=error.message)
 
     async def present(self) -> list[ProcessStatus]:
-        """The job's processes."""
-        return await self._launcher.list(self._settings.job_id)
+        """The job's processes, but for the one that looked at the model."""
+        return [one for one in await self._launcher.list(self._settings.job_id) if not _inspects(one.id)]
+
+    async def launch_inspector(self, incarnation: int) -> ProcessId:
+        """Launches a worker that looks at the model.
+
+        Raises:
+            ElasticDLError: the launcher is away, or refuses.
+        """
+        spec = self._worker(INSPECTOR, incarnation, self._spec.worker_memory_mib)
+        await self._launcher.launch(spec)
+        return spec.id
+
+    async def stop_inspector(self, process: ProcessId, grace_s: float) -> None:
+        """Ends it, if it can be reached."""
+        try:
+            await self._launcher.terminate(process, grace_s=grace_s)
+        except UnavailableError as error:
+            _log.warning("the launcher is away", error=error.message)
+
+    async def state_of(self, process: ProcessId) -> ProcessState | None:
+        """Where a process stands; None if the launcher does not know it."""
+        known = await self._launcher.list(self._settings.job_id)
+        return next((one.state for one in known if one.id == process), None)
 
     async def last_output(self, index: int) -> str:
         """The end of what a worker printed; empty if it cannot be had."""
@@ -114,7 +138,7 @@ class Processes:
                 self._seen.discard(status.id)
             else:
                 self._seen.add(status.id)
-            if status.id.role is not Role.MASTER:
+            if status.id.role is not Role.MASTER and not _inspects(status.id):
                 await self._tell(ev.ProcessChanged(status))
 
     def _vanished(self, known: list[ProcessStatus]) -> list[ProcessStatus]:
@@ -156,7 +180,7 @@ class Processes:
             environment["ELASTICDL_FRAMEWORK"] = self._framework
         if self._spec.keras == "legacy":
             environment["TF_USE_LEGACY_KERAS"] = "1"
-        return ProcessSpec(process, environment, memory_mib, slots=1)
+        return ProcessSpec(process, environment, memory_mib, slots=1, device_share=self._spec.device_share)
 
     def _server(self, index: int, incarnation: int, memory_mib: int) -> ProcessSpec:
         process = self._id(Role.PS, index, incarnation)
@@ -166,3 +190,7 @@ class Processes:
             "ELASTICDL_JOB_TOKEN": self._token(process),
         }
         return ProcessSpec(process, environment, memory_mib)
+
+
+def _inspects(process: ProcessId) -> bool:
+    return process.role is Role.WORKER and process.index == INSPECTOR

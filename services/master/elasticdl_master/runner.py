@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError,
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.places import Reach
 from elasticdl_core.ports.launcher import Launcher, Role
+from elasticdl_core.series import SeriesRecorder
 from elasticdl_master.api import ApiClient
 from elasticdl_master.artifacts import locate
 from elasticdl_master.checkpoint_directory import CheckpointDirectory
@@ -25,6 +28,7 @@ from elasticdl_master.checkpointing import ServerOperations
 from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.group_control import GroupControl
 from elasticdl_master.group_desk import GroupDesk
+from elasticdl_master.job_lease import Wishes
 from elasticdl_master.listing import list_shards
 from elasticdl_master.outbox import Outbox
 from elasticdl_master.parameter_servers import ServerControl
@@ -38,12 +42,16 @@ from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.machine import JobMachine
+from elasticdl_master.state.meters import meters_of
+from elasticdl_master.state.numbers import numbers_of
 from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.status import status_of
+from elasticdl_master.strategy import StrategyChooser
 from elasticdl_proto.v1 import master_pb2
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import EXIT_FENCED
 from elasticdl_runtime.rpc.service import listen, make_server
+from elasticdl_runtime.telemetry import meters
 
 _HEARTBEAT_S = 1.0
 _TICK_S = 0.25
@@ -53,6 +61,7 @@ _SERVER_GRACE_S = 1.0
 _CANCEL_AGAIN_S = 2.0
 _SAVE_S = 20.0
 """What is saved when the launcher goes down must be saved within that time: less than the launcher's grace."""
+_PROCESS_KEY = ("role", "index", "incarnation")
 _log = structlog.get_logger(__name__)
 MakeQueue = Callable[[int], TaskQueue]
 """Takes the epoch."""
@@ -89,10 +98,12 @@ class JobRunner:
         self._token = OwnToken(settings)
         self._api = ApiClient(settings.api_url, settings.job_id, self._token, settings.ca_file)
         self._outbox = Outbox(self._api)
+        self._recorder = SeriesRecorder()
         self._over = asyncio.Event()
         self._departed = asyncio.Event()
         self._code = 0
         self._api_trouble = ""
+        self._is_wanted = True
         self._patience = PatientCalls(self._outbox)
         self.machine: JobMachine | None = None
         self._dispatcher: TaskDispatcher
@@ -142,10 +153,16 @@ class JobRunner:
         files.confine(lease.reach)
         code = await startup.find_code(lease.spec, lease.reach)
         self._processes = Processes(self._settings, lease.spec, self._launcher, self._tell, code.framework)
+        chooser = StrategyChooser(
+            self._settings, self._api, self._outbox, self._patience, self._processes, lambda: self._is_wanted
+        )
+        choice = await chooser.choose(lease, code)
+        failpoint("master.after_strategy")
         contents = await self._patience.until_works("the task queue", queue.load, "queue")
         failpoint("master.after_queue_load")
         processes = await self._patience.until_works("the launcher", self._processes.present, "launcher")
-        await self._serve(stack, startup.setup(lease, code, contents, processes), queue, code, lease.reach)
+        setup = startup.setup(lease, code, contents, processes, choice)
+        await self._serve(stack, setup, queue, code, lease.reach)
 
     async def _serve(
         self,
@@ -224,26 +241,44 @@ class JobRunner:
     async def _heartbeats(self) -> None:
         while True:
             machine = self.machine
-            # A master that has nothing to tell yet leaves what the last one told.
-            begins = {"degraded": self._trouble()} if self._trouble() else {}
-            status = status_of(machine, self._trouble()) if machine is not None else begins
-            losses = self._outbox.take_losses()
             try:
-                wishes = await self._api.heartbeat(status, losses)
+                wishes = await self._report(machine)
             except UnavailableError as error:
                 if not self._api_trouble:
                     _log.warning("the api is away", error=error.message)
                 self._api_trouble = error.message
-                self._outbox.give_back_losses(losses)
             except FencedError:
                 raise
             except ElasticDLError as error:
                 _log.error("the api refused a heartbeat", error=error.message)
             else:
                 self._api_trouble = ""
+                self._is_wanted = wishes.desired == "run"
                 if machine is not None:
                     await self._dispatcher.tell(ev.Directed(wishes.desired, wishes.target_workers))
             await asyncio.sleep(_HEARTBEAT_S)
+
+    async def _report(self, machine: JobMachine | None, *, last: bool = False) -> Wishes:
+        """Sends a heartbeat with all that is to be told; what did not get through is told again.
+
+        Args:
+            machine: the job; None before it is known.
+            last: whether nothing may be left for the next one.
+        """
+        if machine is None:
+            # A master that has nothing to tell yet leaves what the last one told.
+            begins = {"degraded": self._trouble()} if self._trouble() else {}
+            return await self._api.heartbeat(begins, [])
+        status = status_of(machine, self._trouble())
+        meters.show_all("job", partial(meters_of, status, machine.supervisor.target))
+        self._recorder.record(time.time(), numbers_of(status, machine.supervisor.target))
+        losses, rows = self._outbox.take_losses(), self._recorder.take(everything=last)
+        try:
+            return await self._api.heartbeat(status, losses, rows)
+        except UnavailableError:
+            self._outbox.give_back_losses(losses)
+            self._recorder.give_back(rows)
+            raise
 
     def _trouble(self) -> str:
         if self._api_trouble:
@@ -314,6 +349,10 @@ class JobRunner:
             case do.PostEvent(kind, message, detail):
                 _log.info(message, event_kind=kind)
                 outbox.add_event(kind, message, dict(detail))
+            case do.PostLife():
+                outbox.add_life(dataclasses.asdict(instruction))
+            case do.PostLiving(processes):
+                outbox.add_living([dict(zip(_PROCESS_KEY, one, strict=True)) for one in processes])
             case do.PutPlan(plan):
                 outbox.post("plan", lambda: api.put_plan(plan))
             case do.PostEvaluation(number, version, epoch, metrics):
@@ -341,9 +380,7 @@ class JobRunner:
         _log.info("state", to=str(instruction.to), reason=instruction.reason)
         if instruction.to is not JobState.RUNNING:
             # The last word on progress comes before the state after which nobody listens.
-            await self._api.heartbeat(
-                status_of(self._dispatcher.machine, self._trouble()), self._outbox.take_losses()
-            )
+            await self._report(self._dispatcher.machine, last=True)
         failpoint("master.before_state")
         await self._api.post_state(str(instruction.to), instruction.reason, detail)
         failpoint("master.after_state")

@@ -7,10 +7,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from elasticdl_core.errors import InvalidInputError, UnavailableError
+from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import Reading
@@ -20,13 +22,17 @@ from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
 from elasticdl_master.group_calls import EndedTask, GroupReport, MemberCall, Share
 from elasticdl_master.group_desk import GroupDesk
 from elasticdl_master.json_forms import check_result, read_description
+from elasticdl_master.processes import INSPECTOR
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.accounts import RecordAccount
 from elasticdl_master.state.lifecycle import Directive
+from elasticdl_master.state.stragglers import STEP_PARTS
 from elasticdl_master.state.tally import Tallied
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime import tokens
+from elasticdl_runtime.telemetry import work
+from elasticdl_runtime.telemetry.spans import mark
 from elasticdl_runtime.tokens import Claims
 
 _MAX_TASKS = 64
@@ -42,6 +48,18 @@ _DIRECTIVES = {
     Directive.DRAIN: pb.DIRECTIVE_DRAIN,
     Directive.FINISHED: pb.DIRECTIVE_FINISHED,
 }
+
+
+def authenticate_worker(secret: str, job_id: str, token: str) -> Claims:
+    """Takes a job token of a worker.
+
+    Raises:
+        UnauthenticatedError: it is not valid.
+        PermissionDeniedError: it is another job's, or not a worker's.
+    """
+    claims = tokens.verify(secret, token, job_id=job_id)
+    claims.require(Role.WORKER)
+    return claims
 
 
 class MasterServicer:
@@ -84,14 +102,14 @@ class MasterServicer:
             UnauthenticatedError: it is not valid.
             PermissionDeniedError: it is another job's, or not a worker's.
         """
-        claims = tokens.verify(self._secret, token, job_id=self._job_id)
-        claims.require(Role.WORKER)
-        return claims
+        return authenticate_worker(self._secret, self._job_id, token)
 
     async def Register(self, request: pb.RegisterRequest, caller: Claims) -> pb.RegisterResponse:
         """Registers a worker; it waits while the PS are being restored, so that it cannot push a model before."""
         if (request.index, request.incarnation) != (caller.index, caller.incarnation):
             raise InvalidInputError("a worker can only register itself", fix="use the token's index and incarnation")
+        if caller.index == INSPECTOR:
+            raise ConflictError("the strategy of the job is chosen", fix="leave")
         waited = 0.0
         while self._desk is None and self._machine.recovery.restoring and not self._machine.lifecycle.ending:
             if waited >= _REGISTER_WAIT_S:
@@ -108,6 +126,10 @@ class MasterServicer:
             master_epoch=self._machine.setup.epoch,
             start_version=self._machine.version.start,
         )
+
+    async def DescribeSight(self, request: pb.DescribeSightRequest, caller: Claims) -> pb.DescribeSightResponse:
+        """Takes what is told too late: the strategy is chosen."""
+        return pb.DescribeSightResponse()
 
     async def DescribeModel(self, request: pb.DescribeModelRequest, caller: Claims) -> pb.DescribeModelResponse:
         """Takes the description of the model."""
@@ -141,6 +163,7 @@ class MasterServicer:
             request.last_loss if request.HasField("last_loss") else None,
             request.learning_rate if request.HasField("learning_rate") else None,
             dict(request.training_metrics),
+            _step_parts(request.step) if request.HasField("step") else {},
         )
         directive, lost = await self._dispatcher.heartbeat(beat, caller.owner)
         return pb.HeartbeatResponse(
@@ -163,6 +186,7 @@ class MasterServicer:
             model_version=request.model_version,
             limit=max(0, min(request.max_tasks, _MAX_TASKS)),
         )
+        mark(f"reported: {answer.outcome}", "task", partial(_told, request, caller.owner))
         return pb.ReportResponse(
             accepted=answer.outcome is not Outcome.LOST,
             replay=answer.outcome is Outcome.REPLAY,
@@ -181,6 +205,7 @@ class MasterServicer:
             given,
             model_version=request.model_version,
         )
+        mark(f"returned: {outcome}", "task", partial(_told, request, caller.owner))
         return pb.ReturnResponse(accepted=outcome is not Outcome.LOST)
 
     async def Fail(self, request: pb.FailRequest, caller: Claims) -> pb.FailResponse:
@@ -202,9 +227,13 @@ class MasterServicer:
 
     async def ReportShards(self, request: pb.ReportShardsRequest, caller: Claims) -> pb.ReportShardsResponse:
         """Takes a piece of the list of shards that the user's own reader made."""
-        shards = [Shard(shard.name, shard.start, shard.end) for shard in request.shards]
         accepted = await self._dispatcher.list_shards(
-            TaskId.parse(request.task_id), LeaseToken.parse(request.token), caller.owner, shards, last=request.last
+            TaskId.parse(request.task_id),
+            LeaseToken.parse(request.token),
+            caller.owner,
+            [Shard(shard.name, shard.start, shard.end) for shard in request.shards],
+            first=max(0, request.first),
+            last=request.last,
         )
         return pb.ReportShardsResponse(accepted=accepted)
 
@@ -258,6 +287,12 @@ class MasterServicer:
         if caller.expires_at - clock() > _RENEW_S:
             return ""
         return tokens.issue(self._secret, self._job_id, Role.WORKER, caller.index, caller.incarnation)
+
+
+def _told(request: pb.ReportRequest | pb.ReturnRequest, owner: str) -> dict[str, str | int | float]:
+    """What a recording shows of a task that comes back."""
+    lease = work.number_of(request.token)
+    return {"task": request.task_id, "lease": lease, "worker": owner, "version": request.model_version}
 
 
 def _reading(reading: Reading) -> pb.Reading:
@@ -348,3 +383,9 @@ def _account(request: pb.ReportRequest | pb.ReturnRequest | pb.TaskEnd, records:
         raise InvalidInputError(str(error), fix="use this version's worker") from None
     readable = records - skips.count(SkipReason.CORRUPT)
     return RecordAccount(skips, None if told.fed == readable else told.fed)
+
+
+def _step_parts(told: pb.StepParts) -> dict[str, float]:
+    """Where the time of a worker's minibatches goes; what is no time is left out."""
+    parts = {name: float(getattr(told, name)) for name in STEP_PARTS}
+    return {name: seconds if 0 <= seconds < math.inf else 0.0 for name, seconds in parts.items()}

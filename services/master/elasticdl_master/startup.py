@@ -14,6 +14,7 @@ from elasticdl.model_check import check_model_module
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import ElasticDLError, FencedError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.job.strategy import StrategyChoice
 from elasticdl_core.places import Reach
 from elasticdl_core.ports.launcher import ProcessStatus
 from elasticdl_master.api import ApiClient, JobHeldError
@@ -105,11 +106,16 @@ class Startup:
         return FoundCode(zoo, initial, output=output, framework=framework)
 
     def setup(
-        self, lease: JobLease, code: FoundCode, contents: Contents | None, processes: Sequence[ProcessStatus]
+        self,
+        lease: JobLease,
+        code: FoundCode,
+        contents: Contents | None,
+        processes: Sequence[ProcessStatus],
+        choice: StrategyChoice,
     ) -> Setup:
         """Everything that was found, for the state machine."""
         return Setup(
-            spec=lease.spec,
+            spec=choice.applied_to(lease.spec),
             epoch=lease.epoch,
             state=lease.state,
             desired=lease.wishes.desired,
@@ -126,6 +132,7 @@ class Startup:
             lists_by_worker=has_own_reader(lease.spec, code.zoo),
             output=code.output or str(self._settings.job_dir / "artifacts" / "model"),
             measured=lease.measured,
+            strategy=choice,
         )
 
     async def _code_of(self, spec: JobSpec) -> Path:

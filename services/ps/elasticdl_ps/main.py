@@ -21,6 +21,7 @@ from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_runtime.rpc.service import listen, make_server
+from elasticdl_runtime.telemetry import meters
 from elasticdl_runtime.telemetry.logs import configure_logs
 from elasticdl_runtime.tokens import Claims, verify
 
@@ -39,7 +40,7 @@ async def serve(stop: asyncio.Event) -> int:
         InvalidInputError: a setting is missing or wrong.
     """
     settings = PsSettings.read()
-    configure_logs(service="ps", job=settings.job_id, index=settings.index)
+    configure_logs(role="ps", job=settings.job_id, index=settings.index, incarnation=settings.incarnation)
     keep_large_blocks()
     _choose_cache_folder()
     kernels = load_kernels(settings.ps_kernels)
@@ -49,6 +50,7 @@ async def serve(stop: asyncio.Event) -> int:
         return verify(settings.job_secret, token, job_id=settings.job_id)
 
     servicer = ParameterServer(Partition(kernels), settings.index, settings.num_ps)
+    meters.show_all("partition", servicer.meters)
     server = make_server(SERVICE, servicer, authenticate)
     address = listen(server, settings.listen)
     failpoint("ps.before_serving")

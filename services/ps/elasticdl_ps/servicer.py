@@ -9,6 +9,7 @@ pushes and pulls itself, because to hand one over costs as much as the work (see
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ import numpy as np
 import structlog
 
 from elasticdl_core.errors import ConflictError, InvalidInputError
+from elasticdl_core.meters import MeterKey
 from elasticdl_core.model import DenseSpec, TableSpec, UpdateMode
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
@@ -92,8 +94,22 @@ class ParameterServer:
             rejected=self._training.updates.rejected,
             mode=mode_to_json(partition.mode),
             records=partition.tally.records,
+            cpu_s=time.process_time(),
             model=_present_model(partition) if request.model and partition.initialised else "",
         )
+
+    def meters(self) -> dict[MeterKey, float | None]:
+        """The numbers that are shown to whoever watches this process."""
+        partition, updates = self._partition, self._training.updates
+        return {
+            ("elasticdl_ps_rows", ""): partition.rows,
+            ("elasticdl_ps_bytes", ""): partition.nbytes,
+            ("elasticdl_ps_model_version", ""): partition.version,
+            ("elasticdl_ps_updates_total", ""): updates.made,
+            ("elasticdl_ps_updates_rejected_total", ""): updates.rejected,
+            ("elasticdl_ps_records", ""): partition.tally.records,
+            ("elasticdl_ps_initialized", ""): partition.initialised,
+        }
 
     async def PushModel(self, chunks: AsyncIterator[bytes], caller: Claims) -> Frame:
         """Initialises the partition, or confirms the model after a restore."""
@@ -223,6 +239,7 @@ class ParameterServer:
         """Takes this PS's part of a checkpoint."""
         caller.require(Role.MASTER)
         _require_absolute(request.directory)
+        _require_names(request.files)
         files = [CheckpointFile(file.name, file.size, file.sha256) for file in request.files]
         loaded = await self._threads.save(
             lambda: load_partition(self._partition.kernels, request.directory, files, self._index, self._num_ps),
@@ -282,8 +299,14 @@ def _require_member(caller: Claims) -> None:
 
 
 def _require_absolute(directory: str) -> None:
-    if not directory.startswith("/"):
+    if not directory.startswith("/") or "\0" in directory:
         raise InvalidInputError(f"{directory!r} is not an absolute path", fix="send the checkpoint's absolute path")
+
+
+def _require_names(files: Iterable[ps_pb2.SavedFile]) -> None:
+    for file in files:
+        if "\0" in file.name:
+            raise InvalidInputError(f"{file.name!r} is no name of a file", fix="send the names that Save gave")
 
 
 def _present_model(partition: Partition) -> str:

@@ -16,6 +16,7 @@ class PsSettings(ProcessSettings):
     Attributes:
         job_id: ``ELASTICDL_JOB_ID``, the job.
         index: ``ELASTICDL_INDEX``, which parameter server of the job this is.
+        incarnation: ``ELASTICDL_INCARNATION``, how often this index was launched before.
         num_ps: ``ELASTICDL_NUM_PS``, how many it has.
         job_secret: ``ELASTICDL_JOB_SECRET``, verifies the tokens of the job's processes.
         listen: ``ELASTICDL_LISTEN``, the address to serve on.
@@ -24,6 +25,7 @@ class PsSettings(ProcessSettings):
 
     job_id: str
     index: int
+    incarnation: int = 0
     num_ps: int
     job_secret: str
     listen: str

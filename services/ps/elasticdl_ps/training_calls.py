@@ -17,6 +17,7 @@ from elasticdl_ps.store.partition import Partition
 from elasticdl_ps.threads import Threads
 from elasticdl_ps.updates import Updates
 from elasticdl_runtime.rpc.framing import Frame
+from elasticdl_runtime.telemetry.spans import traced
 from elasticdl_runtime.tokens import Claims
 
 _SHORT = 4 << 20
@@ -217,11 +218,12 @@ class TrainingCalls:
         return codec.push_frame(outcome)
 
     def _read(self, pull: PullRequest) -> PullAnswer:
-        if self._partition.mode.use_async or pull.pin:
-            return read_parameters(self._partition, pull)
-        # In synchronous mode a pull sees one version, not the half of an update.
-        with self._partition.lock():
-            return replace(read_parameters(self._partition, pull), round=self.updates.rounds.last)
+        with traced("read parameters", "ps", version=self._partition.version):
+            if self._partition.mode.use_async or pull.pin:
+                return read_parameters(self._partition, pull)
+            # In synchronous mode a pull sees one version, not the half of an update.
+            with self._partition.lock():
+                return replace(read_parameters(self._partition, pull), round=self.updates.rounds.last)
 
     def _is_free(self, cost: float) -> bool:
         """Whether the event loop may do something of this cost itself: sooner than a thread would get it.

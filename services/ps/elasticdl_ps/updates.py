@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from elasticdl_core.errors import PermissionDeniedError
 from elasticdl_core.ports.launcher import Role
@@ -11,6 +12,7 @@ from elasticdl_ps.pushes import PushRequest, check_learning_rates, read_changes
 from elasticdl_ps.rounds import HELD, Incarnations, Member, PushOutcome, Round, Rounds
 from elasticdl_ps.store.partition import Partition
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.telemetry.spans import traced
 from elasticdl_runtime.tokens import Claims
 
 LIMIT = "limit"
@@ -66,7 +68,8 @@ class Updates:
             return PushOutcome(False, partition.version, "generation")
         partition.require_initialised()
         partition.optimizer.check_learning_rates(push.learning_rates)
-        return self._apply_now(push) if partition.mode.use_async else self._count(push)
+        with traced("take a push", "ps", partial(_told, push), version=partition.version):
+            return self._apply_now(push) if partition.mode.use_async else self._count(push)
 
     def flush(self) -> PushOutcome:
         """Closes the present round with what it has."""
@@ -84,7 +87,8 @@ class Updates:
         """
         self._partition.optimizer.check_learning_rates(round_.learning_rates)
         before = self._partition.version
-        version = self.rounds.apply(round_)
+        with traced("apply a round", "ps", version=before, pushes=len(round_.members)):
+            version = self.rounds.apply(round_)
         self.made += version - before
         return version
 
@@ -144,6 +148,12 @@ class Updates:
         if replaced is not None:
             self._answers.pop(replaced, None)
             self.rounds.forget(replaced)
+
+
+def _told(push: PushRequest) -> dict[str, str | int | float]:
+    """What a recording shows of a push."""
+    told: dict[str, str | int | float] = {"worker": push.worker, "records": push.records, "based on": push.version}
+    return told if push.task is None else {**told, "task": f"{push.task[0]}.{push.task[1]}"}
 
 
 def _require_own(worker: str, caller: Claims) -> None:

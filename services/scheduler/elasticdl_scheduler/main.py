@@ -45,7 +45,7 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> int:
 
 def main() -> int:
     """Runs the service until it is told to stop; returns its exit code."""
-    configure_logs(service="scheduler")
+    configure_logs(role="scheduler")
 
     async def body(stop: asyncio.Event) -> int:
         return await serve(SchedulerSettings.read(), stop)

@@ -19,6 +19,7 @@ from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.transitions import add_event, in_seconds, transition
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.telemetry import meters
 from elasticdl_scheduler.leadership import NAME, Leadership
 
 PRUNED_AT_ONCE = 2000
@@ -217,6 +218,7 @@ class SchedulerStore:
             "for_jobs": done.capacity.for_jobs,
             "used": dict(done.capacity.used),
             "leaving": done.snapshot.capacity.leaving.slots,
+            **scheduling.devices_to_json(done.capacity),
         }
         async with self._database.transaction() as connection:
             await self._leadership.require(connection, epoch)
@@ -229,8 +231,9 @@ class SchedulerStore:
                 capacity=capacity,
                 seconds=done.seconds,
                 interval_s=done.interval_s,
+                meters=meters.read(),
             )
-            latest = ("epoch", "policy", "quotas", "capacity", "seconds", "interval_s")
+            latest = ("epoch", "policy", "quotas", "capacity", "seconds", "interval_s", "meters")
             changes: dict[str, Any] = {name: row.excluded[name] for name in latest}
             changes |= {
                 "at": func.now(),

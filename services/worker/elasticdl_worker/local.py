@@ -19,12 +19,12 @@ import argparse
 import contextlib
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from elasticdl.data import DataReader, Shard, create_data_reader
 from elasticdl.modes import Mode
+from elasticdl_core.devices import WHOLE
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.json_numbers import to_json
@@ -33,7 +33,8 @@ from elasticdl_core.skips import SkipReason, Skips, doublings, words
 from elasticdl_core.training_rules import TrainingRules, check_trained, success_reason
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker import framework_environment
-from elasticdl_worker.reporting.loss_window import WINDOW, LossWindow
+from elasticdl_worker.own_loop.local import run_local_script
+from elasticdl_worker.reporting.local_progress import Emit, LocalProgress
 from elasticdl_worker.trainers.declared_rules import declared_rules
 from elasticdl_worker.trainers.framework import (
     Framework,
@@ -47,9 +48,6 @@ from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.not_finite import NanPolicy
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.user_code import ModelModule
-
-Emit = Callable[[Mapping[str, object]], None]
-_PROGRESS_S = 0.5
 
 
 def main(arguments: list[str]) -> int:
@@ -99,6 +97,11 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
 
     zoo = Path(spec.model_zoo)
     framework = load_framework(spec, zoo)
+    # One process, on the devices that it sees: of a share the limit of memory is what can be kept.
+    framework.limit_devices(min(spec.device_share or WHOLE, WHOLE) / WHOLE, 0)
+    if spec.runs_script:
+        run_local_script(spec, output, emit)
+        return
     run = _LocalRun(framework, spec, framework.load_module(spec, zoo), emit)
     with contextlib.ExitStack() as stack:
         if spec.eager:
@@ -127,14 +130,14 @@ class _LocalRun:
         """Trains, evaluates at the end of each epoch (or every N steps), exports."""
         spec, module = self._spec, self._module
         reader = self._reader(spec.training_data)
-        source = self._source(reader, Mode.TRAINING)
+        source = self._source(reader, Mode.TRAINING, spec.minibatch_size * self._minibatches_of_update)
         module.need("loss")
         trainer = self._trainer(source)
         self._rules.check()
         evaluate = self._evaluator(trainer)
         shards = cut(reader.create_shards(), spec.records_per_task)
         total = spec.num_epochs * sum(shard.records for shard in shards)
-        progress = _Progress(self._emit, total, spec.log_loss_steps)
+        progress = LocalProgress(self._emit, total, spec.log_loss_steps)
         step = self._step(trainer, training_metrics(self._framework, module, trainer.outputs), progress)
         metrics: dict[str, float] = {}
         stopped, evaluated_at = "", -1
@@ -180,7 +183,9 @@ class _LocalRun:
             | said
         )
 
-    def _step(self, trainer: LocalSteps, metrics: Metrics | None, progress: _Progress) -> Callable[[Minibatch], None]:
+    def _step(
+        self, trainer: LocalSteps, metrics: Metrics | None, progress: LocalProgress
+    ) -> Callable[[Minibatch], None]:
         """Makes the function that trains on a minibatch, with the job's policy for what is not finite."""
         policy, module = NanPolicy(self._spec.on_nan), self._module
 
@@ -215,7 +220,7 @@ class _LocalRun:
         source = self._source(reader, Mode.PREDICTION)
         trainer = self._trainer(source)
         shards = cut(reader.create_shards(), spec.records_per_task)
-        progress = _Progress(self._emit, sum(shard.records for shard in shards))
+        progress = LocalProgress(self._emit, sum(shard.records for shard in shards))
         for shard in shards:
             progress.begin(shard.records)
             with sink.write_task(shard) as write:
@@ -239,8 +244,13 @@ class _LocalRun:
                 origin, self._spec.records_per_task, self._spec.data_reader_params, self._module.custom_data_reader
             )
 
-    def _source(self, reader: DataReader, mode: Mode) -> MinibatchSource:
-        return self._framework.make_source(reader, self._module, str(mode), self._spec.minibatch_size)
+    @property
+    def _minibatches_of_update(self) -> int:
+        """A group's updates are made in one pass here, as by a member of a group that fuses its minibatches."""
+        return self._spec.microbatches_per_step if self._spec.by_group else 1
+
+    def _source(self, reader: DataReader, mode: Mode, size: int = 0) -> MinibatchSource:
+        return self._framework.make_source(reader, self._module, str(mode), size or self._spec.minibatch_size)
 
     def _trainer(self, source: MinibatchSource) -> LocalSteps:
         spec = self._spec
@@ -251,7 +261,7 @@ class _LocalRun:
         return trainer
 
     def _minibatches(
-        self, source: MinibatchSource, shards: list[Shard], epoch: int, progress: _Progress
+        self, source: MinibatchSource, shards: list[Shard], epoch: int, progress: LocalProgress
     ) -> Iterator[Minibatch]:
         order = RecordOrder(self._spec.seed, self._spec.shuffle_block)
         order.extend(shards)
@@ -314,68 +324,3 @@ class _LocalRun:
         """The skipped records, for the last event."""
         of = [("main", self._skips), ("validation", self._validation_skips)]
         return {"skipped": [{"of": name, **entry} for name, skips in of for entry in skips.to_json()]}
-
-
-class _Progress:
-    """Emits the progress of a run, at most twice a second, in records of the source, as a job counts them.
-
-    ``feed`` may make more or fewer of them: what came out of it is only how far the present shard is.
-    """
-
-    def __init__(self, emit: Emit, total: int, report_every: int = WINDOW) -> None:
-        self.records = 0
-        self._emit = emit
-        self._left = 0
-        self._losses = LossWindow(report_every)
-        self._event: dict[str, object] = {"event": "progress", "total": total}
-        self._started = self._shown = time.monotonic()
-
-    def begin(self, records: int) -> None:
-        """Begins a shard of so many records."""
-        self._left = records
-
-    def end(self, skips: Skips) -> None:
-        """Ends the present shard, of which the reader skipped ``skips``."""
-        self._count(self._left - skips.count(SkipReason.CORRUPT))
-
-    def _count(self, records: int) -> None:
-        counted = max(0, min(records, self._left))
-        self._left -= counted
-        self.records += counted
-
-    def advance(
-        self, records: int, epoch: int, step: int, loss: float | None, learning_rate: float | None = None
-    ) -> None:
-        """Counts a minibatch."""
-        self._count(records)
-        self._event |= {"records": self.records, "epoch": epoch, "step": step}
-        if loss is not None:
-            self._losses.add(step, loss, learning_rate)
-        if time.monotonic() - self._shown >= _PROGRESS_S:
-            self.show()
-
-    @property
-    def metrics_due(self) -> bool:
-        """Whether the metrics of a minibatch are to be computed."""
-        return self._losses.metrics_due
-
-    def set_metrics(self, metrics: dict[str, float]) -> None:
-        """Sets the metrics of a training minibatch."""
-        self._losses.set_metrics(metrics)
-
-    @property
-    def training_metrics(self) -> dict[str, float]:
-        """The last of them; empty before the first."""
-        return {} if self._losses.summary is None else dict(self._losses.summary.metrics)
-
-    def show(self) -> None:
-        """Emits the present state."""
-        now = time.monotonic()
-        self._shown = now
-        rate = self.records / max(now - self._started, 1e-9)
-        shown = self._losses.summary
-        losses: dict[str, object] = dict.fromkeys(("loss", "last_loss", "learning_rate"))
-        if shown is not None:
-            losses = {"loss": shown.mean, "last_loss": shown.last, "learning_rate": shown.learning_rate}
-        losses["training_metrics"] = self.training_metrics
-        self._emit({"records": 0, "epoch": 0, "step": 0} | losses | self._event | {"samples_per_second": rate})

@@ -14,6 +14,8 @@ import structlog
 
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.telemetry import work
+from elasticdl_runtime.telemetry.spans import span
 from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.reporting.accounts import Intake
@@ -65,6 +67,7 @@ class TaskLoop(Generic[StepT]):
         self._done = 0
         self._failures = 0
         self._on_first_step: Callable[[], None] | None = on_first_step
+        self._spans: dict[str, span] = {}
 
     def run(self) -> ExitReason:
         """Works until there are no more tasks or the worker is told to leave.
@@ -80,7 +83,8 @@ class TaskLoop(Generic[StepT]):
             item = self._engine.next_item(wait=False)
             if item is None:
                 self._guarded(self._current, self._engine.wait_for_pushes)
-                item = self._engine.next_item(wait=True)
+                with span("reading data", "step"):
+                    item = self._engine.next_item(wait=True)
             assert item is not None
             if isinstance(item, NoMoreTasks):
                 self._guarded(None, self._engine.wait_for_pushes)
@@ -96,11 +100,14 @@ class TaskLoop(Generic[StepT]):
         lease = item.lease
         if self._session.is_lost(lease):
             self._current = None if self._current is lease else self._current
+            self._end(lease)
             return
         if isinstance(item, UnreadableTask):
             self._fail(lease, item.error)
         elif isinstance(item, OtherTask):
+            self._show(lease)
             self._guarded(lease, lambda: self._run_other(lease))
+            self._end(lease)
         elif isinstance(item, ReadTask):
             intake = item.intake
             self._begin(lease)
@@ -113,6 +120,23 @@ class TaskLoop(Generic[StepT]):
     def _begin(self, lease: LeasedTask) -> None:
         if self._current is not lease:
             self._current, self._done = lease, 0
+            self._show(lease)
+
+    def _show(self, lease: LeasedTask) -> None:
+        """Logs and recordings say from now on that this thread works on a task."""
+        task = lease.task
+        work.begin(str(task.id), lease.token)
+        one = span(f"task: {task.id.type}", "task", alone=False, details={"records": task.shard.records})
+        self._spans[lease.token] = one.__enter__()
+
+    def _end(self, lease: LeasedTask) -> None:
+        """A task is done, or no longer this worker's; the next one may have begun."""
+        one = self._spans.pop(lease.token, None)
+        if one is not None:
+            one.details = {**(one.details or {}), "version": self._engine.version}
+            one.__exit__(None, None, None)
+        if work.present().get("lease") == work.number_of(lease.token):
+            work.end()
 
     def _train(self, step: StepT) -> None:
         lease = step.lease
@@ -146,7 +170,8 @@ class TaskLoop(Generic[StepT]):
         shard = lease.task.shard
         position = min(shard.start + max(0, done), shard.end) if self._engine.ordered else shard.start
         if position > shard.start:
-            self._traces.append(lease.task, lease.token, shard.start, position)
+            self._traces.append(lease.task, lease.token, shard.start, position, self._engine.version)
+        self._end(lease)
         self._session.return_task(lease, position, self._engine.close_account(lease), self._engine.version)
 
     def _complete(self, lease: LeasedTask, intake: Intake) -> None:
@@ -157,8 +182,9 @@ class TaskLoop(Generic[StepT]):
             return
         account = self._engine.close_account(lease, intake)
         failpoint("worker.before_trace")
-        self._traces.append(lease.task, lease.token, shard.start, shard.end)
+        self._traces.append(lease.task, lease.token, shard.start, shard.end, self._engine.version)
         failpoint("worker.after_trace")
+        self._end(lease)
         self._session.report(lease, shard.records, None, self._engine.version, account, self._traces.trouble)
 
     def _run_other(self, lease: LeasedTask) -> None:
@@ -169,7 +195,8 @@ class TaskLoop(Generic[StepT]):
         if self._session.is_lost(lease):
             return
         if outcome.records:
-            self._traces.append(lease.task, lease.token, lease.task.shard.start, lease.task.shard.end)
+            shard = lease.task.shard
+            self._traces.append(lease.task, lease.token, shard.start, shard.end, self._engine.version)
         self._session.report(
             lease, outcome.records, outcome.result, self._engine.version, outcome.account, self._traces.trouble
         )
@@ -190,6 +217,7 @@ class TaskLoop(Generic[StepT]):
             self._current = None
         self._engine.drop_account(lease)
         self._session.fail(lease, error)
+        self._end(lease)
         if self._failures >= _MAX_FAILURES:
             if not isinstance(error, UserCodeError | DataError):
                 raise error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import faulthandler
 import gc
 import math
@@ -16,14 +17,19 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.job.strategy import ModelSight
+from elasticdl_core.process_life import EXIT_UNREACHABLE
+from elasticdl_runtime.device_turns import told_share
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.memory import keep_large_blocks
+from elasticdl_runtime.telemetry import meters
 from elasticdl_runtime.telemetry.logs import configure_logs
 from elasticdl_worker import framework_environment
 from elasticdl_worker.collectives import open_lobby
@@ -40,11 +46,11 @@ from elasticdl_worker.settings import WorkerSettings
 from elasticdl_worker.user_code import guarded
 
 EXIT_FAILED = 1
-EXIT_UNREACHABLE = 70
 _DRAIN_S = 25.0
 _FLUSH_S = 10.0
 _SWITCH_S = 0.0005
 _log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 def main() -> int:
@@ -57,10 +63,10 @@ def main() -> int:
 
     async def serve(stop: asyncio.Event) -> int:
         settings = WorkerSettings.read()
-        configure_logs(service="worker", job=settings.job_id, index=settings.index)
+        configure_logs(role="worker", job=settings.job_id, index=settings.index, incarnation=settings.incarnation)
         return await _serve(settings, stop, start_up)
 
-    configure_logs(service="worker")
+    configure_logs(role="worker")
     code = run_service(serve)
     # The user's threads, and the framework's, must not keep a worker that is done.
     sys.stdout.flush()
@@ -89,6 +95,9 @@ async def _serve(settings: WorkerSettings, stop: asyncio.Event, start_up: Startu
             return 0
         failpoint("worker.after_register")
         start_up.record("register")
+        if registration.inspects:
+            await _until(stop, _inspect(master, registration))
+            return 0
         session = Session(
             master,
             heartbeat_s=registration.heartbeat_s,
@@ -96,6 +105,7 @@ async def _serve(settings: WorkerSettings, stop: asyncio.Event, start_up: Startu
             start_version=registration.start_version,
         )
         holder.append(session)
+        meters.show_all("progress", session.progress.meters)
         parameters = ParameterClient(
             list(registration.ps_addresses),
             token,
@@ -116,8 +126,42 @@ async def _serve(settings: WorkerSettings, stop: asyncio.Event, start_up: Startu
         if registration.spec.by_group:
             lobby = open_lobby(_socket_folder(settings.master, Path(registration.job_dir)))
             stack.callback(lobby.close)
-            membership = Membership(owner, lobby, Attendance(master, session, owner, lobby.endpoint, lobby.abort))
+            attendance = Attendance(master, session, owner, lobby.endpoint, lobby.abort)
+            stack.push_async_callback(attendance.close)
+            membership = Membership(owner, lobby, attendance)
         return await _work(registration, session, parameters, membership, traces, index, stop, start_up)
+
+
+async def _inspect(master: MasterClient, registration: Registration) -> None:
+    """Says what the model is like; in a thread, which nobody waits for once the process shall leave."""
+    sight: asyncio.Future[ModelSight] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+
+    def work() -> None:
+        found = _look_at_model(registration)
+        loop.call_soon_threadsafe(lambda: None if sight.done() else sight.set_result(found))
+
+    threading.Thread(target=work, name="inspection", daemon=True).start()
+    seen = await sight
+    _log.info("looked at the model", **dataclasses.asdict(seen))
+    await master.describe_sight(dataclasses.asdict(seen))
+
+
+def _look_at_model(registration: Registration) -> ModelSight:
+    from elasticdl_worker.trainers.choosing import load_framework
+    from elasticdl_worker.trainers.inspection import inspect_model, sized_for_group
+
+    spec = sized_for_group(registration.spec)
+    zoo = Path(registration.model_zoo or spec.model_zoo)
+    try:
+        with guarded("the worker", (zoo,)):
+            framework = load_framework(spec, zoo)
+            framework.configure(_threads(spec), repeatable=True)
+            framework.limit_devices(*told_share())
+            return inspect_model(framework, spec, zoo)
+    except BaseException as raised:
+        error = raised if isinstance(raised, ElasticDLError) else classify(raised)[1]
+        return ModelSight(refusal=error.message)
 
 
 async def _work(
@@ -215,6 +259,9 @@ def _run(
     start_up: StartupTimer,
 ) -> ExitReason:
     spec = registration.spec
+    if spec.runs_script:
+        assert membership is not None, "scripts are trained by groups"
+        return _run_script(registration, zoo, session, membership, traces, start_up)
     from elasticdl_worker.trainers.choosing import load_framework
     from elasticdl_worker.trainers.in_group import prepare_member
     from elasticdl_worker.trainers.on_servers.engine import ParameterServerEngine
@@ -222,7 +269,8 @@ def _run(
     framework = load_framework(spec, zoo)
     start_up.record("framework")
     # Before the user's module, which may run the framework when it is imported.
-    framework.configure(_threads(spec), repeatable=spec.by_group)
+    framework.configure(_threads(spec), repeatable=spec.by_group and not spec.fuses)
+    framework.limit_devices(*told_share())
     keep_large_blocks()
     module = framework.load_module(spec, zoo)
     # Hundreds of thousands of objects that stay: the garbage collector need not look at them again and again.
@@ -243,12 +291,34 @@ def _run(
         return TaskLoop(engine, session, traces, start_up.log_first_step).run()
 
 
+def _run_script(
+    registration: Registration,
+    zoo: Path,
+    session: Session,
+    membership: Membership,
+    traces: TraceWriter,
+    start_up: StartupTimer,
+) -> ExitReason:
+    from elasticdl_worker.own_loop.member import ScriptMember
+    from elasticdl_worker.trainers.choosing import load_framework
+
+    spec = registration.spec
+    framework = load_framework(spec, zoo)
+    start_up.record("framework")
+    framework.configure(_threads(spec))
+    framework.limit_devices(*told_share())
+    keep_large_blocks()
+    member = ScriptMember(membership, spec, zoo, session, Path(registration.job_dir), traces, start_up.log_first_step)
+    return ExitReason.FINISHED if member.run() else ExitReason.DRAINED
+
+
 def _threads(spec: JobSpec) -> int:
     """Threads that one operation of the framework may use.
 
-    The last bits of a sum depend on them, so members of a group go by what stays as it is while workers come and go.
+    The last bits of a sum depend on them, so members of a group that shall give the same bits go by what stays as it
+    is while workers come and go.
     """
-    sharing = spec.microbatches_per_step if spec.by_group else spec.max_workers
+    sharing = spec.microbatches_per_step if spec.by_group and spec.deterministic else spec.max_workers
     return max(1, len(os.sched_getaffinity(0)) // max(1, sharing))
 
 
@@ -264,7 +334,7 @@ async def _drain_on(stop: asyncio.Event, session: Session) -> None:
     await asyncio.sleep(_DRAIN_S)
 
 
-async def _until(stop: asyncio.Event, call: Coroutine[object, None, Registration]) -> Registration | None:
+async def _until(stop: asyncio.Event, call: Coroutine[object, None, T]) -> T | None:
     """Waits for a call, or for the process to be told to stop."""
     calling = asyncio.ensure_future(call)
     stopping = asyncio.ensure_future(stop.wait())

@@ -9,3 +9,5 @@ import importlib
 
 importlib.import_module("elasticdl_worker.trainers.on_servers.engine")
 importlib.import_module("elasticdl_worker.trainers.torch.implementation")
+# PyTorch itself imports it with the first optimizer of a process, which takes a second.
+importlib.import_module("torch._dynamo")

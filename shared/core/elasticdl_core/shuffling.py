@@ -146,11 +146,15 @@ class Reading:
             yield at, held, tuple(taken)
 
 
-def _shuffled(count: int, key: str) -> list[int]:
-    """A random order; by sorting, for Python promises the same numbers in every release but not the same shuffle."""
+@lru_cache(maxsize=8)
+def _shuffled(count: int, key: str) -> tuple[int, ...]:
+    """A random order; by sorting, for Python promises the same numbers in every release but not the same shuffle.
+
+    Who takes a window in small parts, reads them and says which they were asks for the same order many times.
+    """
     draw = random.Random(key).random
     keys = [draw() for _ in range(count)]
-    return sorted(range(count), key=keys.__getitem__)
+    return tuple(sorted(range(count), key=keys.__getitem__))
 
 
 def merged(ranges: Iterable[Shard]) -> list[Shard]:

@@ -141,6 +141,14 @@ class LeaseToken:
             ) from None
 
 
+def lease_order(token: str) -> tuple[int, int]:
+    """What the leases of a group are ordered by: none, an empty text, comes first."""
+    if not token:
+        return (0, 0)
+    parsed = LeaseToken.parse(token)
+    return parsed.epoch, parsed.counter
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """A task in somebody's hands.

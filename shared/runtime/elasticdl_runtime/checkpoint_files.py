@@ -99,6 +99,7 @@ class PartHeader:
         dense: the dense slices.
         tables: the tables.
         tally: how many records of each task it contains, as the PS writes it; empty if that is not known.
+        replica: what a member of a group keeps besides, in its own words; empty where there is nothing.
     """
 
     index: int
@@ -110,6 +111,7 @@ class PartHeader:
     dense: tuple[DenseSection, ...]
     tables: tuple[TableSection, ...]
     tally: str = ""
+    replica: str = ""
 
     def width(self, table: TableSpec) -> int:
         """Numbers in one record of a table."""
@@ -128,6 +130,7 @@ class PartHeader:
                 "dense": [{**dense_to_json(s.spec), "start": s.start, "stop": s.stop} for s in self.dense],
                 "tables": [{**table_to_json(s.spec), "rows": s.rows} for s in self.tables],
                 "tally": self.tally,
+                "replica": self.replica,
             }
         )
 
@@ -145,6 +148,7 @@ class PartHeader:
             dense=tuple(DenseSection(dense_from_json(d), int(d["start"]), int(d["stop"])) for d in data["dense"]),
             tables=tuple(TableSection(table_from_json(d), int(d["rows"])) for d in data["tables"]),
             tally=str(data.get("tally", "")),
+            replica=str(data.get("replica", "")),
         )
 
 

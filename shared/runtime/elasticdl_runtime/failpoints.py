@@ -24,6 +24,7 @@ from elasticdl_core.errors import InvalidInputError, UnavailableError
 VARIABLE = "ELASTICDL_FAILPOINTS"
 FAILPOINTS: Mapping[str, str] = {
     "master.after_job_lease": "the job is leased, nothing else is known",
+    "master.after_strategy": "the strategy is chosen and durable, nothing else is begun",
     "master.after_queue_load": "the queue was read, the state machine is not made yet",
     "master.before_serving": "the machine has started, nobody can reach it",
     "master.after_serving": "workers can reach it, its background tasks do not run",

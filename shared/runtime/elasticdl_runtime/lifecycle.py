@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 
 from elasticdl_core.errors import ElasticDLError
+from elasticdl_runtime.telemetry import inspection
 
 EXIT_FENCED = 75
 EXIT_INVALID = 64
@@ -35,6 +36,7 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[int]]) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        inspection.listen(loop)
         return await main(stop)
 
     try:

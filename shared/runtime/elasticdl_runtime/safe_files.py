@@ -12,15 +12,17 @@ import stat
 from pathlib import Path, PurePosixPath
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def open_regular(base: Path, relative: str) -> int:
-    """Opens a regular file below ``base`` for reading, one path component at a time; never blocks.
+def open_regular(base: Path, relative: str, *, writing: bool = False) -> int:
+    """Opens a regular file below ``base``, one path component at a time; never blocks.
 
     Args:
         base: an existing directory that is trusted itself.
         relative: path below it, with ``/``.
+        writing: whether for writing as well as for reading.
 
     Returns:
         A file descriptor; the caller closes it.
@@ -29,15 +31,20 @@ def open_regular(base: Path, relative: str) -> int:
         FileNotFoundError: there is no such file, or it is none: a link, a pipe, a socket, a device, a directory, or
             one of several names of a file.
     """
-    descriptor = open_below(base, relative)
+    descriptor = open_below(base, relative, _WRITE if writing else _READ)
     if not is_plain(descriptor):
         os.close(descriptor)
         raise FileNotFoundError(f"{relative!r} is not a plain file")
     return descriptor
 
 
-def open_below(base: Path, relative: str) -> int:
-    """Opens what ``relative`` names below ``base`` for reading; it may be a directory, but no link leads there.
+def open_below(base: Path, relative: str, flags: int = _READ) -> int:
+    """Opens what ``relative`` names below ``base``; it may be a directory, but no link leads there.
+
+    Args:
+        base: an existing directory that is trusted itself.
+        relative: path below it, with ``/``.
+        flags: of the last part; for reading by default.
 
     Raises:
         FileNotFoundError: there is nothing of that name, or the path leaves ``base`` or leads through a link.
@@ -48,9 +55,9 @@ def open_below(base: Path, relative: str) -> int:
     try:
         current = os.open(base, _FOLDER)
         for number, part in enumerate(parts):
-            flags = _READ if number == len(parts) - 1 else _FOLDER | os.O_NOFOLLOW
+            last = number == len(parts) - 1
             try:
-                following = os.open(part, flags, dir_fd=current)
+                following = os.open(part, flags if last else _FOLDER | os.O_NOFOLLOW, dir_fd=current)
             finally:
                 os.close(current)
             current = following

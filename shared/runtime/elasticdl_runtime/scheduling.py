@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
+from elasticdl_core.devices import WHOLE, Place, parse_request
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job.life import Desired, JobState
-from elasticdl_core.ports.launcher import CapacityInfo
+from elasticdl_core.ports.launcher import CapacityInfo, DeviceInfo, DeviceUse
 from elasticdl_core.scheduling import Capacity, JobView, Quota, Resources, Snapshot
+from elasticdl_core.scheduling.snapshot import ONE_SLOT, DeviceView
 from elasticdl_core.scheduling.throughput import mean_curve
 
 DEFAULT_RESCALE_COST_S = 15.0
@@ -63,13 +67,28 @@ def remaining_records(status: Any) -> float | None:
     return total - done if total else None
 
 
-def job_view(row: Mapping[str, Any], used: Mapping[str, int], priors: Speeds) -> JobView:
+def worker_resources(request: str | None) -> Resources:
+    """What one worker takes, by its job's ``worker_resource_request``; one slot alone where that says nothing."""
+    try:
+        share = parse_request(request or "")
+    except InvalidInputError:
+        share = 0  # of a release that took other words
+    return Resources(slots=1.0, gpu=share / WHOLE) if share else ONE_SLOT
+
+
+def job_view(
+    row: Mapping[str, Any],
+    used: Mapping[str, int],
+    priors: Speeds,
+    places: Mapping[str, tuple[Place, ...]] = MappingProxyType({}),
+) -> JobView:
     """One job of a snapshot.
 
     Args:
         row: of ``read_jobs``.
         used: worker slots in use by job id, as the launcher sees it.
         priors: mean speeds of past jobs.
+        places: by job id, the devices of its living workers.
     """
     status = row["status"]
     status = status if isinstance(status, Mapping) else {}
@@ -92,6 +111,8 @@ def job_view(row: Mapping[str, Any], used: Mapping[str, int], priors: Speeds) ->
         rescale_cost_s=number(status.get("rescale_cost_s")) or DEFAULT_RESCALE_COST_S,
         last_rescale_at=row["last_rescale_at"],
         started_at=row["started_at"],
+        worker=worker_resources(row["worker_resource_request"]),
+        places=places.get(row["id"], ()),
         attained_service=number(status.get("worker_seconds")),
         kind=row["kind"],
     )
@@ -126,11 +147,41 @@ def snapshot_of(
     ids = {row["id"] for row in rows}
     # Slots of jobs that are over, or that are not in the database, cannot be given out until they are free.
     foreign = sum(slots for job_id, slots in capacity.used.items() if job_id not in ids)
+    places: dict[str, tuple[Place, ...]] = {}
+    leaving = [0] * len(capacity.devices)
+    for use in sorted(capacity.device_uses):
+        if use.job_id in ids:
+            places[use.job_id] = (*places.get(use.job_id, ()), use.devices)
+            continue
+        for number in use.devices:
+            leaving[number] += min(use.share, WHOLE)
     return Snapshot(
         now=now,
-        jobs=tuple(job_view(row, capacity.used, priors) for row in rows),
-        capacity=Capacity(Resources(slots=float(capacity.for_jobs)), leaving=Resources(slots=float(foreign))),
+        jobs=tuple(job_view(row, capacity.used, priors, places) for row in rows),
+        capacity=Capacity(
+            Resources(slots=float(capacity.for_jobs), gpu=float(len(capacity.devices))),
+            leaving=Resources(slots=float(foreign), gpu=sum(leaving) / WHOLE),
+            devices=tuple(
+                DeviceView(device.name, held) for device, held in zip(capacity.devices, leaving, strict=True)
+            ),
+        ),
         quotas=quotas,
+    )
+
+
+def devices_to_json(capacity: CapacityInfo) -> dict[str, Any]:
+    """The devices of a capacity and who holds what of them, as the scheduler writes them down for others."""
+    return {
+        "devices": [asdict(device) for device in capacity.devices],
+        "device_uses": [asdict(use) for use in capacity.device_uses],
+    }
+
+
+def devices_from_json(told: Mapping[str, Any]) -> tuple[tuple[DeviceInfo, ...], tuple[DeviceUse, ...]]:
+    """Reads ``devices_to_json`` back; nothing where an earlier release wrote nothing."""
+    return (
+        tuple(DeviceInfo(**device) for device in told.get("devices", ())),
+        tuple(DeviceUse(**{**use, "devices": tuple(use["devices"])}) for use in told.get("device_uses", ())),
     )
 
 

@@ -102,6 +102,24 @@ class Member:
         except CollectiveError as error:
             return type(error).__name__, sorted(error.suspects)
 
+    def begin_a_sum(self, length: int, *, bring: bool) -> None:
+        """Begins a sum, and brings this member's leaf of ones or not; all know of it afterwards."""
+        group = self.groups[""]
+        self.pending = group.begin_sum([length], timeout_s=10 * DEADLINE_S)
+        if bring:
+            self.pending.add(group.rank, 0, np.ones(length, np.float32))
+        group.gather(b"begun", timeout_s=DEADLINE_S)
+
+    def end_a_sum(self, *, bring: bool) -> tuple[str, list[float]]:
+        """Ends it; returns how the group broke, or the different numbers of the sum."""
+        group = self.groups[""]
+        try:
+            if bring:
+                self.pending.add(group.rank, 0, np.ones(self.pending.leaf(group.rank, 0).size, np.float32))
+            return "whole", sorted({float(number) for number in self.pending.finish()[0]})
+        except CollectiveError as error:
+            return type(error).__name__, []
+
     def abort_beside(self, length: int) -> tuple[str, list[int]]:
         """Waits for others that bring nothing, while another thread of this member aborts."""
         thread = threading.Thread(target=lambda: self.groups[""].abort("the test says so", suspects=[1]))
@@ -276,6 +294,12 @@ class MemberProcess:
     def signal(self, number: int) -> None:
         assert self.process.pid is not None
         os.kill(self.process.pid, number)
+
+    def stop(self) -> None:
+        """Stops it; it does nothing any more when this returns."""
+        self.signal(signal.SIGSTOP)
+        assert self.process.pid is not None
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)

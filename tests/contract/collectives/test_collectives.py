@@ -124,6 +124,27 @@ def test_deaths_leave_no_descriptors_and_threads(crew: Crew) -> None:
     assert held[1] == held[2] == held[3]
 
 
+def test_a_death_between_two_sums_leaves_no_descriptors(crew: Crew) -> None:
+    crew.start(5)
+    held = []
+    for _ in range(2):
+        # In the middle of a sum, then when the last one is finished and the next one not yet begun.
+        members = crew.form(3)
+        for member in members:
+            member.begin("sum_until_broken", 100_000)
+        members[2].kill()
+        assert [member.answer()[0] for member in members[:2]] == ["MemberLostError"] * 2
+        held.append(each(members[:2], "held"))
+        members = crew.form(3)
+        each(members, "begin_a_sum", 100_000, bring=True)
+        assert each(members, "end_a_sum", bring=False) == [("whole", [3.0])] * 3
+        members[2].kill()
+        assert each(members[:2], "wait_for_leaf", 100_000, 60.0) == [("MemberLostError", [2])] * 2
+        held.append(each(members[:2], "held"))
+    # After the first round, in which a member makes what it keeps.
+    assert held[1] == held[2] == held[3]
+
+
 def test_a_member_that_was_stopped_is_suspected_and_does_no_harm_when_it_wakes(crew: Crew) -> None:
     members = crew.form(4)
     each(members, "gather", b"ready")
@@ -141,6 +162,25 @@ def test_a_member_that_was_stopped_is_suspected_and_does_no_harm_when_it_wakes(c
     assert each(left, "kept_results") == wanted * 3
     crew.form_of(members)
     assert each(members, "sums", [200_000], [0, 1, 2, 3], 12) == [wanted] * 4
+
+
+def test_a_member_that_wakes_never_takes_what_others_wrote_since_for_a_sum(crew: Crew) -> None:
+    length = 200_000
+    members = crew.form(3)
+    stopped, left = members[2], members[:2]
+    for rank, member in enumerate(members):
+        member.begin("begin_a_sum", length, bring=rank > 0)
+    assert [member.answer() for member in members] == [None] * 3
+    # Stopped when all but the last leaf is there: the others do their part, tell so, and wait for its.
+    stopped.stop()
+    left[0].begin("end_a_sum", bring=True)
+    left[1].begin("end_a_sum", bring=False)
+    assert [member.answer()[0] for member in left] == ["MemberLostError"] * 2
+    crew.form_of(left)
+    assert each(left, "sums", [length], [0, 1], 12) == [[expected([length], 2, 12)]] * 2
+    stopped.begin("end_a_sum", bring=False)
+    stopped.signal(signal.SIGCONT)
+    assert stopped.answer() in [("whole", [3.0]), ("MemberLostError", []), ("GroupAbortedError", [])]
 
 
 def test_abort_from_another_thread_frees_all(crew: Crew) -> None:

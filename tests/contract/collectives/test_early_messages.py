@@ -27,7 +27,7 @@ def joined() -> Iterator[tuple[Mesh, socket.socket, socket.socket]]:
     """A member, its end of the link to rank 1, and rank 1's end, which the test writes to."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     mesh = Mesh(1, 0, 2, lambda rank: True, SilenceLimits(0.2, 60.0, 60.0))
-    mesh.post(lambda: mesh.add(1, Link(ours)))
+    mesh.add(1, Link(ours))
     yield mesh, ours, theirs
     mesh.leave()
     theirs.close()

@@ -34,6 +34,23 @@ def _leave_after(gate: Path) -> None:
     sys.exit(0)
 
 
+def _fill(where: str, mebibytes: str) -> None:
+    """Takes disk or shared memory in one of the ways that there are, and waits."""
+    folder = Path("/dev/shm" if where == "shared" else tempfile.gettempdir() if where == "run" else ".")
+    if where == "deep":
+        for _ in range(30):  # beyond what the path of a file may have
+            Path("d" * 200).mkdir()
+            os.chdir("d" * 200)
+    name = folder / f"filled-{os.getpid()}"
+    made = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    if where in ("shared", "nameless"):
+        name.unlink()
+    for _ in range(int(mebibytes)):
+        os.write(made, os.urandom(1 << 20))
+    print("filled", flush=True)
+    _wait()
+
+
 def _about_myself() -> dict[str, object]:
     """What a process can tell of how it was started."""
     with os.scandir("/proc/self/fd") as entries:
@@ -91,6 +108,8 @@ def main() -> int:
         kept = bytearray(os.urandom(1 << 20) * int(argument))
         print(len(kept), flush=True)
         _wait()
+    elif command == "fill":
+        _fill(*argument.split(":"))
     elif command == "gate":
         # Waits until the file is there; the test opens the gate.
         print("ready", flush=True)

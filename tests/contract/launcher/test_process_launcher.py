@@ -184,6 +184,7 @@ async def test_a_worker_learns_no_secret(agent_harness: AgentHarness, monkeypatc
         "ELASTICDL_LISTEN": agent_harness.launcher.address(JOB, Role.WORKER, 0),
         "ELASTICDL_JOB_DIR": str(folder(agent_harness)),
         "ELASTICDL_JOB_TOKEN": "t",
+        "ELASTICDL_INSPECTION": str(Path(found["TMPDIR"]) / "worker-0.1.inspection"),
     }
     assert found["MINE"] == "1"
     assert not {"AWS_SECRET_ACCESS_KEY", "HTTPS_PROXY"} & found.keys()

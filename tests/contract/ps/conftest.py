@@ -30,6 +30,7 @@ class Door:
         self.partition = partition
         self.tokens = {role: issue(SECRET, JOB, role, 0, 0) for role in Role}
         self._clients: list[RpcClient] = []
+        self._callers: dict[str, RpcClient] = {}
 
     def client(self, token: str) -> RpcClient:
         client = RpcClient(self.address, ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"], token)
@@ -37,7 +38,9 @@ class Door:
         return client
 
     async def call(self, method: str, request: Any, *, role: Role = Role.WORKER, token: str | None = None) -> Any:
-        client = self.client(self.tokens[role] if token is None else token)
+        shown = self.tokens[role] if token is None else token
+        # One for each token: thousands of calls are not to be thousands of connections.
+        client = self._callers.get(shown) or self._callers.setdefault(shown, self.client(shown))
         if method in ("PushModel", "PushGradientsInPieces"):
             whole = request
 

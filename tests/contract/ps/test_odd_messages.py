@@ -138,3 +138,19 @@ async def test_thousands_of_messages_have_a_documented_answer(
     door: Any, odd: OddClient, method: str, tmp_path: Path, data: st.DataObject
 ) -> None:
     await check(door, odd, method, *data.draw(calls(method, tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("directory", "name"), [("/\0a", "ps-0-of-1.edl"), ("/a\0", "ps-0-of-1.edl"), ("/a", "ps-0\0-of-1.edl")]
+)
+async def test_a_path_that_no_file_can_have_is_refused(door: Any, odd: OddClient, directory: str, name: str) -> None:
+    saved = ps_pb2.SavedFile(name=name, size=10, sha256="0" * 64)
+    wanted = {
+        "Save": ps_pb2.SaveRequest(directory=directory),
+        "Restore": ps_pb2.RestoreRequest(directory=directory, files=[saved]),
+    }
+    odd.token = door.tokens[Role.MASTER]
+    for method, message in wanted.items():
+        if method == "Restore" or "\0" in directory:
+            statuses = await odd.send(method, [message.SerializeToString()])
+            assert {status.name for status in statuses} <= {"INVALID_ARGUMENT", "NOT_FOUND"}, (method, statuses)

@@ -16,6 +16,7 @@ from tests.differential.rows import (
     preprocessing,
     readers,
     regularisation,
+    torch_models,
     whole_clusters,
 )
 
@@ -39,3 +40,6 @@ LEGACY_ROWS: list[Row] = legacy.ROWS
 
 WHOLE_CLUSTER_ROWS: list[Row] = whole_clusters.ROWS
 """Those that go through the command line."""
+
+TORCH_ROWS: list[Row] = torch_models.ROWS
+"""Those in PyTorch."""

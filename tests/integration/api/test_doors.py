@@ -82,12 +82,12 @@ async def test_random_requests_never_fail_the_server(api: Api) -> None:
     loop = asyncio.get_running_loop()
     statuses: set[int] = set()
 
-    async def send(method: str, url: str, headers: dict[str, str], body: bytes | None) -> int:
+    async def send(method: str, url: str, headers: dict[str, str], body: bytes | None) -> tuple[int, str]:
         answer = await api.http.request(method, url, headers=headers, content=body)
         statuses.add(answer.status_code)
         if answer.status_code >= 400 and method != "head":
             assert answer.json()["code"], answer.text
-        return answer.status_code
+        return answer.status_code, answer.text
 
     @settings(
         max_examples=300,
@@ -127,8 +127,9 @@ async def test_random_requests_never_fail_the_server(api: Api) -> None:
         future = asyncio.run_coroutine_threadsafe(
             send(method, f"{url}?{urlencode(query)}" if query else url, headers, body), loop
         )
-        status = future.result(timeout=60)
-        assert status < 500, (method, url, query, headers, body)
+        status, text = future.result(timeout=60)
+        no_agent = status == 503 and "there is no agent" in text  # and here is none
+        assert status < 500 or no_agent, (method, url, query, headers, body, text)
 
     # Streams of living jobs would not end by themselves.
     await master.post("/state", to="SUCCEEDED", reason="over")

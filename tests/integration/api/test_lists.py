@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
-from tests.integration.api.conftest import Api
+from elasticdl_api.store.records import BRIEF, brief_status
+from elasticdl_runtime.database import tables as t
+from tests.integration.api.conftest import Api, Master
 
 pytestmark = pytest.mark.integration
 
@@ -132,6 +135,112 @@ async def test_jobs_by_text_and_their_number(api: Api) -> None:
     assert (await api.http.get("/v1/jobs?total=true", headers=stranger)).json()["total"] == 0
     for bad in ("sort=created", "sort=spec", "total=2", "q=" + "x" * 101, "q=%00"):
         assert (await api.http.get(f"/v1/jobs?{bad}")).status_code == 422, bad
+
+
+async def _reporting(api: Api, name: str, done: Any, workers: Any, eta: Any) -> Master:
+    """The master of a job, which reported that; what is None was not reported."""
+    _, master = await api.running(name=name)
+    progress = {"records_done": done, "records_total": 100}
+    told = {"progress": progress, "workers": workers, "eta_seconds": eta, "samples_per_second": 2.5, "ps": [{}]}
+    answer = await master.heartbeat({key: value for key, value in told.items() if value is not None})
+    assert answer.status_code == 200, answer.text
+    return master
+
+
+@pytest.mark.parametrize(
+    ("sort", "order"),
+    [
+        ("progress", "bcxa"),
+        ("-progress", "xcba"),
+        ("workers", "acbx"),
+        ("-workers", "xbca"),
+        ("end", "xbca"),
+        ("-end", "cbxa"),
+    ],
+)
+async def test_jobs_by_what_their_masters_report(api: Api, sort: str, order: str) -> None:
+    """What nobody knows comes last in both directions; what is over ends before all that goes on."""
+    at_work, ended = {"index": 0, "state": "running"}, {"index": 1, "state": "ended"}
+    await api.submit(name="a")
+    await _reporting(api, "b", 10, [at_work, ended], 5.5)
+    await _reporting(api, "c", 20.5, [ended], 1e6)
+    over = await _reporting(api, "x", 99, [at_work, at_work], 3.0)
+    if sort.endswith("end"):
+        over_id = (await api.http.get("/v1/jobs?name=x")).json()["jobs"][0]["id"]
+        assert (await api.http.post(f"/v1/jobs/{over_id}/cancel")).status_code == 202
+        assert (await over.post("/state", to="CANCELLED", reason="stopped")).json() == {"state": "CANCELLED"}
+    path = f"/v1/jobs?sort={sort}"
+    assert "".join(job["name"] for job in (await api.http.get(path)).json()["jobs"]) == order
+    assert "".join(job["name"] for job in await _pages(api, path, "jobs", 1)) == order
+
+
+@pytest.mark.parametrize("odd", [None, "NaN", "12", True, [], {}, -1e308, 1e308, 10**400, 5e-324, 0])
+async def test_what_lists_are_ordered_by_takes_whatever_is_reported(api: Api, odd: Any) -> None:
+    job_id, master = await api.running()
+    status = {"progress": {"records_done": odd, "records_total": odd}, "eta_seconds": odd, "workers": odd}
+    answer = await master.heartbeat(status)
+    assert answer.status_code == 200, answer.text
+    for sort in ("progress", "-end", "workers"):
+        for view in ("full", "summary"):
+            listed = await api.http.get(f"/v1/jobs?sort={sort}&view={view}&limit=1")
+            assert [job["id"] for job in listed.json()["jobs"]] == [job_id], (sort, view)
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        [{"state": "running"}, {"state": "ended"}, {"state": None}, {"state": 5}, {"state": {}}, {}, 7, None, "x"],
+        {"state": "running"},
+        {"state": "ended"},
+        "running",
+        None,
+    ],
+)
+async def test_lists_count_workers_as_streams_do(api: Api, workers: Any) -> None:
+    """Lists have the number from the database, streams from what the master reported."""
+    _, master = await api.running()
+    status = {"workers": workers, "loss": None, "samples_per_second": 5.5, "ps": [{"index": 0}], "other": 1}
+    assert (await master.heartbeat(status)).status_code == 200
+    (listed,) = (await api.http.get("/v1/jobs?view=summary")).json()["jobs"]
+    assert listed["status"] == brief_status(status)
+    assert {"loss", "samples_per_second", "workers_present"} <= listed["status"].keys() <= {*BRIEF, "workers_present"}
+
+
+async def test_jobs_by_ids_and_owner(api: Api) -> None:
+    one, two, _ = [await api.submit(name=name) for name in ("one", "two", "three")]
+    mine = await api.submit(name="mine")
+    async with api.services.database.transaction() as connection:
+        await connection.execute(update(t.jobs).where(t.jobs.c.id == mine).values(owner="ada lovelace"))
+
+    async def ask(query: str) -> list[str]:
+        answer = await api.http.get(f"/v1/jobs?sort=created_at&{query}")
+        assert answer.status_code == 200, answer.text
+        return [job["id"] for job in answer.json()["jobs"]]
+
+    assert await ask(f"ids={two},{one},{two},no-such") == [one, two]
+    assert await ask(f"ids={one}&q=two") == []
+    assert await ask("owner=ada%20lovelace") == [mine]
+    assert await ask("owner=nobody") == []
+    assert len(await ask("ids=&owner=admin")) == 3
+    stranger = await api.token("team-b", "read")
+    assert (await api.http.get(f"/v1/jobs?ids={one}", headers=stranger)).json()["jobs"] == []
+    many = ",".join(f"job-{number}" for number in range(501))
+    for bad in (f"ids={many}", "ids=%00", "ids=,", "ids=a%20b", "owner=%00", "owner=" + "x" * 201, "view=all"):
+        refused = await api.http.get(f"/v1/jobs?{bad}")
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_input"), bad[:40]
+
+
+async def test_a_summary_is_the_whole_but_for_what_is_long(api: Api) -> None:
+    at_work = {"index": 0, "state": "running"}
+    await _reporting(api, "long", 10, [at_work, {"index": 1, "state": "ended"}, {"index": 2}], 7.0)
+    await api.submit(name="short")
+    whole = (await api.http.get("/v1/jobs")).json()["jobs"]
+    brief = (await api.http.get("/v1/jobs?view=summary")).json()["jobs"]
+    for one in whole:
+        del one["spec"]
+        one["status"]["workers_present"] = 1 if one["status"].pop("workers", None) else 0
+        one["status"].pop("ps", None)
+    assert brief == whole
 
 
 async def test_labels_are_merged(api: Api) -> None:

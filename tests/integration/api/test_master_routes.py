@@ -214,3 +214,74 @@ async def test_a_time_that_no_calendar_has_is_refused_by_its_place(api: Api, at:
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
     assert answer.json()["problems"][0]["field"].startswith("losses.0.at")
     assert (await master.heartbeat({}, [{"model_version": 1, "loss": 0.5, "at": 1.8e9}])).status_code == 200
+
+
+async def test_lives_of_processes_are_kept_each_stage_once(api: Api) -> None:
+    job_id, master = await api.running()
+    worker = {"role": "worker", "index": 0, "incarnation": 0}
+
+    def told(stage: str, at: float, **more: Any) -> dict[str, Any]:
+        return {**worker, "stage": stage, "at": 1_700_000_000 + at, **more}
+
+    async def tell(*lives: dict[str, Any], living: Any = None) -> None:
+        response = await master.post("/processes", lives=list(lives), living=living)
+        assert response.status_code == 204, response.text
+
+    await tell(told("launched", 0), told("ready", 1))
+    await tell(told("ready", 9), told("drained", 2))
+    await tell(told("ended", 3, cause="drained", exit_code=0))
+    await tell(told("ended", 4, cause="crashed", exit_code=1, message="late"))
+    other = {"role": "worker", "index": 1, "incarnation": 0}
+    await tell({**other, "stage": "launched", "at": 1_700_000_005})
+    await tell(living=[])
+    page = (await api.http.get(f"/jobs/{job_id}/processes")).json()
+    of_master, first, second = page["processes"]
+    assert (of_master["role"], of_master["state"], of_master["cause"]) == ("master", "ready", None)
+    assert [first[f"{name}_at"][17:19] for name in ("launched", "ready", "drained", "ended")] == [
+        "20",
+        "21",
+        "22",
+        "23",
+    ]
+    assert (first["state"], first["cause"], first["exit_code"], first["message"]) == ("ended", "drained", 0, "")
+    assert (second["cause"], second["exit_code"]) == ("lost", None), "it was not among those that there are"
+    kinds = [one["kind"] for one in (await api.http.get(f"/jobs/{job_id}/events")).json()]
+    assert [kind for kind in kinds if kind.startswith("worker_")] == [
+        "worker_started",
+        "worker_ready",
+        "worker_drained",
+        "worker_ended",
+        "worker_started",
+    ]
+    assert (await master.post("/processes", lives=[{**told("ended", 1), "role": "master"}])).status_code == 422
+
+
+async def test_pages_of_processes_hold_each_once(api: Api) -> None:
+    job_id, master = await api.running()
+    lives = [
+        {"role": role, "index": index, "incarnation": 0, "stage": "launched", "at": 1_700_000_000}
+        for role in ("ps", "worker")
+        for index in range(12)
+    ]
+    await master.post("/processes", lives=lives)
+    found, token = [], None
+    while True:
+        params = {"limit": 5} | ({"page_token": token} if token else {})
+        page = (await api.http.get(f"/jobs/{job_id}/processes", params=params)).json()
+        found += [(one["role"], one["index"]) for one in page["processes"]]
+        token = page["next_page_token"]
+        if token is None:
+            break
+    assert found == [("master", 0), *(("ps", n) for n in range(12)), *(("worker", n) for n in range(12))]
+    only = (await api.http.get(f"/jobs/{job_id}/processes?role=ps")).json()["processes"]
+    assert len(only) == 12
+
+
+async def test_a_master_that_takes_over_ends_the_one_before(api: Api) -> None:
+    job_id, _ = await api.running()
+    second = api.master(job_id, 2)
+    await second.lease()
+    await second.post("/state", to="FAILED", reason="boom")
+    first, last = (await api.http.get(f"/jobs/{job_id}/processes")).json()["processes"]
+    assert (first["incarnation"], first["cause"]) == (1, "superseded")
+    assert (last["incarnation"], last["state"], last["cause"], last["message"]) == (2, "ended", "stopped", "boom")

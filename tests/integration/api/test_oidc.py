@@ -7,11 +7,9 @@ import hashlib
 import hmac
 import json
 import os
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,7 +17,6 @@ import httpx
 import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from sqlalchemy import select
 
 from elasticdl_api.services import Services
@@ -30,101 +27,12 @@ from elasticdl_api.web.sealed_tokens import unseal
 from elasticdl_core.errors import InvalidInputError, UnauthenticatedError
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
+from tests.fakes.identity_provider import AUDIENCE, CURVE, FIRST, STRANGER, Issuer, public
 from tests.fakes.launcher import FakeLauncher
 from tests.integration.api.conftest import MODULE, Api, digest_of, make_zip
 
 pytestmark = pytest.mark.integration
-AUDIENCE = "elasticdl"
 GRANTS = {"ads": "team-a:submit", "ads-leads": "team-a:admin", "vision": "team-b:read", "platform": "*:admin"}
-FIRST, CURVE, STRANGER = (
-    rsa.generate_private_key(65537, 2048),
-    ec.generate_private_key(ec.SECP256R1()),
-    rsa.generate_private_key(65537, 2048),
-)
-
-
-def public(key: Any, key_id: str, **more: Any) -> dict[str, Any]:
-    kind = jwt.algorithms.RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else jwt.algorithms.ECAlgorithm
-    return {**kind.to_jwk(key.public_key(), as_dict=True), "kid": key_id, **more}
-
-
-class Issuer:
-    """A provider over real HTTP: its description, its keys, and how often they were asked for."""
-
-    def __init__(self) -> None:
-        self.keys = [
-            public(FIRST, "first", alg="RS256"),
-            public(CURVE, "curve"),
-            {"kty": "oct", "k": "YWJj", "kid": "o"},
-        ]
-        self.fetched = 0
-        self.codes: dict[str, str] = {}
-        self.claims: dict[str, Any] = {}
-        self.works = True
-        issuer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                if self.path.startswith("/authorize?"):
-                    self._authorize(parse_qs(urlsplit(self.path).query))
-                    return
-                issuer.fetched += self.path == "/keys"
-                about = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}/keys"}
-                body = json.dumps({"keys": issuer.keys} if self.path == "/keys" else about).encode()
-                self.send_response(200 if issuer.works else 500)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def _authorize(self, asked: dict[str, list[str]]) -> None:
-                """Somebody is logged in there: sent back with a code, once, for who knows the verifier."""
-                assert asked["response_type"] == ["code"] and asked["code_challenge_method"] == ["S256"]
-                code = os.urandom(8).hex()
-                issuer.codes[code] = asked["code_challenge"][0]
-                self.send_response(302)
-                self.send_header("Location", f"{asked['redirect_uri'][0]}?code={code}&state={asked['state'][0]}")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def do_POST(self) -> None:
-                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-                digest = hashlib.sha256(form["code_verifier"][0].encode()).digest()
-                challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-                right = issuer.codes.pop(form["code"][0], "") == challenge
-                body = json.dumps(
-                    {"id_token": issuer.token(**issuer.claims)} if right else {"error": "invalid_grant"}
-                )
-                self.send_response(200 if right else 400)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body.encode())
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def token(self, key: Any = FIRST, key_id: str = "first", algorithm: str = "RS256", **claims: Any) -> str:
-        """A token; a claim that is None is left out."""
-        every = {
-            "iss": self.url,
-            "aud": AUDIENCE,
-            "sub": "00u1",
-            "email": "ada@example.org",
-            "groups": ["everybody", "ads"],
-            "exp": int(time.time()) + 600,
-            **claims,
-        }
-        told = {name: value for name, value in every.items() if value is not None}
-        return jwt.encode(told, key, algorithm=algorithm, headers={"kid": key_id})
 
 
 @pytest.fixture
@@ -301,6 +209,23 @@ async def test_a_browser_logs_in_with_the_provider(api: Api, page: Page, databas
     assert (await page.http.delete("/session", headers=proof)).status_code == 204
     page.http.cookies.update(stolen)
     assert (await page.http.get("/whoami")).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/session/providers", "/v1/session/providers"])
+async def test_a_page_without_a_token_is_told_where_to_log_in(
+    api: Api, issuer: Issuer, page: Page, path: str
+) -> None:
+    assert (await page.http.get(path)).json() == {"oidc": {"issuer": issuer.url, "client_id": AUDIENCE}}
+    settings = api.services.settings
+    named = ApiSettings.model_validate({**settings.model_dump(), "oidc_client_id": "the-dashboard"})
+    assert named.provider is not None
+    assert named.provider.client_id == "the-dashboard"
+    none = ApiSettings.model_validate({**settings.model_dump(), "oidc_issuer": ""})
+    services = Services(none, api.services.database, api.launcher, Wakeups(api.services.database))
+    other = Api(services, api.launcher)
+    async with other.http:
+        assert (await other.http.get(path, headers={"Authorization": ""})).json() == {"oidc": None}
+    services.examiners.close()
 
 
 async def test_a_providers_token_is_kept_so_that_the_database_alone_opens_nothing(

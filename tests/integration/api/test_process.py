@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -33,6 +32,7 @@ def _environment(database_url: str, data_dir: Path, **changes: str) -> dict[str,
         "ELASTICDL_CLUSTER_SECRET": SECRET,
         "ELASTICDL_DATA_DIR": str(data_dir),
         "ELASTICDL_API_PORT": "0",
+        "ELASTICDL_LOG_FORMAT": "json",
         **changes,
     }
 
@@ -98,13 +98,8 @@ async def _submit(http: httpx.AsyncClient) -> str:
 
 @pytest.fixture
 def own_server() -> Iterator[PostgresServer]:
-    server = PostgresServer()
-    try:
-        server.start()
+    with PostgresServer() as server:
         yield server
-    finally:
-        server.stop()
-        shutil.rmtree(server.folder, ignore_errors=True)
 
 
 async def test_it_migrates_serves_and_stops_with_streams_open(empty_database_url: str, tmp_path: Path) -> None:

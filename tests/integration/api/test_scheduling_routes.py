@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from elasticdl_api.settings import ApiSettings
-from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
+from elasticdl_core.ports.launcher import DeviceInfo, ProcessId, ProcessSpec, Role
 from elasticdl_core.scheduling import Plan, Quota, Resources, Snapshot, policy_by_name
 from elasticdl_core.scheduling.pacing import pace
 from elasticdl_runtime.database import tables as t
@@ -229,6 +229,47 @@ async def test_what_if_tells_starts_ends_and_workers_before_and_after(cluster: A
     assert hasty["jobs"][1]["priority"] == 7
 
 
+async def test_devices_are_shown_explained_and_asked_about(cluster: Any) -> None:
+    c = await cluster(policy="fair")
+    c.api.launcher.devices = (DeviceInfo("gpu0", declared=True), DeviceInfo("gpu1", False, 81559, "H100"))
+    whole = await c.submit(worker_resource_request="gpu=2")
+    await c.decide()
+    await c.api.master(whole).lease()
+    worker = ProcessSpec(ProcessId(whole, Role.WORKER, 0, 0), slots=1, device_share=200)
+    await c.api.launcher.launch(worker)
+    late = await c.submit(worker_resource_request="gpu=0.5")
+    await c.decide()
+    shown = (await c.get("/cluster"))["devices"]
+    assert [(one["name"], one["declared"], one["used"], one["workers"]) for one in shown] == [
+        ("gpu0", True, 1.0, 1),
+        ("gpu1", False, 1.0, 1),
+    ]
+    assert (shown[1]["memory_mib"], shown[1]["model"]) == (81559, "H100")
+    found = await c.get(f"/jobs/{late}/explain")
+    assert f"waits for 0.5 of a GPU: 2 of 2 in use by {whole}" in found["reason"]["text"]
+    assert [one["job_id"] for one in found["blockers"]] == [whole]
+    helps = {one["text"].partition(":")[0]: one["change"] for one in found["remedies"]}
+    assert helps["with 1 more GPU"] == {"devices": 3}
+    after = {one["job_id"]: one["after"]["workers"] for one in (await c.ask(devices=3))["jobs"]}
+    assert after == {whole: 1, late: 1}
+    asked = await c.ask(add=[{"name": "another", "worker_resource_request": "gpu=0.5", "priority": 9}])
+    assert asked["jobs"][0]["after"]["workers"] == 1, "it goes first, and the whole machine gives way"
+    asked = await c.ask(add=[{"name": "plain"}])
+    assert asked["jobs"][0]["after"]["workers"] == 1
+
+
+async def test_who_may_not_see_a_job_is_not_told_that_it_has_the_device(cluster: Any) -> None:
+    c = await cluster(policy="fair")
+    c.api.launcher.devices = (DeviceInfo("gpu0", declared=True),)
+    theirs = await c.submit("vision-token", worker_resource_request="gpu=1")
+    await c.decide()
+    mine = await c.submit("ads-token", worker_resource_request="gpu=0.25")
+    await c.decide()
+    found = await c.get(f"/jobs/{mine}/explain", "ads-token")
+    assert "waits for 0.25 of a GPU: 1 of 1 in use by another team's job" in found["reason"]["text"]
+    assert theirs not in json.dumps(found)
+
+
 async def test_a_job_that_does_not_exist_is_as_fast_as_past_jobs_of_its_model(cluster: Any) -> None:
     c = await cluster(policy="fair")
     past = await c.submit()
@@ -254,6 +295,8 @@ async def test_a_job_that_does_not_exist_is_as_fast_as_past_jobs_of_its_model(cl
         ({"remove_nodes": ["elsewhere"]}, 404, "no machine"),
         ({"add": [{"min_workers": 3, "max_workers": 2}]}, 422, "min_workers 3 is above max_workers 2"),
         ({"slots": "many"}, 422, "slots"),
+        ({"devices": 65}, 422, "devices"),
+        ({"add": [{"worker_resource_request": "gpu=1.5"}]}, 422, "neither a share of one device nor"),
         ({"slotz": 3}, 422, "slotz"),
     ],
 )

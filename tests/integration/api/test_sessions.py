@@ -11,6 +11,7 @@ from sqlalchemy import func, select, text
 
 from elasticdl_runtime.database import tables as t
 from tests.integration.api.conftest import ADMIN, Api
+from tests.integration.api.test_streams import limited
 
 pytestmark = pytest.mark.integration
 
@@ -118,3 +119,44 @@ async def test_a_token_goes_before_a_session(api: Api, browser: httpx.AsyncClien
 async def test_odd_cookies_are_nobodys(browser: httpx.AsyncClient, cookie: str) -> None:
     answer = await browser.get("/jobs", headers=[(b"Cookie", cookie.encode("latin-1"))])
     assert answer.status_code == 401
+
+
+async def test_an_address_that_sends_bad_sessions_has_to_wait_and_logs_nobody_out(api: Api) -> None:
+    """Each costs a look at the database, as a bad token does."""
+    one = limited(api, failed_tokens_per_s=0.01, failed_tokens_at_once=3)
+    token = await api.token("default", "read", name="ada")
+    transport = httpx.ASGITransport(one.app)
+    async with one.http, httpx.AsyncClient(transport=transport, base_url="http://api") as browser:
+
+        async def ask(secret: str) -> int:
+            answer = await one.http.get("/whoami", headers={"Cookie": f"elasticdl_session={secret}"})
+            return answer.status_code
+
+        del one.http.headers["Authorization"]
+        proof = await _log_in(browser, token)
+        secret = browser.cookies["elasticdl_session"]
+        assert await ask(secret) == 200
+        assert [await ask(f"made-up-{number}") for number in range(5)] == [401, 401, 401, 429, 429]
+        assert await ask(secret) == 200
+        assert (await browser.delete("/session", headers=proof)).status_code == 204
+        # Over is over: it is refused once with the reason, and waits with the others from then on.
+        assert [await ask(secret) for _ in range(2)] == [401, 429]
+        assert (await one.http.post("/session", headers={"Authorization": f"Bearer {ADMIN}"})).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 201),
+        (b"{}", 201),
+        (b'{"token": "x"}', 422),
+        (b"token=x", 422),
+        (b"[" * 100_000, 400),
+        (b" " * (1 << 20) + b"{}", 413),
+    ],
+)
+async def test_a_login_takes_a_header_and_no_body(api: Api, body: bytes, status: int) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = await api.http.post("/session", content=body, headers=headers)
+    assert answer.status_code == status, answer.text
+    assert ("set-cookie" in answer.headers) == (status == 201)

@@ -103,3 +103,19 @@ async def test_any_error_of_a_row_can_be_shown(api: Api, error: Any) -> None:
         assert job["error"] == {"message": error.get("message", ""), "fix": "", "traceback": ""}
     else:
         assert job["error"] is None
+
+
+async def test_the_ledger_of_a_job_is_what_its_master_reported(api: Api) -> None:
+    job_id, master = await api.running()
+    told = {"epoch": 1, "epochs": 2, "planned": 100, "done": 40, "leased": 30, "skipped": {"0": 7}}
+    told |= {"tasks": 10, "tasks_done": 4, "tasks_leased": 3}
+    empty = (await api.http.get(f"/jobs/{job_id}/ledger")).json()
+    assert (empty["epochs"], empty["total"]["planned"], empty["audit"]) == ([], 0, None)
+    await master.heartbeat({"progress": {}, "ledger": told})
+    found = (await api.http.get(f"/jobs/{job_id}/ledger")).json()
+    assert [one["committed"] for one in found["epochs"]] == [93, 40]
+    assert found["total"] == {"planned": 200, "committed": 133, "leased": 30, "todo": 30, "skipped": 7}
+    await master.post("/state", to="FAILED", reason="boom")
+    over = (await api.http.get(f"/jobs/{job_id}/ledger")).json()
+    assert (over["total"]["leased"], over["total"]["todo"]) == (0, 60)
+    assert (await api.http.get("/jobs/none-such/ledger")).status_code == 404

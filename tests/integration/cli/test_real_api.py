@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,10 @@ import httpx
 import pytest
 
 from elasticdl.client import AsyncClient, Client
-from elasticdl_core.errors import ConflictError, NotFoundError, SpecError, UnauthenticatedError
+from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundError, SpecError, UnauthenticatedError
 from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import Role
+from elasticdl_core.series import SeriesRecorder
 from elasticdl_runtime import tokens
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.transitions import transition
@@ -189,6 +192,9 @@ def test_a_job_is_submitted_listed_scaled_suspended_resumed_cancelled_and_delete
         assert client.cancel(job_id).state is JobState.CANCELLED
         assert client.wait(job_id, timeout_s=10).state is JobState.CANCELLED
         assert client.events(job_id)[0].kind == "state"
+        assert client.label(job_id, {"stage": "old", "team": None}).spec["labels"] == {"stage": "old"}
+        with pytest.raises(InvalidInputError):
+            client.label(job_id, {})
         client.delete(job_id)
         with pytest.raises(NotFoundError):
             client.get(job_id)
@@ -225,6 +231,63 @@ async def test_a_stream_shows_events_and_views_to_the_end(real_api: RealApi, zoo
         first, *others = [update.event.id for update in updates if update.event]
         rest = [update.event.id async for update in client.updates(job.id, after=first) if update.event]
         assert rest == others
+
+
+async def _told(real_api: RealApi, kind: str, method: str, *given: Any, **options: Any) -> Any:
+    """What a method of the asyncio or of the blocking client gives."""
+    if kind == "asyncio":
+        async with AsyncClient(real_api.url, real_api.token) as client:
+            return await getattr(client, method)(*given, **options)
+
+    def ask() -> Any:
+        with Client(real_api.url, real_api.token) as client:
+            return getattr(client, method)(*given, **options)
+
+    return await asyncio.to_thread(ask)
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "blocking"])
+async def test_lives_ledger_and_series_are_what_the_master_reported(real_api: RealApi, zoo: Path, kind: str) -> None:
+    job = await _told(real_api, kind, "submit", model_zoo=zoo, model_def="digits.forward", training_data="/data")
+    await admit(real_api, job.id)
+    with FakeMaster(real_api, job.id) as master:
+        master.state("RUNNING", "workers registered")
+        lives = [
+            {"role": "worker", "index": index, "incarnation": 1, "stage": "launched", "at": 1_700_000_000 + index}
+            for index in range(3)
+        ]
+        lives.append({**lives[0], "stage": "ended", "at": 1_700_000_050, "cause": "killed", "exit_code": -9})
+        master.say("POST", "/processes", {"lives": lives})
+        ledger = {"epoch": 1, "epochs": 2, "planned": 100, "done": 30, "leased": 20, "skipped": {"0": 5}}
+        recorder = SeriesRecorder()
+        for second in range(60):
+            recorder.record(1_700_000_000 + second, {"samples_per_second": 40.0, "model_version": float(second)})
+        rows = [vars(row) for row in recorder.take(everything=True)]
+        losses = [
+            {"model_version": version, "loss": 9.0 - version, "at": 1_700_000_000 + version} for version in (1, 2)
+        ]
+        body = {"status": {"progress": {"records_done": 130}, "ledger": ledger}, "losses": losses, "series": rows}
+        master.say("POST", "/heartbeat", body)
+
+    found = await _told(real_api, kind, "processes", job.id, role="worker")
+    assert [(one["index"], one["cause"], one["exit_code"]) for one in found] == [
+        *((0, "killed", -9), (1, None, None), (2, None, None))
+    ]
+    told = await _told(real_api, kind, "ledger", job.id)
+    assert told["total"] == {"planned": 200, "committed": 125, "leased": 20, "todo": 50, "skipped": 5}
+    series = await _told(real_api, kind, "series", job.id, names=["samples_per_second", "loss"], points=100)
+    points = {one["name"]: one["points"] for one in series["series"]}
+    assert {point[1] for point in points["samples_per_second"]} == {40.0} and len(points["loss"]) == 2
+    versions = await _told(real_api, kind, "series", job.id, names=["loss"], by="version")
+    assert [point[:2] for point in versions["series"][0]["points"]] == [[1, 8.0], [2, 7.0]]
+    middle = datetime.fromtimestamp(1_700_000_030, UTC)
+    late = await _told(real_api, kind, "series", job.id, names=["samples_per_second"], since=middle)
+    assert late["series"][0]["points"][0][0] >= 1_700_000_030
+    cluster = await _told(real_api, kind, "cluster_series", since=middle, until=datetime.now(UTC), points=10)
+    assert cluster["by"] == "time" and isinstance(cluster["series"], list)
+    for method in ("processes", "ledger", "series"):
+        with pytest.raises(NotFoundError):
+            await _told(real_api, kind, method, "elsewhere")
 
 
 async def test_a_running_job_is_followed_live_and_its_artifacts_fetched(

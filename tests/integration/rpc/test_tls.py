@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 import pytest
 
-from elasticdl_agent.authority import CertificateAuthority
 from elasticdl_agent.processes.credentials import CredentialFiles
 from elasticdl_core.errors import InvalidInputError, PermissionDeniedError, UnavailableError
 from elasticdl_core.ports.launcher import ProcessId, Role
 from elasticdl_proto.v1 import agent_pb2, ps_pb2
+from elasticdl_runtime.authority import CertificateAuthority
 from elasticdl_runtime.launcher.addresses import RpcTransport, agent_address, process_address
 from elasticdl_runtime.rpc.client import RpcClient
 from elasticdl_runtime.rpc.credentials import RpcCredentials

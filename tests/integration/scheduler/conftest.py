@@ -14,7 +14,7 @@ import pytest
 
 from elasticdl_api.store.migrate import migrate
 from elasticdl_core.job import JobState
-from elasticdl_core.ports.launcher import CapacityInfo
+from elasticdl_core.ports.launcher import CapacityInfo, DeviceInfo, DeviceUse
 from elasticdl_core.scheduling import Quota, policy_by_name
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.transitions import transition
@@ -52,11 +52,14 @@ class Slots:
     slots: int
     used: dict[str, int] = field(default_factory=dict)
     down: bool = False
+    devices: int = 0
+    device_uses: list[DeviceUse] = field(default_factory=list)
 
     async def capacity(self) -> CapacityInfo:
         if self.down:
             await asyncio.Event().wait()
-        return CapacityInfo(self.slots, dict(self.used))
+        devices = tuple(DeviceInfo(f"gpu{number}", declared=True) for number in range(self.devices))
+        return CapacityInfo(self.slots, dict(self.used), devices=devices, device_uses=tuple(sorted(self.device_uses)))
 
 
 class World:

@@ -43,6 +43,7 @@ async def start(url: str, agent: Agent) -> asyncio.subprocess.Process:
         "ELASTICDL_NODE_TOKEN": TOKEN,
         "ELASTICDL_SCHEDULER_INTERVAL_S": "0.5",
         "ELASTICDL_SCHEDULER_LEASE_S": "1",
+        "ELASTICDL_LOG_FORMAT": "json",
     }
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "elasticdl_scheduler", env=environment, stderr=asyncio.subprocess.PIPE

@@ -66,7 +66,7 @@ async def test_two_jobs_share_two_slots_as_explained(world: Any) -> None:
     await scheduler.decide_once()
     waiting = await world.job("c")
     assert waiting["state"] == "QUEUED"
-    assert "its minimum of 1 workers needs 1 slots, and 0 are left" in waiting["target_reason"]
+    assert "its minimum of 1 worker needs 1 slots, and 0 are left" in waiting["target_reason"]
 
 
 async def test_growth_waits_until_the_former_users_have_left(world: Any) -> None:
@@ -81,7 +81,7 @@ async def test_growth_waits_until_the_former_users_have_left(world: Any) -> None
     assert await world.targets() == {"a": 2, "b": 0}
     waiting = await world.job("b")
     assert waiting["state"] == "QUEUED"
-    assert "2 workers are assigned to it; it has 0 until" in waiting["target_reason"]
+    assert "it is to have 2 workers; it has 0 until" in waiting["target_reason"]
     world.slots.used = {"a": 2}
     await scheduler.decide_once()
     assert await world.targets() == {"a": 2, "b": 2}

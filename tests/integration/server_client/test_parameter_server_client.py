@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from elasticdl import ParameterServerClient
+from elasticdl_agent.processes.credentials import CredentialFiles
 from elasticdl_core.errors import (
     ConflictError,
     InvalidInputError,
@@ -23,8 +25,9 @@ from elasticdl_core.errors import (
     UnavailableError,
 )
 from elasticdl_core.model import DenseKind, DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
-from elasticdl_core.ports.launcher import Role
-from elasticdl_runtime.launcher.addresses import agent_address, process_address
+from elasticdl_core.ports.launcher import ProcessId, Role
+from elasticdl_runtime.launcher.addresses import RpcTransport, agent_address, process_address
+from elasticdl_runtime.rpc.credentials import RpcCredentials
 from elasticdl_runtime.tokens import derive_job_secret, issue
 from elasticdl_worker.parameters import StateChange
 from elasticdl_worker.server_client.access import ServerAccess
@@ -206,31 +209,64 @@ def test_the_owner_of_a_cluster_gets_to_the_servers_of_a_job(tmp_path: Path, mon
         ParameterServerClient.of_job("job-7", data_dir=tmp_path)
     assert caught.value.fix
     (run / "job-7").mkdir(parents=True)
-    (run / "node.pem").touch()
-    with pytest.raises(InvalidInputError, match="TLS") as refused:
-        ParameterServerClient.of_job("job-7", data_dir=tmp_path)
-    assert refused.value.fix
     address = process_address(agent_address(run), "job-7", Role.PS, 0)
+    token = issue(derive_job_secret("c" * 43, "job-7"), "job-7", Role.WORKER, 0, 0)
+    with (
+        a_server_of_a_job(address, "c" * 43),
+        ParameterServerClient([address], token, patience_s=60) as worker,
+    ):
+        _check_guest(worker, tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems answer to 127.0.0.1 alone")
+def test_the_owner_of_a_cluster_that_speaks_tls_gets_in_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, secret = tmp_path / "r", "d" * 43
+    monkeypatch.setenv("ELASTICDL_RUN_DIR", str(run))
+    (tmp_path / "secret").write_text(secret)
+    (run / "job-7").mkdir(parents=True)
+    issued = CredentialFiles(run, secret)
+    issued.issue_own()
+    server, worker_id = ProcessId("job-7", Role.PS, 0, 0), ProcessId("job-7", Role.WORKER, 0, 0)
+    address = process_address(agent_address(run, RpcTransport.TLS), "job-7", Role.PS, 0)
+    token = issue(derive_job_secret(secret, "job-7"), "job-7", Role.WORKER, 0, 0)
+    shown = RpcCredentials(issued.issue(worker_id, None))
+    with (
+        a_server_of_a_job(address, secret, ELASTICDL_RPC_CREDENTIALS=str(issued.issue(server, None))),
+        ParameterServerClient([address], token, patience_s=60, credentials=shown) as worker,
+    ):
+        _check_guest(worker, tmp_path)
+        (tmp_path / "secret").write_text("e" * 43)
+        with pytest.raises((UnavailableError, NotFoundError)):
+            ParameterServerClient.of_job("job-7", data_dir=tmp_path, patience_s=1).pull()
+
+
+@contextlib.contextmanager
+def a_server_of_a_job(address: str, secret: str, **environment: str) -> Iterator[None]:
+    """A parameter server of job-7 of a cluster with a secret, as a process."""
     environment = {
         **os.environ,
         "ELASTICDL_JOB_ID": "job-7",
         "ELASTICDL_INDEX": "0",
         "ELASTICDL_NUM_PS": "1",
-        "ELASTICDL_JOB_SECRET": derive_job_secret("c" * 43, "job-7"),
+        "ELASTICDL_JOB_SECRET": derive_job_secret(secret, "job-7"),
         "ELASTICDL_LISTEN": address,
         "ELASTICDL_PS_KERNELS": "numpy",
+        **environment,
     }
     with subprocess.Popen([sys.executable, "-m", "elasticdl_ps"], env=environment) as process:
         try:
-            token = issue(environment["ELASTICDL_JOB_SECRET"], "job-7", Role.WORKER, 0, 0)
-            with ParameterServerClient([address], token, patience_s=60) as worker:
-                worker.declare({"w": [1.0]}, optimizer=OptimizerSpec("sgd", {"learning_rate": 1.0}))
-                with ParameterServerClient.of_job("job-7", data_dir=tmp_path) as guest:
-                    assert guest.push({"w": [0.25]}).accepted
-                assert worker.pull().dense["w"].tolist() == [0.75]
+            yield
         finally:
             process.terminate()
             assert process.wait(20) == 0
+
+
+def _check_guest(worker: Any, data_dir: Path) -> None:
+    """A guest of the cluster's owner trains beside a worker."""
+    worker.declare({"w": [1.0]}, optimizer=OptimizerSpec("sgd", {"learning_rate": 1.0}))
+    with ParameterServerClient.of_job("job-7", data_dir=data_dir) as guest:
+        assert guest.push({"w": [0.25]}).accepted
+    assert worker.pull().dense["w"].tolist() == [0.75]
 
 
 def run_python(*arguments: str) -> str:

@@ -13,14 +13,18 @@ import tensorflow as tf
 from elasticdl.data import create_data_reader
 from elasticdl_core.errors import DataError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.job.spec import default_of
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Task, TaskId, TaskType
+from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.framework import Preparation
+from elasticdl_worker.trainers.in_group import warm_up
 from elasticdl_worker.trainers.tensorflow.implementation import TensorFlowFramework
+from tests.fakes import group_steps
+from tests.fakes.group_steps import MICROBATCH, RECORDS
 from tests.integration.worker.small_jobs import make_job
 
 pytestmark = pytest.mark.integration
-RECORDS, MICROBATCH = 64, 8
 MODEL = """
 import keras
 
@@ -87,19 +91,9 @@ def task_of(spec: JobSpec) -> Task:
     return Task(TaskId(TaskType.TRAINING, 0, 0, 0, RECORDS), Shard(shard.name, 0, RECORDS))
 
 
-def make_step(members: Sequence[Any], spec: JobSpec, step: int, microbatches: int = 4) -> None:
-    """One step of a group: microbatches dealt to the members in turn, summed in the order of their numbers."""
-    start = step * microbatches * MICROBATCH % RECORDS
-    sums, rows = [np.zeros(length, np.float32) for length in members[0].lengths], 0
-    for number in range(microbatches):
-        member, first = members[number % len(members)], start + number * MICROBATCH
-        part = member.compute(step, number, member.read(task_of(spec), first, first + MICROBATCH), 0)
-        assert [len(array) for array in part.arrays] == list(member.lengths)
-        rows += part.rows
-        for total, array in zip(sums, part.arrays, strict=True):
-            total += array
-    for member in members:
-        member.apply([total.copy() for total in sums], rows, 0)
+def make_step(members: Sequence[Any], spec: JobSpec, *how: int, **options: int) -> None:
+    task = task_of(spec)
+    group_steps.make_step(members, lambda member, start, end: member.read(task, start, end), *how, **options)
 
 
 @pytest.fixture
@@ -152,6 +146,47 @@ def test_members_end_in_the_same_bits_as_one_alone(job: Any, fields: dict[str, A
         np.testing.assert_array_equal(value, state.values[name], err_msg=name)
     counters = {name.rpartition("/")[2]: value for name, value in state.values.items()}
     assert (int(counters["seen"]), bool(counters["flag"])) == (4 * 4 * 70000, True)
+
+
+PLAIN = """
+def forward():
+    inputs = tf.keras.Input((3,))
+    x = tf.keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")(inputs)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(1)(x))
+
+def optimizer():
+    return tf.keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=1.0)
+"""
+
+
+def test_minibatches_computed_in_one_pass_make_the_same_update_but_for_rounding(job: Any) -> None:
+    spec = job(PLAIN)
+    exact, fused = [replica_of(spec)], [replica_of(spec) for _ in range(2)]
+    first = exact[0].state().values
+    for step in range(6):
+        make_step(exact, spec, step)
+        make_step(fused, spec, step, fused=2)
+    assert fused[0].digest() == fused[1].digest(), "members stay equal to each other"
+    for name, value in exact[0].state().values.items():
+        np.testing.assert_allclose(fused[0].state().values[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+        assert not np.allclose(value, first[name], atol=1e-3), name
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_local_run_makes_the_updates_of_the_group(job: Any, tmp_path: Path, deterministic: bool) -> None:
+    spec = job(
+        PLAIN,
+        distribution_strategy="AllReduceStrategy",
+        microbatches=3,
+        deterministic=deterministic,
+        num_epochs=2,
+        export_formats="",
+        embedding_threshold_bytes=default_of("embedding_threshold_bytes"),
+    )
+    assert spec.records_per_task == 48, "two tasks: one of two whole updates, one of a part of an update"
+    events: list[Any] = []
+    run_local(spec, tmp_path / "out", events.append)
+    assert (events[-1]["records"], events[-1]["steps"]) == (2 * RECORDS, 2 * 3)
 
 
 def test_dropout_follows_step_and_microbatch_alone(job: Any) -> None:
@@ -285,3 +320,25 @@ def test_what_no_member_can_do_is_refused(job: Any, module: str, message: str) -
     optimizer = "def optimizer():\n    return tf.keras.optimizers.SGD(0.1)\n"
     with pytest.raises(UserCodeError, match=message):
         replica_of(job(module + optimizer))
+
+
+def test_warming_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    spec = make_job(tmp_path, MODEL, records(), model_params={"dropout": 0.3}, minibatch_size=MICROBATCH)
+    replica, other = replica_of(spec), replica_of(spec)
+    before = replica.digest()
+    first = Shard(spec.training_data, 0, MICROBATCH)
+    warm_up(replica, Task(TaskId(TaskType.TRAINING, 0, 0, first.start, first.end), first))
+    assert (replica.version, replica.digest()) == (0, before)
+    later = Task(TaskId(TaskType.TRAINING, 0, 0, 0, RECORDS), Shard(spec.training_data, 0, RECORDS))
+    for one in (replica, other):
+        given = one.compute(1, 0, one.read(later, 8, 16), 0)
+        one.apply([np.array(array) for array in given.arrays], given.rows, 0)
+    assert replica.digest() == other.digest() != before
+
+
+def test_what_cannot_be_warmed_up_with_is_left_to_the_step_that_counts(tmp_path: Path) -> None:
+    replica = replica_of(make_job(tmp_path, MODEL, records(), minibatch_size=MICROBATCH))
+    before = replica.digest()
+    nowhere = Shard(str(tmp_path / "nowhere.csv"), 0, 8)
+    warm_up(replica, Task(TaskId(TaskType.TRAINING, 0, 0, 0, 8), nowhere))
+    assert replica.digest() == before

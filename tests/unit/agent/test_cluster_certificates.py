@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl_agent.authority import CertificateAuthority, end_of, names_in
 from elasticdl_agent.cluster.certificates import (
     LIFETIME,
     RENEWED_BEFORE,
@@ -19,6 +18,7 @@ from elasticdl_agent.cluster.certificates import (
 )
 from elasticdl_agent.cluster.options import ClusterOptions
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_runtime.authority import CertificateAuthority, end_of, names_in
 from elasticdl_runtime.tls import check_certificate
 
 NOW = datetime.now(UTC)

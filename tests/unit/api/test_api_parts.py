@@ -250,4 +250,8 @@ def test_the_schema_of_a_specification_describes_every_field() -> None:
     properties = schemas.spec_schema()["properties"]
     assert set(properties) == {field.name for field in fields(JobSpec)}
     assert properties["minibatch_size"]["description"] == "records in a minibatch."
+    assert {name for name, about in properties.items() if not about.get("x-group")} == {"type"}
+    assert properties["prediction_data"]["x-types"] == ["prediction"]
+    assert properties["on_nan"]["enum"] == ["fail", "skip"]
+    assert (properties["num_ps"]["minimum"], properties["num_ps"]["maximum"]) == (1, 1000)
     JobSpec.from_mapping(schemas.EXAMPLE_SPEC)

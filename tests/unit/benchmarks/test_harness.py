@@ -105,6 +105,7 @@ def test_quotients_are_taken_of_measurements_side_by_side() -> None:
     # The machine was ten times slower for a while; each pair still says two.
     slow, fast = Sample((2.0, 20.0, 20.0, 2.0)), Sample((1.0, 10.0, 10.0, 1.0))
     assert slow.over(fast) == 2.0
+    assert slow.ratios(fast).spread == 0.0
     assert fast.over(slow) == 0.5
     with pytest.raises(ValueError, match="shorter"):
         slow.over(Sample((1.0,)))

@@ -27,6 +27,8 @@ SHOW_NOTHING = {
     "down": "ends a cluster",
     "jobs logs": "prints what others wrote, as it is",
     "jobs delete": "removes",
+    "jobs trace": "writes a file",
+    "tensorboard": "writes files, and runs until it is stopped",
     "context add": "keeps",
     "context use": "keeps",
     "context remove": "removes",
@@ -38,6 +40,7 @@ SHOW_NOTHING = {
     "data generate digits": "writes files",
     "data generate mnist": "writes files",
     "data generate iris": "writes files",
+    "data generate textures": "writes files",
     "data generate clicks": "writes files",
 }
 """Commands that change something and tell it in a line; each that is not among them shows something."""
@@ -71,7 +74,7 @@ def test_each_command_that_shows_something_has_the_formats(words: str) -> None:
     assert {"-o", "--json"} <= named.keys()
     annotation = inspect.signature(COMMANDS[words].callback, eval_str=True).parameters[named["-o"].name].annotation
     assert OutputFormat in get_args(get_args(annotation)[0])
-    place = words in {"train", "evaluate", "predict", "zoo build"}
+    place = words in {"train", "evaluate", "predict", "run", "zoo build"}
     assert ("--format" if place else "--output") in named["-o"].opts
 
 
@@ -89,10 +92,12 @@ CALLS: dict[str, tuple[str, ...]] = {
     "jobs cancel": ("a-1",),
     "jobs events": ("a-1",),
     "jobs get": ("a-1",),
+    "jobs label": ("a-1", "team=ads"),
     "jobs list": (),
     "jobs metrics": ("a-1",),
     "jobs resume": ("a-1",),
     "jobs scale": ("a-1", "--max-workers", "2"),
+    "jobs stacks": ("a-1",),
     "jobs suspend": ("a-1",),
     "jobs wait": ("a-1",),
     "predict": (
@@ -100,6 +105,7 @@ CALLS: dict[str, tuple[str, ...]] = {
         *("--checkpoint_dir_for_init=/c", "--dry-run"),
     ),
     "reserve": (),
+    "run": ("zoo/loop.py", "--dry-run"),
     "simulate": ("--workload", str(EXAMPLES / "scheduling/jobs.csv"), "--nodes", "1x2", "--limit", "2"),
     "status": (),
     "top": ("--once",),
@@ -119,6 +125,7 @@ def whole_api(api: FakeApi, tmp_path: Path, zoo: Path) -> FakeApi:
     api.streams["a-1"] = [[sse("end", {})]]
     api.explanations["a-1"], api.plans, api.comparison = make_explanation(), [make_plan()], make_comparison()
     (tmp_path / "rows.csv").write_text("1,2\n3,4\n")
+    (zoo / "loop.py").write_text("import elasticdl.torch\n")
     return api
 
 

@@ -132,6 +132,11 @@ def test_flags_of_the_original_that_are_gone_say_why(name: str) -> None:
     assert gone.reason and gone.instead
 
 
+def test_the_request_for_a_device_is_taken_again() -> None:
+    assert removed_flag("worker_resource_request") is None
+    assert removed_flag("ps_resource_request") is not None
+
+
 def test_no_flag_of_today_counts_as_gone() -> None:
     for kind in VERBS.values():
         assert [name for name in flags_of(kind) if removed_flag(name)] == []

@@ -38,6 +38,10 @@ def test_a_list_is_filtered_by_the_api_and_cut(api: FakeApi, cli: Cli) -> None:
     cli("jobs", "list", "--state", "RUNNING", "--label", "team=ads", "--label", "x=y", "--name=a")
     query = api.requests("GET", "/jobs")[-1].query
     assert (query["state"], query["label"], query["name"]) == ("RUNNING", "x=y", "a")
+    cli("jobs", "list", "--owner", "ann", "--search", "dig", "--namespace", "ads", "--sort", "-progress")
+    query = api.requests("GET", "/jobs")[-1].query
+    wanted = {"owner": "ann", "q": "dig", "namespace": "ads", "sort": "-progress"}
+    assert {key: query[key] for key in wanted} == wanted
     assert len(json.loads(cli("jobs", "list", "--limit", "2", "--json").out)) == 2
     assert cli("jobs", "list", "--state", "ASLEEP").code == 2
     outcome = cli("jobs", "list", "--watch")
@@ -98,6 +102,17 @@ def test_scaling_takes_either_spelling(api: FakeApi, cli: Cli) -> None:
     assert cli("jobs", "scale", "a-1", "--max-workers", "0").code == 2
 
 
+def test_labels_are_set_and_removed(api: FakeApi, cli: Cli) -> None:
+    api.jobs["a-1"] = make_job("a-1", state="SUCCEEDED")
+    outcome = cli("jobs", "label", "a-1", "team=ads", "note=a=b", "draft-", "x-=1")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert api.requests("PATCH")[-1].json() == {"labels": {"team": "ads", "note": "a=b", "draft": None, "x-": "1"}}
+    for wrong in (["team"], ["=x"], ["-"], ["a=1", "a-"], [""]):
+        outcome = cli("jobs", "label", "a-1", "--", *wrong)
+        assert (outcome.code, len(api.requests("PATCH"))) == (2, 1), wrong
+    assert "KEY-" in cli("jobs", "label", "a-1", "team").err
+
+
 def test_metrics_are_shown(api: FakeApi, cli: Cli) -> None:
     api.jobs["a-1"] = make_job("a-1")
     assert cli("jobs", "metrics", "a-1").out.splitlines()[1].split() == ["1", "0.5"]
@@ -148,6 +163,7 @@ def test_every_verb_has_an_example_in_its_help(cli: Cli) -> None:
         "suspend",
         "resume",
         "scale",
+        "label",
         "artifacts",
         "delete",
     ]:

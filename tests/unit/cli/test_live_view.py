@@ -10,7 +10,7 @@ from rich.console import Console
 
 from elasticdl.cli import following
 from elasticdl.cli.following import LineView, PanelView, follow_to_end, watch
-from elasticdl.cli.live import plain_line, render
+from elasticdl.cli.live import plain_line, render, sparkline
 from elasticdl.client.views import Event, Job, Update
 from tests.fakes.api import make_job, make_status
 
@@ -58,6 +58,25 @@ def test_a_running_job_shows_everything_that_matters() -> None:
         "03:05:15 3 workers fit",
         "03:05:15 worker 1 joined",
     ]
+
+
+def test_the_end_has_its_band_and_the_speed_its_curve() -> None:
+    status = make_status(300, 600, eta_seconds=600, eta_low_seconds=500, eta_high_seconds=720)
+    shown = job(state="RUNNING", target_workers=1, status=status)
+    assert "eta 0:10:00 (0:08:20 to 0:12:00)" in plain_line(shown)
+    console = Console(width=80, file=io.StringIO(), color_system=None, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(render(shown, (), AT, [0.0, 500.0, 1000.0, 2000.0]))
+    assert "samples/s ▁▃▅█  up to 2,000" in [line.rstrip() for line in capture.get().splitlines()]
+    exact = job(state="RUNNING", status=make_status(1, 2, eta_seconds=5, eta_low_seconds=5, eta_high_seconds=5))
+    assert "eta 0:00:05  " in plain_line(exact)
+
+
+def test_a_curve_of_many_values_shows_means_and_never_more_places_than_it_has() -> None:
+    assert sparkline([]) == ""
+    assert sparkline([0.0, 0.0]) == "▁▁"
+    assert sparkline([1.0] * 1000) == "█" * 40
+    assert sparkline([0.0] * 50 + [10.0] * 50, width=4) == "▁▁██"
 
 
 def test_a_job_in_the_queue_says_why_it_waits() -> None:

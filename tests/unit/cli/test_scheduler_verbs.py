@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pty
@@ -12,7 +13,9 @@ import sys
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from elasticdl.cli.scheduling_views import cluster
 from tests.fakes.api import NOW, TOKEN, FakeApi, make_job
 from tests.unit.cli.conftest import Cli
 
@@ -263,6 +266,35 @@ def test_top_once(cli: Cli, api: FakeApi) -> None:
     asleep = cli("top", "--once").out
     assert "no scheduler leads" in asleep
     assert "no jobs" in asleep
+
+
+def test_top_gives_reasons_lines_of_their_own_where_the_terminal_is_narrow() -> None:
+    reason = {
+        "code": "cluster_full",
+        "text": "it has 1 of at most 4 workers; " + "1 more would speed it up by 90%, " * 2,
+    }
+    job = make_plan()["jobs"][0]
+    shown = make_plan(jobs=[{**job, "job_id": "a-very-long-name-of-a-job-x7k2p9", "reason": reason}, job])
+
+    def drawn(width: int) -> list[str]:
+        console = Console(width=width, file=io.StringIO(), color_system=None, legacy_windows=False)
+        with console.capture() as capture:
+            console.print(cluster(shown))
+        return [line.rstrip() for line in capture.get().splitlines()]
+
+    assert drawn(80)[2:] == [
+        "JOB             STATE    PRIO  WORKERS  RANGE  RECORDS/S  DONE  ENDS IN",
+        "a-very-long-n…  RUNNING  0     1/1      1-4    1,234      25%   0:10:00 +0:02:00",
+        "  cluster_full it has 1 of at most 4 workers; 1 more would speed it up by 90%, 1",
+        "  more would speed it up by 90%,",
+        "digits-1        RUNNING  0     1/1      1-4    1,234      25%   0:10:00 +0:02:00",
+        "  cluster_full it has 1 of at most 4 workers",
+    ]
+    assert drawn(60)[2:4] == [
+        "JOB                 STATE    WORKERS  DONE  ENDS IN",
+        "a-very-long-name-…  RUNNING  1/1      25%   0:10:00 +0:02:00",
+    ]
+    assert "WHY" in drawn(130)[2]
 
 
 def test_top_without_a_terminal_says_what_to_give(cli: Cli, api: FakeApi) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from elasticdl_core.errors import SpecError
 from elasticdl_core.group.member import Book
-from elasticdl_core.group.steps import Entry, Step, StepCourse, deal
+from elasticdl_core.group.steps import ComputePass, Entry, Step, StepCourse, deal
 from elasticdl_core.job import JobSpec
 from elasticdl_core.task import TaskId, TaskType
 
@@ -64,3 +65,28 @@ def test_a_groups_tasks_are_whole_steps_and_its_microbatches_stay_when_workers_c
     )
     assert spec.microbatches == 4
     assert spec.records_per_task == 8 * spec.minibatch_size
+
+
+def test_a_member_computes_each_microbatch_or_all_of_them_in_one_pass() -> None:
+    course = StepCourse(4, 2)
+    course.add([_entry(0, 0, 7)])
+    step = course.step_dealt((0, 0, 0, 2))
+    assert step.passes(0, fused=False) == [ComputePass(0, 0, 2), ComputePass(1, 2, 4), ComputePass(2, 4, 6)]
+    assert step.passes(0, fused=True) == [ComputePass(0, 0, 6)]
+    assert step.passes(1, fused=True) == step.passes(1, fused=False) == []
+    assert step.passes(2, fused=True) == [ComputePass(3, 6, 7)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"distribution_strategy": "ParameterServerStrategy"}, "only AllReduceStrategy gives the same bits"),
+        ({"distribution_strategy": "auto"}, "only AllReduceStrategy gives the same bits"),
+        ({"model_def": "a.__main__"}, "a script's loop takes one minibatch after the other"),
+    ],
+)
+def test_what_cannot_fuse_refuses_by_name(fields: dict[str, str], told: str) -> None:
+    given = {"model_def": "a.b", "model_zoo": "/z", "training_data": "/d", "deterministic": False}
+    with pytest.raises(SpecError) as raised:
+        JobSpec.from_mapping({**given, **fields})
+    assert [(one.field, told in one.message) for one in raised.value.problems] == [("deterministic", True)]

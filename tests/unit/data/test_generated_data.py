@@ -12,7 +12,15 @@ from elasticdl.cli.data import app
 from elasticdl.data import create_data_reader
 from elasticdl.data.errors import DataError
 from elasticdl.data.example import decode_example
-from elasticdl.data.generate import Generated, write_clicks, write_digits, write_iris, write_iris_csv, write_mnist
+from elasticdl.data.generate import (
+    Generated,
+    write_clicks,
+    write_digits,
+    write_iris,
+    write_iris_csv,
+    write_mnist,
+    write_textures,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -69,6 +77,35 @@ def test_digits_can_be_csv(tmp_path: Path) -> None:
     rows = _read(made.train)
     assert len(rows) == 1438
     assert {len(row) for row in rows} == {65}  # type: ignore[arg-type]
+
+
+def test_textures_are_of_ten_kinds_that_colours_do_not_tell(tmp_path: Path) -> None:
+    made = write_textures(tmp_path / "t", 600, size=16, held_out=0.25)
+    assert (made.train_records, made.validation_records) == (450, 150)
+    records = [decode_example(record) for record in _read(made.train)]
+    labels = np.array([record["label"][0] for record in records])
+    images = np.array([np.frombuffer(record["image"][0], np.uint8) for record in records]).reshape(-1, 16, 16, 3)
+    assert set(labels) == set(range(10))
+    # Waves lie across the image, so that no kind is darker than another; their spectrum tells them apart.
+    grey = images.mean(axis=3) - images.mean(axis=(1, 2, 3))[:, None, None]
+    spectra = np.abs(np.fft.rfft2(grey)).reshape(len(grey), -1)
+    spectra /= np.linalg.norm(spectra, axis=1, keepdims=True)
+    half = len(labels) // 2
+    kinds = np.array([spectra[:half][labels[:half] == kind].mean(axis=0) for kind in range(10)])
+    nearest = (spectra[half:] @ (kinds / np.linalg.norm(kinds, axis=1, keepdims=True)).T).argmax(axis=1)
+    assert (nearest == labels[half:]).mean() > 0.6, "a guess is right for 0.1"
+    colours = images.reshape(len(images), -1, 3).mean(axis=1)
+    centres = np.array([colours[:half][labels[:half] == kind].mean(axis=0) for kind in range(10)])
+    by_colour = ((colours[half:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
+    assert (by_colour == labels[half:]).mean() < 0.3
+
+
+def test_textures_can_be_csv_and_of_one_size_in_reason(tmp_path: Path) -> None:
+    made = write_textures(tmp_path / "t", 20, size=8, format="csv", held_out=0)
+    assert {len(row) for row in _read(made.train)} == {8 * 8 * 3 + 1}  # type: ignore[arg-type]
+    for wrong, said in (({"size": 4}, "size 4"), ({"records": 0}, "0 records")):
+        with pytest.raises(DataError, match=said):
+            write_textures(tmp_path / "w", **{"records": 5, **wrong})
 
 
 def test_equal_arguments_give_equal_bytes(tmp_path: Path) -> None:

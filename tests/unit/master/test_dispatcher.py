@@ -10,10 +10,15 @@ import pytest
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.shard import Shard
+from elasticdl_core.task import TaskType
 from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
-from elasticdl_master.queue.memory import MemoryQueue
-from elasticdl_master.queue.port import Outcome, TaskReply, TaskRequest
+from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
+from elasticdl_master.queue.port import Contents, Outcome, TaskReply, TaskRequest
+from elasticdl_master.state import events as ev
 from elasticdl_master.state.lifecycle import Directive
+from elasticdl_master.state.machine import JobMachine
+from elasticdl_master.state.setup import Setup
+from elasticdl_master.state.workers import GROUP
 from tests.fakes.job_world import World
 from tests.fakes.sim_processes import finish
 
@@ -194,3 +199,70 @@ def test_the_queue_of_a_job_that_is_over_is_not_taken_for_lost(world: World) -> 
     assert not dispatcher.trouble.is_set()
     finish(dispatcher.repair())
     assert not world.store.ready, "nobody makes it anew"
+
+
+@pytest.fixture(params=["worker-0.0", GROUP])
+def listing(request: pytest.FixtureRequest) -> tuple[TaskDispatcher, DispatchedTask]:
+    """A dispatcher of a job whose records a worker lists, and the task to do so: the worker's, or its group's."""
+    strategy = "AllReduceStrategy" if request.param == GROUP else "ParameterServerStrategy"
+    spec = {"model_def": "m.f", "model_zoo": "/zoo", "distribution_strategy": strategy, "minibatch_size": 1}
+    store = MemoryStore(lambda: 0.0)
+    setup = Setup(JobSpec.from_mapping({**spec, "training_data": "/data"}), 1, lists_by_worker=True)
+    dispatcher = TaskDispatcher(JobMachine(setup), MemoryQueue(store, 1), lambda instruction: None, lambda: 0.0)
+    finish(dispatcher.queue.rebuild(Contents(), 60.0))
+    finish(dispatcher.tell(ev.Started()))
+    finish(dispatcher.tell(ev.WorkerRegistered(0, 0)))
+    one = lease(dispatcher, request.param)
+    assert one.task.id.type is TaskType.LIST_SHARDS
+    return dispatcher, one
+
+
+def send(listing: tuple[TaskDispatcher, DispatchedTask], first: int, *sizes: int, last: bool = False) -> bool:
+    """The worker sends a piece of its list: shards of so many records."""
+    dispatcher, one = listing
+    shards = [Shard(f"s{first + number}", 0, size) for number, size in enumerate(sizes)]
+    return finish(dispatcher.list_shards(one.task.id, one.lease.token, "worker-0.0", shards, first=first, last=last))
+
+
+def test_a_list_of_shards_counts_when_it_is_complete(listing: tuple[TaskDispatcher, DispatchedTask]) -> None:
+    dispatcher, one = listing
+    plan = dispatcher.machine.plans.main
+    assert send(listing, 0, 4, 5)
+    assert not plan.listed
+    assert send(listing, 2, 6, last=True)
+    assert plan.listed
+    assert sum(shard.records for shard in plan.shards) == 15
+    assert finish(dispatcher.report(one.task.id, one.lease.token, "worker-0.0")).outcome is Outcome.ACCEPTED
+
+
+def test_a_piece_of_a_list_whose_answer_was_lost_counts_once(listing: tuple[TaskDispatcher, DispatchedTask]) -> None:
+    assert send(listing, 0, 4, 5)
+    assert send(listing, 0, 4, 5)
+    assert send(listing, 2, 6, last=True)
+    assert send(listing, 2, 6, last=True)
+    assert sum(shard.records for shard in listing[0].machine.plans.main.shards) == 15
+
+
+def test_a_list_without_its_beginning_or_its_lease_is_refused(
+    listing: tuple[TaskDispatcher, DispatchedTask], capsys: pytest.CaptureFixture[str]
+) -> None:
+    dispatcher, one = listing
+    assert not send(listing, 2, 6, last=True)
+    assert "shards before number 2 are missing" in capsys.readouterr().out
+    finish(dispatcher.queue.release_owner(one.lease.owner))
+    assert not send(listing, 0, 6, last=True)
+    assert "its lease is lost" in capsys.readouterr().out
+    assert not dispatcher.machine.plans.main.listed
+
+
+def test_a_list_that_is_reported_and_never_came_is_asked_for_again(
+    listing: tuple[TaskDispatcher, DispatchedTask],
+) -> None:
+    dispatcher, one = listing
+    assert send(listing, 0, 4)  # and the rest was refused
+    assert finish(dispatcher.report(one.task.id, one.lease.token, "worker-0.0")).outcome is Outcome.LOST
+    again = lease(dispatcher, one.lease.owner)
+    assert (again.task.id, again.lease.token != one.lease.token) == (one.task.id, True)
+    assert send((dispatcher, again), 0, 4, last=True)
+    assert finish(dispatcher.report(again.task.id, again.lease.token, "worker-0.0")).outcome is Outcome.ACCEPTED
+    assert dispatcher.machine.plans.main.listed

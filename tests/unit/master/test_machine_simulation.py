@@ -8,6 +8,7 @@ import pytest
 
 from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import Role
+from elasticdl_core.process_life import EndCause
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.state import events as ev
@@ -178,6 +179,7 @@ def test_a_cluster_that_goes_down_saves_first_and_nothing_is_done_twice(store_ke
             run(world, lambda world: world.machine is None, seconds=20.0)
             assert not living(world, Role.PS)
             assert not living(world, Role.WORKER)
+            assert EndCause.CRASHED not in {life.cause for life in world.lives.values()}
             saved = max(world.manifests, key=lambda m: m["version"])
             assert saved["kind"] == "suspend"
             assert sum(world.checkpoints[saved["directory"]][0].applied.values()) >= trained

@@ -104,6 +104,33 @@ def test_with_early_stopping_no_epoch_begins_before_the_verdict_on_the_one_befor
             assert applied == Counter(record for record in world.oracle.expected() if record[0] < 3)
 
 
+def test_in_rounds_no_epoch_begins_before_the_last_round_of_the_one_before_is_closed() -> None:
+    """A gradient of the next epoch would make a round by itself, and one update more."""
+    world = make_world(1, num_epochs=3, use_async=False, grads_to_wait=2)
+    world.flush_s = 30.0
+    began: dict[int, float] = {}
+    world.start_master()
+
+    def until(world: World) -> bool:
+        for task in world.store.doing:
+            if task.type is TaskType.TRAINING:
+                began.setdefault(task.epoch, world.now)
+        return ended(world)
+
+    run(world, until)
+    assert world.state is JobState.SUCCEEDED, world.detail
+    assert sorted(began) == sorted(world.flushed_at) == [0, 1, 2]
+    assert began[1] >= world.flushed_at[0] > began[0]
+    assert began[2] >= world.flushed_at[1]
+
+
+def test_in_rounds_nothing_is_lost_whatever_happens() -> None:
+    for seed in range(20):
+        world = make_world(seed, num_epochs=3, use_async=False, grads_to_wait=2)
+        world.flush_s = 1.0
+        check_that_nothing_is_lost(world, seed)
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_with_early_stopping_each_evaluation_that_falls_due_is_waited_for(workers: int) -> None:
     for seed in range(20):

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = Path(__file__).with_name("compose_spec") / "compose-spec.json"
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 OURS = ("api", "scheduler", "node")
+OBSERVERS = ("prometheus", "grafana")
 DOCKERFILES = sorted(ROOT.glob("services/*/Dockerfile"))
 
 
@@ -40,17 +41,50 @@ def test_the_schema_refuses_a_mistake() -> None:
 
 
 def test_every_service_has_a_health_check_and_comes_back() -> None:
-    assert set(COMPOSE["services"]) == {"postgres", "redis", *OURS}
+    assert set(COMPOSE["services"]) == {"postgres", "redis", *OURS, *OBSERVERS}
     for name, service in COMPOSE["services"].items():
         assert service["healthcheck"]["test"], name
         assert service["restart"] == "unless-stopped", name
 
 
-def test_only_the_api_is_published_and_only_on_loopback() -> None:
+def test_the_api_alone_is_published_and_grafana_if_it_is_asked_for_and_only_on_loopback() -> None:
     published = {name: service["ports"] for name, service in COMPOSE["services"].items() if "ports" in service}
-    assert list(published) == ["api"]
-    assert all(port.startswith("127.0.0.1:") for port in published["api"])
+    assert list(published) == ["api", "grafana"]
+    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
     assert COMPOSE["networks"]["store"] == {"internal": True}
+    profiles = {name: service["profiles"] for name, service in COMPOSE["services"].items() if "profiles" in service}
+    assert profiles == {name: ["observability"] for name in OBSERVERS}
+
+
+def test_what_observes_is_hardened_and_no_job_can_ask_it() -> None:
+    """Prometheus tells whoever asks of the jobs of all namespaces."""
+    services = COMPOSE["services"]
+    assert all(services[name]["read_only"] is True for name in OBSERVERS)
+    assert services["prometheus"]["networks"] == ["watch"] and COMPOSE["networks"]["watch"] == {"internal": True}
+    assert not set(services["node"]["networks"]) & {
+        *services["prometheus"]["networks"],
+        *services["grafana"]["networks"],
+    }
+    assert set(services["grafana"]["networks"]) & set(services["prometheus"]["networks"])
+
+
+def test_prometheus_in_a_container_collects_as_elsewhere_but_for_the_address_and_the_token() -> None:
+    folder = ROOT / "deploy" / "observability" / "prometheus"
+    here, there = (yaml.safe_load((folder / name).read_text()) for name in ("prometheus.yml", "containers.yml"))
+    (mine,), (scrape,) = here.pop("scrape_configs"), there.pop("scrape_configs")
+    assert here == there
+    service = COMPOSE["services"]["prometheus"]
+    assert scrape.pop("authorization")["credentials_file"] == f"/run/secrets/{service['secrets'][0]}"
+    (target,) = scrape.pop("static_configs")[0]["targets"]
+    host, _, port = target.partition(":")
+    assert host in COMPOSE["services"]["api"]["environment"]["ELASTICDL_API_ALLOWED_HOSTS"].split(",")
+    assert port == COMPOSE["services"]["api"]["environment"]["ELASTICDL_API_PORT"]
+    assert scrape == {key: value for key, value in mine.items() if key in scrape}
+    mounted = {one.split(":")[1]: one.split(":")[0] for one in service["volumes"]}
+    (config,) = [one.partition("=")[2] for one in service["command"] if one.startswith("--config.file=")]
+    assert (ROOT / mounted[str(Path(config).parent)] / Path(config).name).is_file()
+    for source in (one.split(":")[0] for one in COMPOSE["services"]["grafana"]["volumes"]):
+        assert not source.startswith("./") or (ROOT / source).is_dir(), source
 
 
 def test_secrets_come_by_file_and_are_declared() -> None:
@@ -75,6 +109,22 @@ def test_every_service_has_limits() -> None:
         for limit in ("mem_limit", "memswap_limit", "cpus", "pids_limit"):
             assert service[limit], (name, limit)
         assert service["ulimits"] == {"core": 0}, name
+
+
+def test_no_service_has_capabilities_that_it_was_not_given_or_gets_any() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert {"privileged", "pid", "ipc", "userns_mode", "devices", "network_mode"}.isdisjoint(service), name
+
+
+def test_nothing_begins_as_root_but_the_nodes_entry_point() -> None:
+    """Ours are somebody else by their images (see below)."""
+    asked = {name: service.get("user", "") for name, service in COMPOSE["services"].items()}
+    assert asked == {"postgres": "postgres", "redis": "999:1000", "api": "", "scheduler": "", "node": "0:0"} | {
+        "prometheus": "65534:65534",
+        "grafana": "472:0",
+    }
 
 
 def test_redis_and_what_reads_its_password_are_never_root() -> None:
@@ -201,7 +251,7 @@ def test_secrets_are_made_once(tmp_path: Path) -> None:
     for _ in range(2):
         subprocess.run(["sh", str(script)], check=True, capture_output=True, timeout=30)
         made = {path.name: path.read_text().strip() for path in (tmp_path / "secrets").iterdir()}
-    assert set(made) == set(COMPOSE["secrets"])
+    assert set(made) == set(COMPOSE["secrets"]) - {"prometheus_token"}
     copies = {"node_cluster_secret": "cluster_secret", "node_node_token": "node_token"}
     assert {copy: made[copy] for copy in copies} == {copy: made[name] for copy, name in copies.items()}
     assert len(set(made.values())) == len(made) - len(copies)

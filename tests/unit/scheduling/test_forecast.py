@@ -53,6 +53,15 @@ def test_what_cannot_be_told_is_not_told() -> None:
     assert expected.starts["behind-it"] is None
 
 
+@pytest.mark.parametrize("policy", ["goodput", "fair", "fifo", "gang"])
+@pytest.mark.parametrize("rate", [5e-324, 1e-300, 1e300])
+def test_speeds_that_no_job_has_stop_nobody(policy: str, rate: float) -> None:
+    """Nor the scheduler, which asks the same policies: what a job reports is its owner's to choose."""
+    odd = job("odd", 1e15, throughput={1: rate}, prior_throughput={1: rate}, current_workers=1, started_at=1.0)
+    snapshot = Snapshot(10.0, (odd, job("b", 400.0)), Capacity.of_slots(8))
+    assert forecast(snapshot, policy_by_name(policy)).plan.targets()["b"] >= 1
+
+
 def test_what_if_compares_and_changes_nothing() -> None:
     snapshot = Snapshot(0.0, (job("a", 4000.0), job("b", 4000.0)), Capacity.of_slots(4))
     before = snapshot.to_mapping()

@@ -143,6 +143,21 @@ def test_a_size_that_adds_nothing_is_not_taken_even_if_free() -> None:
     assert decided.allocations["flat"].reason.code is ReasonCode.AT_USEFUL_SIZE
 
 
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [
+        (19.1, "2 more would speed it up by only 0.5%"),
+        (19.0, "2 more would not make it faster"),
+        (10.6, "2 more would make it slower by 44%"),
+    ],
+)
+def test_what_more_workers_would_do_is_said_in_plain_words(after: float, words: str) -> None:
+    flat = job("flat", allowed_sizes=(1, 2, 4), prior_throughput={1: 10.0, 2: 19.0, 4: after})
+    decided = plan("goodput", 16, flat)
+    assert decided.targets() == {"flat": 2}
+    assert decided.allocations["flat"].reason.text == f"it has 2 of at most 4 workers; {words}"
+
+
 def test_allowed_sizes_and_steps_are_kept() -> None:
     assert plan("goodput", 7, job("a", allowed_sizes=(1, 4, 8))).targets() == {"a": 4}
     assert plan("goodput", 7, job("a", min_workers=2, step=3)).targets() == {"a": 5}

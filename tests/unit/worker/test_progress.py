@@ -7,7 +7,7 @@ import math
 import pytest
 
 from elasticdl_worker.reporting.loss_window import TrainingSummary
-from elasticdl_worker.reporting.progress import WorkerProgress
+from elasticdl_worker.reporting.progress import StepParts, WorkerProgress
 
 pytestmark = pytest.mark.unit
 
@@ -95,3 +95,33 @@ def test_metrics_are_due_with_each_reported_loss_and_at_first_and_stay_until_the
     progress.record_metrics({"accuracy": math.nan})
     shown = progress.take_snapshot().summary
     assert shown is not None and math.isnan(shown.metrics["accuracy"])
+
+
+def test_the_parts_of_a_step_add_up_to_the_time_that_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("elasticdl_worker.reporting.progress.time.monotonic", lambda: now[0])
+    progress = WorkerProgress()
+    assert progress.take_snapshot().step is None
+
+    def step(minibatches: int = 1) -> None:
+        now[0] += 1.0
+        parts = StepParts(pull=0.2, compute=0.7, push=0.1)
+        progress.record_step(8 * minibatches, 1.0, 1, minibatches, parts)
+
+    progress.add_task("a", 0)
+    step()
+    assert progress.take_snapshot().step == StepParts(pull=0.2, compute=0.7, push=0.1)
+    now[0] += 0.5  # the next records are not read yet
+    step()
+    progress.remove_task("a")
+    progress.set_idle()
+    now[0] += 3.0  # nothing to do
+    progress.set_idle()
+    progress.add_task("b", 0)
+    now[0] += 0.5
+    step(minibatches=2)
+    parts = progress.take_snapshot().step
+    assert parts is not None
+    assert 4 * parts.data == pytest.approx(1.0)
+    assert 4 * parts.wait == pytest.approx(3.0)
+    assert 4 * (parts.pull + parts.compute + parts.push) == pytest.approx(3.0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +18,9 @@ import torchmetrics
 from elasticdl.data import create_data_reader
 from elasticdl.torch import Minibatches
 from elasticdl_core.errors import ElasticDLError, UserCodeError
+from elasticdl_core.json_numbers import to_json
 from elasticdl_core.model import InitializerSpec, TableSpec
+from elasticdl_master.state.metric_states import merge, states_of
 from elasticdl_runtime.initializers import first_rows
 from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.torch.export.initial_rows import TorchInitialRows
@@ -131,7 +136,26 @@ def metrics_fn() -> dict[str, Any]:
         "own": Hits(),
         "function": lambda labels, predictions: (predictions > 0.5) == (labels > 0),
         "all": torchmetrics.MetricCollection([torchmetrics.classification.BinaryPrecision()]),
+        "range": Range(),
     }
+
+
+class Range(torchmetrics.Metric):
+    """The largest prediction less the smallest, and how many there are: each state merges in a way of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("largest", torch.tensor(-torch.inf), dist_reduce_fx="max")
+        self.add_state("smallest", torch.tensor(torch.inf), dist_reduce_fx="min")
+        self.add_state("seen", torch.zeros(()), dist_reduce_fx="sum")
+
+    def update(self, predictions: Any, labels: Any) -> None:
+        self.largest = torch.maximum(self.largest, predictions.max())
+        self.smallest = torch.minimum(self.smallest, predictions.min())
+        self.seen += len(predictions)
+
+    def compute(self) -> Any:
+        return self.largest - self.smallest + self.seen
 
 
 def test_states_of_workers_merge_to_what_one_process_gives() -> None:
@@ -142,16 +166,34 @@ def test_states_of_workers_merge_to_what_one_process_gives() -> None:
     for metrics, part in ((first, slice(0, 30)), (second, slice(30, 70)), (second, slice(70, 90))):
         metrics.update(labels[part], predictions[part], len(labels[part]))
     one, two = first.state(), second.state()
-    merged = {
-        name: {"kind": state["kind"], "sum": _added(state["sum"], two[name]["sum"])} for name, state in one.items()
-    }
+    merged = {name: merge(name, as_told(state), as_told(two[name])) for name, state in one.items()}
     expected = whole.results(whole.state())
-    assert set(expected) == {"accuracy", "auc", "own", "function", "all.BinaryPrecision"}
+    assert set(expected) == {"accuracy", "auc", "own", "function", "all.BinaryPrecision", "range"}
     assert whole.results(merged) == pytest.approx(expected)
 
 
-def _added(one: Any, two: Any) -> Any:
-    return [_added(a, b) for a, b in zip(one, two, strict=True)] if isinstance(one, list) else one + two
+def test_a_metric_made_of_others_is_what_torchmetrics_computes() -> None:
+    kinds = torchmetrics.classification
+
+    def given() -> dict[str, Any]:
+        both = kinds.BinaryPrecision() + kinds.BinaryRecall()
+        return {"both": both, "each": torchmetrics.wrappers.MultioutputWrapper(torchmetrics.MeanSquaredError(), 2)}
+
+    labels, predictions = torch.randint(0, 2, (60, 2)), torch.rand(60, 2)
+    made = make_metrics(ModelModule(Path("m.py"), (), lambda: None, feed=samples, eval_metrics_fn=given), None, ())
+    plain = given()
+    for part in (slice(0, 40), slice(40, 60)):
+        made.update(labels[part], predictions[part], len(labels[part]))
+        for one in plain.values():
+            one.update(predictions[part], labels[part])
+    found = made.results(made.state())
+    assert found["both"] == pytest.approx(float(plain["both"].compute()))
+    each = [value for name, value in found.items() if name.startswith("each")]
+    assert each == pytest.approx(plain["each"].compute().tolist())
+
+
+def as_told(state: Any) -> Any:
+    return states_of(json.dumps({"states": {"one": to_json(state)}}).encode())["one"]
 
 
 def test_a_state_that_keeps_all_predictions_is_refused() -> None:
@@ -160,6 +202,76 @@ def test_a_state_that_keeps_all_predictions_is_refused() -> None:
     with pytest.raises(UserCodeError, match="auc") as raised:
         make_metrics(module, None, ())
     assert "thresholds" in raised.value.fix
+
+
+class Keeps:
+    """Counts, and keeps what it computes from in a list besides."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.values: list[Any] = []
+
+    def update(self, predictions: Any, labels: Any) -> None:
+        self.seen += len(labels)
+        self.values.append(predictions)
+
+    def compute(self) -> Any:
+        return torch.cat(self.values).median()
+
+
+class Late(Keeps):
+    """Makes its state when it is first needed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total: Any = None
+
+    def update(self, predictions: Any, labels: Any) -> None:
+        self.seen += len(labels)
+        self.total = predictions.sum() if self.total is None else self.total + predictions.sum()
+
+
+class Largest(Keeps):
+    """A largest value that is not declared."""
+
+    def update(self, predictions: Any, labels: Any) -> None:
+        self.seen = max(self.seen, int(predictions.max() * 100))
+
+
+class Wraps(Keeps):
+    """Counts, and leaves the rest to a metric of torchmetrics that nobody sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torchmetrics.MeanMetric()
+
+    def update(self, predictions: Any, labels: Any) -> None:
+        self.seen += len(labels)
+        self.inner.update(predictions)
+
+    def compute(self) -> Any:
+        return self.inner.compute()
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        (Wraps, "computes from more than"),
+        (Keeps, "its values"),
+        (Late, "its total"),
+        (Largest, "not twice"),
+        (lambda: torchmetrics.CatMetric(), "its value"),
+        (lambda: torchmetrics.regression.PearsonCorrCoef(), "its mean_x"),
+    ],
+    ids=["inner", "list", "late", "largest", "cat", "mean"],
+)
+def test_a_state_that_does_not_merge_is_refused_by_name(metric: Any, said: str) -> None:
+    module = ModelModule(Path("m.py"), (), lambda: None, feed=samples, eval_metrics_fn=lambda: {"one": metric()})
+    with pytest.raises(UserCodeError, match=said) as raised:
+        made = make_metrics(module, None, ())
+        made.update(torch.ones(4), torch.rand(4), 4)
+    assert "one" in raised.value.message
+    assert raised.value.fix
 
 
 LOADER = """
@@ -174,6 +286,31 @@ print(program(ids).tolist())
 print(sorted(safetensors.torch.load_file(f"{folder}/model.safetensors")))
 assert not any(name.startswith("elasticdl") for name in sys.modules)
 """
+
+
+def test_the_loader_of_the_document_works_without_elasticdl(make_spec: Any, tmp_path: Path) -> None:
+    """The lines of docs/pytorch.md as they stand; what they leave to the reader is defined before them."""
+    document = (Path(__file__).parents[3] / "docs" / "pytorch.md").read_text()
+    (lines,) = re.findall(r"Without ElasticDL:\n\n```python\n(.*?)```", document, re.DOTALL)
+    data = tmp_path / "values.csv"
+    data.write_text("0.5,1.0,-2.0,0.25\n" * 64)
+    fields = {"training_data": str(data), "model_def": "grouped.net", "max_steps": 1}
+    run_local(make_spec(**fields), tmp_path / "export", lambda event: None)
+    before = "import torch\nfrom grouped import Net\nfeatures = torch.randn(5, 3)\n"
+    after = (
+        "import sys\nassert torch.allclose(predictions, model.eval()(features), atol=1e-5)\n"
+        "assert not any(name.startswith('elasticdl') for name in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", before + lines + after],
+        cwd=tmp_path / "export",
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent / "zoo")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("model", ["deepfm", "open_tables"])

@@ -40,14 +40,20 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
 
 
-def module(optimizer: Any, callbacks: Any = None) -> ModelModule:
-    return ModelModule(Path("m.py"), (), net, optimizer=optimizer, callbacks=callbacks)
+def rows_alone(kind: Any = nn.Embedding, **options: Any) -> nn.Module:
+    return nn.Sequential(kind(20, 2, **options))
 
 
-def plan_of(optimizer: Any, callbacks: Any = None) -> tuple[Any, BuiltModel]:
-    mine = module(optimizer, callbacks)
+def module(optimizer: Any, callbacks: Any = None, make: Any = net) -> ModelModule:
+    return ModelModule(Path("m.py"), (), make, optimizer=optimizer, callbacks=callbacks)
+
+
+def plan_of(optimizer: Any, callbacks: Any = None, make: Any = net, *, tables: bool = True) -> tuple[Any, BuiltModel]:
+    mine = module(optimizer, callbacks, make)
     given = callbacks_of(mine)
     model = build_model(mine, None, TorchBuildOptions(1 << 20))
+    if not tables:
+        model.materialise()
     made = make_optimizer(mine, model, given)
     model.keep_untrained(made.untrained)
     return translate(made, given, lambda _: contextlib.nullcontext()), model
@@ -57,7 +63,8 @@ def plan_of(optimizer: Any, callbacks: Any = None) -> tuple[Any, BuiltModel]:
 def test_each_optimizer_is_one_of_the_parameter_servers(
     kind: Any, options: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    plan, _ = plan_of(lambda lr=0.02: functools.partial(kind, lr=lr, **options))
+    make = functools.partial(rows_alone, sparse=True) if kind is torch.optim.SparseAdam else net
+    plan, _ = plan_of(lambda lr=0.02: functools.partial(kind, lr=lr, **options), make=make)
     assert plan.spec.name == f"torch.{'sparse_adam' if kind is torch.optim.SparseAdam else kind.__name__.lower()}"
     assert plan.spec.params["learning_rate"] == 0.02
     assert expected.items() <= plan.spec.params.items()
@@ -126,6 +133,57 @@ def test_rates_follow_from_the_model_version(name: str) -> None:
     assert rates == [pytest.approx((rate,)) for rate in (0.025, 0.1, 0.1, 0.05, 0.05, 0.025)]
 
 
+class Damping(lr_scheduler.StepLR):
+    """Changes an option of its optimizer that is no rate, in its third step."""
+
+    def step(self, epoch: Any = None) -> None:
+        super().step(epoch)
+        if self.last_epoch == 3:
+            self.optimizer.param_groups[0]["momentum"] = 0.5
+
+
+def test_a_scheduler_that_changes_the_momentum_later_is_refused_then() -> None:
+    plan, _ = plan_of(lambda: (functools.partial(torch.optim.SGD, lr=0.1), functools.partial(Damping, step_size=2)))
+    assert plan.learning_rate is not None
+    assert plan.learning_rate(2, 0) == pytest.approx((0.01,))
+    with pytest.raises(UserCodeError, match="Damping changes the momentum"):
+        plan.learning_rate(3, 0)
+
+
+class Decaying(lr_scheduler.StepLR):
+    """Schedules the weight decay as well."""
+
+    def step(self, epoch: Any = None) -> None:
+        super().step(epoch)
+        self.optimizer.param_groups[0]["weight_decay"] = 0.1 * self.last_epoch
+
+
+def test_a_scheduler_that_changes_another_option_is_refused_by_the_options_name() -> None:
+    plan, _ = plan_of(lambda: (functools.partial(torch.optim.SGD, lr=0.1), functools.partial(Decaying, step_size=2)))
+    assert plan.learning_rate is not None
+    with pytest.raises(UserCodeError, match="Decaying, which changes weight_decay,"):
+        plan.learning_rate(1, 0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=9, cycle_momentum=False),
+        functools.partial(lr_scheduler.CyclicLR, base_lr=0.01, max_lr=0.1, step_size_up=3, cycle_momentum=False),
+    ],
+)
+def test_schedulers_that_cycle_the_rate_alone_are_followed(make: Any) -> None:
+    plan, _ = plan_of(lambda: (functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9), make))
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    plain = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    schedule = make(plain)
+    assert plan.learning_rate is not None
+    for version in range(8):
+        assert plan.learning_rate(version, 0) == pytest.approx((plain.param_groups[0]["lr"],))
+        plain.step()
+        schedule.step()
+
+
 class OwnAdam(torch.optim.Adam):
     """A class of the user's."""
 
@@ -143,7 +201,25 @@ REFUSED = {
     "momentum": (
         lambda: (torch.optim.SGD, functools.partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=9)),
         None,
-        "changes the momentum|cycle_momentum|momentum",
+        "OneCycleLR changes the momentum",
+    ),
+    "momentum that begins as it is": (
+        lambda: (
+            functools.partial(torch.optim.SGD, lr=0.1, momentum=0.95),
+            functools.partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=9),
+        ),
+        None,
+        "OneCycleLR changes the momentum",
+    ),
+    "momentum of a part": (
+        lambda: (
+            functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+            lambda made: lr_scheduler.ChainedScheduler(
+                [lr_scheduler.CyclicLR(made, 0.1, 0.2, base_momentum=0.9, max_momentum=0.9)]
+            ),
+        ),
+        None,
+        "ChainedScheduler changes the momentum",
     ),
     "two schedules": (
         lambda: (torch.optim.SGD, functools.partial(lr_scheduler.StepLR, step_size=2)),
@@ -164,3 +240,52 @@ def test_what_the_parameter_servers_would_do_otherwise_is_refused_by_name(name: 
     with pytest.raises(UserCodeError, match=said) as raised:
         plan_of(optimizer, callbacks)
     assert raised.value.fix
+
+
+SPARSE: dict[str, tuple[Any, dict[str, Any], str | None]] = {
+    **{
+        f"{kind.__name__} and sparse rows": (
+            functools.partial(kind, lr=0.1),
+            {"sparse": True},
+            None if kind in (torch.optim.SGD, torch.optim.Adagrad, torch.optim.SparseAdam) else "sparse gradients",
+        )
+        for kind, _, _ in KINDS
+    },
+    "SparseAdam and dense rows": (torch.optim.SparseAdam, {}, "sparse gradients alone"),
+    "decay in SGD": (functools.partial(torch.optim.SGD, weight_decay=0.1), {"sparse": True}, "have no decay"),
+    "decay in Adagrad": (functools.partial(torch.optim.Adagrad, weight_decay=0.1), {"sparse": True}, "have no decay"),
+    "scaled": (torch.optim.SGD, {"sparse": True, "scale_grad_by_freq": True}, "neither scaled by frequency"),
+    "maximum": (
+        torch.optim.SGD,
+        {"sparse": True, "mode": "max", "kind": nn.EmbeddingBag},
+        "nor those of a maximum",
+    ),
+    "mean": (torch.optim.SGD, {"sparse": True, "mode": "mean", "kind": nn.EmbeddingBag}, None),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # of Adagrad in PyTorch itself
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_gradients_are_taken_and_refused_wherever_pytorch_does(name: str) -> None:
+    """As tables of parameter servers, in the model, and by PyTorch itself."""
+    optimizer, options, said = SPARSE[name]
+    for tables in (True, False):
+        with contextlib.nullcontext() if said is None else pytest.raises(UserCodeError, match=said) as raised:
+            plan_of(lambda: optimizer, make=functools.partial(rows_alone, **options), tables=tables)
+        assert said is None or raised.value.fix
+    model = rows_alone(**options)
+    own = optimizer(model.parameters())
+    with contextlib.nullcontext() if said is None else pytest.raises((RuntimeError, ValueError)):
+        model(torch.tensor([[1, 2], [2, 3]])).sum().backward()
+        own.step()
+
+
+def test_a_weight_that_something_else_uses_as_well_has_dense_gradients() -> None:
+    def tied() -> nn.Module:
+        layers = nn.Sequential(nn.Embedding(20, 2, sparse=True), nn.Linear(2, 20, bias=False))
+        layers[1].weight = layers[0].weight
+        return layers
+
+    assert plan_of(lambda: torch.optim.Adam, make=tied)[0].spec.name == "torch.adam"
+    with pytest.raises(UserCodeError, match="sparse gradients alone"):
+        plan_of(lambda: torch.optim.SparseAdam, make=tied)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.torch
+import torch
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.local import run_local
@@ -78,6 +79,33 @@ async def test_one_process_and_parameter_servers_give_the_same_weights(
             own = dict(enumerate(matrix))
         for number, row in rows.items():
             np.testing.assert_allclose(row, own[number], atol=tolerance, err_msg=f"{table} {number}")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_compiled_model_trains_and_one_that_cannot_be_compiled_trains_without(
+    fails: bool, make_spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler itself takes half a minute: a model that it gives, and an error of its own, in its place."""
+    calls = []
+
+    def compile_model(net: torch.nn.Module, **options: Any) -> Any:
+        def run(*features: Any) -> Any:
+            calls.append(net(*features))
+            if fails:
+                raise RuntimeError("cannot compile this")
+            return calls[-1]
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile_model)
+    _, compiled = await trained(make_spec(torch_compile="on"), tmp_path / "compiled", epochs=1)
+    assert len(calls) == (1 if fails else 19)
+    _, plain = await trained(make_spec(), tmp_path / "plain", epochs=1)
+    assert calls
+    for name, value in plain.dense.items():
+        if name.startswith("norm."):
+            continue  # an attempt that failed may have moved it
+        np.testing.assert_allclose(compiled.dense[name], value, atol=1e-6, err_msg=name)
 
 
 async def test_every_record_is_trained_on_once_with_pulls_that_run_ahead(make_spec: Any, tmp_path: Path) -> None:

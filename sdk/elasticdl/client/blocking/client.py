@@ -15,6 +15,7 @@ from typing import Any, Self
 from elasticdl.client.blocking.access import AccessCalls
 from elasticdl.client.blocking.connection import ApiConnection
 from elasticdl.client.blocking.downloading import download, fetch_artifacts
+from elasticdl.client.blocking.observing import ObservingCalls
 from elasticdl.client.blocking.waiting import run_blocking
 from elasticdl.client.blocking.watching import JobWatch, fetch_job, log_lines
 from elasticdl.client.endpoint import Endpoint, find_endpoint
@@ -37,9 +38,10 @@ from elasticdl.client.transport import Filter, moment_text, texts
 from elasticdl.client.views import Artifact, Event, Job, JobPage, Update
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_core.job import JobSpec, JobState, resolve_aliases
+from elasticdl_core.json_numbers import from_json
 
 
-class Client(AccessCalls):
+class Client(AccessCalls, ObservingCalls):
     """Submits and watches jobs.
 
     The API is found from the arguments, else from ``ELASTICDL_API_URL`` and ``ELASTICDL_TOKEN``, else it is the
@@ -120,7 +122,8 @@ class Client(AccessCalls):
             limit: jobs on a page.
             page_token: the token that the page before gave; empty for the first page.
             **filters: what the jobs must have, ``state`` (one or a list), ``name``, ``label`` (one or
-                a list of ``key=value``) or ``namespace``.
+                a list of ``key=value``), ``namespace``, ``owner``, ``ids`` (with commas between them) or ``q``;
+                ``sort`` orders them, and ``view="summary"`` leaves out specifications and most of each status.
         """
         params: dict[str, str | Sequence[str]] = {**texts(filters), "limit": str(limit)}
         if page_token:
@@ -173,6 +176,12 @@ class Client(AccessCalls):
         if not change:
             raise InvalidInputError("there is nothing to change", fix="give min_workers, max_workers or priority")
         return Job.from_json(self._api.fetch(Request("PATCH", job_path(job_id), json=change)))
+
+    def label(self, job_id: str, labels: Mapping[str, str | None]) -> Job:
+        """Sets labels of a job, also of one that is over; None removes one, and those that are not named stay."""
+        if not labels:
+            raise InvalidInputError("there is no label to change", fix="give some")
+        return Job.from_json(self._api.fetch(Request("PATCH", job_path(job_id), json={"labels": dict(labels)})))
 
     def delete(self, job_id: str) -> None:
         """Deletes a job that has ended, with its logs and artifacts."""
@@ -249,6 +258,70 @@ class Client(AccessCalls):
         """Losses and evaluations of a job so far."""
         return metrics_of(self._api.fetch(Request("GET", job_path(job_id, "metrics"))))
 
+    def processes(self, job_id: str, *, role: str | None = None) -> Sequence[Mapping[str, Any]]:
+        """The lives of a job's processes: launched, ready, told to leave, ended and why.
+
+        Args:
+            job_id: the job.
+            role: only ``master``, ``ps`` or ``worker``.
+        """
+        found: list[Mapping[str, Any]] = []
+        token: str | None = None
+        while True:
+            params = given(role=role, page_token=token)
+            page = self._mapping(Request("GET", job_path(job_id, "processes"), params=params))
+            found.extend(page["processes"])
+            token = page["next_page_token"]
+            if not token:
+                return found
+
+    def ledger(self, job_id: str) -> Mapping[str, Any]:
+        """Records and tasks of a job that are committed, leased, to do or passed over; they add up to the plan."""
+        return self._mapping(Request("GET", job_path(job_id, "ledger")))
+
+    def series(
+        self,
+        job_id: str,
+        *,
+        names: Sequence[str] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        by: str = "time",
+        points: int = 300,
+    ) -> Mapping[str, Any]:
+        """Numbers of a job over time: points are where they lie, mean, least and largest.
+
+        Args:
+            job_id: the job.
+            names: only these, such as ``samples_per_second`` or ``loss``.
+            since: only from then on.
+            until: only before then.
+            by: ``time`` (seconds since the epoch) or ``version`` (of the model).
+            points: at most about that many of each.
+        """
+        params = given(
+            names=",".join(names) if names else None,
+            since=moment_text(since),
+            until=moment_text(until),
+            by=by,
+            points=str(points),
+        )
+        answer = self._mapping(Request("GET", job_path(job_id, "series"), params=params))
+        return {**answer, "series": from_json(answer["series"])}
+
+    def cluster_series(
+        self, *, since: datetime | None = None, until: datetime | None = None, points: int = 300
+    ) -> Mapping[str, Any]:
+        """Slots and the queue over time.
+
+        Args:
+            since: only from then on.
+            until: only before then.
+            points: at most about that many of each.
+        """
+        params = given(since=moment_text(since), until=moment_text(until), points=str(points))
+        return self._mapping(Request("GET", "/cluster/series", params=params))
+
     def artifacts(self, job_id: str) -> Sequence[Artifact]:
         """What a job made."""
         return fetch_artifacts(self._api, job_id)
@@ -293,6 +366,7 @@ class Client(AccessCalls):
         sizes: Mapping[str, Mapping[str, int]] | None = None,
         slots: int | None = None,
         add_slots: int | None = None,
+        devices: int | None = None,
         add_nodes: Sequence[Mapping[str, int]] | None = None,
         remove_nodes: Sequence[str] | None = None,
     ) -> Mapping[str, Any]:
@@ -306,6 +380,7 @@ class Client(AccessCalls):
             sizes: other ``min_workers`` and ``max_workers``, by job.
             slots: slots of the whole cluster.
             add_slots: slots more, or fewer if negative.
+            devices: GPUs of the whole cluster.
             add_nodes: machines more, each with its ``slots``.
             remove_nodes: names of machines fewer.
         """
@@ -316,6 +391,7 @@ class Client(AccessCalls):
             sizes=sizes,
             slots=slots,
             add_slots=add_slots,
+            devices=devices,
             add_nodes=add_nodes,
             remove_nodes=remove_nodes,
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from elasticdl_agent.cluster.options import DEFAULT_HOST, ClusterOptions
 from elasticdl_agent.cluster.supervisor import ClusterStep, Supervisor
+from elasticdl_agent.processes.devices import AUTO
 from elasticdl_core.errors import ElasticDLError
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.telemetry.logs import configure_logs
@@ -60,6 +61,7 @@ def main() -> int:
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--policy", default="")
     parser.add_argument("--host", default=DEFAULT_HOST)
+    parser.add_argument("--devices", default=AUTO)
     parser.add_argument("--tls-cert", type=Path)
     parser.add_argument("--tls-key", type=Path)
     parser.add_argument("--tls-generate", action="store_true")
@@ -71,13 +73,14 @@ def main() -> int:
         slots=arguments.slots,
         policy=arguments.policy,
         host=arguments.host,
+        devices=arguments.devices,
         tls_cert=arguments.tls_cert,
         tls_key=arguments.tls_key,
         tls_generate=arguments.tls_generate,
         database_url=os.environ.pop("ELASTICDL_DATABASE_URL", ""),
         redis_url=os.environ.pop("ELASTICDL_REDIS_URL", ""),
     )
-    configure_logs(service="supervisor")
+    configure_logs(role="supervisor")
     progress = ProgressPipe(arguments.progress_fd)
 
     async def serve(stop: asyncio.Event) -> int:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from elasticdl_agent.authority import CertificateAuthority, end_of, names_in
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_runtime.authority import CertificateAuthority, end_of, names_in
 from elasticdl_runtime.hosts import is_address, is_loopback
 from elasticdl_runtime.tls import CA_VARIABLE, check_certificate
 

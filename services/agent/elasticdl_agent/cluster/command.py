@@ -15,6 +15,7 @@ import typer
 from elasticdl.cli.cluster import DataDirOption, data_directory, running
 from elasticdl.extras import require
 from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputError, UnavailableError
+from elasticdl_runtime.telemetry.log_format import FORMAT_VARIABLE, LogFormat
 
 if TYPE_CHECKING:
     from elasticdl_agent.cluster.options import ClusterOptions
@@ -70,9 +71,24 @@ def up(
     slots: Annotated[
         int | None, typer.Option(help="Workers that may run at once on this machine.", show_default="one per core")
     ] = None,
+    devices: Annotated[
+        str,
+        typer.Option(
+            envvar="ELASTICDL_DEVICES",
+            metavar="auto|gpu=N|off",
+            help="Accelerators that workers ask for shares of: those that are found; gpu=N declares N where there "
+            "are none; off leaves what workers see of them as it is.",
+        ),
+    ] = "auto",
     policy: Annotated[
         str, typer.Option(envvar="ELASTICDL_SCHEDULER_POLICY", help="The scheduler's policy.", show_default="its own")
     ] = "",
+    log_format: Annotated[
+        LogFormat | None,
+        typer.Option(
+            envvar=FORMAT_VARIABLE, help="How all processes log: for people, or for machines.", show_default="text"
+        ),
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when it is up, and leave it running.")
     ] = False,
@@ -96,6 +112,7 @@ def up(
         redis_url=redis_url,
         slots=default_slots() if slots is None else slots,
         policy=policy,
+        devices=devices,
     )
     options.check()
     state = running(directory)
@@ -103,6 +120,9 @@ def up(
         typer.echo(f"The cluster is up already: {state.api_url} (pid {state.pid}, data in {state.data_dir})")
         typer.echo("The options of this call change nothing; for that run `elasticdl down` first.")
         return
+    if log_format is not None:
+        # All processes have it from this one.
+        os.environ[FORMAT_VARIABLE] = log_format
     if detach:
         _up_detached(options)
     else:
@@ -126,7 +146,7 @@ def _up_in_foreground(options: ClusterOptions) -> None:
     supervisor = Supervisor(options, _show_step)
     log = _supervisor_log(options)
     with log.open("a", encoding="utf-8") as file:
-        configure_logs(service="supervisor")
+        configure_logs(role="supervisor")
         structlog.configure(logger_factory=structlog.WriteLoggerFactory(file=file))
 
         async def serve() -> None:
@@ -148,7 +168,7 @@ def _up_detached(options: ClusterOptions) -> None:
     reader, writer = os.pipe()
     argv = [sys.executable, "-P", "-m", "elasticdl_agent.cluster", "--progress-fd", str(writer)]
     argv += ["--port", str(options.port), "--data-dir", str(options.data_dir), "--slots", str(options.slots)]
-    argv += ["--host", options.host]
+    argv += ["--host", options.host, "--devices", options.devices]
     argv += ["--policy", options.policy] if options.policy else []
     argv += ["--tls-cert", str(options.tls_cert), "--tls-key", str(options.tls_key)] if options.tls_cert else []
     argv += ["--tls-generate"] if options.tls_generate else []

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elasticdl_agent.cluster.redis import IN_MEMORY_URL
+from elasticdl_agent.processes.devices import AUTO, parse_devices
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.scheduling import policy_by_name
 from elasticdl_runtime.cluster.paths import default_data_dir
@@ -40,6 +41,7 @@ class ClusterOptions:
             one in memory, which is not durable.
         slots: worker slots of this machine.
         policy: the scheduler's policy; empty for its default.
+        devices: accelerators of this machine: ``auto``, ``off``, or ``gpu=N`` to declare some.
     """
 
     port: int = DEFAULT_PORT
@@ -52,6 +54,7 @@ class ClusterOptions:
     redis_url: str = ""
     slots: int = field(default_factory=default_slots)
     policy: str = ""
+    devices: str = AUTO
 
     def check(self) -> None:
         """Refuses what cannot work.
@@ -69,6 +72,10 @@ class ClusterOptions:
                 f"--slots {self.slots} is out of range",
                 fix="give the number of workers that may run at once, 1 to 1024",
             )
+        try:
+            parse_devices(self.devices)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"--devices: {error.message}", fix=error.fix) from None
         if self.database_url and not self.database_url.startswith(("postgresql://", "postgres://")):
             raise InvalidInputError(
                 "--database-url is not the URL of a Postgres",

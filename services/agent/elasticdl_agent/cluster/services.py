@@ -16,6 +16,8 @@ from elasticdl_agent.cluster.component import ComponentSpec, Probe, log_tail
 from elasticdl_agent.cluster.options import DEFAULT_HOST
 from elasticdl_agent.processes.child import Child, Command
 from elasticdl_agent.processes.credentials import DEFAULT_HOURS
+from elasticdl_agent.processes.devices import AUTO
+from elasticdl_agent.processes.devices import VARIABLE as DEVICES_VARIABLE
 from elasticdl_agent.processes.environment import base_environment
 from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.cluster.paths import DataDirectory
@@ -30,8 +32,15 @@ MIGRATE_S = 180.0
 _HTTP_S = 4.0
 _API_VARIABLES = (
     "ELASTICDL_ACCESS_LOG",
+    "ELASTICDL_API_FAILED_TOKENS_",
+    "ELASTICDL_API_HEAD_SECONDS",
+    "ELASTICDL_API_MAX_",
+    "ELASTICDL_API_REQUESTS_",
+    "ELASTICDL_API_SESSION_HOURS",
+    "ELASTICDL_API_TRUSTED_PROXIES",
     "ELASTICDL_DATA_ROOTS",
     "ELASTICDL_KEEP_",
+    "ELASTICDL_MAX_PS",
     "ELASTICDL_NAMESPACE_DISK_MIB",
     "ELASTICDL_OIDC_",
 )
@@ -55,6 +64,7 @@ class Wiring:
         policy: the scheduler's policy, or empty.
         host: what the API listens on.
         tls: what it shows; None for no TLS.
+        devices: accelerators, as the agent's setting says them.
     """
 
     directory: DataDirectory
@@ -68,6 +78,7 @@ class Wiring:
     policy: str = ""
     host: str = DEFAULT_HOST
     tls: ApiCertificate | None = None
+    devices: str = AUTO
 
     @property
     def agent(self) -> str:
@@ -122,9 +133,13 @@ class Wiring:
             "ELASTICDL_DATA_DIR": str(self.directory.root),
             "ELASTICDL_RUN_DIR": str(self.directory.run),
             "ELASTICDL_SLOTS": str(self.slots),
+            DEVICES_VARIABLE: self.devices,
+            "ELASTICDL_DEVICE_TURNS": os.environ.get("ELASTICDL_DEVICE_TURNS", "true"),
             "ELASTICDL_HEADROOM": os.environ.get("ELASTICDL_HEADROOM", "0"),
             "ELASTICDL_ISOLATION": os.environ.get("ELASTICDL_ISOLATION", "auto"),
             "ELASTICDL_UIDS": os.environ.get("ELASTICDL_UIDS", "200000-265535"),
+            "ELASTICDL_JOB_DISK_MIB": os.environ.get("ELASTICDL_JOB_DISK_MIB", "0"),
+            "ELASTICDL_JOB_SHARED_MEMORY_MIB": os.environ.get("ELASTICDL_JOB_SHARED_MEMORY_MIB", "0"),
             "ELASTICDL_ZYGOTE": os.environ.get("ELASTICDL_ZYGOTE", "auto"),
             "ELASTICDL_RPC": os.environ.get("ELASTICDL_RPC", "unix"),
             "ELASTICDL_CERTIFICATE_HOURS": os.environ.get("ELASTICDL_CERTIFICATE_HOURS", str(DEFAULT_HOURS)),

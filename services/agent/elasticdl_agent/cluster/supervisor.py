@@ -159,6 +159,7 @@ class Supervisor:
             options.policy,
             options.host,
             tls,
+            options.devices,
         )
         # The api needs an agent to reach; but on the way down masters still tell it what they have done.
         api = self._add(stack, wiring.api_spec())

@@ -11,9 +11,9 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from elasticdl_agent.authority import CertificateAuthority
 from elasticdl_agent.directories import JobUser
 from elasticdl_core.ports.launcher import ProcessId, Role
+from elasticdl_runtime.authority import CertificateAuthority
 from elasticdl_runtime.launcher.addresses import AGENT_NAME, NODE_NAME, node_credentials
 from elasticdl_runtime.tokens import certificate_name
 

@@ -12,6 +12,7 @@ from elasticdl_core.ports.launcher import ProcessSpec, Role
 from elasticdl_runtime import failpoints, tokens
 from elasticdl_runtime.launcher.addresses import RpcTransport, agent_address, process_address
 from elasticdl_runtime.rpc import poller_variables
+from elasticdl_runtime.waiting_threads import CHOICES, waiting_variables
 
 _INHERITED = frozenset(
     {
@@ -35,6 +36,7 @@ _INHERITED = frozenset(
         "SSL_CERT_DIR",
         "NUMBA_CACHE_DIR",
         "OMP_NUM_THREADS",
+        *CHOICES,
         "TF_CPP_MIN_LOG_LEVEL",
         "TF_ENABLE_ONEDNN_OPTS",
         "TF_FORCE_GPU_ALLOW_GROWTH",
@@ -70,8 +72,8 @@ def base_environment(variables: Mapping[str, str] | None = None) -> dict[str, st
 
 def common_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """What all processes of all jobs have: the base, gRPC's pollers, tracebacks, output that nothing holds back."""
-    own = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    return {**poller_variables(), **base_environment(variables), **own}
+    base, own = base_environment(variables), {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    return {**poller_variables(), **waiting_variables(base), **base, **own}
 
 
 def check_variables(variables: Mapping[str, str]) -> None:

@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,11 @@ class Isolation:
         tenants = replace(with_files, user=own_users)
         return cls(directories, tenants, fenced if setting == "auto" else tenants, uids, slots)
 
+    @property
+    def uids(self) -> range:
+        """The ids of the users that namespaces get."""
+        return self._uids
+
     def level(self, tenant: Tenant) -> IsolationLevel:
         """What holds for a tenant's workers."""
         return self._tenants if tenant.restricted else self._own
@@ -173,8 +178,21 @@ class Isolation:
             fresh.replace(self._book)
         return JobUser(known[name], known[name])
 
-    def plan(self, spec: ProcessSpec, tenant: Tenant) -> dict[str, Any]:
+    def plan(
+        self,
+        spec: ProcessSpec,
+        tenant: Tenant,
+        *,
+        accelerators: Sequence[str] | None = None,
+        readable: Sequence[str] = (),
+    ) -> dict[str, Any]:
         """What is taken from a process before it starts.
+
+        Args:
+            spec: the process.
+            tenant: whose it is.
+            accelerators: files of accelerators that it may open; None for all that there are.
+            readable: what else it may read.
 
         Raises:
             UnavailableError: all user ids are given away.
@@ -198,7 +216,9 @@ class Isolation:
             plan["user"] = [user.uid, user.gid]
             plan["limits"]["NPROC"] = THREADS_PER_SLOT * (self._slots + 1)
         if level.files:
-            plan["files"] = [*self._system(shared_memory=user is not None), *self._of_job(spec.id.job_id, tenant)]
+            system = self._system(shared_memory=user is not None, accelerators=accelerators)
+            more = [(path, READ) for path in readable]
+            plan["files"] = [*system, *self._of_job(spec.id.job_id, tenant), *more]
         return plan
 
     def environment(self, spec: ProcessSpec, tenant: Tenant) -> dict[str, str]:
@@ -250,7 +270,7 @@ class Isolation:
         return found
 
     @staticmethod
-    def _system(*, shared_memory: bool) -> list[tuple[str, str]]:
+    def _system(*, shared_memory: bool, accelerators: Sequence[str] | None = None) -> list[tuple[str, str]]:
         python = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
         python |= {str(Path(sys.executable).resolve().parent.parent)}
         python |= {path for path in sys.path if path and Path(path).is_absolute()}
@@ -264,7 +284,9 @@ class Isolation:
             for path in environment.get(name, "").split(":")
             if path
         ]
-        devices = [f"/dev/{name}" for name in _DEVICES] + [str(path) for path in Path("/dev").glob("nvidia*")]
+        if accelerators is None:
+            accelerators = [str(path) for path in Path("/dev").glob("nvidia*")]
+        devices = [*(f"/dev/{name}" for name in _DEVICES), *accelerators]
         system = [(path, READ) for path in (*_PROGRAMS, *(f"/etc/{name}" for name in _SYSTEM_FILES))]
         system += [(path, READ) for path in sorted(python) + libraries]
         system += [(path, WRITE) for path in devices]

@@ -55,6 +55,10 @@ _READ_AT_IMPORT = (
     *("NUMBA_", "SCIPY_", "SKLEARN_", "JOBLIB_", "MPLBACKEND", "MPLCONFIGDIR", "SSL_", "OPENSSL_", "ELASTICDL_LOG_"),
 )
 """Beginnings of names of variables that libraries read while they are imported, which has happened in a zygote."""
+_READ_LATER = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
+)
+"""Of these, what is read when a process first looks for devices, which no zygote does."""
 _log = structlog.get_logger(__name__)
 
 
@@ -171,7 +175,7 @@ class ZygoteClient:
         """Whether a fork of the zygote would be what a new interpreter would be."""
         if command.user is not None or len(command.argv) < 3 or tuple(command.argv[:2]) != (sys.executable, "-P"):
             return False
-        names = self._environment.keys() | command.environment.keys()
+        names = (self._environment.keys() | command.environment.keys()) - _READ_LATER
         if command.confinement.get("user") or command.confinement.get("files"):
             names -= {"HOME"}  # it is the job's own then, and what was read from ours is our settings of libraries
         differing = [name for name in names if self._environment.get(name) != command.environment.get(name)]

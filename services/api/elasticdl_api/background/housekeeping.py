@@ -17,6 +17,7 @@ import structlog
 
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.retention import RetentionStore
+from elasticdl_runtime import disk
 
 EVERY_S = 600.0
 KEYS_DAYS = 7.0
@@ -121,23 +122,9 @@ class Housekeeping:
     async def _measure(self) -> None:
         measured = {}
         for job_id in await self._store.list_unmeasured(MEASURED_AT_ONCE):
-            measured[job_id] = await asyncio.to_thread(tree_bytes, self._settings.job_dir(job_id))
+            used = await asyncio.to_thread(disk.measure, [self._settings.job_dir(job_id)], _MOST_FILES)
+            measured[job_id] = used.bytes
         await self._store.record_disk(measured)
-
-
-def tree_bytes(root: Path) -> int:
-    """Bytes that the files below a folder take on disk; no link is followed. Stops at very many files."""
-    total, files = 0, 0
-    for folder, _, names in os.walk(root, followlinks=False):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(folder, name)).st_blocks * 512  # noqa: PTH118 - many files
-            except OSError:
-                continue
-            files += 1
-        if files > _MOST_FILES:
-            break
-    return total
 
 
 def _older_than(folder: Path, seconds: float) -> list[Path]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from elasticdl_api.background.relay import REFUSED
 from elasticdl_api.store.intents import IntentStore, Watched
+from elasticdl_api.store.processes import MasterEnding
 from elasticdl_api.web import telemetry
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job.life import JobState, state_without_master
 from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessState, ProcessStatus, Role
+from elasticdl_core.process_life import EndCause, cause_of_exit
 
 MAX_FAILURES = 5
 """Masters lost in a row, without the job getting any further, before it fails."""
@@ -53,6 +55,7 @@ class MasterVerdict:
         to: the state to conclude with.
         delay_s: back-off before the new master starts.
         failures: failures in a row, this one included.
+        ending: how the master ended, as far as that is known.
     """
 
     action: Action
@@ -60,6 +63,7 @@ class MasterVerdict:
     to: JobState | None = None
     delay_s: float = 0.0
     failures: int = 0
+    ending: MasterEnding | None = None
 
 
 _FINE = MasterVerdict(Action.NOTHING)
@@ -90,7 +94,8 @@ def judge(
         return _FINE
     if wrong_s < (max(patience, RETURN_GRACE_S) if returned and patience else patience):
         return MasterVerdict(Action.WAIT, reason)
-    return _replacement(watched, reason, planned=_left_as_told(process))
+    verdict = _replacement(watched, reason, planned=_left_as_told(process))
+    return replace(verdict, ending=_ending(process, reason))
 
 
 def _complaint(watched: Watched, process: ProcessStatus | None, alive: bool) -> tuple[str, float]:
@@ -107,6 +112,14 @@ def _complaint(watched: Watched, process: ProcessStatus | None, alive: bool) -> 
     if watched.lease_incarnation == watched.job.master_incarnation:
         return "the master lives but is not heard of", LEASE_GRACE_S
     return "the master did not take the job's lease in time", START_GRACE_S
+
+
+def _ending(process: ProcessStatus | None, reason: str) -> MasterEnding:
+    """How a master ended that is to be replaced; one that still lives is as good as dead."""
+    if process is None or process.state is not ProcessState.EXITED:
+        return MasterEnding(EndCause.LOST, None, reason)
+    cause = EndCause.STOPPED if process.exit_code == 0 else cause_of_exit(process)
+    return MasterEnding(cause, process.exit_code, reason)
 
 
 def _left_as_told(process: ProcessStatus | None) -> bool:
@@ -187,11 +200,15 @@ class Watchdog:
         if verdict.action is Action.REPLACE:
             await self._replace(item, process_id, verdict)
         elif verdict.action is Action.CONCLUDE and verdict.to is not None:
-            await self._conclude(item, verdict.to, verdict.reason)
+            await self._conclude(item, verdict.to, verdict.reason, verdict.ending)
 
     async def _replace(self, item: Watched, process_id: ProcessId, verdict: MasterVerdict) -> None:
         replaced = await self._intents.replace_master(
-            item.job, reason=verdict.reason, delay_s=verdict.delay_s, failures=verdict.failures
+            item.job,
+            reason=verdict.reason,
+            delay_s=verdict.delay_s,
+            failures=verdict.failures,
+            ending=verdict.ending or MasterEnding(EndCause.LOST, None, verdict.reason),
         )
         if not replaced:
             return
@@ -202,10 +219,10 @@ class Watchdog:
         except ElasticDLError as error:
             _log.info("the old master was not told to leave", process=str(process_id), error=error.message)
 
-    async def _conclude(self, item: Watched, to: JobState, reason: str) -> None:
+    async def _conclude(self, item: Watched, to: JobState, reason: str, ending: MasterEnding | None) -> None:
         detail = {}
         if to is JobState.FAILED:
             fix = "read its log: `elasticdl jobs logs ID --role master`, or GET /jobs/{id}/logs?role=master"
             detail = {"error": {"message": reason, "fix": fix, "traceback": ""}}
-        if await self._intents.conclude(item.job, to, reason, detail):
+        if await self._intents.conclude(item.job, to, reason, detail, ending):
             _log.warning("job concluded", job=item.job.id, state=to, reason=reason)

@@ -1,18 +1,18 @@
 """One feed and those who follow it.
 
-A message is encoded once and put into the queue of each follower. A follower that does not take its messages is let
-go: it comes again with the last id that it has, and misses nothing.
+A message is encoded once and given to each follower: straight to its connection, as long as that takes it, and into a
+queue from then on. A follower that does not take its messages is let go: it comes again with the last id that it has,
+and misses nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import BaseModel
 from pydantic_core import to_json
@@ -33,6 +33,8 @@ BEGIN_S = 10.0
 """Seconds that the first look of a feed may take."""
 TOGETHER = 100
 """Followers that are told in one go; then others have their turn on the event loop."""
+LONGEST_SETTLE_S = 2.0
+"""Seconds for which changes are gathered at most, however many follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,16 @@ def encode(kind: str, content: BaseModel | dict[str, Any], number: int | str | N
     return b"%sevent: %s\ndata: %s\n\n" % (head, kind.encode(), data)
 
 
+class Sink(Protocol):
+    """Where the messages of a follower go by themselves."""
+
+    def offer(self, data: bytes) -> bool:
+        """Sends some messages at once; returns False, and does nothing, as long as it cannot take them."""
+
+    def finish(self) -> None:
+        """Nothing comes any more."""
+
+
 class Follower:
     """Messages that wait to be sent to somebody who follows a feed.
 
@@ -66,13 +78,14 @@ class Follower:
         overrun: whether it was let go because it took its messages too slowly.
     """
 
-    __slots__ = ("_ended", "_messages", "_ready", "_size", "overrun")
+    __slots__ = ("_ended", "_messages", "_ready", "_sink", "_size", "overrun")
 
     def __init__(self) -> None:
         self._messages: deque[FeedMessage] = deque()
         self._ready = asyncio.Event()
         self._size = 0
         self._ended = False
+        self._sink: Sink | None = None
         self.overrun = False
 
     def begin(self, messages: Iterable[FeedMessage]) -> None:
@@ -81,26 +94,46 @@ class Follower:
         if self._messages:
             self._ready.set()
 
-    def put(self, message: FeedMessage) -> None:
-        """Queues a message, or lets the follower go when too many wait."""
-        if self._ended:
+    def attach(self, sink: Sink) -> None:
+        """Gives what waits, and all that comes, to a sink; nobody takes it by himself from now on."""
+        self._sink = sink
+        self.drain()
+
+    def detach(self) -> None:
+        """Gives its sink nothing more."""
+        self._sink = None
+
+    def put(self, messages: Sequence[FeedMessage], data: bytes) -> None:
+        """Sends messages, or queues them, or lets the follower go when too many wait.
+
+        Args:
+            messages: one after the other.
+            data: all of them, joined once for all who follow.
+        """
+        if self._ended or not messages:
             return
-        if message.topic:
-            self._forget(message.topic)
-        self._messages.append(message)
-        self._size += len(message.data)
-        if len(self._messages) > QUEUED_MOST or (self._size > QUEUED_BYTES and len(self._messages) > 1):
-            self.overrun = True
+        if self._sink is None or self._messages or not self._sink.offer(data):
+            for message in messages:
+                self._queue(message)
+            self._ready.set()
+        if messages[-1].last:
+            self.end()
+
+    def drain(self) -> None:
+        """Gives its sink what waits."""
+        if self._sink is None:
+            return
+        if self._messages and self._sink.offer(b"".join(message.data for message in self._messages)):
             self._messages.clear()
-            self.end()
-        elif message.last:
-            self.end()
-        self._ready.set()
+            self._size = 0
+        if self._ended and not self._messages:
+            self._sink.finish()
 
     def end(self) -> None:
         """Nothing is queued any more; what waits is still to be taken."""
         self._ended = True
         self._ready.set()
+        self.drain()
 
     async def take(self, patience_s: float) -> bytes | None:
         """All that waits, as one piece.
@@ -117,6 +150,18 @@ class Follower:
         self._messages.clear()
         self._size = 0
         return piece
+
+    def _queue(self, message: FeedMessage) -> None:
+        if self._ended:
+            return
+        if message.topic:
+            self._forget(message.topic)
+        self._messages.append(message)
+        self._size += len(message.data)
+        if len(self._messages) > QUEUED_MOST or (self._size > QUEUED_BYTES and len(self._messages) > 1):
+            self.overrun = True
+            self._messages.clear()
+            self.end()
 
     def _forget(self, topic: str) -> None:
         for waiting in self._messages:
@@ -187,10 +232,11 @@ class Feed:
     async def publish(self, messages: Sequence[FeedMessage]) -> None:
         """Remembers messages and tells them to all who follow now."""
         self.remember(messages)
-        followers = list(self._followers)
+        data = b"".join(message.data for message in messages)
+        followers = list(self._followers) if messages else []
         for place in range(0, len(followers), TOGETHER):
-            for follower, message in itertools.product(followers[place : place + TOGETHER], messages):
-                follower.put(message)
+            for follower in followers[place : place + TOGETHER]:
+                follower.put(messages, data)
             await asyncio.sleep(0)
 
     def end(self) -> None:
@@ -208,7 +254,7 @@ class FeedReader:
         hear: is told of it.
         watched: whether anybody follows.
         look: reads what is followed; what it raises ends the task.
-        settle_s: seconds after a look in which changes are gathered for the next one.
+        settle_s: seconds after a look in which changes are gathered for the next one; asked after each.
     """
 
     def __init__(
@@ -218,7 +264,7 @@ class FeedReader:
         hear: Callable[[str | None], None],
         watched: Callable[[], bool],
         look: Callable[[], Awaitable[None]],
-        settle_s: float,
+        settle_s: Callable[[], float],
     ) -> None:
         self._name = name
         self._wakeups = wakeups
@@ -245,5 +291,5 @@ class FeedReader:
             while self._watched():
                 self._changed.clear()
                 await self._look()
-                await asyncio.sleep(self._settle_s)
+                await asyncio.sleep(min(self._settle_s(), LONGEST_SETTLE_S))
                 await wait_for_event(self._changed, LOOK_EVERY_S)

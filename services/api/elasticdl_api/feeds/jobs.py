@@ -9,14 +9,20 @@ from typing import Any
 import structlog
 
 from elasticdl_api.feeds.feed import REMEMBERED, Feed, FeedMessage, FeedReader, Follower, encode
+from elasticdl_api.histories.ledger import ledger_of
 from elasticdl_api.schemas import jobs as schemas
+from elasticdl_api.schemas.histories import LedgerResponse
 from elasticdl_api.store.changes import EVENTS_AT_ONCE, ChangedJob, ChangeStore
 from elasticdl_api.store.records import JobRecord
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_core.errors import UnavailableError
 
 SETTLE_S = 0.05
-"""Seconds after a look in which changes are gathered for the next one."""
+"""Seconds after a look in which changes are gathered for the next one, at least."""
+SETTLE_EACH_S = 0.0005
+"""The same for each job that is watched, where that is more: a look asks for all of them."""
+TOLD_EPOCHS = 50
+"""Epochs of a ledger that a stream tells: those around the present one. The others are as they were."""
 _STATUS, _END = "status", "end"
 _log = structlog.get_logger(__name__)
 
@@ -51,7 +57,9 @@ class JobFeed(Feed):
         """The job's status as a message, unless it was told already."""
         if self.job is None:
             return []
-        data = encode(_STATUS, schemas.JobStateResponse.model_validate(self.job, from_attributes=True))
+        ledger = ledger_of(self.job.status, active=self.job.state.active, most_epochs=TOLD_EPOCHS)
+        state = schemas.JobStateResponse.model_validate(self.job, from_attributes=True)
+        data = encode(_STATUS, schemas.JobLiveResponse(**dict(state), ledger=LedgerResponse(**ledger)))
         if data == self._shown:
             return []
         self._shown = data
@@ -87,7 +95,7 @@ class JobFeeds:
         self._wakeups = wakeups
         self._feeds: dict[tuple[str | None, str], JobFeed] = {}
         self._reader = FeedReader(
-            "job feeds", wakeups, self._hear, lambda: bool(self._feeds), self._look_at_all, SETTLE_S
+            "job feeds", wakeups, self._hear, lambda: bool(self._feeds), self._look_at_all, self._settle_s
         )
 
     @contextlib.asynccontextmanager
@@ -138,6 +146,14 @@ class JobFeeds:
         """Ends all streams."""
         for feed in self._feeds.values():
             feed.end()
+
+    def look_soon(self, job_id: str) -> None:
+        """Has a job looked at, if anybody watches it: its master reports, which the database tells nobody."""
+        if self._of(job_id):
+            self._reader.wake()
+
+    def _settle_s(self) -> float:
+        return max(SETTLE_S, SETTLE_EACH_S * len(self._feeds))
 
     async def _look_at_all(self) -> None:
         for namespace in {namespace for namespace, _ in self._feeds}:

@@ -11,19 +11,23 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import structlog
 
 from elasticdl_api.feeds.feed import Feed, FeedMessage, FeedReader, Follower, encode
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.store.changes import ChangedJob, ChangeStore
+from elasticdl_api.store.records import brief_status
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_core.errors import UnavailableError
 
 CLUSTER_EVERY_S = 2.0
 """Seconds between two looks at the cluster."""
 SETTLE_S = 0.25
-"""Seconds after a look in which changes are gathered for the next one."""
+"""Seconds after a look in which changes are gathered for the next one, at least."""
+SETTLE_EACH_S = 0.001
+"""The same for each who follows, where that is more: each is sent all that changed."""
 _CLUSTER = "cluster"
 _log = structlog.get_logger(__name__)
 
@@ -34,6 +38,9 @@ Overview = Callable[[str | None], Awaitable[schemas.ClusterResponse]]
 class OverviewFeed(Feed):
     """All jobs of one namespace, or all there are.
 
+    Args:
+        brief: whether of each status the numbers alone are told.
+
     Attributes:
         versions: the version of each job that was seen.
         live: the jobs that were not over when they were looked at last.
@@ -43,8 +50,9 @@ class OverviewFeed(Feed):
         cluster_at: when the cluster was looked at last.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, brief: bool = False) -> None:
         super().__init__()
+        self.brief = brief
         self.versions: dict[str, str] = {}
         self.live: set[str] = set()
         self.heard: set[str] = set()
@@ -55,7 +63,18 @@ class OverviewFeed(Feed):
     def next_message(self, kind: str, content: schemas.JobStateResponse | dict[str, str], job_id: str) -> FeedMessage:
         """A message with the next number."""
         self.number += 1
-        return FeedMessage(encode(kind, content, f"{_INSTANCE}-{self.number}"), self.number, f"job {job_id}")
+        return FeedMessage(encode(kind, content, self.place(self.number)), self.number, f"job {job_id}")
+
+    def place(self, number: int) -> str:
+        """The id of a message: numbers of another feed mean nothing in this one."""
+        return f"{_INSTANCE}{'s' * self.brief}-{number}"
+
+    def missed(self, last_event_id: str | None) -> list[FeedMessage] | None:
+        """The messages after one that a reader has, or None when they are not known here."""
+        place, _, number = (last_event_id or "").rpartition("-")
+        if f"{place}-0" != self.place(0) or not (number.isascii() and number.isdigit()) or len(number) > 18:
+            return None
+        return self.after(int(number)) if int(number) <= self.last else None
 
 
 _INSTANCE = secrets.token_hex(6)
@@ -75,47 +94,54 @@ class OverviewFeeds:
         self._store = store
         self._wakeups = wakeups
         self._overview = overview
-        self._feeds: dict[str | None, OverviewFeed] = {}
+        self._feeds: dict[tuple[str | None, bool], OverviewFeed] = {}
         self._reader = FeedReader(
-            "overview feeds", wakeups, self._hear, lambda: bool(self._feeds), self._look_at_all, SETTLE_S
+            "overview feeds", wakeups, self._hear, lambda: bool(self._feeds), self._look_at_all, self._settle_s
         )
 
     @contextlib.asynccontextmanager
-    async def follow(self, namespace: str | None, last_event_id: str | None) -> AsyncIterator[Follower]:
+    async def follow(
+        self, namespace: str | None, last_event_id: str | None, *, brief: bool = False
+    ) -> AsyncIterator[Follower]:
         """Follows all jobs of a namespace, or all there are, and the cluster.
 
         Args:
             namespace: the only one that the reader sees.
             last_event_id: of the last message that the reader has; None for none.
+            brief: whether of each status the numbers alone are told.
 
         Raises:
             UnavailableError: Postgres does not answer.
         """
-        feed, follower = self._feeds.setdefault(namespace, OverviewFeed()), Follower()
+        key, follower = (namespace, brief), Follower()
+        feed = self._feeds.setdefault(key, OverviewFeed(brief=brief))
         feed.watchers += 1
         self._reader.wake()
         self._reader.ensure_running()
         try:
             await feed.wait_until_begun()
-            missed = _missed(feed, last_event_id)
+            missed = feed.missed(last_event_id)
             if missed is None:
-                missed = [FeedMessage(encode("reset", {}, f"{_INSTANCE}-{feed.last}"))]
+                missed = [FeedMessage(encode("reset", {}, feed.place(feed.last)))]
             follower.begin([*missed, *feed.latest.values()])
             feed.add(follower)
             yield follower
         finally:
             feed.remove(follower)
             feed.watchers -= 1
-            if not feed.watchers and self._feeds.get(namespace) is feed:
-                del self._feeds[namespace]
+            if not feed.watchers and self._feeds.get(key) is feed:
+                del self._feeds[key]
 
     def close(self) -> None:
         """Ends all streams."""
         for feed in self._feeds.values():
             feed.end()
 
+    def _settle_s(self) -> float:
+        return max(SETTLE_S, SETTLE_EACH_S * sum(len(feed) for feed in self._feeds.values()))
+
     async def _look_at_all(self) -> None:
-        for namespace, feed in list(self._feeds.items()):
+        for (namespace, _), feed in list(self._feeds.items()):
             try:
                 await feed.publish(await self._look(namespace, feed))
                 feed.begun.set()
@@ -166,13 +192,6 @@ def _told(feed: OverviewFeed, job_id: str, change: ChangedJob) -> list[FeedMessa
     if change.job is None:
         return [feed.next_message("deleted", {"id": job_id}, job_id)] if feed.versions.pop(job_id, None) else []
     feed.versions[job_id] = change.version
-    state = schemas.JobStateResponse.model_validate(change.job, from_attributes=True)
+    job = replace(change.job, status=brief_status(change.job.status)) if feed.brief else change.job
+    state = schemas.JobStateResponse.model_validate(job, from_attributes=True)
     return [feed.next_message("job", state, job_id)]
-
-
-def _missed(feed: OverviewFeed, last_event_id: str | None) -> list[FeedMessage] | None:
-    """The messages after one that a reader has, or None when they are not known here."""
-    instance, _, number = (last_event_id or "").rpartition("-")
-    if instance != _INSTANCE or not (number.isascii() and number.isdigit()) or len(number) > 18:
-        return None
-    return feed.after(int(number)) if int(number) <= feed.last else None

@@ -1,6 +1,7 @@
 """A stream of server-sent events as a response, and how many of them there may be.
 
-A stream costs one task that waits, one that notices that the client went, and its queue.
+A stream costs one task that waits for its end, and its queue. What is told goes straight to the connection (`Push`);
+a server that is not ours, and a test without one, have a task that takes it.
 """
 
 from __future__ import annotations
@@ -9,24 +10,21 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from elasticdl_api.feeds.feed import Follower
+from elasticdl_api.feeds.push import ALIVE, HEARTBEAT_S, Push
 from elasticdl_api.web.problems import TooManyRequestsError, problem_response
+from elasticdl_api.web.wire import CONNECTION, PUSHED, Wire
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 
-HEARTBEAT_S = 12.0
-"""Seconds without a message after which a comment is sent, so that both sides know that the other lives. Clients of
-ours take 30 s of silence for a broken connection."""
 RETRY_MS = 2000
 """Milliseconds after which a client comes again when its stream was cut."""
-STALL_S = 30.0
-"""Seconds that a client may leave what it was sent lying, before its stream is cut."""
-_ALIVE = b": alive\n\n"
+_TOO_SLOW = b": too slow; come again with the last id\n\n"
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -109,35 +107,42 @@ class EventStreamResponse(Response):
             with self._slot():
                 async with self._follow() as follower:
                     begun = True
-                    await self._stream(follower, receive, send)
+                    await self._stream(follower, scope, receive, send)
         except ElasticDLError as error:
             if begun:
                 raise
             await problem_response(error)(scope, receive, send)
 
-    async def _stream(self, follower: Follower, receive: Receive, send: Send) -> None:
-        gone = asyncio.create_task(_until_gone(receive))
-        gone.add_done_callback(lambda _: follower.end())
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async for piece in _pieces(follower):
-                if gone.done():
-                    return
-                async with asyncio.timeout(STALL_S):
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except TimeoutError:
-            return  # the server closes a connection whose response is not complete
-        finally:
-            gone.cancel()
+    async def _stream(self, follower: Follower, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await _send_piece(send, b"retry: %d\n\n" % RETRY_MS)
+        connection = scope.get("state", {}).get(CONNECTION)
+        push = Push(follower, connection) if isinstance(connection, Wire) else None
+        if push is not None and push.begin():
+            whole = await push.end()
+            scope["state"][PUSHED] = push.pushed
+        else:
+            whole = await _take_all(follower, receive, send)
+        if whole:
+            await _send_piece(send, _TOO_SLOW if follower.overrun else b"", last=True)
 
 
-async def _pieces(follower: Follower) -> AsyncIterator[bytes]:
-    yield b"retry: %d\n\n" % RETRY_MS
-    while (piece := await follower.take(HEARTBEAT_S * random.uniform(0.8, 1.2))) is not None:
-        yield piece or _ALIVE
-    if follower.overrun:
-        yield b": too slow; come again with the last id\n\n"
+async def _take_all(follower: Follower, receive: Receive, send: Send) -> bool:
+    """Sends what comes until it ends; returns False when the client has left before."""
+    gone = asyncio.create_task(_until_gone(receive))
+    gone.add_done_callback(lambda _: follower.end())
+    try:
+        while (piece := await follower.take(HEARTBEAT_S * random.uniform(0.8, 1.2))) is not None:
+            if gone.done():
+                return False
+            await _send_piece(send, piece or ALIVE)
+        return not gone.done()
+    finally:
+        gone.cancel()
+
+
+async def _send_piece(send: Send, piece: bytes, *, last: bool = False) -> None:
+    await send({"type": "http.response.body", "body": piece, "more_body": not last})
 
 
 async def _until_gone(receive: Receive) -> None:

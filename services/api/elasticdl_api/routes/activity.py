@@ -15,10 +15,12 @@ from pydantic import AwareDatetime
 
 from elasticdl_api.feeds.streams import EventStreamResponse
 from elasticdl_api.files.access import plain_name
+from elasticdl_api.files.logs import list_logs
 from elasticdl_api.routes.jobs import require
 from elasticdl_api.routes.pages import json_response, page_or_list
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.schemas.jobs import EventPageResponse, MetricsResponse
+from elasticdl_api.schemas.observing import LogFilesResponse
 from elasticdl_api.services import Api, User
 from elasticdl_api.web.json_bodies import BIGINT
 from elasticdl_api.web.paging import PageToken
@@ -102,9 +104,19 @@ async def logs(
     grep: Annotated[
         str, Query(description="Of all that only the lines that contain this text.", max_length=1000)
     ] = "",
+    offset: Annotated[
+        int | None, Query(description="Leave out that many bytes at the beginning.", ge=0, le=BIGINT)
+    ] = None,
+    download: Annotated[bool, Query(description="As a file to keep.")] = False,
 ) -> Response:
     """All incarnations of the process, oldest first."""
     await require(api, user, job_id)
+    if offset is not None and (tail is not None or since is not None):
+        raise InvalidInputError(
+            "offset does not go with tail or since", fix="give one of them: each says where to begin"
+        )
+    if download and follow:
+        raise InvalidInputError("download does not go with follow", fix="leave one of them out: a file has an end")
     if api.launcher is None:
         raise UnavailableError("there is no agent that keeps logs", fix="start one, and set ELASTICDL_AGENT")
     start = None if since is None else (since - _EPOCH).total_seconds()
@@ -112,16 +124,31 @@ async def logs(
         pieces = api.launcher.logs(job_id, role, index, tail=None, follow=follow, since=start)
     else:
         pieces = _last_lines(functools.partial(api.launcher.logs, job_id, role, index, since=start), tail, follow)
+    if offset:
+        pieces = _without_beginning(pieces, offset)
     if grep:
         pieces = _lines_with(grep.encode("utf-8", "replace"), pieces)
     if follow:
         pieces = _counted(pieces, (await api.log_slot(user))())
     pieces = await _begun(pieces)
+    named = {"Content-Disposition": f'attachment; filename="{job_id}-{role}-{index}.log"'} if download else {}
     return StreamingResponse(
         _until_stopped(pieces, api.stopping),
         media_type="text/plain; charset=utf-8",
-        headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"},
+        headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", **named},
     )
+
+
+@router.get(
+    "/jobs/{job_id}/logs/files",
+    response_model=LogFilesResponse,
+    summary="Which logs there are",
+    responses=declared(404, 422),
+)
+async def log_files(job_id: schemas.JobId, api: Api, user: User) -> Any:
+    """The logs of all processes of a job, one for each incarnation, with their sizes."""
+    await require(api, user, job_id)
+    return {"files": await asyncio.to_thread(list_logs, api.settings.job_dir(job_id).parent, job_id)}
 
 
 @router.get(
@@ -154,6 +181,14 @@ async def _last_lines(read: Callable[..., AsyncIterator[bytes]], lines: int, fol
         return
     async for piece in read(tail=len(kept), follow=True):
         yield piece
+
+
+async def _without_beginning(pieces: AsyncIterator[bytes], skip: int) -> AsyncIterator[bytes]:
+    """The same pieces, without so many bytes."""
+    async for piece in pieces:
+        if skip < len(piece):
+            yield piece[skip:]
+        skip = max(0, skip - len(piece))
 
 
 async def _lines_with(text: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

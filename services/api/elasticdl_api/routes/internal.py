@@ -6,23 +6,27 @@ import asyncio
 import os
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, FiniteFloat
 
 from elasticdl_api.files import access as files
 from elasticdl_api.files.model_code import bundle_path
 from elasticdl_api.routes.bundles import stream_zip
 from elasticdl_api.services import Api, Master
+from elasticdl_api.store.processes import LifeReport
 from elasticdl_api.web.json_bodies import BIGINT, clean
 from elasticdl_api.web.problems import declared
 from elasticdl_core.errors import InvalidInputError, NotFoundError
 from elasticdl_core.job.life import REPORTED_STATES, JobState
+from elasticdl_core.process_life import EndCause, LifeStage
+from elasticdl_core.series import MOST_NAMES, TIERS, SeriesRow
 from elasticdl_core.task import TaskId
 
 router = APIRouter(prefix="/internal/jobs/{job_id}", tags=["internal"], responses=declared(400, 409, 422))
+INTEGER = 2**31 - 1
 Number = Annotated[int, Field(ge=0, le=BIGINT)]
 Text = Annotated[str, Field(max_length=200_000)]
 
@@ -61,11 +65,29 @@ class Loss(BaseModel):
     )
 
 
+class SpanOfSeries(BaseModel):
+    """What is known of all numbers in one span of time."""
+
+    tier: Annotated[int, Field(ge=0, lt=len(TIERS))]
+    start: Annotated[int, Field(ge=0, le=253_402_300_799, description="In seconds since the epoch.")]
+    samples: Annotated[int, Field(ge=1, le=INTEGER)]
+    numbers: Annotated[
+        dict[
+            Annotated[str, Field(min_length=1, max_length=200)],
+            Annotated[list[FiniteFloat], Field(min_length=1, max_length=3)],
+        ],
+        Field(
+            max_length=MOST_NAMES, description="Mean, least and largest by name; the mean alone if they are equal."
+        ),
+    ]
+
+
 class HeartbeatReport(Stamped):
     """The job's status; extends the master's lease."""
 
     status: dict[str, Any]
     losses: list[Loss] = []
+    series: Annotated[list[SpanOfSeries], Field(max_length=10_000)] = []
 
 
 def _reported(state: JobState) -> JobState:
@@ -96,6 +118,34 @@ class EventReports(Stamped):
     events: Annotated[list[EventReport], Field(max_length=10_000)]
 
 
+class ProcessName(BaseModel):
+    """Names a PS or worker of the job; of masters the api knows itself."""
+
+    role: Literal["ps", "worker"]
+    index: Annotated[int, Field(ge=0, le=INTEGER)]
+    incarnation: Annotated[int, Field(ge=0, le=INTEGER)]
+
+
+class LifeOfProcess(ProcessName):
+    """A process has come to a stage of its life."""
+
+    stage: LifeStage
+    at: Annotated[datetime, AfterValidator(_moment)] = Field(description="ISO 8601, or seconds since the epoch.")
+    cause: EndCause | None = None
+    exit_code: Annotated[int, Field(ge=-INTEGER, le=INTEGER)] | None = None
+    message: Annotated[str, Field(max_length=10_000)] = ""
+    announce: bool = Field(default=True, description="Whether an event tells it.")
+
+
+class LifeReports(Stamped):
+    """What became of processes."""
+
+    lives: Annotated[list[LifeOfProcess], Field(max_length=10_000)]
+    living: Annotated[list[ProcessName], Field(max_length=100_000)] | None = Field(
+        default=None, description="All PS and workers that there are: others that were said to live are lost."
+    )
+
+
 class PlanReport(Stamped):
     """The plan of the job: shards, records per task, seed, rounds."""
 
@@ -114,7 +164,12 @@ class DoneReport(Stamped):
 class CheckpointReport(Stamped):
     """The manifest of a checkpoint whose files are all on disk."""
 
-    manifest: dict[str, Any]
+    manifest: dict[str, Any] = Field(
+        json_schema_extra={
+            "required": ["version"],
+            "properties": {"version": {"type": "integer", "minimum": 0, "maximum": BIGINT}},
+        }
+    )
 
 
 class EvaluationReport(Stamped):
@@ -147,7 +202,12 @@ async def lease(job_id: str, body: LeaseRequest, api: Api, master: Master) -> di
 async def heartbeat(job_id: str, body: HeartbeatReport, api: Api, master: Master) -> dict[str, Any]:
     """Answers what is wanted: run, suspend, cancel or evict, and how many workers."""
     losses = [(item.model_version, item.loss, item.at) for item in body.losses]
-    return await api.masters.record_heartbeat(job_id, body.epoch, status=clean(body.status), losses=losses)
+    series = [SeriesRow(one.tier, one.start, one.samples, clean(one.numbers)) for one in body.series]
+    answer = await api.masters.record_heartbeat(
+        job_id, body.epoch, status=clean(body.status), losses=losses, series=series
+    )
+    api.job_feeds.look_soon(job_id)
+    return answer
 
 
 @router.post("/state", summary="Report the job's state")
@@ -163,6 +223,25 @@ async def state(job_id: str, body: StateReport, api: Api, master: Master) -> dic
 async def events(job_id: str, body: EventReports, api: Api, master: Master) -> None:
     """They are shown to the job's user."""
     await api.masters.add_events(job_id, body.epoch, [clean(event.model_dump()) for event in body.events])
+
+
+@router.post("/processes", status_code=204, summary="Tell of the lives of processes")
+async def processes(job_id: str, body: LifeReports, api: Api, master: Master) -> None:
+    """Idempotent: of each stage the first word counts."""
+    reports = [
+        LifeReport(
+            (one.role, one.index, one.incarnation),
+            one.stage,
+            one.at,
+            one.cause,
+            one.exit_code,
+            clean(one.message),
+            one.announce,
+        )
+        for one in body.lives
+    ]
+    living = None if body.living is None else [(one.role, one.index, one.incarnation) for one in body.living]
+    await api.masters.record_lives(job_id, body.epoch, reports, living)
 
 
 @router.put("/plan", status_code=204, summary="Store the plan, once")

@@ -15,7 +15,7 @@ from elasticdl_api.files import access as files
 from elasticdl_api.files.model_code import check_model
 from elasticdl_api.routes.pages import json_response
 from elasticdl_api.schemas import jobs as schemas
-from elasticdl_api.schemas.jobs import JobChanges, JobPageResponse, JobResponse
+from elasticdl_api.schemas.jobs import JobChanges, JobPageResponse, JobResponse, ListedView
 from elasticdl_api.services import Api, User
 from elasticdl_api.store.job_lists import JobFilters, JobOrder
 from elasticdl_api.store.job_views import ShownJob, array, joined
@@ -52,6 +52,8 @@ _ETAG = {
     }
 }
 _QUOTE = '"'
+_MOST_IDS = 500
+"""Jobs that a list can be asked for by their ids."""
 
 
 @router.post(
@@ -115,7 +117,28 @@ async def list_jobs(
     q: Annotated[
         str, Query(description="Only with that in id, name or owner.", max_length=100, pattern=r"^[^\x00]*$")
     ] = "",
-    sort: Annotated[JobOrder, Query(description="In what order; `-` for the largest first.")] = JobOrder.NEWEST,
+    ids: Annotated[
+        str,
+        Query(
+            description="Only these jobs: their ids, with commas between them.",
+            max_length=20_000,
+            pattern=r"^[-A-Za-z0-9_.,]*$",
+            examples=[schemas.EXAMPLE_ID],
+        ),
+    ] = "",
+    owner: Annotated[
+        str | None, Query(description="Only of that owner.", max_length=200, pattern=r"^[^\x00]*$")
+    ] = None,
+    view: Annotated[
+        ListedView, Query(description="`summary` leaves out specifications, and of each status all but its numbers.")
+    ] = ListedView.FULL,
+    sort: Annotated[
+        JobOrder,
+        Query(
+            description="In what order; `-` for the largest first. Jobs of which nobody knows progress, number of "
+            "workers or end come last."
+        ),
+    ] = JobOrder.NEWEST,
     total: Annotated[bool, Query(description="Count all that match, too.")] = False,
     page_token: PageToken = None,
     limit: Annotated[int, Query(description="Jobs on a page.", ge=1, le=500)] = 50,
@@ -123,10 +146,21 @@ async def list_jobs(
     """Jobs that match all filters, newest first unless `sort` says something else."""
     if namespace is not None and user.namespace not in (None, namespace):
         return json_response(to_json({"jobs": [], "next_page_token": None, "total": 0 if total else None}))
-    filters = JobFilters(namespace=namespace, states=state or (), name=name, labels=_labels(label or []), text=q)
+    filters = JobFilters(
+        namespace=namespace,
+        states=state or (),
+        name=name,
+        labels=_labels(label or []),
+        text=q,
+        ids=_ids(ids),
+        owner=owner,
+    )
     about = {**dataclasses.asdict(filters), "order": str(sort), "seen": user.namespace}
     after = None if page_token is None else api.pages.read(page_token, "jobs", about)
-    page = await api.job_lists.list_page(filters, namespace=user.namespace, order=sort, limit=limit, after=after)
+    brief = view is ListedView.SUMMARY
+    page = await api.job_lists.list_page(
+        filters, namespace=user.namespace, order=sort, limit=limit, after=after, brief=brief
+    )
     rest = {
         "next_page_token": api.pages.make("jobs", about, page.last) if page.more and page.last else None,
         "total": await api.job_lists.count(filters, namespace=user.namespace) if total else None,
@@ -250,6 +284,15 @@ def _answer(job: ShownJob, status: int) -> Response:
     # If-Match compares the revision, which what a master reports leaves as it is; If-None-Match all of it.
     tag = f'"{job.revision}-{entity_tag(job.body).strip(_QUOTE)}"'
     return Response(job.body, status_code=status, headers={"ETag": tag}, media_type="application/json")
+
+
+def _ids(text: str) -> tuple[str, ...]:
+    ids = tuple(dict.fromkeys(one for one in text.split(",") if one))
+    if len(ids) > _MOST_IDS:
+        raise InvalidInputError(f"ids names {len(ids)} jobs", fix=f"ask for {_MOST_IDS} or fewer at a time")
+    if text and not ids:
+        raise InvalidInputError("ids names no job", fix="write ids=ID,ID, or leave it out")
+    return ids
 
 
 def _labels(labels: list[str]) -> dict[str, str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from elasticdl_api.feeds.streams import EventStreamResponse
+from elasticdl_api.schemas.jobs import ListedView
 from elasticdl_api.services import Api, User
 from elasticdl_api.web.problems import NotAcceptableError, declared
 
@@ -29,6 +30,7 @@ async def overview(
     request: Request,
     api: Api,
     user: User,
+    view: Annotated[ListedView, Query(description="`summary`: of each status the numbers alone.")] = ListedView.FULL,
     last_event_id: Annotated[str | None, Header(description="Go on after that id.", max_length=40)] = None,
 ) -> Response:
     """Sends `job` with each job that changed (as in lists, without its specification), `deleted`, and `cluster`.
@@ -39,5 +41,6 @@ async def overview(
     if "text/event-stream" not in request.headers.get("accept", ""):
         raise NotAcceptableError("this is a stream of server-sent events", fix="send 'Accept: text/event-stream'")
     return EventStreamResponse(
-        lambda: api.overview_feeds.follow(user.namespace, last_event_id), await api.stream_slot(user)
+        lambda: api.overview_feeds.follow(user.namespace, last_event_id, brief=view is ListedView.SUMMARY),
+        await api.stream_slot(user),
     )

@@ -7,14 +7,16 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from elasticdl_api.schemas.access import SessionResponse
+from elasticdl_api.schemas.access import ProvidersResponse, SessionResponse
 from elasticdl_api.services import Api, User
-from elasticdl_api.web.auth import bearer_of
+from elasticdl_api.web.auth import PROVIDERS, bearer_of
 from elasticdl_api.web.problems import declared
 from elasticdl_api.web.session_cookies import csrf_token, session_of, set_cookie
 from elasticdl_core.errors import NotFoundError
 
 router = APIRouter(tags=["access"])
+open_router = APIRouter(tags=["access"])
+"""What somebody without a token may ask."""
 
 
 @router.post(
@@ -54,6 +56,13 @@ async def log_out(request: Request, api: Api, user: User) -> Response:
         await api.sessions.end(user, secret)
         set_cookie(response, request.scope, "", lifetime_s=0)
     return response
+
+
+@open_router.get(PROVIDERS, response_model=ProvidersResponse, summary="Where to log in")
+async def providers(api: Api) -> Any:
+    """The identity provider whose id tokens begin a session, for a page that has no token yet."""
+    provider = api.settings.provider
+    return {"oidc": None if provider is None else {"issuer": provider.issuer, "client_id": provider.client_id}}
 
 
 async def _shown(api: Api, user: User, secret: str) -> dict[str, Any]:

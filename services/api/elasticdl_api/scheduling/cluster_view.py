@@ -149,7 +149,9 @@ class ClusterViews:
             except ElasticDLError:
                 pass  # What the scheduler heard last is better than nothing.
         told = last["capacity"] if last else {}
-        return CapacityInfo(int(told.get("for_jobs", 0)), {str(k): int(v) for k, v in told.get("used", {}).items()})
+        used = {str(k): int(v) for k, v in told.get("used", {}).items()}
+        devices, uses = scheduling.devices_from_json(told)
+        return CapacityInfo(int(told.get("for_jobs", 0)), used, devices=devices, device_uses=uses)
 
 
 def _view_of(seen: Seen, capacity: CapacityInfo) -> ClusterView:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from elasticdl_api.schemas.jobs import ClusterResponse, ClusterSlots
+from collections.abc import Sequence
+
+from elasticdl_api.schemas.jobs import ClusterDevice, ClusterResponse, ClusterSlots
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.jobs import JobStore
+from elasticdl_core.devices import WHOLE
 from elasticdl_core.errors import ElasticDLError
-from elasticdl_core.ports.launcher import CapacityInfo, Launcher
+from elasticdl_core.ports.launcher import CapacityInfo, DeviceInfo, DeviceUse, Launcher
 
 
 class ClusterOverview:
@@ -29,16 +32,18 @@ class ClusterOverview:
         Raises:
             UnavailableError: Postgres does not answer.
         """
-        counts = await self._jobs.count_by_state(namespace)
+        counts, led = await self._jobs.look_at_all(namespace)
         capacity, agent = await self.capacity()
         slots = ClusterSlots(
             total=capacity.slots,
             used=sum(capacity.used.values()),
             reserved=sum(one.slots for one in capacity.reservations),
         )
-        components = {"database": "ok", "agent": agent, "scheduler": await self._scheduler()}
+        scheduler = "ok" if led else "no scheduler leads: queued jobs wait"
+        components = {"database": "ok", "agent": agent, "scheduler": scheduler}
         return ClusterResponse(
             slots=slots,
+            devices=[_device(number, device, capacity.device_uses) for number, device in enumerate(capacity.devices)],
             jobs={str(state): number for state, number in counts.items()},
             components=components,
             keeps_days=self._settings.keeps_days,
@@ -53,8 +58,14 @@ class ClusterOverview:
         except ElasticDLError as error:
             return CapacityInfo(0), error.message
 
-    async def _scheduler(self) -> str:
-        lease = await self._jobs.get_scheduler_lease()
-        if lease is None or not lease["alive"]:
-            return "no scheduler leads: queued jobs wait"
-        return "ok"
+
+def _device(number: int, device: DeviceInfo, uses: Sequence[DeviceUse]) -> ClusterDevice:
+    shares = [min(use.share, WHOLE) for use in uses if number in use.devices]
+    return ClusterDevice(
+        name=device.name,
+        declared=device.declared,
+        memory_mib=device.memory_mib,
+        model=device.model,
+        used=sum(shares) / WHOLE,
+        workers=len(shares),
+    )

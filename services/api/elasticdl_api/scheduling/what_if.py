@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from elasticdl_api.scheduling.cluster_view import ClusterView
 from elasticdl_api.scheduling.explanations import NODE, moment, reason_of
 from elasticdl_api.schemas import scheduling as s
+from elasticdl_core.devices import parse_request
 from elasticdl_core.errors import InvalidInputError, NotFoundError, Problem, SpecError
 from elasticdl_core.job import JobSpec, JobState
-from elasticdl_core.scheduling import JobView
+from elasticdl_core.scheduling import JobView, Resources
 from elasticdl_core.scheduling.forecast import Change, Comparison, Forecast, what_if
 from elasticdl_core.scheduling.throughput import LONE_SLOPE
-from elasticdl_runtime.scheduling import DEFAULT_RESCALE_COST_S, kind_of
+from elasticdl_runtime.scheduling import DEFAULT_RESCALE_COST_S, KIND_FIELDS, kind_of, worker_resources
 
-_OF_KIND = ("model_def", "minibatch_size", "num_ps", "use_async")
-_DEFAULTS = {field.name: field.default for field in fields(JobSpec) if field.name in _OF_KIND}
+_DEFAULTS = {field.name: field.default for field in fields(JobSpec) if field.default is not MISSING}
 
 HYPOTHETICAL = "what-if:"
 """Before the names of jobs that do not exist, so that they are no job's id."""
@@ -41,7 +41,8 @@ def change_of(question: s.WhatIf, view: ClusterView, namespace: str | None, home
     asked = question.model_dump(exclude_defaults=True)
     if not asked:
         raise InvalidInputError(
-            "the question asks for no change", fix="give add, cancel, priorities, sizes, slots, add_slots or nodes"
+            "the question asks for no change",
+            fix="give add, cancel, priorities, sizes, slots, add_slots, devices or nodes",
         )
     hidden = view.hidden(namespace)
     likes = [one.like for one in question.add if one.like is not None]
@@ -57,6 +58,7 @@ def change_of(question: s.WhatIf, view: ClusterView, namespace: str | None, home
         priorities=dict(question.priorities),
         sizes={job_id: _bounds(view.snapshot.by_id[job_id], one) for job_id, one in question.sizes.items()},
         slots=_slots(question, view),
+        devices=question.devices,
     )
 
 
@@ -86,7 +88,7 @@ def _check_bounds(question: s.WhatIf, view: ClusterView) -> None:
 
 def _hypothetical(asked: s.HypotheticalJob, number: int, view: ClusterView, home: str) -> JobView:
     like = view.snapshot.by_id[asked.like] if asked.like is not None else None
-    kind = kind_of(home, {name: _given(asked, name) for name in _OF_KIND})
+    kind = _kind(asked, home)
     prior: Mapping[int, float] = view.priors.get(kind, {})
     remaining = asked.records
     if like is not None:
@@ -108,14 +110,28 @@ def _hypothetical(asked: s.HypotheticalJob, number: int, view: ClusterView, home
         remaining_records=remaining,
         rescale_cost_s=DEFAULT_RESCALE_COST_S if like is None else like.rescale_cost_s,
         live_workers=0,
+        worker=_worker(asked, number) if like is None or asked.worker_resource_request is not None else like.worker,
         kind=kind,
     )
 
 
-def _given(asked: s.HypotheticalJob, name: str) -> Any:
-    """A field of the job's specification; where the question leaves it out, what a submission would get."""
-    value = getattr(asked, name)
-    return _DEFAULTS[name] if value is None else value
+def _worker(asked: s.HypotheticalJob, number: int) -> Resources:
+    try:
+        parse_request(asked.worker_resource_request or "")
+    except InvalidInputError as error:
+        raise SpecError([Problem(f"add.{number}.worker_resource_request", error.message, error.fix)]) from None
+    return worker_resources(asked.worker_resource_request)
+
+
+def _kind(asked: s.HypotheticalJob, home: str) -> str:
+    """The kind of the job, with what a submission would get where the question leaves something out.
+
+    A job without a model is of no kind: nothing is known of it.
+    """
+    if asked.model_def is None:
+        return ""
+    given = {name: getattr(asked, name) for name in KIND_FIELDS}
+    return kind_of(home, {name: _DEFAULTS[name] if value is None else value for name, value in given.items()})
 
 
 def _slots(question: s.WhatIf, view: ClusterView) -> int | None:
@@ -181,7 +197,9 @@ def _course(job_id: str, forecast: Forecast, hidden: frozenset[str]) -> s.Course
 
 def _delay(job_id: str, found: Comparison) -> float | None:
     before, after = found.before.ends.get(job_id), found.after.ends.get(job_id)
-    return None if before is None or after is None else round(after - before, 1)
+    if before is None or after is None or not math.isfinite(after - before):
+        return None
+    return round(after - before, 1)
 
 
 def _others(found: Comparison, job_ids: list[str]) -> s.EffectOnOthers:

@@ -180,3 +180,19 @@ class AuditPageResponse(BaseModel):
 
     entries: list[AuditEntryResponse]
     next_page_token: str | None = NEXT_PAGE
+
+
+class OidcProviderResponse(BaseModel):
+    """An identity provider (OpenID Connect), as a page needs it for the authorization code flow with PKCE."""
+
+    issuer: str = Field(
+        description="Its description is below it, at /.well-known/openid-configuration.",
+        examples=["https://accounts.example.org"],
+    )
+    client_id: str = Field(description="What the page is called there.", examples=["elasticdl"])
+
+
+class ProvidersResponse(BaseModel):
+    """Where a browser can log in."""
+
+    oidc: OidcProviderResponse | None = Field(description="Null where tokens of the cluster are all there is.")

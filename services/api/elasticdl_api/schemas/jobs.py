@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import inspect
 import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from elasticdl_api.schemas.histories import LedgerResponse
 from elasticdl_api.schemas.moments import Moment
 from elasticdl_api.schemas.paging import NEXT_PAGE
 from elasticdl_core.job import JobSpec, JobState, JobType
+from elasticdl_core.job.field_groups import OF_THE_MODEL, group_of, types_of
+from elasticdl_core.job.spec import WORDS, range_of
 from elasticdl_core.json_numbers import Spelled
 
 EXAMPLE_SPEC: dict[str, Any] = {
@@ -90,6 +94,12 @@ class JobStateResponse(BaseModel):
     error: FailureResponse | None
 
 
+class JobLiveResponse(JobStateResponse):
+    """A job as its own stream tells it."""
+
+    ledger: LedgerResponse = Field(description="What became of its records; only the epochs around the present one.")
+
+
 class JobSummaryResponse(JobStateResponse):
     """A job, as lists show it."""
 
@@ -104,10 +114,20 @@ class JobResponse(JobSummaryResponse):
     artifacts: list[ArtifactResponse]
 
 
+class ListedView(enum.StrEnum):
+    """How much is told of each of several jobs."""
+
+    FULL = "full"
+    SUMMARY = "summary"
+
+
 class JobPageResponse(BaseModel):
     """One page of jobs, newest first."""
 
-    jobs: list[JobSummaryResponse]
+    jobs: list[JobSummaryResponse | JobStateResponse] = Field(
+        description="With `view=summary` without `spec`, and of `status` the numbers alone: progress, speed, "
+        "expected end, loss, model version, and `workers_present` instead of the workers."
+    )
     next_page_token: str | None = NEXT_PAGE
     total: int | None = Field(default=None, description="How many match, on all pages; null unless asked for.")
 
@@ -195,10 +215,22 @@ class ClusterSlots(BaseModel):
     reserved: int = Field(default=0, description="Taken from jobs by reservations.")
 
 
+class ClusterDevice(BaseModel):
+    """An accelerator, of which workers take shares."""
+
+    name: str = Field(examples=["gpu0"])
+    declared: bool = Field(description="Whether it was declared, and not found.")
+    memory_mib: int = Field(description="0 if that is not known.")
+    model: str = Field(description="What it is, in words.", examples=["NVIDIA H100 80GB HBM3"])
+    used: float = Field(description="How much of it is given out, from 0 to 1.", examples=[0.5])
+    workers: int = Field(description="How many workers hold a share of it.")
+
+
 class ClusterResponse(BaseModel):
     """The cluster at a glance."""
 
     slots: ClusterSlots
+    devices: list[ClusterDevice] = Field(default_factory=list, description="The accelerators, by number.")
     jobs: dict[str, int] = Field(description="Number of jobs by state.", examples=[{"RUNNING": 1, "SUCCEEDED": 4}])
     components: dict[str, str] = Field(
         description="How each component is: ok, or what is wrong.",
@@ -221,12 +253,23 @@ JobId = Annotated[str, Field(description="The job's id.", examples=[EXAMPLE_ID])
 
 
 def spec_schema() -> dict[str, Any]:
-    """The JSON schema of a job specification, with the descriptions of the class's docstring."""
+    """The JSON schema of a job specification, with the descriptions of the class's docstring.
+
+    ``x-group`` is the group that a field is shown in, ``x-types`` the types of jobs that it means something to,
+    ``x-of-model`` whether a job that evaluates or predicts shares it with the one that trained the model.
+    """
     schema = TypeAdapter(JobSpec).json_schema(ref_template="#/components/schemas/{model}")
     schema.pop("$defs", None)
     descriptions = _attribute_docs(JobSpec)
     for field in dataclasses.fields(JobSpec):
-        schema["properties"][field.name]["description"] = descriptions[field.name]
+        schema["properties"][field.name] |= {
+            "description": descriptions[field.name],
+            "x-group": group_of(field.name),
+            "x-types": [str(kind) for kind in types_of(field.name)],
+            "x-of-model": field.name in OF_THE_MODEL,
+            **({"enum": list(WORDS[field.name])} if field.name in WORDS else {}),
+            **_bounds(field.name),
+        }
     schema["properties"]["type"] = {
         "type": "string",
         "enum": [str(kind) for kind in JobType],
@@ -234,6 +277,11 @@ def spec_schema() -> dict[str, Any]:
         "description": descriptions["type"],
     }
     return {**schema, "description": (JobSpec.__doc__ or "").splitlines()[0], "example": EXAMPLE_SPEC}
+
+
+def _bounds(name: str) -> dict[str, int]:
+    bounds = range_of(name)
+    return {} if bounds is None else {"minimum": bounds[0], "maximum": bounds[1]}
 
 
 def _attribute_docs(documented: type) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from elasticdl_api.schemas.jobs import EXAMPLE_ID
 from elasticdl_api.schemas.moments import Moment
 from elasticdl_api.schemas.paging import NEXT_PAGE
+from elasticdl_core.devices import MOST_DEVICES
 
 _REASON = "it has 1 of at most 4 workers; 1 more would speed it up by 90%, and the slots do more for other jobs"
 Count = Annotated[int, Field(ge=1, le=10_000)]
@@ -220,9 +221,12 @@ class HypotheticalJob(_Strict):
     minibatch_size: int | None = Field(default=None, ge=1, le=2**31)
     num_ps: int | None = Field(default=None, ge=0, le=10_000)
     use_async: bool | None = None
+    worker_resource_request: str | None = Field(
+        default=None, max_length=100, description="What a worker takes of an accelerator.", examples=["gpu=0.5"]
+    )
     records_per_second: float | None = Field(
         default=None,
-        gt=0,
+        ge=1e-6,
         le=1e12,
         description="Speed of one worker; twice the workers are taken as nearly twice that.",
     )
@@ -259,6 +263,7 @@ class WhatIf(_Strict):
     sizes: dict[str, Bounds] = Field(default_factory=dict, max_length=1000, description="Other bounds, by job.")
     slots: int | None = Field(default=None, ge=0, le=1_000_000, description="Slots of the whole cluster.")
     add_slots: int = Field(default=0, ge=-1_000_000, le=1_000_000, description="Slots more, or fewer if negative.")
+    devices: int | None = Field(default=None, ge=0, le=MOST_DEVICES, description="Accelerators of the whole cluster.")
     add_nodes: list[NewNode] = Field(default_factory=list, max_length=10_000)
     remove_nodes: list[str] = Field(default_factory=list, max_length=10_000, description="Names of machines.")
 

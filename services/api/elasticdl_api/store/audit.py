@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import Insert, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_api.web.auth import Identity
@@ -15,6 +15,35 @@ from elasticdl_api.web.json_bodies import clean
 from elasticdl_api.web.request_ids import current_request_id
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
+
+
+def entry(
+    identity: Identity,
+    action: str,
+    target: str,
+    detail: Mapping[str, Any] | None = None,
+    *,
+    namespace: str | None = None,
+) -> Insert:
+    """What says that somebody changes something, to be executed in the transaction of the change.
+
+    Args:
+        identity: who does it.
+        action: what is done, as ``object.verb``, e.g. ``job.cancel``.
+        target: the object, e.g. the job's id.
+        detail: with what; no secrets.
+        namespace: whose object it is, so that administrators of that namespace see the entry; by default the
+            identity's own, and nobody's for what concerns the whole cluster.
+    """
+    return insert(t.audit_log).values(
+        actor=identity.user,
+        token_id=identity.token_id,
+        namespace=namespace if namespace is not None else identity.namespace,
+        action=action,
+        target=target,
+        detail=clean(dict(detail or {})),
+        request_id=current_request_id(),
+    )
 
 
 async def record(
@@ -26,28 +55,17 @@ async def record(
     *,
     namespace: str | None = None,
 ) -> None:
-    """Writes that somebody changes something.
+    """Writes an ``entry``.
 
     Args:
         connection: in the transaction of the change: neither is there without the other.
         identity: who does it.
-        action: what is done, as ``object.verb``, e.g. ``job.cancel``.
-        target: the object, e.g. the job's id.
+        action: what is done.
+        target: the object.
         detail: with what; no secrets.
-        namespace: whose object it is, so that administrators of that namespace see the entry; by default the
-            identity's own, and nobody's for what concerns the whole cluster.
+        namespace: whose object it is.
     """
-    await connection.execute(
-        insert(t.audit_log).values(
-            actor=identity.user,
-            token_id=identity.token_id,
-            namespace=namespace if namespace is not None else identity.namespace,
-            action=action,
-            target=target,
-            detail=clean(dict(detail or {})),
-            request_id=current_request_id(),
-        )
-    )
+    await connection.execute(entry(identity, action, target, detail, namespace=namespace))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import case, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from elasticdl_api.store.processes import MasterEnding, end_master, launch_master
 from elasticdl_api.store.records import JobRecord
 from elasticdl_core.job.life import ACTIVE_STATES, JobState
 from elasticdl_core.ports.launcher import ProcessId, Role
@@ -56,6 +57,8 @@ class Delivery:
         """Marks the intent as delivered, or as never to be delivered."""
         query = update(t.launch_intents).where(t.launch_intents.c.id == str(self.process))
         await self._connection.execute(query.values(delivered_at=func.now(), outcome=outcome))
+        if not outcome:
+            await launch_master(self._connection, self.process.job_id, self.process.incarnation)
 
     async def postpone(self, seconds: float) -> None:
         """Leaves the intent for later."""
@@ -125,12 +128,21 @@ class IntentStore:
                 for row in (await connection.execute(query)).mappings()
             ]
 
-    async def replace_master(self, seen: JobRecord, *, reason: str, delay_s: float, failures: int) -> bool:
+    async def replace_master(
+        self,
+        seen: JobRecord,
+        *,
+        reason: str,
+        delay_s: float,
+        failures: int,
+        ending: MasterEnding,
+    ) -> bool:
         """Writes the intent for a new incarnation, unless the job has moved on since it was seen.
 
         Args:
             seen: the job as it was seen.
             reason: why the master is replaced.
+            ending: how it ended.
             delay_s: seconds until the launch is due.
             failures: the new number of failures in a row.
         """
@@ -143,21 +155,37 @@ class IntentStore:
             )
             if not changed.rowcount:
                 return False
+            await end_master(connection, seen.id, seen.master_incarnation, ending)
             await add_launch_intent(connection, seen.id, incarnation, delay_s=delay_s)
             detail = {"incarnation": incarnation, "delay_s": delay_s, "failures": failures}
             await add_event(connection, seen.id, "master", reason, detail)
             return True
 
     async def conclude(
-        self, seen: JobRecord, to: JobState, reason: str, detail: dict[str, Any] | None = None
+        self,
+        seen: JobRecord,
+        to: JobState,
+        reason: str,
+        detail: dict[str, Any] | None = None,
+        ending: MasterEnding | None = None,
     ) -> bool:
-        """Changes the state of a job, unless it has moved on since it was seen. Fences its master off."""
+        """Changes the state of a job, unless it has moved on since it was seen. Fences its master off.
+
+        Args:
+            seen: the job as it was seen.
+            to: the new state.
+            reason: why.
+            detail: goes into the event.
+            ending: how its master ended.
+        """
         async with self._database.transaction() as connection:
             changed = await connection.execute(
                 update(t.jobs).where(*_unchanged(seen)).values(master_epoch=t.jobs.c.master_epoch + 1)
             )
             if not changed.rowcount:
                 return False
+            if ending is not None:
+                await end_master(connection, seen.id, seen.master_incarnation, ending)
             return await transition(connection, seen.id, seen.state, to, reason, detail)
 
     async def read_states(self, job_ids: list[str]) -> dict[str, tuple[JobState, float]]:

@@ -12,13 +12,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import to_json
-from sqlalchemy import Integer, Select, Text, any_, bindparam, cast, exists, func, literal, select
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    Text,
+    any_,
+    bindparam,
+    case,
+    cast,
+    exists,
+    func,
+    literal,
+    literal_column,
+    select,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
 from elasticdl_api.schemas.jobs import EventResponse, JobSummaryResponse
 from elasticdl_api.schemas.moments import moment_sql, moment_text
 from elasticdl_api.store.outputs import OUTPUTS
-from elasticdl_api.store.records import shown_error
+from elasticdl_api.store.records import BRIEF, brief_status, shown_error
 from elasticdl_api.store.visibility import blockers_of, without_names
 from elasticdl_api.web.json_bodies import SHOWN_DEPTH, prune
 from elasticdl_core.errors import NotFoundError
@@ -37,6 +51,26 @@ SHOWN_COLUMNS = (
     t.jobs.c.revision,
 )
 """What ``summary`` reads of ``jobs``."""
+
+
+_EMPTY: ColumnElement[Any] = literal_column("'{}'::jsonb")
+
+
+def _brief_numbers() -> Any:
+    """Of a status what lists show of it: that of a job with many workers is long."""
+    each = func.jsonb_each(t.jobs.c.status).table_valued("key", "value", name="told").render_derived()
+    shown = each.c.key == any_(literal(list(BRIEF), ARRAY(Text)))
+    numbers = select(func.coalesce(func.jsonb_object_agg(each.c.key, each.c.value), _EMPTY)).where(shown)
+    is_object = func.jsonb_typeof(t.jobs.c.status) == "object"
+    return cast(case((is_object, numbers.scalar_subquery()), else_=t.jobs.c.status), Text)
+
+
+BRIEF_COLUMNS = (
+    *(column for column in SHOWN_COLUMNS if column.name not in ("spec", "status")),
+    _brief_numbers().label("status"),
+    t.jobs.c.workers_present,
+)
+"""What ``brief`` reads of ``jobs``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +207,20 @@ class ShownJobs:
         hidden = await self._hidden((_blockers_in(row["detail"]) for row in rows), namespace)
         return [(row["id"], _event(row, hidden)) for row in rows]
 
+    async def list_seen(self, job_ids: Sequence[str], *, namespace: str | None) -> frozenset[str]:
+        """Those of some jobs that a reader of that namespace sees; all, also such as are gone, if that is None."""
+        return frozenset(job_ids) - await self._hidden([job_ids], namespace)
+
     async def summaries(self, rows: Sequence[Mapping[str, Any]], namespace: str | None) -> list[bytes]:
         """Rows of ``SHOWN_COLUMNS`` as lists show them to a reader of that namespace."""
         hidden = await self._hidden((_loaded_list(row["blockers"]) for row in rows), namespace)
         return [_summary(row, hidden) for row in rows]
+
+    async def briefs(self, rows: Sequence[Mapping[str, Any]], namespace: str | None) -> list[bytes]:
+        """Rows of ``BRIEF_COLUMNS`` as short lists show them to a reader of that namespace."""
+        hidden = await self._hidden((_loaded_list(row["blockers"]) for row in rows), namespace)
+        numbers = [brief_status(_loaded(row["status"]), row["workers_present"]) for row in rows]
+        return [to_json({**_values(row, hidden), "status": one}) for row, one in zip(rows, numbers, strict=True)]
 
     async def _hidden(self, blockers: Iterable[Sequence[str]], namespace: str | None) -> frozenset[str]:
         """The jobs, of some that reasons name, that a reader of that namespace does not see."""
@@ -205,6 +249,11 @@ def array(items: Iterable[bytes]) -> bytes:
 
 
 def _summary(row: Mapping[str, Any], hidden: frozenset[str]) -> bytes:
+    return joined(to_json(_values(row, hidden)), {"spec": _safe(row["spec"]), "status": _safe(row["status"])})
+
+
+def _values(row: Mapping[str, Any], hidden: frozenset[str]) -> dict[str, Any]:
+    """What a row says, without specification and status."""
     values = {name: row[name] for name in _PLAIN}
     for name in _MOMENTS:
         if values[name] is not None:
@@ -216,7 +265,11 @@ def _summary(row: Mapping[str, Any], hidden: frozenset[str]) -> bytes:
         values["error"] = None
     else:
         values["error"] = shown_error(json.loads(_safe(row["error"])))
-    return joined(to_json(values), {"spec": _safe(row["spec"]), "status": _safe(row["status"])})
+    return values
+
+
+def _loaded(text: str) -> Any:
+    return json.loads(_safe(text))
 
 
 def _event(row: Mapping[str, Any], hidden: frozenset[str]) -> bytes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import and_, delete, func, insert, select, text, update
+from sqlalchemy import Select, Text, and_, cast, delete, exists, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -24,7 +25,7 @@ from elasticdl_core.job.life import Desired, outcome_of
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.queries import Query
-from elasticdl_runtime.database.transitions import add_event, transition
+from elasticdl_runtime.database.transitions import add_event, event_row, transition
 
 _TAG = re.compile(r'"([0-9]{1,19})(?:-[-a-z0-9]*)?"')
 """The entity tag of a job: its revision, and what else tells one answer from another."""
@@ -34,11 +35,17 @@ _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _COUNT_BY_STATE = Query(
     select(t.jobs.c.state, func.count().label("number")).where(seen_by("namespace")).group_by(t.jobs.c.state)
 )
-_SCHEDULER_LEASE = Query(
-    select(
-        t.leadership.c.holder, t.leadership.c.epoch, (t.leadership.c.expires_at > func.now()).label("alive")
-    ).where(t.leadership.c.name == "scheduler")
-)
+
+
+def _at_a_glance() -> Select[Any]:
+    states = select(t.jobs.c.state, func.count().label("number")).where(seen_by("namespace")).group_by(t.jobs.c.state)
+    each = states.subquery("states")
+    counts = select(cast(func.json_object_agg(each.c.state, each.c.number), Text)).scalar_subquery()
+    led = exists().where(t.leadership.c.name == "scheduler", t.leadership.c.expires_at > func.now())
+    return select(counts.label("counts"), led.label("led"))
+
+
+_AT_A_GLANCE = Query(_at_a_glance())
 
 
 class JobStore:
@@ -133,12 +140,16 @@ class JobStore:
             if job.terminal and changed.keys() != {"labels"}:
                 raise ConflictError(f"job {job_id} is over ({job.state})", fix="submit a new job")
             columns = {name: value for name, value in changed.items() if name in t.jobs.c}
-            await connection.execute(
-                update(t.jobs).where(t.jobs.c.id == job_id).values(spec=spec.to_mapping(), **columns)
-            )
+            change = update(t.jobs).where(t.jobs.c.id == job_id).values(spec=spec.to_mapping(), **columns)
             message = ", ".join(f"{name} is {value} now" for name, value in changed.items())
-            await add_event(connection, job_id, "settings", message, changed)
-            await audit.record(connection, user, "job.change", job_id, changed, namespace=job.namespace)
+            event = event_row(job_id, "settings", message, changed)
+            entry = audit.entry(user, "job.change", job_id, changed, namespace=job.namespace)
+            # One statement: each is a way to Postgres and back, with the job locked.
+            await connection.execute(
+                entry.add_cte(
+                    change.returning(t.jobs.c.id).cte("change"), event.returning(t.events.c.id).cte("event")
+                )
+            )
 
     async def request(self, job_id: str, what: JobRequest, *, user: Identity, if_match: str | None = None) -> None:
         """Asks a job to cancel, suspend or resume; asking twice is asking once.
@@ -190,10 +201,10 @@ class JobStore:
         rows = await self._database.fetch(_COUNT_BY_STATE, namespace=namespace)
         return {JobState(row["state"]): row["number"] for row in rows}
 
-    async def get_scheduler_lease(self) -> dict[str, Any] | None:
-        """Who leads the schedulers, and whether that lease lives."""
-        rows = await self._database.fetch(_SCHEDULER_LEASE)
-        return dict(rows[0]) if rows else None
+    async def look_at_all(self, namespace: str | None) -> tuple[dict[JobState, int], bool]:
+        """How many jobs are in each state, and whether any scheduler leads."""
+        ((counts, led),) = await self._database.fetch(_AT_A_GLANCE, namespace=namespace)
+        return {JobState(state): number for state, number in json.loads(counts or "{}").items()}, led
 
     async def add_bundle(self, user: Identity, digest: str, size: int) -> None:
         """Records that the user's namespace has a bundle."""

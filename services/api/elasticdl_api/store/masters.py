@@ -16,7 +16,9 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_api.store.ledger import completed_epochs
+from elasticdl_api.store.processes import LifeReport, ProcessKey, begin_master, record_lives
 from elasticdl_api.store.records import JobRecord
+from elasticdl_api.store.series import write_rows
 from elasticdl_api.web.problems import LeaseHeldError
 from elasticdl_core.errors import ConflictError, FencedError
 from elasticdl_core.job.life import (
@@ -27,6 +29,7 @@ from elasticdl_core.job.life import (
     desired_of_master,
     state_after_report,
 )
+from elasticdl_core.series import SeriesRow
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.transitions import add_event, transition
@@ -82,6 +85,7 @@ class MasterStore:
                 )
             )
             job = await _job(connection, job_id)
+            await begin_master(connection, job_id, incarnation)
             await add_event(
                 connection,
                 job_id,
@@ -97,6 +101,7 @@ class MasterStore:
                 "target_workers": job.target_workers,
                 "bundle": job.spec.get("model_bundle", ""),
                 "measured": {name: job.status[name] for name in _MEASURED if name in job.status},
+                "strategy": job.status.get("strategy"),
                 **await _durable(connection, job_id),
             }
 
@@ -107,6 +112,7 @@ class MasterStore:
         *,
         status: Mapping[str, Any],
         losses: Sequence[tuple[int, float, datetime | None]],
+        series: Sequence[SeriesRow] = (),
     ) -> dict[str, Any]:
         """Extends the lease, records what the master says, answers what is wanted of it.
 
@@ -139,6 +145,8 @@ class MasterStore:
                     for version, loss, at in losses
                 ]
                 await connection.execute(upsert(t.losses).on_conflict_do_nothing(), points)
+            if series:
+                await write_rows(connection, series, writer=epoch, job_id=job_id)
         return {
             "desired": desired_of_master(JobState(row["state"]), Desired(row["desired"])),
             "target_workers": row["target_workers"],
@@ -179,6 +187,18 @@ class MasterStore:
             await _locked(connection, job_id, epoch)
             for event in events:
                 await add_event(connection, job_id, event["kind"], event["message"], event["detail"])
+
+    async def record_lives(
+        self,
+        job_id: str,
+        epoch: int,
+        lives: Sequence[LifeReport],
+        living: Sequence[ProcessKey] | None,
+    ) -> None:
+        """Records what became of processes; ``living`` are all PS and workers there are: the others are lost."""
+        async with self._database.transaction() as connection:
+            await _locked(connection, job_id, epoch)
+            await record_lives(connection, job_id, lives, living)
 
     async def store_plan(self, job_id: str, epoch: int, plan: Mapping[str, Any]) -> None:
         """Records the plan of the job, once.

@@ -19,6 +19,34 @@ def shown_error(error: Any) -> dict[str, str] | None:
     return {name: text if isinstance(text, str) else "" for name, text in texts.items()}
 
 
+BRIEF = (
+    *("progress", "samples_per_second", "eta_seconds", "eta_low_seconds", "eta_high_seconds"),
+    *("loss", "model_version", "degraded"),
+)
+"""What a brief view shows of a status as it is."""
+
+
+def brief_status(status: Any, present: int | None = None) -> dict[str, Any]:
+    """The numbers of a status that lists show, and instead of its workers how many there are.
+
+    Args:
+        status: all of it, or those numbers.
+        present: how many workers there are, where the database says it: the column ``workers_present``.
+    """
+    if not isinstance(status, dict):
+        return {}
+    if present is None:
+        present = _present(status.get("workers"))
+    return {**{name: status[name] for name in BRIEF if name in status}, "workers_present": present}
+
+
+def _present(told: Any) -> int:
+    """Workers that have not ended, as the column counts them, whatever a master reports."""
+    workers = told if isinstance(told, list) else [told]
+    states = [one["state"] for one in workers if isinstance(one, dict) and "state" in one]
+    return sum(state is None or (isinstance(state, str) and state != "ended") for state in states)
+
+
 @dataclass(frozen=True)
 class JobRecord:
     """One row of ``jobs``; the columns are described in the migrations.

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, text, tuple_, update
+from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from elasticdl_api.store.turns import take_turn
 from elasticdl_core.job.life import TERMINAL_STATES
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
@@ -182,13 +183,7 @@ class RetentionStore:
 
     async def take_turn(self, every_s: float) -> bool:
         """Whether this replica is the one that tidies up now: one does, once in so many seconds."""
-        query = text(
-            "INSERT INTO leadership (name, expires_at) VALUES ('housekeeping', now() + make_interval(secs => :every))"
-            " ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at, epoch = leadership.epoch + 1"
-            " WHERE leadership.expires_at <= now() RETURNING epoch"
-        )
-        async with self._database.transaction() as connection:
-            return (await connection.execute(query, {"every": every_s})).first() is not None
+        return await take_turn(self._database, "housekeeping", every_s)
 
     async def _remove(self, query: Any) -> int:
         async with self._database.transaction() as connection:

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from elasticdl_api.web.auth import Identity
 from elasticdl_api.web.request_ids import current_request_id
+from elasticdl_api.web.wire import PUSHED
 from elasticdl_runtime.tokens import Claims
 
 FILE_BYTES = 32 << 20
@@ -149,7 +150,7 @@ class AccessLogMiddleware:
                     "route": state.get("route", ""),
                     "status": status,
                     "ms": round((time.monotonic() - began) * 1000, 1),
-                    "bytes": size,
+                    "bytes": size + state.get(PUSHED, 0),
                     **_who(state.get("identity")),
                     "client": client[0] if client else "",
                     "request_id": current_request_id(),

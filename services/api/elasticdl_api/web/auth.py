@@ -17,6 +17,7 @@ from fastapi import Request
 from sqlalchemy import ColumnElement, Select, Update, bindparam, case, func, or_, select, update
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from elasticdl_api.dashboard import files as page_files
 from elasticdl_api.web.problems import problem_response
 from elasticdl_api.web.route_scopes import RouteRule, rules_of
 from elasticdl_api.web.sealed_tokens import unseal
@@ -32,7 +33,9 @@ from elasticdl_runtime.database.queries import Query
 from elasticdl_runtime.database.transitions import in_seconds
 
 _REFERENCE = ("/docs", "/docs/start.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css")
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", *_REFERENCE})
+UNVERSIONED_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", *_REFERENCE, *page_files.open_paths()})
+PROVIDERS = "/session/providers"
+OPEN_PATHS = UNVERSIONED_PATHS | {PROVIDERS, f"/v1{PROVIDERS}"}
 ADMIN_USER = "admin"
 """Who holds the token of the cluster's token file: its id, and the user's name."""
 USE_RECORDED_EVERY_S = 60.0
@@ -307,15 +310,27 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def credential_of(scope: Scope) -> str:
+    """What a request shows to say who sends it: its bearer token, else its session; empty for nothing."""
+    return _find_bearer(scope) or session_of(scope) or ""
+
+
 def bearer_of(scope: Scope) -> str:
     """The bearer token of a request.
 
     Raises:
         UnauthenticatedError: it has none.
     """
+    token = _find_bearer(scope)
+    if not token:
+        raise UnauthenticatedError("the request has no token", fix="send 'Authorization: Bearer <token>'")
+    return token
+
+
+def _find_bearer(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, token = value.decode("latin-1").partition(" ")
             if scheme.lower() == "bearer" and token.strip():
                 return str(token.strip())
-    raise UnauthenticatedError("the request has no token", fix="send 'Authorization: Bearer <token>'")
+    return ""

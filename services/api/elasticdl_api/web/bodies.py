@@ -42,11 +42,11 @@ class BodyLimits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
-        if scope["type"] != "http" or not _has_body(scope):
+        if scope["type"] != "http" or not has_body(scope):
             await self._app(scope, receive, send)
             return
         path: str = scope["path"]
-        upload = path.startswith(_UPLOADS)
+        upload = scope["method"] == "PUT" and path.startswith(_UPLOADS)
         limit = MAX_ZIP_BYTES if upload else MASTER_BODY_LIMIT if path.startswith(_INTERNAL) else BODY_LIMIT
         try:
             _check_length(scope, limit)
@@ -72,7 +72,7 @@ class UnreadBodies:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
-        if scope["type"] != "http" or not _has_body(scope):
+        if scope["type"] != "http" or not has_body(scope):
             await self._app(scope, receive, send)
             return
         unread = True
@@ -91,7 +91,8 @@ class UnreadBodies:
         await self._app(scope, watch, answer)
 
 
-def _has_body(scope: Scope) -> bool:
+def has_body(scope: Scope) -> bool:
+    """Whether something comes after the head of a request."""
     headers = Headers(scope=scope)
     return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 

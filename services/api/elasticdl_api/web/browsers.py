@@ -46,11 +46,13 @@ class BrowserRules:
         held: list[Message] = []
 
         async def safe(message: Message) -> None:
-            # A page waits for its end: its policy names the scripts in it. Everything else goes on as it comes.
+            # A page without a policy of its own waits for its end: the policy names the scripts in it.
+            # Everything else goes on as it comes.
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
+                has_policy = "content-security-policy" in headers
                 add_headers(headers, status=message["status"], secure=secure)
-                if headers.get("content-type", "").startswith("text/html"):
+                if not has_policy and headers.get("content-type", "").startswith("text/html"):
                     held.append(message)
                     return
             elif held:

@@ -48,6 +48,7 @@ class Provider:
         user_claim: says who the holder is.
         grants_claim: lists what the holder belongs to.
         grants: what those who belong there may do.
+        client_id: what the dashboard is called there.
     """
 
     issuer: str
@@ -55,6 +56,7 @@ class Provider:
     user_claim: str
     grants_claim: str
     grants: Mapping[str, ProviderGrant]
+    client_id: str
 
 
 class ProviderKeys:

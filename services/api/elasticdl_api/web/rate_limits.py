@@ -12,16 +12,16 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from elasticdl_api.web.auth import Identity, token_digest
+from elasticdl_api.web.auth import Identity, credential_of, token_digest
 from elasticdl_api.web.problems import TooManyRequestsError, problem_response
 
 MOST_BUCKETS = 10_000
 """Callers that are remembered; the one who was not seen for longest is forgotten, and may ask as anew."""
 KNOWN_TOKENS = 10_000
-"""Tokens that were valid and are looked at even if their address has failed too often."""
+"""Tokens and sessions, valid when they were shown last, that are looked at even if their address failed too often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +147,9 @@ class RequestRateMiddleware:
 class FailedTokensMiddleware:
     """ASGI middleware in front of the authentication: an address that keeps sending bad tokens has to wait.
 
-    Tokens that were valid before are let through all the same, so that nobody is locked out by what others send
-    from the same address; so are masters, whose tokens cost no look at the database.
+    So it is with sessions that are over or never were. What was valid when it was shown last is let through all the
+    same, so that nobody is locked out by what others send from the same address; so are masters, whose tokens cost no
+    look at the database.
 
     Args:
         app: the authentication: answers 401 to a bad token.
@@ -164,13 +165,12 @@ class FailedTokensMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
-        credentials = Headers(scope=scope).get("authorization", "") if scope["type"] == "http" else ""
-        token = credentials.partition(" ")[2].strip()
-        if not token or scope["path"].startswith("/internal/"):
+        credential = credential_of(scope) if scope["type"] == "http" else ""
+        if not credential or scope["path"].startswith("/internal/"):
             await self._app(scope, receive, send)
             return
         address = (scope.get("client") or ("", 0))[0]
-        digest = token_digest(token)
+        digest = token_digest(credential)
         allowance = self._buckets.look(address, self._rate)
         if not allowance.granted and digest not in self._known:
             error = TooManyRequestsError(
@@ -185,6 +185,7 @@ class FailedTokensMiddleware:
             if message["type"] == "http.response.start":
                 if message["status"] == 401:
                     self._buckets.take(address, self._rate)
+                    self._known.pop(digest, None)
                 elif "identity" in scope.get("state", {}):
                     self._remember(digest)
             await send(message)

@@ -20,7 +20,9 @@ _HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": _POLICY,
 }
 _NOT_MODIFIED = 304
-_STRICT_TRANSPORT = "max-age=31536000"
+_POLICY_NAME = b"content-security-policy"
+_OF_ALL = tuple((name.lower().encode(), value.encode()) for name, value in _HEADERS.items())
+_OF_TLS = (*_OF_ALL, (b"strict-transport-security", b"max-age=31536000"))
 _SCRIPT = re.compile(rb"<script(?:\s[^>]*)?>(.*?)</script>", re.DOTALL)
 
 
@@ -29,11 +31,10 @@ def add_headers(headers: MutableHeaders, *, status: int, secure: bool = False) -
 
     A 304 has no policy: a browser would put it in place of that of the page which it has kept, and block its scripts.
     """
-    for name, value in _HEADERS.items():
-        if status != _NOT_MODIFIED or name != "Content-Security-Policy":
-            headers.setdefault(name, value)
-    if secure:
-        headers.setdefault("Strict-Transport-Security", _STRICT_TRANSPORT)
+    present = {name for name, _ in headers.raw}
+    if status == _NOT_MODIFIED:
+        present.add(_POLICY_NAME)
+    headers.raw.extend(pair for pair in (_OF_TLS if secure else _OF_ALL) if pair[0] not in present)
 
 
 def policy_of_page(html: bytes) -> str:

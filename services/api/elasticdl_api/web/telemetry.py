@@ -22,6 +22,18 @@ LOOP_LAG_MOST = Gauge("elasticdl_api_loop_lag_most_seconds", "The latest it ever
 LAUNCHES = Counter("elasticdl_api_launches", "Launch intents by outcome.", ["outcome"], registry=REGISTRY)
 REPLACED = Counter("elasticdl_api_masters_replaced", "Masters that were replaced.", registry=REGISTRY)
 REAPED = Counter("elasticdl_api_jobs_reaped", "Jobs whose left-over processes were ended.", registry=REGISTRY)
+BACKGROUND_FAILURES = Counter(
+    "elasticdl_api_background_failures",
+    "Steps of background tasks (relay, watchdog, leftovers, housekeeping, ...) that failed or were put off.",
+    ["task"],
+    registry=REGISTRY,
+)
+BACKGROUND_DONE = Gauge(
+    "elasticdl_api_background_success_timestamp_seconds",
+    "When a background task last did all that it had to, in seconds since 1970.",
+    ["task"],
+    registry=REGISTRY,
+)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from elasticdl_api.web.auth import OPEN_PATHS
+from elasticdl_api.web.auth import UNVERSIONED_PATHS
 
 PREFIX = "/v1"
 _PREFIX = PREFIX.encode()
@@ -20,7 +20,7 @@ def versioned(path: str) -> str:
 
 def has_version(path: str) -> bool:
     """Whether a route has a version in its documented path."""
-    return path not in OPEN_PATHS and path != "/internal" and not path.startswith(("/internal/", f"{PREFIX}/"))
+    return path not in UNVERSIONED_PATHS and path != "/internal" and not path.startswith(("/internal/", f"{PREFIX}/"))
 
 
 class VersionMiddleware:

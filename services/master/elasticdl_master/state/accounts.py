@@ -73,9 +73,14 @@ Changes = dict[TaskId, RecordAccount]
 
 
 class AccountBook:
-    """The accounts of all epochs. A task that is done again counts with its last report."""
+    """The accounts of all epochs. A task that is done again counts with its last report.
+
+    Attributes:
+        skipped_by_epoch: how many records of each epoch were passed over, where any were.
+    """
 
     def __init__(self) -> None:
+        self.skipped_by_epoch: dict[int, int] = {}
         self._accounts: Changes = {}
         self._of: dict[tuple[int, int], set[TaskId]] = {}
         self._skips = Skips()
@@ -138,4 +143,8 @@ class AccountBook:
         self._of.setdefault((task.epoch, task.index), set()).add(task)
 
     def _sum(self) -> None:
-        self._skips = sum((one.skipped(task.records) for task, one in self.items()), Skips())
+        self._skips, self.skipped_by_epoch = Skips(), {}
+        for task, one in self.items():
+            skips = one.skipped(task.records)
+            self._skips += skips
+            self.skipped_by_epoch[task.epoch] = self.skipped_by_epoch.get(task.epoch, 0) + skips.records

@@ -85,7 +85,7 @@ class Closing:
         """Does the next step of closing, if all work is done."""
         if self._job.spec.type is JobType.EVALUATION:
             return self._close_evaluation()
-        if not self._epochs.trained or self._schedule.awaited_pin is not None:
+        if not self._epochs.trained or self._schedule.waits:
             return []
         if self._job.spec.type is JobType.PREDICTION:
             return self._succeed()

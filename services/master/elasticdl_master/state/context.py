@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elasticdl_core.job import JobSpec
+from elasticdl_core.ports.launcher import Role
 from elasticdl_master.state.failures import FailureBook
 from elasticdl_master.state.lifecycle import Lifecycle
 from elasticdl_master.state.limits import Limits
+from elasticdl_master.state.lives import ProcessLives
 from elasticdl_master.state.plan import JobPlans
 from elasticdl_master.state.servers import ServerPool
 from elasticdl_master.state.setup import Setup
@@ -31,6 +33,7 @@ class JobContext:
         workers: the workers, with what they hold.
         servers: the parameter servers.
         failures: what went wrong, by task.
+        lives: what becomes of workers and servers, to be told.
     """
 
     setup: Setup
@@ -41,6 +44,7 @@ class JobContext:
     workers: WorkerPool
     servers: ServerPool
     failures: FailureBook
+    lives: ProcessLives
 
     @classmethod
     def of(cls, setup: Setup, limits: Limits) -> JobContext:
@@ -48,16 +52,19 @@ class JobContext:
         spec = setup.spec
         first = 0 if setup.epoch <= 1 or setup.contents is not None else setup.epoch * _EPOCH_STRIDE
         generation = max(1, setup.epoch) * _EPOCH_STRIDE
+        # The PS that a group goes as is no process.
+        lives = ProcessLives((Role.WORKER,) if spec.by_group else (Role.PS, Role.WORKER))
         return cls(
             setup,
             limits,
             Lifecycle(setup.state),
             JobPlans(spec),
             SingleTasks(),
-            WorkerPool(limits, spec.worker_memory_mib, first),
+            WorkerPool(limits, spec.worker_memory_mib, first, lives),
             # The members of a group hold the model together: to all other parts they are one PS.
-            ServerPool(1 if spec.by_group else spec.num_ps, limits, spec.ps_memory_mib, first, generation),
+            ServerPool(1 if spec.by_group else spec.num_ps, limits, spec.ps_memory_mib, first, generation, lives),
             FailureBook(limits),
+            lives,
         )
 
     @property

@@ -170,6 +170,10 @@ class Evaluations:
         """Whether the model was evaluated as it is now."""
         return self.latest_version == self._version.present
 
+    def is_pinning(self, number: int) -> bool:
+        """Whether an evaluation waits for its pin."""
+        return number in self.running and self.running[number].stage is Stage.PINNING
+
     def pending(self) -> list[TaskId]:
         """What is to do of those in flight."""
         return [task for run in self.running.values() for task in run.pending()]
@@ -192,6 +196,26 @@ class Evaluations:
         self.running[self.latest_number] = EvaluationRun(self.latest_number, training_epoch, boundary, ledger)
         self.latest_version = self._version.present
         return [do.Pin(self.latest_number)]
+
+    def adopt(self, training_epoch: int) -> int | None:
+        """Lets an evaluation that fell due with the last update of an epoch stand for the end of the epoch.
+
+        It falls due when the update is heard of, which may be before the task is reported that completes the epoch.
+
+        Returns:
+            Its number; None if there is none of the model as it is at the end.
+        """
+        job = self._job
+        if not (job.spec.by_group or (job.spec.use_async and len(job.servers.servers) == 1)):
+            return None  # the parts of the model may have been pinned apart
+        for run in self.running.values():
+            if run.stage is Stage.PINNING or run.model_version == self._version.present:
+                run.boundary, run.training_epoch = True, training_epoch
+                return run.number
+        if not self.running and self.published and self.at_present_version:
+            self.epochs_evaluated.add(training_epoch)
+            return self.latest_number
+        return None
 
     def begin_due(self, now: float) -> list[do.Instruction]:
         """Begins an evaluation if so many updates were made since the last one."""

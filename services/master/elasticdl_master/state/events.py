@@ -74,6 +74,7 @@ class WorkerHeartbeat:
     last_loss: float | None = None
     learning_rate: float | None = None
     training_metrics: Mapping[str, float] = field(default_factory=dict)
+    step: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,7 @@ class ServerSeen:
     rows: int = 0
     bytes: int = 0
     records: int = 0
+    load: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,13 @@ class Pinned:
 
     number: int
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFlushed:
+    """All PS have closed the last round of an epoch."""
+
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +286,7 @@ Event: TypeAlias = (
     | ServersRestored
     | RestoreFailed
     | Pinned
+    | RoundFlushed
     | Saved
     | SaveFailed
     | TalliesRead

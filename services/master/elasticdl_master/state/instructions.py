@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.job import JobState
+from elasticdl_core.ports.launcher import Role
+from elasticdl_core.process_life import EndCause, LifeStage
 from elasticdl_core.task import TaskId
 from elasticdl_master.state.accounts import RecordAccount
 
@@ -57,7 +59,9 @@ class RestoreServers:
 
 @dataclass(frozen=True, slots=True)
 class FlushRound:
-    """Synchronous mode: close the present round with the gradients that it has."""
+    """Synchronous mode: close the present round with the gradients that it has, at the end of an epoch."""
+
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +182,30 @@ class PostEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class PostLife:
+    """Tell of a process that it has come to a stage of its life.
+
+    ``announce`` makes an event of it, where nothing else tells the user.
+    """
+
+    role: Role
+    index: int
+    incarnation: int
+    stage: LifeStage
+    cause: EndCause | None = None
+    exit_code: int | None = None
+    message: str = ""
+    announce: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PostLiving:
+    """Tell which processes there are (role, index, incarnation): all others of the job are lost."""
+
+    processes: Sequence[tuple[Role, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class PostEvaluation:
     """Publish an evaluation."""
 
@@ -245,6 +273,8 @@ Instruction: TypeAlias = (
     | ListShards
     | PostLosses
     | PostEvent
+    | PostLife
+    | PostLiving
     | PostEvaluation
     | PostArtifact
     | SetState

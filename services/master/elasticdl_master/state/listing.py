@@ -70,6 +70,11 @@ class ShardListing:
         """The type of work whose data a task lists."""
         return self._job.plans.main_type if task.index == 0 else TaskType.EVALUATION
 
+    def lacks(self, task: TaskId) -> bool:
+        """Whether the list that a task asks for is not complete."""
+        plan = self._job.plans.of(self.purpose(task))
+        return plan is not None and not plan.listed
+
     def _listed(self, event: ev.ShardsListed) -> list[Instruction]:
         plan = self._job.plans.of(event.type)
         if plan is None or plan.listed:

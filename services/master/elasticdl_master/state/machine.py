@@ -74,6 +74,7 @@ class JobMachine:
         self.setup, self.spec, self.limits = setup, setup.spec, job.limits
         self.lifecycle, self.plans, self.single_tasks = job.lifecycle, job.plans, job.single_tasks
         self.workers, self.servers, self.failures = job.workers, job.servers, job.failures
+        self.lives = job.lives
         self.throughput = Throughput(setup.measured)
         # The parts: each knows those that it is given, all of them before it.
         self.troubles = Troubles()
@@ -137,6 +138,7 @@ class JobMachine:
             ev.ServersRestored: (self.recovery,),
             ev.RestoreFailed: (self.recovery,),
             ev.Pinned: (self.evaluations, self.schedule),
+            ev.RoundFlushed: (self.schedule,),
             ev.Saved: (self.checkpoints, self.closing),
             ev.SaveFailed: (self.checkpoints,),
             ev.TalliesRead: (self.closing,),
@@ -152,6 +154,7 @@ class JobMachine:
             out += part.handle(event, now)
         if isinstance(event, ev.Started):
             self._started = True
+            self.lives.begin(self.setup.processes)
             wished = ev.Directed(self.setup.desired, self.setup.target_workers)
             for part in self._routes[ev.Directed]:
                 out += part.handle(wished, now)
@@ -159,7 +162,7 @@ class JobMachine:
             out += self._advance(now, staffed=isinstance(event, _STAFFED))
             if not isinstance(event, _ROUTINE) or not all(isinstance(one, _ROUTINE_ANSWERS) for one in out):
                 out += self.takeover.leave_record()
-        return out
+        return out + self.lives.take()
 
     def _advance(self, now: float, *, staffed: bool) -> list[do.Instruction]:
         """Decides what comes next, whenever anything has happened."""
@@ -200,11 +203,12 @@ class JobMachine:
             return Directive.WAIT
         return Directive.CONTINUE
 
-    def finish_told(self, owner: str) -> None:
-        """A worker was told that all is done: its exit is as it should be."""
+    def note_told(self, owner: str, directive: Directive) -> None:
+        """A worker was told something; if that is to go, its exit is as it should be."""
         worker = self.workers.by_owner(owner)
         if worker is not None:
-            worker.finished = True
+            worker.finished |= directive is Directive.FINISHED
+            worker.dismissed |= directive is Directive.DRAIN
 
     def task(self, lease: Lease) -> Task:
         """What a leased id stands for."""

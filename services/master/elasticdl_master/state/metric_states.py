@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.json_numbers import from_json
 
+_RULES: Mapping[str, Callable[[float, float], float]] = {"sum": operator.add, "max": max, "min": min}
+
 
 def states_of(result: bytes) -> dict[str, Any]:
-    """Reads the metric states that a worker reported: ``{name: {"sum": [...], "kind": ...}}``.
+    """Reads the metric states that a worker reported: ``{name: {"sum": [...], "kind": ...}}``, and ``by`` for some.
 
     Raises:
         UserCodeError: that is not what was reported.
@@ -48,7 +51,7 @@ def metrics_of(result: bytes) -> dict[str, float]:
 
 
 def merge(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds two states of one metric.
+    """Adds two states of one metric; where ``by`` says so of a variable, takes the larger or smaller numbers.
 
     Raises:
         UserCodeError: they differ in kind or shape.
@@ -56,12 +59,17 @@ def merge(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> dic
     other = {key: value for key, value in first.items() if key != "sum"}
     if other != {key: value for key, value in second.items() if key != "sum"}:
         raise UserCodeError(f"the states of metric {name!r} differ in kind", fix="return the same metrics each time")
-    return {**other, "sum": _add(name, first.get("sum", 0), second.get("sum", 0))}
+    one, two, rules = first.get("sum", 0), second.get("sum", 0), other.get("by")
+    if rules is None:
+        return {**other, "sum": _merged(name, one, two, "sum")}
+    if not all(isinstance(each, list) and len(each) == len(one) for each in (one, two, rules)):
+        raise UserCodeError(f"the states of metric {name!r} differ in shape", fix="return the same metrics each time")
+    return {**other, "sum": [_merged(name, *three) for three in zip(one, two, rules, strict=True)]}
 
 
-def _add(name: str, first: Any, second: Any) -> Any:
+def _merged(name: str, first: Any, second: Any, rule: str) -> Any:
     if isinstance(first, Sequence) and isinstance(second, Sequence) and len(first) == len(second):
-        return [_add(name, one, two) for one, two in zip(first, second, strict=True)]
-    if isinstance(first, int | float) and isinstance(second, int | float):
-        return first + second
+        return [_merged(name, one, two, rule) for one, two in zip(first, second, strict=True)]
+    if isinstance(first, int | float) and isinstance(second, int | float) and rule in _RULES:
+        return _RULES[rule](first, second)
     raise UserCodeError(f"the states of metric {name!r} differ in shape", fix="return the same metrics each time")

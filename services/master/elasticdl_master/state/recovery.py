@@ -5,6 +5,7 @@ from __future__ import annotations
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.job import JobType
 from elasticdl_core.ports.launcher import ProcessStatus, Role
+from elasticdl_core.process_life import describe_exit
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
@@ -16,7 +17,6 @@ from elasticdl_master.state.evaluations import Evaluations
 from elasticdl_master.state.schedule import EpochSequence
 from elasticdl_master.state.servers import Phase
 from elasticdl_master.state.version import ModelVersion
-from elasticdl_master.state.workers import describe_exit
 
 
 class ServerRecovery:

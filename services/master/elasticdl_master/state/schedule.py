@@ -27,6 +27,7 @@ class EpochSequence:
     Attributes:
         closed_epoch: the last epoch whose end was seen to.
         awaited_pin: the evaluation whose pin the next epoch waits for, if any.
+        awaited_flush: the epoch whose last round is being closed, if any: no gradient of the next one may come in.
     """
 
     def __init__(
@@ -44,25 +45,33 @@ class EpochSequence:
         self._version = version
         self.closed_epoch = _NONE
         self.awaited_pin: int | None = None
+        self.awaited_flush: int | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether something of the epoch that ended is still to be done."""
+        return self.awaited_pin is not None or self.awaited_flush is not None
 
     def handle(self, event: ev.Event, now: float) -> list[Instruction]:
-        """Takes in that an evaluation is pinned."""
+        """Takes in that an evaluation is pinned, or a round closed."""
         match event:
             case ev.Pinned(number=number) if number == self.awaited_pin:
                 self.awaited_pin = None
+            case ev.RoundFlushed(epoch) if epoch == self.awaited_flush:
+                self.awaited_flush = None
         return []
 
     def advance(self, now: float) -> list[Instruction]:
         """Closes the present epoch if it is complete, and begins the next."""
         epochs = self._epochs
-        waits = self.awaited_pin is not None or self._gate.awaits_verdict(self._version.present)
+        waits = self.waits or self._gate.awaits_verdict(self._version.present)
         if not self._job.plans.with_epochs or epochs.stopped or not epochs.complete or waits:
             return []
         validation = self._job.plans.validation
         if self.closed_epoch != epochs.number and validation is not None and not validation.listed:
             return []
         out = self._close() if self.closed_epoch != epochs.number else []
-        if self.awaited_pin is None and epochs.number + 1 < self._job.plans.main.epochs:
+        if not self.waits and epochs.number + 1 < self._job.plans.main.epochs:
             forgotten = epochs.begin_next()
             out += [ForgetTasks(forgotten)] if forgotten else []
             out += [AddTasks(epochs.remaining())] if not epochs.held else []
@@ -70,7 +79,7 @@ class EpochSequence:
 
     def interrupt(self) -> None:
         """The PS went back: the end of an epoch is to be seen to again."""
-        self.closed_epoch, self.awaited_pin = _NONE, None
+        self.closed_epoch, self.awaited_pin, self.awaited_flush = _NONE, None, None
 
     def restore(self, closed_epoch: int, awaited_pin: int | None) -> None:
         """Goes on where an earlier master was."""
@@ -80,8 +89,14 @@ class EpochSequence:
         number = self.closed_epoch = self._epochs.number
         if self._job.spec.type is not JobType.TRAINING:
             return []
-        out: list[Instruction] = [] if self._job.spec.use_async else [FlushRound()]
+        out: list[Instruction] = []
+        if not (self._job.spec.use_async or self._job.spec.by_group):
+            self.awaited_flush = number
+            out.append(FlushRound(number))
         if self._job.plans.validation is not None:
-            out += self._evaluations.begin(boundary=True, training_epoch=number + 1)
-            self.awaited_pin = self._evaluations.latest_number
+            adopted = self._evaluations.adopt(number + 1)
+            if adopted is None:
+                out += self._evaluations.begin(boundary=True, training_epoch=number + 1)
+                adopted = self._evaluations.latest_number
+            self.awaited_pin = adopted if self._evaluations.is_pinning(adopted) else None
         return out

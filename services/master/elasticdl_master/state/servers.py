@@ -6,10 +6,12 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from elasticdl_core.ports.launcher import ProcessState, ProcessStatus
+from elasticdl_core.ports.launcher import ProcessState, ProcessStatus, Role
+from elasticdl_core.process_life import EndCause, cause_of_exit
 from elasticdl_master.state.events import ServerSeen
 from elasticdl_master.state.instructions import Instruction, LaunchServer, TerminateServer
 from elasticdl_master.state.limits import Limits
+from elasticdl_master.state.lives import ProcessLives
 
 
 class Phase(enum.StrEnum):
@@ -34,11 +36,13 @@ class ServerInstance:
     rows: int = 0
     bytes: int = 0
     records: int = 0
+    load: float = 0.0
     launch_at: float = 0.0
     reached: bool = False
     running_since: float | None = None
     silent_since: float | None = None
     stuck: str = ""
+    told_to_leave: bool = False
 
     @property
     def state(self) -> str:
@@ -55,12 +59,20 @@ class ServerPool:
         memory_mib: memory limit of each; 0 for none.
         first_incarnation: incarnation of a PS that was never seen.
         generation: the first generation that workers are told.
+        lives: hears what becomes of each.
     """
 
     def __init__(
-        self, count: int, limits: Limits, memory_mib: int, first_incarnation: int = 0, generation: int = 1
+        self,
+        count: int,
+        limits: Limits,
+        memory_mib: int,
+        first_incarnation: int = 0,
+        generation: int = 1,
+        lives: ProcessLives | None = None,
     ) -> None:
         self.limits = limits
+        self._lives = lives or ProcessLives()
         self.memory_mib = memory_mib
         self._asked_memory_mib = memory_mib
         self.generation = generation
@@ -118,8 +130,17 @@ class ServerPool:
             server.running_since = now
         if server.alive:
             return None
+        self._tell_end(server, status)
         server.answers = server.initialized = False
         return server if was_alive else None
+
+    def _tell_end(self, server: ServerInstance, status: ProcessStatus) -> None:
+        if server.told_to_leave:
+            cause = EndCause.FINISHED if status.exit_code == 0 else EndCause.STOPPED
+        else:
+            cause = EndCause.KILLED if server.stuck else cause_of_exit(status)
+        key = (Role.PS, server.index, server.incarnation)
+        self._lives.ended(*key, cause, status, announce=server.told_to_leave, message=server.stuck)
 
     def lost(self, server: ServerInstance, status: ProcessStatus, now: float) -> str:
         """Counts a death. Returns why the job must fail, or nothing."""
@@ -148,6 +169,7 @@ class ServerPool:
                 server.incarnation = max(server.incarnation + 1, self._first_incarnation)
                 self._forget(server)
                 server.alive = True
+                self._lives.launched(Role.PS, server.index, server.incarnation)
                 out.append(LaunchServer(server.index, server.incarnation, self.memory_mib))
         return out
 
@@ -156,7 +178,7 @@ class ServerPool:
         out: list[Instruction] = []
         for server in self.servers:
             if server.alive:
-                out.append(TerminateServer(server.index, server.incarnation, 0.0))
+                out.append(self._terminate(server, 0.0))
             server.alive = server.answers = server.initialized = False
             server.version = 0
         return out
@@ -164,7 +186,12 @@ class ServerPool:
     def stop(self, grace_s: float) -> list[Instruction]:
         """Stops every PS for good."""
         self.phase = Phase.STOPPED
-        return [TerminateServer(server.index, server.incarnation, grace_s) for server in self.servers if server.alive]
+        return [self._terminate(server, grace_s) for server in self.servers if server.alive]
+
+    def _terminate(self, server: ServerInstance, grace_s: float) -> Instruction:
+        server.told_to_leave = True
+        self._lives.drained(Role.PS, server.index, server.incarnation)
+        return TerminateServer(server.index, server.incarnation, grace_s)
 
     def seen(self, answer: ServerSeen) -> bool:
         """Takes in an answer to a status call; returns whether the PS was silent before."""
@@ -173,8 +200,9 @@ class ServerPool:
             return False
         was_silent, server.silent_since = server.silent_since is not None and server.reached, None
         server.answers, server.initialized, server.reached = True, answer.initialized, True
+        self._lives.ready(Role.PS, server.index, server.incarnation)
         server.version, server.rows, server.bytes = answer.version, answer.rows, answer.bytes
-        server.records = answer.records
+        server.records, server.load = answer.records, answer.load
         return was_silent
 
     def hold(self, version: int) -> None:
@@ -211,4 +239,4 @@ class ServerPool:
         """Another process takes the place of a PS: nothing is known of it yet."""
         server.alive = server.answers = server.initialized = server.reached = False
         server.running_since = server.silent_since = None
-        server.stuck = ""
+        server.stuck, server.told_to_leave = "", False

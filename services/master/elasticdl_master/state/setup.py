@@ -8,6 +8,7 @@ from typing import Any
 
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.job import JobSpec, JobState
+from elasticdl_core.job.strategy import StrategyChoice
 from elasticdl_core.ports.launcher import ProcessStatus
 from elasticdl_core.task import TaskId
 from elasticdl_master.queue.port import Contents
@@ -35,6 +36,7 @@ class Setup:
         lists_by_worker: whether a worker must list the shards, because the reader is the user's.
         output: where the export, or predictions, go.
         measured: speeds, cost of a change and service received that earlier masters reported.
+        strategy: how the job is distributed, and why so; None for what the specification alone says.
     """
 
     spec: JobSpec
@@ -54,3 +56,4 @@ class Setup:
     lists_by_worker: bool = False
     output: str = ""
     measured: Mapping[str, Any] = field(default_factory=dict)
+    strategy: StrategyChoice | None = None

@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from elasticdl_core.job import JobType
-from elasticdl_core.job.spec import ALL_REDUCE
+from elasticdl_core.job.spec import ALL_REDUCE, PARAMETER_SERVERS
+from elasticdl_core.job.strategy import StrategyChoice, settled_strategy
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.servers import Phase, ServerInstance
+from elasticdl_master.state.stragglers import find_stragglers, mean_step
 from elasticdl_master.state.throughput import Measurements
 from elasticdl_master.state.workers import Worker
-
-_REASONS = {
-    "auto": "parameter servers suit every model; it is the strategy of this release",
-    "ParameterServerStrategy": "it was asked for",
-}
 
 
 class ProgressStatus(TypedDict):
@@ -38,6 +35,8 @@ class WorkerStatus(TypedDict):
     phase: str
     records: int
     samples_per_second: float
+    step: dict[str, float] | None
+    straggler: bool
 
 
 class ParameterServerStatus(TypedDict):
@@ -48,27 +47,54 @@ class ParameterServerStatus(TypedDict):
     rows: int
     bytes: int
     version: int
+    load: float
+
+
+class LedgerStatus(TypedDict):
+    """What is done of the present epoch; all epochs before it are done, of all after it nothing is.
+
+    ``done`` and ``leased`` are records, ``done`` with those that were passed over; ``skipped`` are those by epoch.
+    """
+
+    epoch: int
+    epochs: int
+    planned: int
+    done: int
+    leased: int
+    skipped: dict[str, int]
+    tasks: int
+    tasks_done: int
+    tasks_leased: int
 
 
 class StrategyStatus(TypedDict):
-    """How the job is distributed, and why so."""
+    """How the job is distributed, why so, and what was predicted of each strategy: steps and samples a second.
+
+    ``deterministic`` says whether the model is the same to the last bit whoever did the work.
+    """
 
     chosen: str
+    deterministic: bool
     reason: str
+    predicted: dict[str, dict[str, float]]
 
 
 class MasterStatus(Measurements):
     """The status that a master reports with its heartbeats."""
 
     progress: ProgressStatus
+    ledger: LedgerStatus
     samples_per_second: float
     eta_seconds: float | None
+    eta_low_seconds: float | None
+    eta_high_seconds: float | None
     loss: float | None
     last_loss: float | None
     learning_rate: float | None
     training_metrics: dict[str, float]
     model_version: int
     workers: list[WorkerStatus]
+    step: dict[str, float]
     ps: list[ParameterServerStatus]
     metrics: dict[str, float]
     evaluation: str
@@ -88,10 +114,9 @@ def status_of(machine: JobMachine, trouble: str = "") -> MasterStatus:
         trouble: what the runner has trouble with, if anything.
     """
     plans, epochs, reports, evaluations = machine.plans, machine.epochs, machine.reports, machine.evaluations
-    running = [worker for worker in machine.workers.living if worker.phase not in ("waiting", "starting")]
-    speed = sum(worker.samples_per_second for worker in running)
+    slow = find_stragglers(machine.workers.running, alone=machine.spec.use_async and not machine.spec.by_group)
     done = min(_records_done(machine), epochs.records_total)
-    left = epochs.records_total - done
+    rest = machine.throughput.speed.rest(epochs.records_total - done)
     return {
         "progress": {
             "records_done": done,
@@ -102,22 +127,23 @@ def status_of(machine: JobMachine, trouble: str = "") -> MasterStatus:
             "tasks_total": len(plans.main.parts) * plans.main.epochs,
             "listing": not plans.listed,
         },
-        "samples_per_second": round(speed, 3),
-        "eta_seconds": round(left / speed, 1) if speed > 0 else None,
+        "ledger": _ledger(machine),
+        "samples_per_second": round(machine.throughput.speed.samples_per_second, 3),
+        "eta_seconds": None if rest is None else round(rest.expected, 1),
+        "eta_low_seconds": None if rest is None else round(rest.low, 1),
+        "eta_high_seconds": None if rest is None else round(rest.high, 1),
         "loss": reports.loss,
         "last_loss": reports.last_loss,
         "learning_rate": reports.learning_rate,
         "training_metrics": reports.training_metrics,
         "model_version": machine.version.present,
-        "workers": [_worker(worker) for worker in machine.workers.living],
+        "workers": [_worker(worker, slow=worker.index in slow) for worker in machine.workers.living],
+        "step": {name: round(seconds, 6) for name, seconds in mean_step(machine.workers.running).items()},
         # A group goes as the job's only server, which is a matter of the machine's alone.
         "ps": [] if machine.spec.by_group else [_server(machine, server) for server in machine.servers.servers],
         "metrics": dict(evaluations.metrics),
         "evaluation": "no records" if evaluations.empty else "",
-        "strategy": {
-            "chosen": ALL_REDUCE if machine.spec.by_group else "ParameterServerStrategy",
-            "reason": _REASONS.get(machine.spec.distribution_strategy, "it was asked for"),
-        },
+        "strategy": _strategy(machine),
         "degraded": _degraded(machine, trouble),
         "skipped": machine.audit.skipped,
         "duplicates": machine.audit.duplicates,
@@ -127,7 +153,46 @@ def status_of(machine: JobMachine, trouble: str = "") -> MasterStatus:
     }
 
 
-def _worker(worker: Worker) -> WorkerStatus:
+def _ledger(machine: JobMachine) -> LedgerStatus:
+    plan, epochs = machine.plans.main, machine.epochs
+    if machine.plans.with_epochs:
+        done, tasks_done, number = epochs.ledger.records, epochs.ledger.tasks_done, epochs.number
+    else:
+        done, tasks_done, number = _records_done(machine) - _in_hand(machine), _tasks_done(machine), 0
+    held = [
+        task
+        for _, _, task in machine.workers.leases()
+        if task.type is machine.plans.main_type and (task.epoch == number or not machine.plans.with_epochs)
+    ]
+    left, tasks_left = max(plan.records - done, 0), max(len(plan.parts) - tasks_done, 0)
+    return {
+        "epoch": number,
+        "epochs": plan.epochs,
+        "planned": plan.records,
+        "done": min(done, plan.records),
+        "leased": min(sum(task.records for task in held), left),
+        "skipped": {str(epoch): count for epoch, count in sorted(epochs.accounts.skipped_by_epoch.items())},
+        "tasks": len(plan.parts),
+        "tasks_done": tasks_done,
+        "tasks_leased": min(len({task.index for task in held}), tasks_left),
+    }
+
+
+def _strategy(machine: JobMachine) -> StrategyStatus:
+    choice = machine.setup.strategy or settled_strategy(machine.spec)
+    if choice is None:
+        choice = StrategyChoice(PARAMETER_SERVERS, "they suit every model")
+    predicted = {name: dict(rates) for name, rates in choice.predicted.items()}
+    deterministic = choice.chosen == ALL_REDUCE and machine.spec.deterministic
+    return {
+        "chosen": choice.chosen,
+        "deterministic": deterministic,
+        "reason": choice.reason,
+        "predicted": predicted,
+    }
+
+
+def _worker(worker: Worker, *, slow: bool) -> WorkerStatus:
     return {
         "index": worker.index,
         "incarnation": worker.incarnation,
@@ -135,6 +200,8 @@ def _worker(worker: Worker) -> WorkerStatus:
         "phase": worker.phase,
         "records": worker.records,
         "samples_per_second": round(worker.samples_per_second, 3),
+        "step": {name: round(seconds, 6) for name, seconds in worker.step.items()} or None,
+        "straggler": slow,
     }
 
 
@@ -146,6 +213,7 @@ def _server(machine: JobMachine, server: ServerInstance) -> ParameterServerStatu
         "rows": server.rows,
         "bytes": server.bytes,
         "version": server.version,
+        "load": server.load,
     }
 
 
@@ -153,13 +221,19 @@ def _records_done(machine: JobMachine) -> int:
     """Records of done tasks, and those of tasks in hand that are processed already."""
     if machine.spec.type is JobType.EVALUATION and machine.evaluations.published:
         return machine.epochs.records_total
-    in_hand = 0
-    for worker, token, task in machine.workers.leases():
-        if task.type is machine.plans.main_type:
-            in_hand += max(0, min(worker.positions.get(token, task.start), task.end) - task.start)
+    in_hand = _in_hand(machine)
     if not machine.plans.with_epochs:
         return in_hand + max((run.progress.records for run in machine.evaluations.running.values()), default=0)
     return in_hand + machine.epochs.records_done
+
+
+def _in_hand(machine: JobMachine) -> int:
+    """Records that are processed of tasks that are not done."""
+    return sum(
+        max(0, min(worker.positions.get(token, task.start), task.end) - task.start)
+        for worker, token, task in machine.workers.leases()
+        if task.type is machine.plans.main_type
+    )
 
 
 def _tasks_done(machine: JobMachine) -> int:

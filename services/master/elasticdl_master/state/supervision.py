@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from elasticdl_core.ports.launcher import ProcessStatus, Role
+from elasticdl_core.process_life import OVER_LIMITS, describe_exit
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.context import JobContext
 from elasticdl_master.state.instructions import Instruction, Quarantine, ReleaseOwner, tell
 from elasticdl_master.state.throughput import Throughput
 from elasticdl_master.state.troubles import Troubles
-from elasticdl_master.state.workers import Death, Worker, describe_exit
+from elasticdl_master.state.workers import Death, Worker
 
 
 class WorkerSupervisor:
@@ -58,7 +59,7 @@ class WorkerSupervisor:
             case ev.WorkerRegistered(index, incarnation):
                 self._job.workers.register(index, incarnation, now)
             case ev.Directed(target_workers=target):
-                return self._directed(target, now)
+                self._directed(target, now)
         return []
 
     def reconcile(self, now: float) -> list[Instruction]:
@@ -69,12 +70,11 @@ class WorkerSupervisor:
         if task.type is self._job.plans.main_type and self._job.plans.with_epochs:
             self._job.failures.done(task)
 
-    def _directed(self, target: int, now: float) -> list[Instruction]:
+    def _directed(self, target: int, now: float) -> None:
+        """Takes another target; the scheduler, who decided it, has told the user why (``scaled``)."""
         before, self.target = self.target, target
-        if target == before:
-            return []
-        self._throughput.target_changed(before, target, now)
-        return [tell("scale", f"workers: {before} -> {target}")]
+        if target != before:
+            self._throughput.target_changed(before, target, now)
 
     # -- failures --------------------------------------------------------------------------------------------------
 
@@ -108,6 +108,10 @@ class WorkerSupervisor:
             return [release]
         words = f"{worker.owner} {describe_exit(status)}"
         lost = tell("worker_lost", words, exit_code=status.exit_code, reason=status.reason)
+        if status.reason in OVER_LIMITS:
+            # The next worker would find what this one has left, and end as it did.
+            self._job.lifecycle.fail(words, fix=OVER_LIMITS[status.reason][1], crashed=worker.owner)
+            return [release, lost]
         culprit = next(iter(worker.leases.values()), None)
         if culprit is not None and self._is_guilty(worker, death) and self._job.failures.killed_worker(culprit):
             self._job.lifecycle.fail(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+from elasticdl_master.state.speed import SpeedEstimator
 from elasticdl_master.state.workers import Worker, WorkerPool
 
 _WINDOW_S = 5.0
@@ -25,6 +26,9 @@ class Throughput:
 
     Args:
         before: what earlier masters of the job measured, as ``to_mapping`` gave it; what makes no sense is left out.
+
+    Attributes:
+        speed: how fast the job is now, and how long the rest takes.
     """
 
     def __init__(self, before: Mapping[str, Any] | None = None) -> None:
@@ -42,6 +46,7 @@ class Throughput:
         self._total = 0
         self._window: tuple[int, float, int] | None = None
         self._rescale: tuple[int, float] | None = None
+        self.speed = SpeedEstimator()
 
     def heartbeat(self, worker: Worker) -> None:
         """Takes in how many records a worker processed so far."""
@@ -61,6 +66,7 @@ class Throughput:
         self._counted_at = now
         working = [worker for worker in workers.running if worker.steps > 0 and worker.phase == "training"]
         count = len(working)
+        self.speed.look(self._total, count, now)
         if self._rescale is not None and count >= self._rescale[0]:
             self.rescale_cost_s = _blend(self.rescale_cost_s, now - self._rescale[1])
             self._rescale = None

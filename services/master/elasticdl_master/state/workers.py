@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import enum
 import functools
-import signal
 from dataclasses import dataclass, field
 
 from elasticdl_core.ports.launcher import ProcessState, ProcessStatus, Role
+from elasticdl_core.process_life import EndCause, cause_of_exit
 from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
 from elasticdl_master.state.events import WorkerHeartbeat
 from elasticdl_master.state.instructions import Instruction, LaunchWorker, TerminateWorker
 from elasticdl_master.state.limits import Limits
+from elasticdl_master.state.lives import ProcessLives
 
-EXIT_UNREACHABLE = 70
-"""Exit code of a worker whose master or PS stayed away: no fault of the user's code."""
 _LONG_PHASES = frozenset({"starting", "compiling"})
 
 
@@ -62,10 +61,13 @@ class Worker:
     last_heartbeat: float = 0.0
     last_progress: float = 0.0
     reports: int = 0
+    registered: bool = False
     finished: bool = False
+    dismissed: bool = False
     stuck: bool = False
     leave_at: float = float("inf")
     taken: tuple[TaskId, int] | None = None
+    step: dict[str, float] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)
     leases: dict[str, TaskId] = field(default_factory=dict)
 
@@ -95,10 +97,14 @@ class WorkerPool:
         memory_mib: memory limit of a worker; 0 for none.
         first_incarnation: incarnation of an index that was never seen; grows with the master's epoch when what
             earlier masters launched is not known.
+        lives: hears what becomes of each.
     """
 
-    def __init__(self, limits: Limits, memory_mib: int, first_incarnation: int = 0) -> None:
+    def __init__(
+        self, limits: Limits, memory_mib: int, first_incarnation: int = 0, lives: ProcessLives | None = None
+    ) -> None:
         self.limits = limits
+        self._lives = lives or ProcessLives()
         self.memory_mib = memory_mib
         self.first_incarnation = first_incarnation
         self.workers: dict[int, Worker] = {}
@@ -194,6 +200,9 @@ class WorkerPool:
         if worker.state in (WorkerState.PENDING, WorkerState.STARTING):
             worker.state = WorkerState.RUNNING
             worker.last_progress = now
+        if not worker.registered:
+            worker.registered = True
+            self._lives.ready(Role.WORKER, index, incarnation)
         worker.last_heartbeat = now
         return worker
 
@@ -210,6 +219,7 @@ class WorkerPool:
         worker.records, worker.steps = beat.records, beat.steps
         worker.samples_per_second = beat.samples_per_second
         worker.loss = beat.loss
+        worker.step = dict(beat.step)
         worker.model_version = max(worker.model_version, beat.model_version)
         worker.positions = dict(beat.positions)
         return worker
@@ -272,6 +282,9 @@ class WorkerPool:
         if status.state is not ProcessState.EXITED:
             return None
         death = _death(worker, status)
+        why, expected = _cause(worker, death, status), death is Death.EXPECTED
+        words = "it made no progress" if worker.stuck else ""
+        self._lives.ended(Role.WORKER, index, incarnation, why, status, announce=expected, message=words)
         worker.state = WorkerState.GONE
         return worker, death
 
@@ -325,18 +338,21 @@ class WorkerPool:
         incarnation = self.next_incarnation.get(index, self.first_incarnation)
         self._put(Worker(index, incarnation, since=now, memory_mib=self.memory_mib))
         self._remember(index, incarnation)
+        self._lives.launched(Role.WORKER, index, incarnation)
         return LaunchWorker(index, incarnation, self.memory_mib)
 
     def drain(self, worker: Worker, now: float) -> list[Instruction]:
         """Tells a worker to return what it has and leave; one that has not registered is stopped at once."""
         if worker.state is WorkerState.RUNNING:
             worker.state, worker.leave_at = WorkerState.DRAINING, now + self.limits.drain_s
+            self._lives.drained(Role.WORKER, worker.index, worker.incarnation)
             return []
         return self.stop(worker, self.limits.leave_s) if worker.staying else []
 
     def stop(self, worker: Worker, grace_s: float) -> list[Instruction]:
         """Stops a worker."""
         worker.state, worker.leave_at = WorkerState.LEAVING, float("inf")
+        self._lives.drained(Role.WORKER, worker.index, worker.incarnation)
         return [TerminateWorker(worker.index, worker.incarnation, grace_s)]
 
     def overdue(self, now: float, *, watch: bool) -> list[tuple[Worker, str]]:
@@ -383,30 +399,23 @@ class WorkerPool:
                 worker.since = now
 
 
-def describe_exit(status: ProcessStatus) -> str:
-    """How a process ended, in words."""
-    code = status.exit_code
-    if status.reason == "oom_killed":
-        return "was killed because it ran out of memory"
-    if code is None:
-        return "vanished"
-    if code < 0:
-        try:
-            return f"was ended by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was ended by signal {-code}"
-    return "exited without finishing its work (exit code 0)" if code == 0 else f"exited with code {code}"
-
-
 def _death(worker: Worker, status: ProcessStatus) -> Death:
     if worker.stuck:
         return Death.KILLED
-    if worker.finished or worker.state in (WorkerState.DRAINING, WorkerState.LEAVING):
+    # The whole job pauses where nobody drains a worker by itself.
+    dismissed = worker.dismissed and status.exit_code == 0
+    if worker.finished or dismissed or worker.state in (WorkerState.DRAINING, WorkerState.LEAVING):
         return Death.EXPECTED
-    if status.reason == "oom_killed":
-        return Death.OUT_OF_MEMORY
-    if status.reason == "terminated" or status.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM):
-        return Death.PREEMPTED
-    if status.reason == "launcher_lost" or status.exit_code in (None, -signal.SIGKILL, EXIT_UNREACHABLE):
-        return Death.KILLED
-    return Death.CRASHED
+    cause = cause_of_exit(status)
+    return Death.KILLED if cause in (EndCause.LOST, EndCause.STOPPED) else Death(cause)
+
+
+def _cause(worker: Worker, death: Death, status: ProcessStatus) -> EndCause:
+    """Why a worker ended, for its life's record; told before its state changes."""
+    if worker.stuck:
+        return EndCause.KILLED
+    if death is not Death.EXPECTED:
+        return cause_of_exit(status)
+    if worker.finished:
+        return EndCause.FINISHED
+    return EndCause.DRAINED if worker.registered else EndCause.STOPPED

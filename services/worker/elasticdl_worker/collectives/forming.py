@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 from elasticdl_core.errors import InvalidInputError
@@ -267,9 +266,8 @@ class Forming:
             self._sums = sums[0]
 
     def _link(self, other: int, connection: socket.socket) -> None:
-        link = Link(connection)
         self._missing.discard(other)
-        self.mesh.post(partial(self.mesh.add, other, link))
+        self.mesh.add(other, Link(connection))
 
     def _carrier(self) -> SumCarrier:
         if self._adapter == SHARED_MEMORY:

@@ -285,6 +285,11 @@ class _GlooSum(CarriedSum):
                     work.wait()
             return [homes[0].view() for homes in self._memory.homes]
 
+    def _let_go(self) -> None:
+        # It keeps its threads and sockets as long as anybody has it.
+        self._group = None
+        self._works = []
+
     def _add_parts(self) -> list[Leaf]:
         memory, works = self._memory, []
         for bucket, work in enumerate(self._works):

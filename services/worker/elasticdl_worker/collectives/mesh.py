@@ -78,6 +78,8 @@ class Mesh:
         self._begun_early: set[tuple[int, Tag]] = set()
         self._others: dict[Kind, Callable[[int, Tag, memoryview], None]] = {}
         self._at_end: list[Callable[[], None]] = []
+        self._arriving: deque[tuple[int, Link]] = deque()
+        self._parting = False
         self._over = False
         self._said_farewell = threading.Event()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -204,12 +206,22 @@ class Mesh:
                 return
         call()
 
-    # What is called on the mesh's thread.
-
     def add(self, rank: int, link: Link) -> None:
-        """Adds the link to a member. Before all are there, nothing but the end of the group is told."""
-        self._links[rank] = link
-        self._ranks[link.fileno()] = rank
+        """Adds the link to a member. Before all are there, nothing but the end of the group is told.
+
+        What is posted afterwards finds it. Where the group has ended meanwhile, that is told on it.
+        """
+        with self._lock:
+            late = self._parting
+            if not late:
+                self._arriving.append((rank, link))
+        if late:
+            self._tell_end(link)
+            link.close()
+        else:
+            self._ring()
+
+    # What is called on the mesh's thread.
 
     def send(
         self,
@@ -259,6 +271,13 @@ class Mesh:
         if self._failure is not None:
             raise copy(self._failure)
 
+    def _welcome(self) -> None:
+        """Takes the links in that were added."""
+        while self._arriving:
+            rank, link = self._arriving.popleft()
+            self._links[rank] = link
+            self._ranks[link.fileno()] = rank
+
     def _ring(self) -> None:
         with self._bell_lock:
             if self._wake >= 0:
@@ -298,6 +317,7 @@ class Mesh:
     def _serve(self) -> None:
         looked = time.monotonic()
         while self._failure is None:
+            self._welcome()
             more = self._watch_links()
             ready = self._poll.poll(0 if more or self._posted else self._patience.beat_s * 500)
             now = time.monotonic()
@@ -315,7 +335,9 @@ class Mesh:
             for rank in more:
                 self._attend(rank, select.POLLIN)
             while self._posted and self._failure is None:
-                self._posted.popleft()()
+                call = self._posted.popleft()
+                self._welcome()  # a link that was added before the call was posted
+                call()
             self._tick(now)
 
     def _watch_links(self) -> list[int]:
@@ -412,16 +434,13 @@ class Mesh:
     def _say_farewell(self) -> None:
         failure = self._failure
         assert failure is not None
+        with self._lock:
+            self._parting = True
+        self._welcome()  # who was connected just before the end is to be told of it, too
         links = [link for link in self._links.values() if not link.left]
         waited_for = [link for rank, link in self._links.items() if rank not in failure.suspects and not link.left]
         for link in links:
-            if self._leaving:
-                link.queue((Kind.LEAVE, 0, 0, 0))
-            else:
-                link.drop_unsent()
-                link.queue((Kind.ABORT, 0, 0, 0), report(failure))
-            with contextlib.suppress(LinkEndedError):
-                link.flush()
+            self._tell_end(link)
         try:
             linger(waited_for, _FAREWELL_S if self._leaving else _LINGER_S, Link.flush)
             self._said_farewell.set()
@@ -435,6 +454,18 @@ class Mesh:
             for rank in list(self._links):
                 self._drop(rank)
             self._finish()
+
+    def _tell_end(self, link: Link) -> None:
+        """Says to a member that the group has ended here, or that this member leaves it."""
+        failure = self._failure
+        assert failure is not None
+        if self._leaving:
+            link.queue((Kind.LEAVE, 0, 0, 0))
+        else:
+            link.drop_unsent()
+            link.queue((Kind.ABORT, 0, 0, 0), report(failure))
+        with contextlib.suppress(LinkEndedError):
+            link.flush()
 
 
 def _put(payload: memoryview, place: Place | None) -> memoryview:

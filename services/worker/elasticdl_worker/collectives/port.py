@@ -226,7 +226,10 @@ class Collective(Protocol):
     def abort(self, reason: str, *, suspects: Sequence[int] = ()) -> None:
         """Gives the group up at all members: whoever is blocked in an operation is freed within milliseconds.
 
-        Does nothing if the group is broken already. May be called from any thread.
+        Does nothing if the group is broken already. May be called from any thread. It is told before the connections
+        end, so that the others get GroupAbortedError, also when this member dies right after it. Of several causes
+        each member keeps the first that it learns of; who was not told in time (it is stopped, or takes nothing of
+        what is written to it) finds the connection's end: MemberLostError.
         """
         ...
 

@@ -11,7 +11,9 @@ has other work, and end with the process.
 3. When all are done, the sum is there to be read in place.
 
 Nothing is written while somebody may read it: a member writes stubs of the next sum only when all are done with this
-one, and sums only when all have begun the next one.
+one, and sums only when all have begun the next one. A member that was stopped for long is not waited for: the others
+end the group, and write their stubs of later groups into the same regions. Each region begins with the number of
+groups that ended in it: who wakes in the middle of an old sum sees that what it added was not all of that sum.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import fcntl
 import mmap
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -33,6 +35,7 @@ from elasticdl_worker.collectives.sums import CarriedSum, OwnLeaves, SumShape
 from elasticdl_worker.collectives.tree import ALIGN_BYTES, Array, StubAdder, chunk_bounds
 
 _PAGE = mmap.PAGESIZE
+_HEADER_BYTES = ALIGN_BYTES
 
 
 def make_region() -> int:
@@ -62,7 +65,7 @@ class _Layout:
 
 @lru_cache(8)
 def _layout(shape: SumShape, size: int) -> _Layout:
-    used, sums, at = [0] * size, [], 0
+    used, sums, at = [_HEADER_BYTES] * size, [], 0
     homes = []
     for length in shape.lengths:
         padded = -(-length * shape.itemsize // ALIGN_BYTES) * ALIGN_BYTES
@@ -104,6 +107,10 @@ class SharedRegion:
             self._bytes = np.frombuffer(self._map, np.uint8)
         return self._bytes[offset:end].view(dtype)
 
+    def groups_ended(self) -> Array:
+        """The one number at its head: in how many groups its owner has used it and no longer does."""
+        return self.array(0, 1, "uint64")
+
     def close(self) -> None:
         """Closes the file and drops the map."""
         if self.descriptor >= 0:
@@ -125,10 +132,13 @@ class OwnRegions:
         with self._lock:
             if self._free:
                 return self._free.pop()
-        return SharedRegion(make_region(), writable=True)
+        region = SharedRegion(make_region(), writable=True)
+        region.grow(_HEADER_BYTES)
+        return region
 
     def give_back(self, region: SharedRegion) -> None:
-        """Takes one back from a group that has ended. The others of that group may still read it, and never do."""
+        """Takes one back from a group that has ended. A member of that group that was stopped may still read it."""
+        region.groups_ended()[0] += 1
         with self._lock:
             if not self._closed and not self._free:
                 self._free.append(region)
@@ -164,6 +174,8 @@ class SharedMemorySums:
             own if rank == mesh.rank else SharedRegion(regions[rank], writable=False) for rank in range(mesh.size)
         ]
         self._sums = SharedRegion(sums, writable=True)
+        # No sum becomes whole without what this member tells from now on: who takes part in one ends the group later.
+        self._heads = [(region.groups_ended(), int(region.groups_ended()[0])) for region in self._regions]
         self._spares: dict[int, list[Array]] = {}
         self._spares_of = ""
         mesh.at_end(self._close)
@@ -186,9 +198,14 @@ class SharedMemorySums:
         if self._spares_of != shape.dtype:
             self._spares, self._spares_of = {}, shape.dtype
         leaves = OwnLeaves(shape, rank, homes, self._spares)
-        return _SharedSum(self._mesh, self._regions, self._sums, operation, shape, leaves, timeout_s)
+        return _SharedSum(self._mesh, self._regions, self._sums, self._ended_by, operation, shape, leaves, timeout_s)
+
+    def _ended_by(self) -> list[int]:
+        """The ranks for which this group has ended, whose regions may be those of another by now."""
+        return [rank for rank, (head, before) in enumerate(self._heads) if head[0] != before]
 
     def _close(self) -> None:
+        self._heads = []
         for rank, region in enumerate(self._regions):
             if rank == self._mesh.rank:
                 self._kept.give_back(region)
@@ -203,13 +220,14 @@ class _SharedSum(CarriedSum):
         mesh: Mesh,
         regions: Sequence[SharedRegion],
         sums: SharedRegion,
+        ended_by: Callable[[], list[int]],
         operation: int,
         shape: SumShape,
         leaves: OwnLeaves,
         timeout_s: float,
     ) -> None:
         super().__init__(mesh, leaves, len(shape.lengths))
-        self._regions, self._sums = regions, sums
+        self._regions, self._sums, self._ended_by = regions, sums, ended_by
         self._operation, self._shape, self._timeout_s = operation, shape, timeout_s
         self._layout = _layout(shape, mesh.size)
         self._adder = StubAdder(shape.stubs(), shape.dtype)
@@ -226,6 +244,10 @@ class _SharedSum(CarriedSum):
         if self._shape.lengths:
             self._mesh.wait(self._waiter, self._timeout_s, "sum")
         return self._results
+
+    def _let_go(self) -> None:
+        # They keep the region mapped, with a descriptor of its file.
+        self._results = []
 
     # On the mesh's thread.
 
@@ -256,6 +278,12 @@ class _SharedSum(CarriedSum):
         if self._unready[bucket]:
             return
         self._add_part(bucket)
+        ended_by = self._ended_by()
+        for rank in ended_by:
+            # It has told why, or hung up: that is still to be read, and whom it suspects with it. Nothing else comes.
+            self._mesh.expect(rank, (Kind.DONE, self._operation, bucket, 1), partial(self._take_done, rank))
+        if ended_by:
+            return
         for rank in self._others():
             self._mesh.send(rank, (Kind.DONE, self._operation, bucket, 0))
         self._count_done()

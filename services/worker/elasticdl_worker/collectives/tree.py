@@ -159,6 +159,11 @@ class StubLeaves:
         """The microbatches that were not brought."""
         return self._missing
 
+    @property
+    def whole(self) -> Array:
+        """The sum, when all leaves were merged."""
+        return self._whole[self._stub.first, self._stub.end]
+
     def leaf(self, microbatch: int) -> Array:
         """Memory for a leaf that is still to be brought."""
         given = self._given.get(microbatch)

@@ -13,7 +13,7 @@ import structlog
 
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.group.member import Book, GroupWishes
-from elasticdl_worker.group.entries import entry_of
+from elasticdl_worker.group.entries import entry_of, take_news
 from elasticdl_worker.master.client import LeasedTask, MasterClient, WorkerDirective
 from elasticdl_worker.master.group_client import SpokenReport, Standing, Told, WrittenShare, meet
 from elasticdl_worker.master.session import Session
@@ -69,6 +69,14 @@ class Attendance:
             await asyncio.wait({call, urgent}, return_when=asyncio.FIRST_COMPLETED)
             urgent.cancel()
             await asyncio.sleep(max(0.0, _LEAST_S - (self._loop.time() - began)))
+
+    async def close(self) -> None:
+        """Meets the master no more."""
+        running = [self._running] if self._running is not None else []
+        ended: list[asyncio.Task[None]] = [*running, *self._calls]
+        for task in ended:
+            task.cancel()
+        await asyncio.gather(*ended, return_exceptions=True)
 
     async def _meet(self) -> None:
         try:
@@ -196,9 +204,7 @@ class Attendance:
             told = self._told
             if told is None or told.orders.generation != generation:
                 return GroupWishes()
-            known = {entry.token for entry in book.course.entries} | set(book.ended)
-            last = _order(book.course.last)
-            fresh = [entry_of(one) for one in told.tasks if one.token not in known and _order(one.token) > last]
+            fresh, void = take_news(told.tasks, book, drop=told.drop)
             acknowledged = [token for token in book.ended if token in self._acknowledged]
             self._acknowledged.clear()
             solo = [one for one in told.solo if one.token not in self._given]
@@ -210,7 +216,7 @@ class Attendance:
                 entries=fresh,
                 acknowledged=acknowledged,
                 regroup=told.orders.regroup,
-                drop=told.drop,
+                drop=void,
                 pin=told.pin,
                 solo=[entry_of(one) for one in solo[: len(told.orders.members)]],
                 save=save,
@@ -225,10 +231,3 @@ class Attendance:
     def _put(self, **changes: Any) -> None:
         with self._changed:
             self._standing = replace(self._standing, **changes)
-
-
-def _order(token: str) -> tuple[int, int]:
-    if not token:
-        return (0, 0)
-    epoch, counter, _ = token.split(".")
-    return int(epoch), int(counter)

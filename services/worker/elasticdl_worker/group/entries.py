@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
+from elasticdl_core.group.member import Book
 from elasticdl_core.group.steps import Entry
 from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import Reading
-from elasticdl_core.task import Task
+from elasticdl_core.task import Task, lease_order
 from elasticdl_worker.master.client import LeasedTask
 
 
@@ -35,3 +37,23 @@ def lease_of(entry: Entry) -> LeasedTask:
         reading = Reading(first, key, tuple(Shard(*one) for one in ranges))
     task = Task(entry.task, Shard(*data["shard"]), data["version"], data["payload"], reading)
     return LeasedTask(task, entry.token)
+
+
+def take_news(tasks: Sequence[LeasedTask], book: Book, *, drop: bool) -> tuple[list[Entry], bool]:
+    """What an answer of the master has for a group that is new to it.
+
+    Args:
+        tasks: training tasks of the answer.
+        book: what the group knows.
+        drop: whether the tasks that the group knew when it asked are void.
+
+    Returns:
+        The tasks that it does not know yet, and whether it has some that are void. An answer is looked at before
+        each step until the next one comes: the tasks that came with it are not among those that it calls void.
+    """
+    entries = book.course.entries
+    known = {entry.token for entry in entries} | set(book.ended)
+    last = lease_order(book.course.last)
+    given = {one.token for one in tasks}
+    fresh = [entry_of(one) for one in tasks if one.token not in known and lease_order(one.token) > last]
+    return fresh, drop and any(entry.token not in given for entry in entries)

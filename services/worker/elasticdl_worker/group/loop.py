@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,20 +30,34 @@ from elasticdl_core.group.member import (
     Total,
     WriteShare,
 )
+from elasticdl_core.group.steps import ComputePass, Step
 from elasticdl_core.job import JobSpec
 from elasticdl_core.skips import Skips
 from elasticdl_runtime.checkpoint_files import CheckpointFile
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.telemetry import work
+from elasticdl_runtime.telemetry.spans import span, traced
 from elasticdl_worker.collectives import Collective, CollectiveError, GroupPlan, Lobby, PendingSum
+from elasticdl_worker.device import device_turn
 from elasticdl_worker.group.attendance import Attendance
 from elasticdl_worker.group.entries import lease_of
 from elasticdl_worker.group.reader import MicrobatchReader
-from elasticdl_worker.group.replica import Flat, Replica, ReplicaState
+from elasticdl_worker.group.replica import (
+    BringsEarly,
+    BroughtTooEarlyError,
+    Contribution,
+    Flat,
+    LeafSink,
+    MicrobatchData,
+    Replica,
+    copied,
+)
 from elasticdl_worker.group.state_files import CheckpointPart, pack_state, read_state, unpack_state
 from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.master.group_client import Told, WrittenShare
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.reporting.accounts import TaskAccount
+from elasticdl_worker.reporting.progress import StepParts
 from elasticdl_worker.reporting.traces import TraceWriter
 
 _FORM_S = 60.0
@@ -51,6 +66,17 @@ _LONG_S = 24 * 3600.0
 _REST_S = 0.05
 _CHEAP_BYTES = 4 << 20
 _DIGEST_EVERY = 16
+_WORDS: Mapping[type[Operation], str] = {
+    Gather: "gather",
+    Total: "reduce",
+    Apply: "apply",
+    Send: "send state",
+    Receive: "receive state",
+    FoundGroup: "read the state to begin with",
+    Consult: "consult",
+    WriteShare: "copy a share of a checkpoint",
+}
+"""What recordings call the operations that are not taken apart."""
 _log = structlog.get_logger(__name__)
 
 
@@ -85,6 +111,22 @@ class Membership:
     attendance: Attendance
 
 
+@dataclass(frozen=True)
+class _PendingLeaf:
+    """One leaf of each bucket of a sum."""
+
+    pending: PendingSum
+    microbatch: int
+
+    def leaf(self, number: int) -> Flat:
+        """Memory of the leaf of a bucket."""
+        return self.pending.leaf(self.microbatch, number)
+
+    def add(self, number: int) -> None:
+        """Brings it."""
+        self.pending.add(self.microbatch, number)
+
+
 class _Refused(Exception):
     """The checkpoint to begin with cannot be used; the master was told."""
 
@@ -112,7 +154,7 @@ class MemberLoop:
         traces: TraceWriter,
         on_first_step: Callable[[], None] = lambda: None,
     ) -> None:
-        self._spec = spec
+        self._fuses = spec.fuses
         self._replica = replica
         self._session = session
         owner = membership.owner
@@ -124,7 +166,7 @@ class MemberLoop:
         self._member = GroupMember(owner, spec.microbatches_per_step, spec.minibatch_size)
         self._owner = owner
         self._reader = MicrobatchReader(replica.read)
-        self._initial = _copy(replica.state())
+        self._initial = copied(replica.state())
         self._size = 4 * sum(replica.lengths)
         self._kept: list[Flat] = [np.zeros(length, np.float32) for length in replica.lengths]
         self._kept_note: dict[str, int] = {}
@@ -133,6 +175,7 @@ class MemberLoop:
         self._speed = 0.0
         self._pin = 0
         self._began = 0.0
+        self._parts = StepParts()
         self._writers: list[threading.Thread] = []
 
     def run(self) -> bool:
@@ -164,10 +207,18 @@ class MemberLoop:
         collective: Collective | None = None
         try:
             plan = GroupPlan(orders.generation, told.endpoints, told.secret)
-            collective = self._lobby.form(plan, rank, timeout_s=_FORM_S)
+            told_beside = {"generation": orders.generation, "members": len(orders.members)}
+            with span("form the group", "group", details=told_beside):
+                collective = self._lobby.form(plan, rank, timeout_s=_FORM_S)
             result: Any = None
             while True:
-                result = self._carry_out(running.send(result), collective, told)
+                operation = running.send(result)
+                name = _WORDS.get(type(operation))
+                if name is None:
+                    result = self._carry_out(operation, collective, told)
+                else:
+                    with traced(name, "group", generation=orders.generation, version=self._replica.version):
+                        result = self._carry_out(operation, collective, told)
         except StopIteration:
             pass
         except DiffersError as error:
@@ -175,6 +226,10 @@ class MemberLoop:
             suspects = list(member.suspects)
         except _Refused as error:
             self._attendance.refuse(str(error))
+        except BroughtTooEarlyError as error:
+            _log.warning("a step is computed again", generation=orders.generation, reason=str(error))
+            if collective is not None:
+                collective.abort(str(error))
         except CollectiveError as error:
             _log.warning("a generation ended", generation=orders.generation, error=error.message)
             suspects = [other for other in error.suspects if other != rank]
@@ -203,9 +258,9 @@ class MemberLoop:
                 finally:
                     self._attendance.set_busy(busy=False)
             case Total():
-                assert self._pending is not None
-                self._sums = self._pending.finish()
-                self._pending = None
+                if self._pending is not None:
+                    self._sums = self._pending.finish()
+                    self._pending = None
             case Apply():
                 self._apply(operation, rank)
             case Send(needs, book):
@@ -226,47 +281,90 @@ class MemberLoop:
                     self._speak()
                 if solo is None:
                     self._session.progress.set_phase("waiting")
-                    self._attendance.wait(_REST_S)
+                    with traced("wait for the master", "wait"):
+                        self._attendance.wait(_REST_S)
                 else:
                     self._work_alone(lease_of(solo))
         return None
 
     def _compute(self, operation: Compute, collective: Collective) -> dict[str, Any]:
-        step, mine = operation.step, operation.microbatches
+        step, rank = operation.step, collective.rank
+        work.begin(str(step.entry.task), step.entry.token)
         self._pin = 0
         self._session.progress.set_phase("compiling" if self._on_first_step is not None else "training")
         following = self._member.book.course.after(step)
-        self._reader.prepare([(step, mine), *([(following, following.of(collective.rank))] if following else [])])
+        passes = self._passes(step, rank)
+        self._reader.prepare([(step, passes), *([(following, self._passes(following, rank))] if following else [])])
         self._began = time.monotonic()
-        pending = self._pending = collective.begin_sum(self._replica.lengths, step.dealt, timeout_s=_LONG_S)
+        # One leaf is its own sum, and nobody waits for it.
+        sums = collective.size > 1 or len(passes) > 1
+        owners = None if self._fuses else step.dealt
+        lengths = self._replica.lengths
+        pending = self._pending = collective.begin_sum(lengths, owners, timeout_s=_LONG_S) if sums else None
         fed = rows = 0
         loss, seconds, skips = 0.0, 0.0, Skips()
-        for microbatch in mine:
-            data = self._reader.take(step, microbatch)
+        reading = computing = 0.0
+        for one in passes:
+            asked = time.monotonic()
+            with traced("reading data", "step"):
+                data = self._reader.take(step, one)
+            reading += time.monotonic() - asked
             fed, skips = fed + data.fed, skips + data.skips
             began = time.monotonic()
             arrays: Sequence[Flat] = ()
+            leaf = rank if self._fuses else one.microbatch
+            sink = None if pending is None else _PendingLeaf(pending, leaf)
+            brought = 0
             if data.fed:
-                given = self._replica.compute(step.number, microbatch, data, step.entry.task.epoch)
-                arrays = given.arrays if given.rows else ()
+                version = self._replica.version
+                # What is random follows from the version: a group that is founded on a checkpoint counts steps anew.
+                with (
+                    device_turn(),
+                    traced("compute", "step", step=step.number, microbatch=one.microbatch, version=version),
+                ):
+                    given = self._compute_one(version, one.microbatch, data, step.entry.task.epoch, sink)
+                computing += time.monotonic() - began
+                arrays, brought = (given.arrays, given.brought) if given.rows else ((), 0)
                 rows, skips = rows + given.rows, skips + given.skips
                 loss += given.loss * given.rows
-            for bucket in range(len(self._replica.lengths)):
-                if arrays:
-                    pending.add(microbatch, bucket, arrays[bucket])
-                else:
-                    pending.leaf(microbatch, bucket)[:] = 0.0
-                    pending.add(microbatch, bucket)
+            if pending is None:
+                self._sums = arrays
+            else:
+                self._bring(pending, leaf, arrays, brought)
             seconds += time.monotonic() - began
+        if pending is not None and self._fuses and not passes:
+            self._bring(pending, rank, ())
+        self._parts = StepParts(data=reading, compute=computing)
         failpoint("worker.after_compute")
+        dealt = len(operation.microbatches)
         return {
             "fed": fed,
             "rows": rows,
             "skips": skips.to_json(),
             "loss": loss,
-            "seconds": seconds / len(mine) if mine else 0.0,
-            "digest": self._digest(step.number),
+            "seconds": seconds / dealt if dealt else 0.0,
+            "digest": self._digest(step.number) if collective.size > 1 else "",
         }
+
+    def _passes(self, step: Step, rank: int) -> list[ComputePass]:
+        return step.passes(rank, fused=self._fuses)
+
+    def _compute_one(
+        self, version: int, microbatch: int, data: MicrobatchData, epoch: int, sink: LeafSink | None
+    ) -> Contribution:
+        replica = self._replica
+        if sink is not None and isinstance(replica, BringsEarly):
+            return replica.compute_into(version, microbatch, data, epoch, sink)
+        return replica.compute(version, microbatch, data, epoch)
+
+    def _bring(self, pending: PendingSum, leaf: int, arrays: Sequence[Flat], brought: int = 0) -> None:
+        """Brings a leaf of each bucket that was not brought: nothing is 0."""
+        for bucket in range(brought, len(self._replica.lengths)):
+            if arrays:
+                pending.add(leaf, bucket, arrays[bucket - brought])
+            else:
+                pending.leaf(leaf, bucket)[:] = 0.0
+                pending.add(leaf, bucket)
 
     def _digest(self, step: int) -> str:
         """Of the parameters that a step begins with; of large ones not each time."""
@@ -275,26 +373,30 @@ class MemberLoop:
 
     def _apply(self, operation: Apply, rank: int) -> None:
         step, rows = operation.step, operation.rows
-        for kept, total in zip(self._kept, self._sums, strict=True):
-            np.copyto(kept, total)
-        self._sums = ()
-        self._kept_note = {"rows": rows, "epoch": step.entry.task.epoch}
+        sums, self._sums = self._sums, ()
+        if len(operation.told) > 1:  # else there is nobody to hand it on to
+            for kept, total in zip(self._kept, sums, strict=True):
+                np.copyto(kept, total)
+            self._kept_note = {"rows": rows, "epoch": step.entry.task.epoch}
+            sums = self._kept
         if rows:
-            self._replica.apply(self._kept, rows, step.entry.task.epoch)
+            self._replica.apply(sums, rows, step.entry.task.epoch)
         if self._on_first_step is not None:
             self._on_first_step()
             self._on_first_step = None
         elapsed = time.monotonic() - self._began
         own = int(operation.told[rank]["rows"])
         progress = self._session.progress
-        progress.record_step(own, elapsed, self._replica.version, max(1, len(step.of(rank))))
+        parts = replace(self._parts, push=max(elapsed - self._parts.data - self._parts.compute, 0.0))
+        progress.record_step(own, elapsed, self._replica.version, max(1, len(step.of(rank))), parts)
         self._speed = 0.9 * self._speed + 0.1 * (step.end - step.start) / max(elapsed, 1e-6)
-        if rows and rank == 0:
-            progress.record_loss(self._replica.version, sum(float(one["loss"]) for one in operation.told) / rows)
-        for microbatch in step.of(rank):
-            start, end = step.bounds(microbatch)
-            if start < end:
-                self._traces.append(self._reader.task(step), step.entry.token, start, end)
+        loss = sum(float(one["loss"]) for one in operation.told)
+        if rows and rank == 0 and not math.isnan(loss):  # a script may tell none
+            progress.record_loss(self._replica.version, loss / rows)
+        for one in step.passes(rank, fused=True):
+            if one.start < one.end:
+                task, version = self._reader.task(step), self._replica.version
+                self._traces.append(task, step.entry.token, one.start, one.end, version)
         failpoint("worker.after_group_step")
 
     # -- state -----------------------------------------------------------------------------------------------------
@@ -357,15 +459,18 @@ class MemberLoop:
 
     def _work_alone(self, lease: LeasedTask) -> None:
         self._attendance.set_busy(busy=True)
+        work.begin(str(lease.task.id), lease.token)
         try:
-            outcome = self._run_task(lease)
+            with traced(f"task: {lease.task.id.type}", "task"):
+                outcome = self._run_task(lease)
         except Exception as error:
             self._session.fail(lease, error)
             return
         finally:
             self._attendance.set_busy(busy=False)
         if outcome.records:
-            self._traces.append(lease.task, lease.token, lease.task.shard.start, lease.task.shard.end)
+            shard = lease.task.shard
+            self._traces.append(lease.task, lease.token, shard.start, shard.end, self._replica.version)
         self._session.report(
             lease, outcome.records, outcome.result, self._replica.version, outcome.account, self._traces.trouble
         )
@@ -377,12 +482,3 @@ def _written(share: WrittenShare, part: CheckpointPart, directory: Path, book: s
     except OSError as error:
         return replace(share, trouble=error.strerror or str(error))
     return replace(share, name=file.name, size_bytes=file.size, sha256=file.sha256, model=part.describe(), book=book)
-
-
-def _copy(state: ReplicaState) -> ReplicaState:
-    return ReplicaState(
-        state.version,
-        {name: np.array(value) for name, value in state.values.items()},
-        {name: [np.array(value) for value in values] for name, values in state.slots.items()},
-        {name: np.array(value) for name, value in state.extra.items()},
-    )

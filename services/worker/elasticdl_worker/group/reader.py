@@ -1,12 +1,13 @@
-"""Reads microbatches ahead of the steps that need them, in a thread of its own."""
+"""Reads the records of passes ahead of the steps that need them, in a thread of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from elasticdl_core.group.steps import Step
+from elasticdl_core.group.steps import ComputePass, Step
 from elasticdl_core.task import Task
+from elasticdl_runtime.telemetry.spans import traced
 from elasticdl_worker.group.entries import lease_of
 from elasticdl_worker.group.replica import MicrobatchData
 
@@ -15,7 +16,7 @@ _NOTHING = MicrobatchData(0)
 
 
 class MicrobatchReader:
-    """Has the records of microbatches read.
+    """Has the records of passes read.
 
     Args:
         read: reads the records at positions of a task; called from one thread.
@@ -27,33 +28,35 @@ class MicrobatchReader:
         self._ahead: dict[_Key, Future[MicrobatchData]] = {}
         self._tasks: dict[str, Task] = {}
 
-    def prepare(self, steps: Iterable[tuple[Step, Iterable[int]]]) -> None:
-        """Has the microbatches of some steps read, in this order; what was read for others is dropped."""
+    def prepare(self, steps: Iterable[tuple[Step, Iterable[ComputePass]]]) -> None:
+        """Has the passes of some steps read, in this order; what was read for others is dropped."""
         wanted: dict[_Key, Future[MicrobatchData]] = {}
-        for step, microbatches in steps:
-            for microbatch in microbatches:
-                start, end = step.bounds(microbatch)
-                key = (step.entry.token, start, end)
-                if start == end:
+        for step, passes in steps:
+            for one in passes:
+                key = (step.entry.token, one.start, one.end)
+                if one.start == one.end:
                     continue
                 if key in self._ahead:
                     wanted[key] = self._ahead.pop(key)
                 else:
-                    wanted[key] = self._thread.submit(self._read, self._task(step), start, end)
+                    wanted[key] = self._thread.submit(self._read_records, self._task(step), one.start, one.end)
         for future in self._ahead.values():
             future.cancel()
         self._ahead = wanted
 
-    def take(self, step: Step, microbatch: int) -> MicrobatchData:
-        """The records of a microbatch that was prepared; waits for them.
+    def take(self, step: Step, one: ComputePass) -> MicrobatchData:
+        """The records of a pass that was prepared; waits for them.
 
         Raises:
             Exception: what reading them raised.
         """
-        start, end = step.bounds(microbatch)
-        if start >= end:
+        if one.start >= one.end:
             return _NOTHING
-        return self._ahead.pop((step.entry.token, start, end)).result()
+        return self._ahead.pop((step.entry.token, one.start, one.end)).result()
+
+    def _read_records(self, task: Task, start: int, end: int) -> MicrobatchData:
+        with traced("read", "data", task=str(task.id), records=end - start):
+            return self._read(task, start, end)
 
     def task(self, step: Step) -> Task:
         """The task of a step."""

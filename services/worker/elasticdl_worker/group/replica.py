@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,13 +50,15 @@ class Contribution:
 
     Attributes:
         rows: rows that the gradient is of: its weight in the step. 0 if the microbatch has no rows, or was left out.
-        arrays: what is summed over the microbatches, each as long as ``Replica.lengths`` says: first the gradients,
-            then how other variables change. Where the loss is a mean over the rows, the gradient is multiplied by
-            ``rows``, so that the sum divided by all rows is the gradient of the mean over the whole step; so are
-            changes of moving averages. They may be read until the next call of ``compute``. Empty if ``rows`` is 0.
+        arrays: what is summed over the microbatches and was not brought yet, each as long as ``Replica.lengths``
+            says: first the gradients, then how other variables change. Where the loss is a mean over the rows, the
+            gradient is multiplied by ``rows``, so that the sum divided by all rows is the gradient of the mean over
+            the whole step; so are changes of moving averages. They may be read until the next call of ``compute``.
+            Empty if ``rows`` is 0.
         loss: the mean loss of the rows.
         skips: rows that came out of ``feed`` and were left out, because they are not finite and the job says skip.
         metrics: training metrics of these rows, by name.
+        brought: how many of the arrays, the first ones, are with the sum already; ``arrays`` begins behind them.
     """
 
     rows: int
@@ -64,6 +66,25 @@ class Contribution:
     loss: float
     skips: Skips = field(default_factory=Skips)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    brought: int = 0
+
+
+class LeafSink(Protocol):
+    """Takes the first arrays of a contribution one by one, while the rest of it is still computed."""
+
+    def leaf(self, number: int) -> Flat:
+        """Memory to write an array to, before ``add``."""
+
+    def add(self, number: int) -> None:
+        """Brings the array whose memory was written; it must not be written again.
+
+        Raises:
+            CollectiveError: the group is broken.
+        """
+
+
+class BroughtTooEarlyError(Exception):
+    """An array was brought, and changed after that: the step has to be computed again, by another generation."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +96,13 @@ class ModelLayout:
         optimizer: the optimizer.
         slots: names of its slots, each of the shape of a trained parameter, as the parameter servers name them and in
             their order.
+        looked_up: names of the parameters that a minibatch needs some rows of (embeddings).
     """
 
     dense: Sequence[DenseSpec]
     optimizer: OptimizerSpec
     slots: tuple[str, ...]
+    looked_up: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -98,6 +121,32 @@ class ReplicaState:
     values: Mapping[str, NDArray[Any]]
     slots: Mapping[str, Sequence[NDArray[np.float32]]]
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+def copied(state: ReplicaState) -> ReplicaState:
+    """A state that stays as it is, whatever becomes of the arrays of another."""
+    return ReplicaState(
+        state.version,
+        {name: np.array(value) for name, value in state.values.items()},
+        {name: [np.array(value) for value in values] for name, values in state.slots.items()},
+        {name: np.array(value) for name, value in state.extra.items()},
+    )
+
+
+@runtime_checkable
+class BringsEarly(Protocol):
+    """A replica that can bring gradients while the backward pass goes on."""
+
+    def compute_into(
+        self, step: int, microbatch: int, data: MicrobatchData, epoch: int, sink: LeafSink
+    ) -> Contribution:
+        """Does what ``Replica.compute`` does, with the same bits, and may bring arrays to the sink meanwhile.
+
+        Raises:
+            BroughtTooEarlyError: one changed after it was brought. The next call brings such arrays at the end.
+            CollectiveError: the group is broken.
+            UserCodeError: as ``compute``.
+        """
 
 
 class Replica(Protocol):
@@ -127,7 +176,7 @@ class Replica(Protocol):
         """Runs the model forward and backward on one microbatch, at the present parameters.
 
         Args:
-            step: number of the step; with ``microbatch`` it seeds all that is random.
+            step: the version that the step begins with; with ``microbatch`` it seeds all that is random.
             microbatch: number within the step: 0, 1, ...
             data: what ``read`` gave; not called where ``fed`` is 0.
             epoch: of the task, for schedules that go by epoch.

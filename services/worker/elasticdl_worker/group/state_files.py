@@ -53,6 +53,7 @@ class CheckpointPart:
             dense=tuple(DenseSection(specs[place.name], place.start, place.stop) for place in mine),
             tables=(),
             tally=_tally_text(tally),
+            replica=_extra_text(state.extra),
         )
         self._records = [_record(section, state) for section in self.header.dense]
 
@@ -112,6 +113,7 @@ def read_state(directory: str, files: Sequence[CheckpointFile], layout: ModelLay
             max(reader.header.version for reader in readers),
             {name: whole[0] for name, whole in shaped.items()},
             {name: list(whole[1:]) for name, whole in shaped.items() if same and len(whole) > 1},
+            _extra_of(first.replica) if same else {},
         )
         return state, _tally_of(first.tally)
     finally:
@@ -125,7 +127,7 @@ def pack_state(state: ReplicaState) -> tuple[dict[str, Any], list[NDArray[Any]]]
 
     def put(array: NDArray[Any]) -> list[Any]:
         buffers.append(np.ascontiguousarray(array))
-        return [buffers[-1].dtype.str, list(buffers[-1].shape)]
+        return [array.dtype.str, list(array.shape)]  # its own shape: a scalar would become one of length 1
 
     note = {
         "version": state.version,
@@ -183,3 +185,19 @@ def _tally_of(text: str) -> Tally:
         return {}
     numbers = np.frombuffer(zlib.decompress(base64.b64decode(text[2:])), "<i8").reshape(3, -1)
     return {(int(epoch), int(index)): int(count) for epoch, index, count in numbers.T}
+
+
+def _extra_text(extra: Mapping[str, NDArray[Any]]) -> str:
+    """What a replica needs besides, which is small: each array as dtype, shape and bytes."""
+    if not extra:
+        return ""
+    return json.dumps(
+        [[name, a.dtype.str, list(a.shape), base64.b64encode(a.tobytes()).decode()] for name, a in extra.items()]
+    )
+
+
+def _extra_of(text: str) -> dict[str, NDArray[Any]]:
+    found: dict[str, NDArray[Any]] = {}
+    for name, dtype, shape, data in json.loads(text) if text else ():
+        found[str(name)] = np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape).copy()
+    return found

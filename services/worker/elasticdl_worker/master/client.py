@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import structlog
@@ -21,6 +21,7 @@ from elasticdl_core.task import Task, TaskId
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime.retry import Attempts
 from elasticdl_runtime.rpc.client import RpcClient
+from elasticdl_runtime.telemetry.spans import span
 from elasticdl_worker.reporting.accounts import TaskAccount
 from elasticdl_worker.reporting.progress import ProgressSnapshot
 
@@ -55,6 +56,7 @@ class Registration:
         ps_generation: grows when any PS was replaced.
         heartbeat_s: how often to send heartbeats.
         start_version: the model version that the job began at.
+        inspects: whether this worker shall only look at the model, and leave.
     """
 
     spec: JobSpec
@@ -64,6 +66,7 @@ class Registration:
     ps_generation: int
     heartbeat_s: float
     start_version: int = 0
+    inspects: bool = False
 
 
 class WorkerDirective(enum.Enum):
@@ -157,7 +160,12 @@ class MasterClient:
             ps_generation=servers.generation,
             heartbeat_s=response.heartbeat_s or 1.0,
             start_version=response.start_version,
+            inspects=response.inspects,
         )
+
+    async def describe_sight(self, sight: Mapping[str, Any]) -> None:
+        """Sends what was seen of the model, before the strategy is chosen."""
+        await self._call("DescribeSight", pb.DescribeSightRequest(sight=json.dumps(sight)))
 
     async def describe_model(self, description: ModelDescription) -> None:
         """Sends the description of the model."""
@@ -189,6 +197,7 @@ class MasterClient:
             last_loss=None if state.summary is None else state.summary.last,
             learning_rate=None if state.summary is None else state.summary.learning_rate,
             training_metrics={} if state.summary is None else state.summary.metrics,
+            step=None if state.step is None else pb.StepParts(**asdict(state.step)),
         )
         response = await self._rpc.call("Heartbeat", request, deadline_s=_DEADLINE_S)
         servers = response.parameter_servers
@@ -247,12 +256,13 @@ class MasterClient:
         )
         await self._call("Fail", request)
 
-    async def report_shards(self, lease: LeasedTask, shards: Sequence[Shard], *, last: bool) -> bool:
-        """Sends part of the list of shards."""
+    async def report_shards(self, lease: LeasedTask, shards: Sequence[Shard], *, first: int, last: bool) -> bool:
+        """Sends part of the list of shards, from number ``first`` on. False if the lease is lost."""
         request = pb.ReportShardsRequest(
             task_id=str(lease.task.id),
             token=lease.token,
             shards=[pb.Shard(name=s.name, start=s.start, end=s.end) for s in shards],
+            first=first,
             last=last,
         )
         response = await self._call("ReportShards", request)
@@ -274,7 +284,8 @@ class MasterClient:
         attempts = Attempts(_BACKOFF, self._patience_s)
         async for _ in attempts:
             try:
-                return await self._rpc.call(method, request, deadline_s=_DEADLINE_S)
+                with span(f"{method} at the master", "rpc", alone=False):
+                    return await self._rpc.call(method, request, deadline_s=_DEADLINE_S)
             except UnavailableError as error:
                 last = error
                 _log.warning("the master is away", method=method, seconds=round(attempts.seconds, 1))

@@ -165,11 +165,13 @@ class Session:
         self.call(self._master.describe_model(description))
 
     def report_shards(self, lease: LeasedTask, shards: Sequence[Shard]) -> None:
-        """Reports all shards of a custom reader."""
+        """Reports all shards of a custom reader, while the lease is this worker's."""
         for first in range(0, max(len(shards), 1), SHARDS_PER_CALL):
             piece = shards[first : first + SHARDS_PER_CALL]
             last = first + SHARDS_PER_CALL >= len(shards)
-            self.call(self._master.report_shards(lease, piece, last=last))
+            if not self.call(self._master.report_shards(lease, piece, first=first, last=last)):
+                _log.warning("a list of shards was refused, and is asked for again", task=str(lease.task.id))
+                return
 
     async def send_heartbeats(self) -> None:
         """Sends heartbeats until cancelled.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_runtime.convert.parameters import check_wire_dtype
+from elasticdl_runtime.rpc.credentials import RpcCredentials
 from elasticdl_worker.parameters.asynchronous import AsynchronousMode, HotRowsMode
 from elasticdl_worker.parameters.declaring import declare_model, describe_model
 from elasticdl_worker.parameters.group import Ids, ServerGroup
@@ -41,6 +42,7 @@ class ParameterClient:
         hot_rows: how many are kept of each table.
         message_bytes: what is larger travels in several messages, or pieces of one; at most 1 GiB.
         first_sequence: what pushes are counted from: a worker that comes back under its name goes on counting.
+        credentials: what to show under TLS; those of this process by default.
 
     Raises:
         InvalidInputError: the wire dtype is unknown.
@@ -58,8 +60,10 @@ class ParameterClient:
         hot_rows: int = HOT_ROWS,
         message_bytes: int = MESSAGE_BYTES,
         first_sequence: int = 0,
+        credentials: RpcCredentials | None = None,
     ) -> None:
-        self._group = ServerGroup(addresses, token, worker, check_wire_dtype(wire_dtype), patience_s, message_bytes)
+        dtype = check_wire_dtype(wire_dtype)
+        self._group = ServerGroup(addresses, token, worker, dtype, patience_s, message_bytes, credentials)
         self._group.sequence = self._group.answered = first_sequence
         self._hot = HotRows(hot_rows_staleness, hot_rows) if hot_rows_staleness else None
         self._mode = self._mode_of(UpdateMode())

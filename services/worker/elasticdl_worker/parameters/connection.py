@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from elasticdl_core.backoff import Backoff
@@ -11,8 +11,10 @@ from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.retry import Attempts
 from elasticdl_runtime.rpc.call_stream import StreamedCall
 from elasticdl_runtime.rpc.client import PendingCall, RpcClient
+from elasticdl_runtime.rpc.credentials import RpcCredentials
 from elasticdl_runtime.rpc.framing import Frame
 from elasticdl_runtime.rpc.service import CHUNK_BYTES
+from elasticdl_runtime.telemetry.spans import span
 from elasticdl_worker.parameters import codec
 from elasticdl_worker.parameters.codec import ClosedRound
 from elasticdl_worker.parameters.types import ServedModel
@@ -34,6 +36,7 @@ class ServerConnection:
         address: ``unix:/path`` or ``host:port``.
         token: returns the present job token.
         patience_s: for how long an unreachable PS is tried again.
+        credentials: what to show under TLS; those of this process by default.
 
     Attributes:
         generation: of the PS, as last seen in a pull; empty at first.
@@ -41,14 +44,23 @@ class ServerConnection:
         dense_bytes: size of the dense parameters there.
     """
 
-    def __init__(self, index: int, address: str, token: Callable[[], str], patience_s: float) -> None:
+    def __init__(
+        self,
+        index: int,
+        address: str,
+        token: Callable[[], str],
+        patience_s: float,
+        credentials: RpcCredentials | None = None,
+    ) -> None:
         self.index = index
+        self._words = {True: f"pull from PS {index}", False: f"push to PS {index}"}
         self.generation = ""
         self.dense_version = -1
         self.dense_bytes = 0
         self._token = token
         self._patience_s = patience_s
-        self._client = RpcClient(address, codec.SERVICE, token)
+        self._credentials = credentials
+        self._client = RpcClient(address, codec.SERVICE, token, credentials)
 
     @property
     def streams_dense(self) -> bool:
@@ -62,7 +74,7 @@ class ServerConnection:
 
     async def move(self, address: str) -> None:
         """Goes on at another address, or at the same one anew; what was received from the old PS is forgotten."""
-        old, self._client = self._client, RpcClient(address, codec.SERVICE, self._token)
+        old, self._client = self._client, RpcClient(address, codec.SERVICE, self._token, self._credentials)
         self.generation, self.dense_version = "", -1
         await old.close()
 
@@ -87,7 +99,8 @@ class ServerConnection:
             answer: bytes = await self._begin(method, frame, answer_bytes)
             return answer
 
-        return await self._retry(once)
+        with self.waiting_for(method):
+            return await self._retry(once)
 
     def begin(self, method: str, frame: Frame, *, answer_bytes: int = 0) -> Attempt:
         """Begins what ``call`` does, so that calls of several PS are under way without a task for each."""
@@ -100,6 +113,10 @@ class ServerConnection:
             return self._client.begin(method, frame, deadline_s=_LARGE_DEADLINE_S if large else _DEADLINE_S)
         # Short calls go over one stream: that takes a third off their cost there, a tenth here.
         return self._client.begin_in_stream("Steps", step, frame, deadline_s=_DEADLINE_S)
+
+    def waiting_for(self, method: str) -> span:
+        """Says what is waited for while a call is under way."""
+        return span(self._words["Push" not in method], "rpc", alone=False)
 
     async def is_initialised(self) -> bool:
         """Whether the PS has a model."""
@@ -203,15 +220,18 @@ class Attempt:
     async def answer(self) -> bytes:
         """The response, after as many further calls as it takes; see ``ServerConnection.call``."""
         try:
-            first: bytes = await self._first
+            with self._server.waiting_for(self._method):
+                first: bytes = await self._first
             return first
         except UnavailableError:
             await self._server.pause(_BACKOFF.first_s)
         return await self._server.call(self._method, self._frame, answer_bytes=self._answer_bytes)
 
-    def __await__(self) -> Generator[Any, None, bytes]:
+    async def first_answer(self) -> bytes:
         """The response to the first call."""
-        return self._first.__await__()
+        with self._server.waiting_for(self._method):
+            answer: bytes = await self._first
+        return answer
 
     def cancel(self) -> None:
         """Gives the first call up."""
@@ -224,7 +244,7 @@ async def answers_of(attempts: Sequence[Attempt]) -> list[bytes]:
     While all PS can be reached this makes no tasks: each costs turns of the event loop.
     """
     try:
-        return [await attempt for attempt in attempts]
+        return [await attempt.first_answer() for attempt in attempts]
     except UnavailableError:
         return list(await together([attempt.answer() for attempt in attempts]))
     except BaseException:

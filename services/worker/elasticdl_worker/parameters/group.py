@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl_core.model import DenseSpec, TableSpec
+from elasticdl_runtime.rpc.credentials import RpcCredentials
 from elasticdl_worker.parameters.codec import (
     ALL_DENSE,
     OutgoingPull,
@@ -64,6 +65,7 @@ class ServerGroup:
         wire_dtype: of rows and their gradients on the wire.
         patience_s: for how long an unreachable PS is tried again.
         message_bytes: what is larger travels in several messages, or pieces of one.
+        credentials: what to show under TLS; those of this process by default.
 
     Attributes:
         servers: the connections.
@@ -83,14 +85,16 @@ class ServerGroup:
         wire_dtype: str,
         patience_s: float,
         message_bytes: int,
+        credentials: RpcCredentials | None = None,
     ) -> None:
         self.patience_s = patience_s
         self.message_bytes = message_bytes
         self.pushing = asyncio.Lock()
         self.sequence = 0
         self.answered = 0
-        self.servers = [ServerConnection(i, address, token, patience_s) for i, address in enumerate(addresses)]
         self._token = token
+        self._credentials = credentials
+        self.servers = [self._connect(index, address) for index, address in enumerate(addresses)]
         self._worker = worker
         self._wire_dtype = wire_dtype
         self._puller = Puller(wire_dtype, patience_s, message_bytes)
@@ -123,14 +127,14 @@ class ServerGroup:
             await server.move(address)
         for server in self.servers[wanted:]:
             await server.close()
-        added = [
-            ServerConnection(index, addresses[index], self._token, self.patience_s)
-            for index in range(present, wanted)
-        ]
+        added = [self._connect(index, addresses[index]) for index in range(present, wanted)]
         self.servers = self.servers[:wanted] + added
         if wanted != present:
             self.place(self.placement.specs, self.placement.tables)
             self._seen.clear()
+
+    def _connect(self, index: int, address: str) -> ServerConnection:
+        return ServerConnection(index, address, self._token, self.patience_s, self._credentials)
 
     async def close(self) -> None:
         """Closes the channels."""

@@ -22,9 +22,9 @@ _log = structlog.get_logger(__name__)
 class TraceWriter:
     """Appends to ``<job_dir>/traces/<owner>.jsonl``.
 
-    Each line is ``{"task", "token", "start", "end", "epoch"}``: the positions ``[start, end)`` of a task were
-    processed and the effect of their records is in the model. Where records are shuffled, ``records`` says which ones
-    these are, as ``{name: [[start, end], ...]}``. A line is written before the master hears of it.
+    Each line is ``{"task", "token", "start", "end", "epoch", "version"}``: the positions ``[start, end)`` of a task
+    were processed and the effect of their records is in the model. Where records are shuffled, ``records`` says which
+    ones these are, as ``{name: [[start, end], ...]}``. A line is written before the master hears of it.
 
     Args:
         job_dir: directory of the job's files.
@@ -46,12 +46,14 @@ class TraceWriter:
         except OSError as error:
             self._give_up(error)
 
-    def append(self, task: Task, token: str, start: int, end: int) -> None:
-        """Writes that records of a task were processed."""
+    def append(self, task: Task, token: str, start: int, end: int, version: int | None = None) -> None:
+        """Writes that records of a task were processed, and the newest model version that was seen by then."""
         if self._file is None:
             return
         line: dict[str, object] = {"task": str(task.id), "token": token, "start": start, "end": end}
         line["epoch"] = task.id.epoch
+        if version is not None:
+            line["version"] = version
         if task.reading is not None:
             records: dict[str, list[list[int]]] = {}
             for one in task.records(start, end):

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from elasticdl_core.errors import ConflictError, InvalidInputError
 from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_runtime.rpc.credentials import RpcCredentials
 from elasticdl_runtime.tokens import peek_owner
 from elasticdl_worker.parameters import Gradients, ParameterClient, Pulled, PushResult, ServedModel, StateChange
 from elasticdl_worker.parameters.client import LearningRate
@@ -35,6 +36,8 @@ class ParameterServerClient:
         addresses: of PS 0, 1, ...: ``unix:/path`` or ``host:port``.
         token: a job token, or what returns the present one.
         patience_s: for how long a server that cannot be reached is tried again.
+        credentials: a certificate for whom the token names, where the servers speak TLS; by default that of this
+            process.
 
     Raises:
         UnauthenticatedError: the token is none.
@@ -42,7 +45,12 @@ class ParameterServerClient:
     """
 
     def __init__(
-        self, addresses: Iterable[str], token: str | Callable[[], str], *, patience_s: float = _PATIENCE_S
+        self,
+        addresses: Iterable[str],
+        token: str | Callable[[], str],
+        *,
+        patience_s: float = _PATIENCE_S,
+        credentials: RpcCredentials | None = None,
     ) -> None:
         present: Callable[[], str] = _constantly(token) if isinstance(token, str) else token
         owner, places = peek_owner(present()), list(addresses)
@@ -54,7 +62,7 @@ class ParameterServerClient:
         self._dense: dict[str, NDArray[Any]] = {}
         self._version = 0
         self._loop: LoopThread | None = LoopThread()
-        self._client = self._loop.run(_make_client(places, present, owner, patience_s))
+        self._client = self._loop.run(_make_client(places, present, owner, patience_s, credentials))
 
     @classmethod
     def local(cls, num_ps: int = 1, *, patience_s: float = _PATIENCE_S) -> Self:
@@ -89,14 +97,14 @@ class ParameterServerClient:
             patience_s: as for the client.
 
         Raises:
-            InvalidInputError: the cluster's secret cannot be read, or its processes speak TLS.
+            InvalidInputError: the cluster's secret cannot be read.
             NotFoundError: no parameter server of the job listens on this machine.
         """
         return cls._of(access_of_job(job_id, None if data_dir is None else Path(data_dir)), patience_s)
 
     @classmethod
     def _of(cls, access: ServerAccess, patience_s: float) -> Self:
-        return cls(access.addresses, access.token, patience_s=patience_s)
+        return cls(access.addresses, access.token, patience_s=patience_s, credentials=access.credentials)
 
     def __enter__(self) -> Self:
         return self
@@ -289,10 +297,17 @@ def _constantly(token: str) -> Callable[[], str]:
 
 
 async def _make_client(
-    addresses: list[str], token: Callable[[], str], owner: str, patience_s: float
+    addresses: list[str],
+    token: Callable[[], str],
+    owner: str,
+    patience_s: float,
+    credentials: RpcCredentials | None,
 ) -> ParameterClient:
     # Numbers of pushes go on from those of an earlier client with this token, whose they would be taken for.
-    return ParameterClient(addresses, token, owner, patience_s=patience_s, first_sequence=time.time_ns() // 1000)
+    first = time.time_ns() // 1000
+    return ParameterClient(
+        addresses, token, owner, patience_s=patience_s, first_sequence=first, credentials=credentials
+    )
 
 
 def _read_only(value: NDArray[Any]) -> NDArray[Any]:

@@ -352,6 +352,14 @@ class Framework(Protocol):
             repeatable: whether the same operation on the same values must give the same bits each time.
         """
 
+    def limit_devices(self, share: float, memory_mib: int) -> None:
+        """Takes no more than a share of the memory of the devices that it sees; call before it runs anything.
+
+        Args:
+            share: of the one device that it sees; 1 for no limit.
+            memory_mib: what that is; 0 where nobody knows.
+        """
+
     def load_module(self, spec: JobSpec, zoo: Path) -> ModelModule:
         """Imports the model module of a job, with the job's seed for what it makes meanwhile.
 

@@ -6,8 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import structlog
+
 from elasticdl_core.job import JobSpec, JobType
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_core.training_rules import TrainingRules
+from elasticdl_worker.device import device_turn
+from elasticdl_worker.group.replica import copied
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.trainers.declared_rules import declared_rules
 from elasticdl_worker.trainers.description import describe
@@ -17,6 +24,7 @@ from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 from elasticdl_worker.trainers.other_tasks import OtherTasks
 from elasticdl_worker.user_code import ModelModule
 
+_log = structlog.get_logger(__name__)
 _ALL_ROWS = 1 << 30
 """More rows than a microbatch has: what ``feed`` makes of its records comes as one minibatch."""
 
@@ -50,12 +58,33 @@ def prepare_member(
     Raises:
         ElasticDLError: the user's module or the data do not allow it.
     """
-    callbacks = framework.callbacks_of(module, spec)
-    declared = declared_rules(callbacks)
+    declared = declared_rules(framework.callbacks_of(module, spec))
     sources = JobSources(framework, spec, module)
     others = OtherTasks(framework, spec, module, session, sources, worker_index, job_dir, declared)
-    rules = TrainingRules.of(spec, declared)
-    replica = framework.prepare_replica(
+    replica = make_replica(framework, spec, module, sources)
+    if module.custom_data_reader is None:
+        warm_up(replica, first_records(spec, module, sources))
+    others.use(_Present(replica, module))
+    layout = replica.layout
+    session.describe_model(describe(module, layout.dense, (), layout.optimizer, declared, framework.versions))
+    return PreparedMember(replica, others)
+
+
+def make_replica(framework: Framework, spec: JobSpec, module: ModelModule, sources: JobSources) -> TrainedReplica:
+    """Builds the model as members of a group have it.
+
+    Args:
+        framework: of the job's model.
+        spec: the job.
+        module: the user's module.
+        sources: the job's data.
+
+    Raises:
+        ElasticDLError: the user's module or the data do not allow it.
+    """
+    callbacks = framework.callbacks_of(module, spec)
+    rules = TrainingRules.of(spec, declared_rules(callbacks))
+    return framework.prepare_replica(
         Preparation(
             spec,
             module,
@@ -65,10 +94,42 @@ def prepare_member(
             keeps_predictions=module.eval_metrics_fn is not None,
         )
     )
-    others.use(_Present(replica, module))
-    layout = replica.layout
-    session.describe_model(describe(module, layout.dense, (), layout.optimizer, declared, framework.versions))
-    return PreparedMember(replica, others)
+
+
+def first_records(spec: JobSpec, module: ModelModule, sources: JobSources) -> Task | None:
+    """A task of one minibatch: the first records of the data; None if there are none."""
+    with module.guard("custom_data_reader"):
+        shard = next(iter(sources.reader(sources.main).create_shards()), None)
+    if shard is None:
+        return None
+    end = min(shard.end, shard.start + spec.minibatch_size)
+    task = TaskId(TaskType.TRAINING, 0, 0, shard.start, end)
+    return Task(task, Shard(shard.name, shard.start, end))
+
+
+def warm_up(replica: TrainedReplica, task: Task | None) -> None:
+    """Does all that a step does, once, and takes it back: the first step of a newcomer costs the others no more.
+
+    What goes wrong here goes wrong again where it counts, and is told there.
+
+    Args:
+        replica: as it was built.
+        task: the records to do it with; None for none.
+    """
+    begin = copied(replica.state())
+    try:
+        replica.digest()
+        if task is None:
+            return
+        data = replica.read(task, task.shard.start, task.shard.end)
+        with device_turn():
+            given = replica.compute(1, 0, data, 0) if data.fed else None
+        if given is not None and given.rows:
+            replica.apply([np.array(array) for array in given.arrays], given.rows, 0)
+    except Exception as error:
+        _log.info("not warmed up", error=str(error))
+    finally:
+        replica.load(begin)
 
 
 @dataclass(frozen=True)
@@ -91,6 +152,6 @@ class _Present:
     def infer(self, minibatches: Iterable[Minibatch], pin: int) -> Iterator[tuple[Minibatch, Tensors]]:
         """The predictions of minibatches."""
         for batch in minibatches:
-            with self.module.guard("the model"):
+            with self.module.guard("the model"), device_turn():
                 predictions = self.replica.predict(batch.features)
             yield batch, predictions

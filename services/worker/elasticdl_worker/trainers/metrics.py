@@ -1,7 +1,8 @@
 """Evaluation metrics whose states add up over minibatches, tasks and workers.
 
 The states of a set of metrics are JSON: ``{name: {"kind": ..., "sum": [...]}}``. Two states of a metric merge by
-adding the numbers of ``sum`` at equal places. ``kind`` is ``mean`` for a function, with ``[sum, count]``; for an
+adding the numbers of ``sum`` at equal places, or by taking the larger or smaller one where ``by`` says ``max`` or
+``min`` of a variable. ``kind`` is ``mean`` for a function, with ``[sum, count]``; for an
 object it is that of the framework, with one flat list for each of its variables.
 
 That states add up, and that a mean of means weighed by records is the mean, is true of some metrics only: where it
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypedDict, cast
+from typing import Any, Literal, NotRequired, Protocol, TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,7 @@ class ObjectState(TypedDict):
 
     kind: str
     sum: list[list[float]]
+    by: NotRequired[list[str]]
 
 
 MetricState = MeanState | ObjectState
@@ -54,6 +56,9 @@ class MetricObject(Protocol):
 
     def numbers(self) -> list[list[float]]:
         """The state: the numbers of each variable."""
+
+    def rules(self) -> list[str]:
+        """How each variable merges: ``sum``, ``max`` or ``min``."""
 
     def result_of(self, numbers: Sequence[Sequence[float]]) -> NDArray[np.float64]:
         """The value of a state; any shape."""
@@ -176,7 +181,11 @@ class ModuleMetrics(Metrics):
         """The states as JSON data."""
         states: dict[str, MetricState] = {n: {"kind": "mean", "sum": list(pair)} for n, pair in self._sums.items()}
         for name, (_, metric) in self._objects.items():
-            states[name] = {"kind": self._kind.name, "sum": metric.numbers()}
+            state: ObjectState = {"kind": self._kind.name, "sum": metric.numbers()}
+            rules = metric.rules()
+            if any(rule != "sum" for rule in rules):
+                state["by"] = rules
+            states[name] = state
         return states
 
     def results(self, states: Mapping[str, Any]) -> dict[str, float]:

@@ -25,10 +25,13 @@ class NanPolicy:
     Args:
         policy: ``fail`` or ``skip``.
         limit: bad minibatches in a row that are one too many.
+
+    Attributes:
+        skips: whether they are left out.
     """
 
     def __init__(self, policy: str, limit: int = MAX_IN_A_ROW) -> None:
-        self._skip = policy == "skip"
+        self.skips = policy == "skip"
         self._limit = limit
         self._row = 0
 
@@ -50,7 +53,7 @@ class NanPolicy:
         """
         self._row += 1
         message = f"{what} in the minibatch of {where}, at model version {version}"
-        if not self._skip:
+        if not self.skips:
             raise NotFiniteError(message, fix=_FIX)
         if self._row >= self._limit:
             raise NotFiniteError(

@@ -33,3 +33,9 @@ def describe_file(path: Path, name: str) -> OutputFile:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"name": name, "path": str(path.resolve()), "sha256": digest, "size": path.stat().st_size}
+
+
+def describe_folder(folder: Path) -> list[OutputFile]:
+    """Describes all files in a folder and the folders in it; links are no files."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return [describe_file(path, path.relative_to(folder).as_posix()) for path in files]

@@ -28,6 +28,11 @@ from elasticdl_worker.user_code.fixes import suggest_fix
 from elasticdl_worker.user_code.zoo_path import make_importable, refuse_hidden, source_location
 
 _IN_GRAPH = re.compile(r"\n([^\n]+)\n\t \[\[\{\{node ([^}]+)\}\}")
+_IN_LOADER = re.compile(
+    r"Caught \w+ in (DataLoader \w+ process \d+)\.\nOriginal Traceback.*"
+    r"\n  File [^\n]*\n(?:    [^\n]*\n)*(?:[\w.]+: )?(.+)",
+    re.DOTALL,
+)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _DEFAULTS = {
     "loss": "def loss(labels, predictions): ... returning a scalar",
@@ -199,6 +204,9 @@ def _first_lines(error: Exception, limit: int = 1200) -> str:
     # TensorFlow says where each operation of a graph was made, dozens of lines, before it says what is wrong.
     if found := _IN_GRAPH.search(text):
         text = f"{found[1]} [operation {found[2]}]"
+    # PyTorch gives a whole traceback of the other process as the message, with what is wrong in its last lines.
+    elif found := _IN_LOADER.match(text):
+        text = f"{found[2]} [{found[1]}]"
     return text if len(text) <= limit else text[:limit] + " ..."
 
 

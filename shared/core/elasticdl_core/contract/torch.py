@@ -42,6 +42,81 @@ TORCH = (
         "leave it out, and scale the looked-up vectors in forward where that is needed",
     ),
     rows(
+        _LAYER,
+        _NO,
+        "sparse_scaled_or_max",
+        "PyTorch refuses in the first step: sparse gradients are neither scaled by frequency nor those of a maximum",
+        "leave sparse=True out; larger than --embedding_threshold_bytes, the layer becomes a table all the same",
+    ),
+    rows(
+        _LAYER,
+        _NO,
+        "changed_parameter",
+        "is changed in forward or by a hook, not by the optimizer: the next pull would undo that, and members of a "
+        "group would differ",
+        "use a changed copy in forward (torch.nn.utils.parametrize does that), or keep the tensor in a buffer or "
+        "with requires_grad=False",
+    ),
+    rows(
+        _LAYER,
+        _NO,
+        "replaced_parameter",
+        "is another object than at the start, which nobody would train",
+        "keep the parameter, and use a changed copy in forward",
+    ),
+    rows(
+        _LAYER,
+        _NO,
+        "unfrozen",
+        "gets requires_grad=True while the model trains, when it is no longer known to be trained",
+        "leave requires_grad as it is after the model function; train in two jobs, the second one beginning with "
+        "--checkpoint_filename_for_init and the parameter unfrozen",
+    ),
+    rows(
+        _LAYER,
+        _NO,
+        "made_later",
+        "is made while the model trains: it would be neither trained nor shared nor saved",
+        "make it in __init__, or when forward runs for the first time; register_buffer(..., persistent=False) keeps "
+        "a buffer to each process",
+    ),
+    rows(
+        _LAYER,
+        _NO,
+        "ScriptModule",
+        "is compiled by torch.jit, which hides what it is made of",
+        "return the module as it is; --torch_compile on compiles it",
+    ),
+    rows(
+        _LAYER,
+        _NO,
+        "torch.compile",
+        "is compiled already, for shapes of which the job would not know",
+        "return the module as it is, and give --torch_compile on",
+    ),
+    rows(
+        _LAYER,
+        _NO,
+        "DataParallel",
+        "spreads a model over devices or processes by itself",
+        "return the module that it wraps; --num_workers says how many processes train it",
+    ),
+    rows(
+        _LAYER,
+        _NO,
+        "SyncBatchNorm",
+        "needs a process group of PyTorch: statistics are of a minibatch here, and running ones are averages over "
+        "all workers",
+        "use BatchNorm, or GroupNorm where a minibatch is small",
+    ),
+    rows(
+        _LAYER,
+        _NO,
+        "device",
+        "workers do not compute on",
+        "leave the model on the CPU: no .cuda() and no .to(device) but of the CPU in the model function",
+    ),
+    rows(
         _LAYER, _AS, "BatchNorm1d BatchNorm2d BatchNorm3d", "shares its running statistics over workers as averages"
     ),
     rows(_LAYER, _YES, "register_buffer", "shares the buffer as state, unless it is made with persistent=False"),
@@ -76,6 +151,21 @@ TORCH = (
         "leave the hooks out; callbacks() can clip gradients and set learning rates",
     ),
     rows(
+        _OPTIMIZER,
+        _NO,
+        "sparse_gradients",
+        "is what PyTorch refuses in the first step: only SGD, Adagrad and SparseAdam take sparse gradients",
+        "leave sparse=True out, as a layer larger than --embedding_threshold_bytes becomes a table without it; or "
+        "use SGD, Adagrad or, where the model is embeddings alone, SparseAdam",
+    ),
+    rows(
+        _OPTIMIZER,
+        _NO,
+        "sparse_weight_decay",
+        "is what PyTorch refuses in the first step: sparse gradients have no decay",
+        "put the embedding into a parameter group with weight_decay=0, or leave sparse=True out",
+    ),
+    rows(
         _SCHEDULER,
         _AS,
         "LRScheduler",
@@ -94,6 +184,13 @@ TORCH = (
         "cycle_momentum",
         "changes the momentum with the learning rate, which the parameter servers do not do",
         "give it cycle_momentum=False",
+    ),
+    rows(
+        _SCHEDULER,
+        _NO,
+        "other_option",
+        "would be asked for learning rates alone",
+        "let it change lr alone; parameter groups can have options of their own",
     ),
     rows(
         _CALLBACK,

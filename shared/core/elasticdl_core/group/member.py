@@ -42,7 +42,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Sum the step's contributions over all microbatches; keep the sum until the next one."""
+    """Sum the step's contributions over all microbatches; keep the sum until the next one, unless one is alone."""
 
     step: Step
 
@@ -333,7 +333,7 @@ class GroupMember:
         rows = sum(int(one["rows"]) for one in told)
         yield Total(step)
         yield Apply(step, told, rows)
-        self.keeps = True
+        self.keeps = len(told) > 1
         self.book.count(step, told, rows)
         return told  # type: ignore[no-any-return]
 

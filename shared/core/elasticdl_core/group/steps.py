@@ -40,6 +40,21 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class ComputePass:
+    """Records that a member computes in one pass.
+
+    Attributes:
+        microbatch: the number of the first, or only, microbatch in it.
+        start: position of the first record.
+        end: one past the last; no record is in it where the task ends before.
+    """
+
+    microbatch: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One step: the records that make one update.
 
@@ -72,6 +87,15 @@ class Step:
     def of(self, rank: int) -> list[int]:
         """The microbatches of a member."""
         return [number for number, owner in enumerate(self.dealt) if owner == rank]
+
+    def passes(self, rank: int, *, fused: bool) -> list[ComputePass]:
+        """What a member computes: each of its microbatches by itself, or all of them at once."""
+        mine = self.of(rank)
+        if not mine:
+            return []
+        if fused:  # whoever is dealt several has neighbours
+            return [ComputePass(mine[0], self.bounds(mine[0])[0], self.bounds(mine[-1])[1])]
+        return [ComputePass(number, *self.bounds(number)) for number in mine]
 
 
 def deal(microbatches: int, seconds: Sequence[float]) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ LIST_CHARS = 65_536
 NAME_CHARS = 300
 _LENGTHS = {
     **dict.fromkeys(("model_zoo", "checkpoint_dir", "checkpoint_dir_for_init", "output"), PATH_CHARS),
-    **dict.fromkeys(("training_data", "validation_data", "prediction_data"), LIST_CHARS),
+    **dict.fromkeys(("training_data", "validation_data", "prediction_data", "script_args"), LIST_CHARS),
 }
 ENTRIES = (
     "feed",

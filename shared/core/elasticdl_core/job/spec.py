@@ -7,11 +7,13 @@ import difflib
 import enum
 import re
 import reprlib
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
-from elasticdl_core.errors import Problem, SpecError
+from elasticdl_core.devices import HIDING, parse_request
+from elasticdl_core.errors import InvalidInputError, Problem, SpecError
 from elasticdl_core.job.bounds import find_problems
 from elasticdl_core.job.names import resolve_aliases
 
@@ -25,7 +27,8 @@ class JobType(enum.StrEnum):
 
 
 ALL_REDUCE = "AllReduceStrategy"
-STRATEGIES = ("auto", "ParameterServerStrategy", ALL_REDUCE)
+PARAMETER_SERVERS = "ParameterServerStrategy"
+STRATEGIES = ("auto", PARAMETER_SERVERS, ALL_REDUCE)
 FRAMEWORKS = ("auto", "tensorflow", "torch")
 KERAS_FLAVOURS = ("default", "legacy")
 AUTOCASTS = ("off", "bfloat16")
@@ -35,6 +38,8 @@ XLA_MODES = ("auto", "on", "off")
 WIRE_DTYPES = ("float32", "bfloat16")
 OUTPUT_FORMATS = ("npz", "csv", "parquet")
 NAN_POLICIES = ("fail", "skip")
+SCRIPT = "__main__"
+"""The object of ``model_def`` that stands for the whole file, run as a script."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
@@ -47,11 +52,13 @@ class JobSpec:
     ``model_zoo`` (a directory that every process of the job can read).
 
     Attributes:
-        model_def: ``file.object`` of the model function or class in the zoo (dots are folders).
+        model_def: ``file.object`` of the model function or class in the zoo (dots are folders); ``file.__main__``
+            runs the file as a script with a training loop of its own.
         name: lower-case letters, digits and dashes; the job's id starts with it.
         type: training, evaluation or prediction.
         model_zoo: directory of model modules on a shared file system.
         model_bundle: digest of the uploaded zip of the zoo.
+        script_args: arguments of a script, as a shell would split them.
         model_params: keyword arguments for the model function.
         feed: name of the function that turns raw records into features and labels (``feed`` or ``dataset_fn``).
         loss: name of the loss function.
@@ -78,10 +85,13 @@ class JobSpec:
         seed: seeds the order of records and the initial values.
         evaluation_steps: evaluate every N updates; 0 for the end of each epoch only (with validation data).
         log_loss_steps: report the mean loss of every N minibatches of a worker.
-        distribution_strategy: ``auto``, ``ParameterServerStrategy``, or ``AllReduceStrategy``: every worker holds the
-            model, and they sum their gradients.
+        distribution_strategy: ``ParameterServerStrategy``; ``AllReduceStrategy``: every worker holds the model, and
+            they sum their gradients; or ``auto``: the one that suits the model. Who gives options of parameter
+            servers (num_ps, use_async, ...) and no strategy gets parameter servers.
         microbatches: minibatches that make one update of ``AllReduceStrategy``, whatever the number of workers; 0 is
             max_workers, rounded up to a power of two.
+        deterministic: whether the model of ``AllReduceStrategy`` is the same to the last bit whoever did the work;
+            if not, a worker computes all its minibatches of an update in one pass, which takes less time.
         num_ps: number of parameter servers.
         use_async: asynchronous SGD, else synchronous.
         grads_to_wait: gradients that make one synchronous update.
@@ -126,6 +136,8 @@ class JobSpec:
             its slowest usual minibatch if that is longer, is replaced; a task that holds up three fails the job.
         worker_memory_mib: memory limit of a worker in MiB; 0 for none.
         ps_memory_mib: memory limit of a PS in MiB; 0 for none.
+        worker_resource_request: what one worker takes of an accelerator: ``gpu=0.5`` is a half of one device,
+            ``gpu=1`` a whole one; empty for none, and then it sees none.
         envs: environment variables for the workers.
         labels: free key-value pairs to find the job by.
     """
@@ -137,6 +149,7 @@ class JobSpec:
     type: JobType = JobType.TRAINING
     model_zoo: str = ""
     model_bundle: str = ""
+    script_args: str = ""
     model_params: dict[str, Any] = field(default_factory=dict)
     feed: str = ""
     loss: str = "loss"
@@ -164,6 +177,7 @@ class JobSpec:
     log_loss_steps: int = 100
     distribution_strategy: str = "auto"
     microbatches: int = 0
+    deterministic: bool = True
     num_ps: int = 1
     use_async: bool = True
     grads_to_wait: int = 1
@@ -196,6 +210,7 @@ class JobSpec:
     progress_timeout_s: int = 60
     worker_memory_mib: int = 0
     ps_memory_mib: int = 0
+    worker_resource_request: str = ""
     envs: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
 
@@ -230,7 +245,18 @@ class JobSpec:
             problems.append(Problem("model_def", "it is missing", "name the model, e.g. 'mnist.custom_model'"))
         if problems:
             raise SpecError(problems)
+        scripted = values["model_def"].endswith(f".{SCRIPT}")
+        if "distribution_strategy" not in values and not scripted and any(name in values for name in OF_SERVERS):
+            # Who says how many parameter servers there are, or what they do, wants them: also by what is the default.
+            values["distribution_strategy"] = PARAMETER_SERVERS
         spec = cls(**values)
+        if spec.runs_script:  # which no group but workers hold, and which writes itself what it makes
+            strategy, framework = spec.distribution_strategy, spec.framework
+            spec = dataclasses.replace(
+                spec,
+                distribution_strategy=ALL_REDUCE if strategy == "auto" else strategy,
+                framework="torch" if framework == "auto" else framework,
+            )
         spec.check()
         # Said once: the number of workers may change while the job runs, what makes an update may not.
         return dataclasses.replace(spec, microbatches=spec.microbatches_per_step) if spec.by_group else spec
@@ -269,9 +295,24 @@ class JobSpec:
         return self.distribution_strategy == ALL_REDUCE
 
     @property
+    def runs_script(self) -> bool:
+        """Whether the model's file is run as a script, which has a training loop of its own."""
+        return self.model_def.endswith(f".{SCRIPT}")
+
+    @property
     def microbatches_per_step(self) -> int:
         """Minibatches that make one update of a group, whatever the number of workers."""
         return self.microbatches or 1 << (self.max_workers - 1).bit_length()
+
+    @property
+    def device_share(self) -> int:
+        """Hundredths of a device that one worker takes; 0 for none."""
+        return parse_request(self.worker_resource_request)
+
+    @property
+    def fuses(self) -> bool:
+        """Whether a member of a group computes all its minibatches of an update in one pass."""
+        return self.by_group and not self.deterministic
 
     @property
     def records_per_task(self) -> int:
@@ -312,7 +353,7 @@ class JobSpec:
             f"{self.priority} is out of range",
             "give -1000 to 1000",
         )
-        for name, words in _WORDS.items():
+        for name, words in WORDS.items():
             value = getattr(self, name)
             need(value in words, name, f"{value!r} is unknown", f"give one of {words}")
         formats = set(self.export_formats.split(",")) - {"", *EXPORT_FORMATS}
@@ -322,6 +363,17 @@ class JobSpec:
             f"{sorted(formats)} are unknown",
             f"give some of {EXPORT_FORMATS}, separated by commas",
         )
+        try:
+            parse_request(self.worker_resource_request)
+        except InvalidInputError as error:
+            problems.append(Problem("worker_resource_request", error.message, error.fix))
+        for name in HIDING:
+            need(
+                self.envs.get(name, "") in ("", "-1", "void", "none"),
+                "envs",
+                f"{name} is set by the machine: a worker sees the device that it was given, and no other",
+                "leave it out, and ask for a device with worker_resource_request, e.g. gpu=1",
+            )
         return problems
 
     def _combination_problems(self) -> list[Problem]:
@@ -349,7 +401,7 @@ class JobSpec:
             JobType.PREDICTION: "prediction_data",
         }[self.type]
         need(
-            bool(getattr(self, data)) or bool(self.custom_data_reader),
+            bool(getattr(self, data)) or bool(self.custom_data_reader) or self.runs_script,
             data,
             f"a {self.type} job needs it",
             f"give --{data} (a path, directory, glob or URL)",
@@ -372,6 +424,12 @@ class JobSpec:
             "they are of AllReduceStrategy",
             f"give --distribution_strategy {ALL_REDUCE}, or leave it out",
         )
+        need(
+            self.by_group or self.deterministic,
+            "deterministic",
+            f"only {ALL_REDUCE} gives the same bits whoever did the work, and can do without",
+            f"give --distribution_strategy {ALL_REDUCE}, or leave it out",
+        )
         if self.by_group:
             need(
                 self.type is JobType.TRAINING,
@@ -379,7 +437,7 @@ class JobSpec:
                 f"a {self.type} job sums no gradients",
                 "leave it out: parameter servers read the checkpoints of either strategy",
             )
-            for name in _OF_SERVERS:
+            for name in OF_SERVERS:
                 need(
                     getattr(self, name) == _DEFAULTS[name],
                     name,
@@ -471,10 +529,41 @@ class JobSpec:
             "there is nothing to evaluate on",
             "give --validation_data",
         )
+        problems += _script_problems(self) if self.runs_script else []
+        need(
+            self.runs_script or not self.script_args,
+            "script_args",
+            f"{self.model_def} is no script",
+            f"name one with --model_def file.{SCRIPT}, or use `elasticdl run`",
+        )
         return problems
 
 
-_WORDS = {
+def _script_problems(spec: JobSpec) -> list[Problem]:
+    """What makes no sense for a script with a training loop of its own."""
+    problems = [
+        Problem(name, "a script does that itself", "leave it out, and do it in the script")
+        for name in _OF_MODULES
+        if getattr(spec, name) != (_DEFAULTS[name] if name in _PLAIN else {})
+    ]
+    if spec.type is not JobType.TRAINING:
+        problems.append(Problem("type", f"a script does not do the work of a {spec.type} job", "let it train"))
+    if not spec.by_group:
+        fix = f"leave it out, or give {ALL_REDUCE}"
+        problems.append(Problem("distribution_strategy", "a script holds its model itself", fix))
+    if not spec.deterministic:
+        fix = "leave it out; for fewer and larger passes give fewer --microbatches of a larger --minibatch_size"
+        problems.append(Problem("deterministic", "a script's loop takes one minibatch after the other", fix))
+    if spec.framework != "torch":
+        problems.append(Problem("framework", "scripts are those of PyTorch", "leave it out"))
+    try:
+        shlex.split(spec.script_args)
+    except ValueError as error:
+        problems.append(Problem("script_args", f"they cannot be split: {error}", "quote them as for a shell"))
+    return problems
+
+
+WORDS: Mapping[str, tuple[str, ...]] = {
     "framework": FRAMEWORKS,
     "keras": KERAS_FLAVOURS,
     "xla": XLA_MODES,
@@ -531,9 +620,7 @@ _AT_MOST = {
     "max_workers": 10_000,
     "embedding_threshold_bytes": 2**62,
 }
-_OF_SERVERS = (
-    "num_ps",
-    "embedding_threshold_bytes",
+OF_UPDATES = (
     "use_async",
     "grads_to_wait",
     "sync_version_tolerance",
@@ -546,15 +633,54 @@ _OF_SERVERS = (
     "table_eviction",
     "table_max_rows",
     "hot_rows_staleness",
-    "ps_memory_mib",
 )
+"""Fields that say how gradients and rows come to parameter servers in training."""
+OF_SERVERS = ("num_ps", "embedding_threshold_bytes", *OF_UPDATES, "ps_memory_mib")
+"""Fields that mean nothing without parameter servers."""
+_OF_MODULES = (
+    "model_params",
+    "feed",
+    "loss",
+    "optimizer",
+    "optimizer_params",
+    "eval_metrics_fn",
+    "callbacks",
+    "custom_data_reader",
+    "prediction_outputs_processor",
+    "collate",
+    "keras",
+    "validation_data",
+    "prediction_data",
+    "evaluation_steps",
+    "output_format",
+    "export_formats",
+    "eager",
+    "xla",
+    "torch_compile",
+    "autocast",
+    "on_nan",
+)
+"""Fields that say something of a model module, and mean nothing to a script."""
 _MOST_FIELDS = 200
 _LARGEST = 10**300
 _LONGEST_FIELD = 40
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = _SHOWN.maxother = 100
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(JobSpec)}
+_PLAIN = frozenset(f.name for f in dataclasses.fields(JobSpec) if f.default is not dataclasses.MISSING)
 _WHOLE_NUMBERS = tuple(f.name for f in dataclasses.fields(JobSpec) if f.type == "int")
+
+
+def range_of(name: str) -> tuple[int, int] | None:
+    """The least and the greatest value of a field, if it is a whole number."""
+    if name == "priority":
+        return -1000, 1000
+    return (_AT_LEAST[name], _AT_MOST.get(name, _INT32)) if name in _AT_LEAST else None
+
+
+def default_of(name: str) -> Any:
+    """What a field is where nothing is said of it."""
+    return _DEFAULTS[name]
 
 
 def _convert(value: Any, hint: Any) -> tuple[Any, str]:

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from elasticdl_core.meters import MeterKey
+
 
 class Role(enum.StrEnum):
     """What a process of a job is."""
@@ -71,6 +73,7 @@ class ProcessSpec:
         memory_mib: limit of resident memory in MiB; 0 for none.
         slots: worker slots that the process takes; it is pending until they are free.
         tenant: whose job it is. Told with a master; its PS and workers are the same tenant's, whatever it says.
+        device_share: hundredths of a device that the process takes; it is pending until they are free, too.
     """
 
     id: ProcessId
@@ -78,6 +81,7 @@ class ProcessSpec:
     memory_mib: int = 0
     slots: int = 0
     tenant: Tenant = field(default_factory=Tenant)
+    device_share: int = 0
 
 
 class ProcessState(enum.StrEnum):
@@ -97,7 +101,7 @@ class ProcessStatus:
         state: pending, running or exited.
         exit_code: its exit code, or minus the signal that ended it; None while it lives.
         reason: empty, or ``oom_killed``, ``terminated`` (asked to), ``cannot_start``, ``too_many_processes``,
-            ``launcher_lost`` (its launcher died).
+            ``too_much_disk`` or ``too_much_shared_memory`` (its job has), ``launcher_lost`` (its launcher died).
         pid: process id while running, else 0.
     """
 
@@ -130,6 +134,40 @@ class SlotReservation:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """An accelerator of a launcher.
+
+    Attributes:
+        name: ``gpu0``, ``gpu1``, ...: by its number here.
+        declared: whether it is there because somebody said so: no hardware was found.
+        memory_mib: its memory; 0 if that is not known.
+        model: what it is, in words; empty if that is not known.
+    """
+
+    name: str
+    declared: bool = False
+    memory_mib: int = 0
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceUse:
+    """What one process holds of the devices.
+
+    Attributes:
+        job_id: its job.
+        index: which of the job's workers it is.
+        devices: their numbers.
+        share: hundredths of one device, or 100 for each of several.
+    """
+
+    job_id: str
+    index: int
+    devices: tuple[int, ...]
+    share: int
+
+
+@dataclass(frozen=True, slots=True)
 class CapacityInfo:
     """What a launcher can hold.
 
@@ -140,6 +178,8 @@ class CapacityInfo:
         headroom: slots that are kept free for reservations to come.
         isolation: what keeps jobs from the cluster's secrets and from each other, in words.
         closing: whether the launcher is being stopped, and all processes with it; masters first, so that they save.
+        devices: the accelerators, by number.
+        device_uses: who holds what of them, by job and worker.
     """
 
     slots: int
@@ -148,11 +188,56 @@ class CapacityInfo:
     headroom: int = 0
     closing: bool = False
     isolation: str = ""
+    devices: Sequence[DeviceInfo] = ()
+    device_uses: Sequence[DeviceUse] = ()
 
     @property
     def for_jobs(self) -> int:
         """Slots that jobs may have together: all, less what others asked for, less the headroom."""
         return max(0, self.slots - self.headroom - sum(one.slots for one in self.reservations))
+
+
+class Inquiry(enum.StrEnum):
+    """What a process can be asked."""
+
+    STACKS = "stacks"
+    METRICS = "metrics"
+    TRACE = "trace"
+    RECORDED = "recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class SystemThread:
+    """A thread as the system sees it.
+
+    Attributes:
+        name: its name.
+        state: running, sleeping, stopped, ...
+        waits_in: a function of the kernel, if it is known.
+    """
+
+    name: str
+    state: str
+    waits_in: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedProcess:
+    """What a process answered. It runs a tenant's code: nothing of the answer is to be believed or of any size.
+
+    Attributes:
+        id: the process.
+        state: what the system says of it: running, sleeping, stopped, ...; ``pending`` before it runs.
+        answer: JSON, bounded in size; empty if it did not answer.
+        dump: the stacks that its interpreter wrote in its stead, bounded in size.
+        threads: if there is neither.
+    """
+
+    id: ProcessId
+    state: str
+    answer: bytes = b""
+    dump: bytes = b""
+    threads: tuple[SystemThread, ...] = ()
 
 
 class Launcher(Protocol):
@@ -213,5 +298,21 @@ class Launcher(Protocol):
             tail: begin that many bytes before the end; None for all.
             follow: go on with what is printed from now on.
             since: only what was printed then or later, in seconds since 1970, to a second; None for all.
+        """
+        ...
+
+    async def meters(self) -> Mapping[MeterKey, float]:
+        """The launcher's own numbers."""
+        ...
+
+    async def inspect(
+        self, job_id: str | None, inquiry: Inquiry, *, seconds: float = 0.0
+    ) -> Sequence[InspectedProcess]:
+        """Asks all living processes of a job something; one that does not answer delays nobody for long.
+
+        Args:
+            job_id: the job; None for all jobs (``Inquiry.METRICS``).
+            inquiry: what to ask.
+            seconds: how long to record (``Inquiry.TRACE``).
         """
         ...

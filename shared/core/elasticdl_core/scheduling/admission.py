@@ -21,8 +21,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
+from elasticdl_core.scheduling.device_reasons import lack_of_devices, too_many_devices
 from elasticdl_core.scheduling.plan import Allocation, BlockedJob, Reason, ReasonCode
 from elasticdl_core.scheduling.snapshot import JobView, Snapshot
+from elasticdl_core.scheduling.words import workers_of
 
 MAX_BLOCKERS = 5
 """A reason names at most this many jobs."""
@@ -259,7 +261,7 @@ class _Admitter:
         else:
             if self._first_blocked is None:
                 self._block_first(job, size)
-            self._refuse(job, self._no_room(job, size))
+            self._refuse(job, self._no_room(job, size, obstacle))
 
     def _held_back(self, job: JobView, size: int) -> Reason | None:
         """Why a job that fits must still wait for the first one that does not, or None."""
@@ -277,8 +279,8 @@ class _Admitter:
                 return None
         when = "" if math.isinf(self._shadow_at) else f", expected in {_span(self._shadow_at - self._snapshot.now)}"
         text = (
-            f"its {size} workers would fit, but would delay {blocked.id}, which came first and waits for "
-            f"{self._rules.size(blocked)} workers{when}"
+            f"its {workers_of(size)} would fit, but would delay {blocked.id}, which came first and waits for "
+            f"{workers_of(self._rules.size(blocked))}{when}"
         )
         return Reason(ReasonCode.WAITING_BEHIND, text, (blocked.id,), {"need": size})
 
@@ -287,6 +289,7 @@ class _Admitter:
         self._first_blocked = job
         need = self._tracker.change(job, 0, size)
         free = list(self._tracker.free)
+        pool = self._tracker.pool.copy() if self._tracker.pool is not None and job.worker.gpu else None
         endings = sorted(
             (
                 (
@@ -302,49 +305,59 @@ class _Admitter:
                 break
             back = self._tracker.change(other, 0, self._rules.size(other))
             free = [f + b for f, b in zip(free, back, strict=True)]
-            if all(n <= f + 1e-9 for n, f in zip(need, free, strict=True)):
+            if pool is not None:
+                for place in self._tracker.places_of(other):
+                    pool.give_back(other.device_share, place)
+            placed = pool is None or pool.room(job.device_share) >= size
+            if placed and all(n <= f + 1e-9 for n, f in zip(need, free, strict=True)):
                 self._shadow_at = at
                 self._extra = [f - n for f, n in zip(free, need, strict=True)]
                 break
-        else:
-            self._extra = [0.0] * len(need)
         if not self._extra:
-            self._extra = [0.0] * len(need)
+            self._extra = self._tracker.beyond(need)
         known = None if math.isinf(self._shadow_at) else self._shadow_at
         self._result.first_blocked = BlockedJob(job.id, known)
 
     def _refuse(self, job: JobView, reason: Reason) -> None:
         self._result.refused[job.id] = Allocation(0, False, reason)
 
-    def _no_room(self, job: JobView, size: int) -> Reason:
+    def _no_room(self, job: JobView, size: int, obstacle: Obstacle) -> Reason:
         """Why its minimum does not fit; shared by all for whom the same numbers hold."""
         is_first = self._first_blocked is job
-        state = (self._tracker.free[0], len(self._result.admitted), is_first, job.current_workers > 0)
+        state = (self._tracker.free[0], len(self._result.admitted), is_first, job.current_workers > 0, obstacle)
         key = (size, job.worker, job.fixed, job.priority, state)
         reason = self._no_rooms.get(key)
         if reason is None:
-            reason = self._no_rooms[key] = self._no_room_now(job, size)
+            make = self._no_device_now if obstacle is Obstacle.DEVICES else self._no_room_now
+            reason = self._no_rooms[key] = make(job, size)
         return reason
+
+    def _no_device_now(self, job: JobView, size: int) -> Reason:
+        text, holders = lack_of_devices(job, size, self._tracker)
+        data: dict[str, float | str] = {"gpu": job.worker.gpu * size, "min_workers": size}
+        if job.current_workers > 0:
+            return Reason(ReasonCode.EVICTED, f"evicted for more important minimums: it {text}", holders, data)
+        return Reason(ReasonCode.WAITING_FOR_CAPACITY, f"it {text}{self._expected_to_fit(job)}", holders, data)
+
+    def _expected_to_fit(self, job: JobView) -> str:
+        if self._first_blocked is not job or math.isinf(self._shadow_at):
+            return ""
+        return f"; expected to fit in {_span(self._shadow_at - self._snapshot.now)}"
 
     def _no_room_now(self, job: JobView, size: int) -> Reason:
         free = max(self._tracker.free[0], 0.0)
         need = job.demand(size).slots
         blockers = self._holders(job.priority)
-        first = self._first_blocked is job
-        when = (
-            f"; expected to fit in {_span(self._shadow_at - self._snapshot.now)}"
-            if first and not math.isinf(self._shadow_at)
-            else ""
-        )
+        when = self._expected_to_fit(job)
         data: dict[str, float | str] = {"need": need, "free": free, "min_workers": size}
         if job.current_workers > 0:
             text = (
-                f"evicted: more important minimums leave {free:g} slots, and its minimum of {size} workers "
+                f"evicted: more important minimums leave {free:g} slots, and its minimum of {workers_of(size)} "
                 f"needs {need:g}"
             )
             return Reason(ReasonCode.EVICTED, text, blockers, data)
         text = (
-            f"its minimum of {size} workers needs {need:g} slots, and {free:g} are left beside the minimums of "
+            f"its minimum of {workers_of(size)} needs {need:g} slots, and {free:g} are left beside the minimums of "
             f"{len(self._result.admitted)} jobs that go before it{when}"
         )
         return Reason(ReasonCode.WAITING_FOR_CAPACITY, text, blockers, data)
@@ -362,7 +375,7 @@ class _Admitter:
 
     def _over_limit(self, job: JobView, size: int) -> Reason:
         text = (
-            f"its minimum of {size} workers would take team {job.team} over its limit; the team uses "
+            f"its minimum of {workers_of(size)} would take team {job.team} over its limit; the team uses "
             f"{self._tracker.team_cost(job.team):g} slots"
         )
         blockers = tuple(other.id for other in self._result.admitted if other.team == job.team)[:MAX_BLOCKERS]
@@ -370,12 +383,15 @@ class _Admitter:
 
     def _impossible(self, job: JobView, size: int) -> Reason:
         need = job.demand(size).slots
+        if self._tracker.possible(job, size) is Obstacle.DEVICES:
+            data: dict[str, float | str] = {"gpu": job.worker.gpu * size, "total": self._tracker.total_of("gpu")}
+            return Reason(ReasonCode.IMPOSSIBLE, too_many_devices(job, size, self._tracker), (), data)
         where = (
             f"the limit of team {job.team}"
             if self._tracker.possible(job, size) is Obstacle.LIMIT
             else f"the whole cluster of {self._tracker.total[0]:g} slots"
         )
-        text = f"its minimum of {size} workers ({need:g} slots) is more than {where}; lower min_workers"
+        text = f"its minimum of {workers_of(size)} ({need:g} slots) is more than {where}; lower min_workers"
         return Reason(ReasonCode.IMPOSSIBLE, text, (), {"need": need, "total": self._tracker.total[0]})
 
 

@@ -6,7 +6,8 @@ import enum
 import math
 from collections.abc import Mapping, Sequence
 
-from elasticdl_core.scheduling.snapshot import JobView, Quota, Resources, Snapshot
+from elasticdl_core.devices import WHOLE, DevicePool, Place
+from elasticdl_core.scheduling.snapshot import DIMENSIONS, GPU, JobView, Quota, Resources, Snapshot
 
 _ROUNDING = 1e-9
 
@@ -17,6 +18,7 @@ class Obstacle(enum.Enum):
     """What a request ran into."""
 
     CAPACITY = "capacity"
+    DEVICES = "devices"
     LIMIT = "limit"
 
 
@@ -26,15 +28,16 @@ class CapacityTracker:
     Attributes:
         total: the limited resources' amounts.
         free: what is left of them.
-        slots_only: whether nothing but slots is counted, for the whole cluster.
+        slots_only: whether nothing but slots is counted, for the whole cluster: as long as nobody asks for a device.
         cost_basis: what the cost of a worker depends on.
+        pool: what is left of each device; None where nobody asks for one, or they are not told apart.
 
     Args:
         snapshot: whose capacity and quotas are counted against. Nothing is taken at first.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._dims = snapshot.capacity.limited
+        self._dims = snapshot.limited
         self.total = self._pick(snapshot.capacity.total)
         self.free = list(self.total)
         self._quotas = snapshot.quotas
@@ -44,6 +47,15 @@ class CapacityTracker:
         }
         self.slots_only = self._dims == (0,) and not self._limits
         self.cost_basis = () if self._dims == (0,) else self.total
+        self.pool: DevicePool | None = None
+        self._placed: dict[str, list[Place]] = {}
+        self._shares: dict[str, int] = {}
+        if GPU in self._dims and (snapshot.capacity.devices or not snapshot.capacity.total.gpu):
+            self.pool = DevicePool([WHOLE] * len(snapshot.capacity.devices))
+            self._lived_on = [0] * len(snapshot.capacity.devices)
+            self._names = tuple(device.name for device in snapshot.capacity.devices)
+            for job in snapshot.jobs:
+                self._count_lived_on(job, job.places, 1)
 
     def _pick(self, resources: Resources) -> tuple[float, ...]:
         vector = resources.vector()
@@ -76,8 +88,11 @@ class CapacityTracker:
                 if most > 0
             ):
                 return Obstacle.LIMIT
-        if any(amount > room + _ROUNDING for amount, room in zip(change, self.free, strict=True) if amount > 0):
-            return Obstacle.CAPACITY
+        for dimension, amount, room in zip(self._dims, change, self.free, strict=True):
+            if amount > 0 and amount > room + _ROUNDING:
+                return Obstacle.DEVICES if dimension == GPU else Obstacle.CAPACITY
+        if self.pool is not None and job.worker.gpu and self._find(job, have, want) is None:
+            return Obstacle.DEVICES
         return None
 
     def take(self, job: JobView, have: int, want: int) -> None:
@@ -93,6 +108,76 @@ class CapacityTracker:
         for i, amount in enumerate(change):
             self.free[i] -= amount
             used[i] += amount
+        if self.pool is not None and job.worker.gpu:
+            self._book(job, have, want)
+
+    def _find(self, job: JobView, have: int, want: int) -> list[Place] | None:
+        """The places of the workers from ``have`` to ``want``; None if they do not all have one.
+
+        A worker that lives stays where it is: if its place was given to somebody more important, its job has to let
+        it go before it gets another.
+        """
+        assert self.pool is not None
+        share, pool = job.device_share, self.pool.copy()
+        places = list(job.places[have:want])
+        for place in places:
+            if not pool.holds(share, place):
+                return None
+            pool.take(share, place)
+        fresh = want - have - len(places)
+        if fresh > pool.room(share):
+            return None
+        for _ in range(fresh):
+            found = pool.find(share, self._lived_on)
+            if found is None:
+                return None
+            pool.take(share, found)
+            places.append(found)
+        return places
+
+    def _book(self, job: JobView, have: int, want: int) -> None:
+        assert self.pool is not None
+        places = self._find(job, have, want) or []
+        for place in places:
+            self.pool.take(job.device_share, place)
+        self._count_lived_on(job, job.places[have:want], -1)
+        self._placed.setdefault(job.id, []).extend(places)
+        self._shares[job.id] = job.device_share
+
+    def _count_lived_on(self, job: JobView, places: Sequence[Place], times: int) -> None:
+        """Counts where workers live of jobs that nothing is booked for yet: others rather go elsewhere."""
+        amount = min(job.device_share, WHOLE) * times
+        for number in (number for place in places for number in place):
+            if number < len(self._lived_on):
+                self._lived_on[number] += amount
+
+    def beyond(self, need: Sequence[float]) -> list[float]:
+        """What is free beyond a need, by resource: others may have it, whenever the rest of the need comes.
+
+        Of devices that is nothing: what is left in pieces may be just what is waited for.
+        """
+        rooms = [max(free - amount, 0.0) for free, amount in zip(self.free, need, strict=True)]
+        placed = self.pool is not None and need[self._dims.index(GPU)] > 0
+        return [0.0 if placed and i == GPU else room for i, room in zip(self._dims, rooms, strict=True)]
+
+    def places_of(self, job: JobView) -> list[Place]:
+        """The places that are booked for a job."""
+        return self._placed.get(job.id, [])
+
+    def device_holders(self) -> list[tuple[str, float]]:
+        """The jobs that devices are booked for, with how many, those that hold most first."""
+        rows = [(job_id, self._shares[job_id] * len(places) / WHOLE) for job_id, places in self._placed.items()]
+        return sorted((row for row in rows if row[1]), key=lambda row: (-row[1], row[0]))
+
+    def free_devices(self) -> list[tuple[str, float]]:
+        """The devices of which something is left, with how much."""
+        assert self.pool is not None
+        return [(name, free / WHOLE) for name, free in zip(self._names, self.pool.free, strict=True) if free > 0]
+
+    def total_of(self, name: str) -> float:
+        """The whole amount of a resource, by its name."""
+        dimension = DIMENSIONS.index(name)
+        return self.total[self._dims.index(dimension)] if dimension in self._dims else 0.0
 
     def take_all(self, amounts: Mapping[str, float]) -> bool:
         """Books slots by team, if slots alone are counted and all of it fits.
@@ -130,8 +215,12 @@ class CapacityTracker:
             amount > most + _ROUNDING for amount, most in zip(change, limit, strict=True) if most > 0
         ):
             return Obstacle.LIMIT
-        if any(amount > most + _ROUNDING for amount, most in zip(change, self.total, strict=True)):
-            return Obstacle.CAPACITY
+        for dimension, amount, most in zip(self._dims, change, self.total, strict=True):
+            if amount > most + _ROUNDING:
+                return Obstacle.DEVICES if dimension == GPU else Obstacle.CAPACITY
+        if self.pool is not None and job.worker.gpu:
+            empty = DevicePool([WHOLE] * len(self.pool.free))
+            return Obstacle.DEVICES if empty.room(job.device_share) < workers else None
         return None
 
     def dominant(self, amounts: Sequence[float]) -> float:

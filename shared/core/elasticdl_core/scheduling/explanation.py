@@ -5,15 +5,16 @@ All of it is worked out from a snapshot and a policy, by asking the policy itsel
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from elasticdl_core.scheduling.forecast import Forecast
+from elasticdl_core.scheduling.forecast import Forecast, with_devices
 from elasticdl_core.scheduling.plan import Allocation, Plan, ReasonCode
 from elasticdl_core.scheduling.policies.base import Policy
 from elasticdl_core.scheduling.policies.surplus import next_size
-from elasticdl_core.scheduling.snapshot import Capacity, JobView, Snapshot
+from elasticdl_core.scheduling.snapshot import JobView, Snapshot
 from elasticdl_core.scheduling.throughput import fit
 
 Basis = Literal["measured", "similar", "estimated", "assumed"]
@@ -207,6 +208,7 @@ def _ideas(snapshot: Snapshot, plan: Plan, job: JobView) -> list[_Idea]:
             ideas.append(_resized(snapshot, job, least, job.max_workers, "min_workers"))
     ideas.extend(_priority(snapshot, plan, job))
     ideas.append(_more_slots(snapshot, plan, job))
+    ideas.extend(_more_devices(snapshot, plan, job))
     return ideas
 
 
@@ -252,10 +254,22 @@ def _more_slots(snapshot: Snapshot, plan: Plan, job: JobView) -> _Idea:
     held = sum(other.demand(plan.allocations[other.id].workers).slots for other in snapshot.jobs)
     need = job.demand(want).slots - job.demand(have).slots
     more = max(int(-(-(need - max(total.slots - held, 0.0)) // 1)), 1)
-    grown = Capacity(replace(total, slots=total.slots + more), snapshot.capacity.nodes, snapshot.capacity.leaving)
+    grown = replace(snapshot.capacity, total=replace(total, slots=total.slots + more))
     changed = replace(_with(snapshot, job), capacity=grown)
     text = f"with {more} more slot{'s' if more != 1 else ''}"
     return text, {"add_slots": more}, "", changed
+
+
+def _more_devices(snapshot: Snapshot, plan: Plan, job: JobView) -> list[_Idea]:
+    if not job.worker.gpu:
+        return []
+    have = plan.allocations[job.id].workers
+    want = job.smallest if have == 0 else next_size(job, have) or have
+    present = len(snapshot.capacity.devices)
+    more = max(math.ceil(job.worker.gpu * (want - have) - 1e-9), 1)
+    changed = replace(_with(snapshot, job), capacity=with_devices(snapshot.capacity, present + more))
+    text = f"with {more} more GPU{'s' if more != 1 else ''}"
+    return [(text, {"devices": present + more}, "", changed)]
 
 
 def hide_names(text: str, hidden: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from elasticdl_core.job import JobState
 from elasticdl_core.scheduling.plan import Plan
 from elasticdl_core.scheduling.policies.base import Policy
 from elasticdl_core.scheduling.policies.goodput import GoodputPolicy
-from elasticdl_core.scheduling.snapshot import Capacity, JobView, Resources, Snapshot
+from elasticdl_core.scheduling.snapshot import Capacity, DeviceView, JobView, Snapshot
 
 LONGEST_STEP_S = 1800.0
 """Time-dependent rules are asked again at least this often."""
@@ -55,6 +55,7 @@ class Change:
         priorities: other priorities, by id.
         sizes: other (min, max) workers, by id.
         slots: another capacity, in slots.
+        devices: another number of devices.
     """
 
     add: Sequence[JobView] = ()
@@ -62,6 +63,7 @@ class Change:
     priorities: Mapping[str, int] = field(default_factory=dict)
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     slots: int | None = None
+    devices: int | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,13 @@ def what_if(snapshot: Snapshot, policy: Policy, change: Change) -> Comparison:
     return Comparison(forecast(snapshot, policy), forecast(_changed(snapshot, change), policy))
 
 
+def with_devices(capacity: Capacity, number: int) -> Capacity:
+    """The capacity with another number of devices; the last ones go first."""
+    present = capacity.devices[:number]
+    added = tuple(DeviceView(f"gpu{i}") for i in range(len(present), number))
+    return replace(capacity, total=replace(capacity.total, gpu=float(number)), devices=(*present, *added))
+
+
 def _changed(snapshot: Snapshot, change: Change) -> Snapshot:
     jobs = []
     for job in snapshot.jobs:
@@ -130,8 +139,10 @@ def _changed(snapshot: Snapshot, change: Change) -> Snapshot:
         jobs.append(replace(job, min_workers=low, max_workers=high, allowed_sizes=allowed, priority=priority))
     capacity = snapshot.capacity
     if change.slots is not None:
-        total = capacity.total
-        capacity = Capacity(Resources(float(change.slots), total.cpu, total.memory, total.gpu))
+        total = replace(capacity.total, slots=float(change.slots))
+        capacity = Capacity(total, devices=tuple(replace(device, leaving=0) for device in capacity.devices))
+    if change.devices is not None:
+        capacity = with_devices(capacity, change.devices)
     return replace(snapshot, jobs=(*jobs, *change.add), capacity=capacity)
 
 
@@ -159,6 +170,7 @@ def _apply(
             current_workers=workers,
             state=JobState.RUNNING if workers else JobState.QUEUED,
             remaining_records=remaining,
+            places=job.places[:workers],
             last_rescale_at=now,
             started_at=now if workers and not job.current_workers else job.started_at,
         )

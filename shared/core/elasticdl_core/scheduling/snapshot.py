@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from elasticdl_core.devices import WHOLE, Place
 from elasticdl_core.job.life import SCHEDULABLE_STATES, JobState
 from elasticdl_core.scheduling.throughput import Curve, fit
 
 DIMENSIONS = ("slots", "cpu", "memory", "gpu")
 """The resources that are counted, in the order in which they are named in reasons."""
+GPU = DIMENSIONS.index("gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class JobView:
         last_rescale_at: when the target last changed; None if never.
         started_at: when it was last admitted; None if it never was.
         worker: what one worker takes.
+        places: the devices of each worker that holds some now, in the order of their indices: who is drained goes
+            from the end.
         fixed: what master and PS take together.
         attained_service: worker-seconds received so far.
         kind: what makes jobs similar (model and batch size), for priors.
@@ -103,6 +107,7 @@ class JobView:
     last_rescale_at: float | None = None
     started_at: float | None = None
     worker: Resources = ONE_SLOT
+    places: tuple[Place, ...] = ()
     fixed: Resources = NOTHING
     attained_service: float = 0.0
     kind: str = ""
@@ -141,6 +146,11 @@ class JobView:
         return self.wanted and self.state in SCHEDULABLE_STATES
 
     @property
+    def device_share(self) -> int:
+        """Hundredths of a device that one worker takes; 0 for none."""
+        return round(self.worker.gpu * WHOLE)
+
+    @property
     def occupied_workers(self) -> int:
         """Workers whose slots cannot be given to another job yet."""
         return self.current_workers if self.live_workers is None else self.live_workers
@@ -163,13 +173,29 @@ class NodeView:
     free: Resources
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One accelerator.
+
+    Attributes:
+        name: the device.
+        leaving: hundredths of it that are still held by what is in no snapshot any more.
+    """
+
+    name: str
+    leaving: int = 0
+
+
 @dataclass(frozen=True)
 class Capacity:
     """What all jobs together may take.
 
     Attributes:
-        total: amounts over all machines; a dimension that is 0 here is not limited, except slots.
+        total: amounts over all machines; of memory and cores 0 is no limit. GPUs count for those who ask for them,
+            and where there are none these cannot run.
         nodes: the machines, where known.
+        devices: the accelerators whose shares are given out, of one machine, where known: a worker's share is of one
+            of them, so that amounts alone do not tell whether it fits.
         leaving: the part of the total still held by what is in no snapshot any more, such as jobs that just ended;
             a plan counts on it, but it is not given out before it is free.
     """
@@ -177,6 +203,7 @@ class Capacity:
     total: Resources = NOTHING
     nodes: tuple[NodeView, ...] = ()
     leaving: Resources = NOTHING
+    devices: tuple[DeviceView, ...] = ()
 
     @classmethod
     def of_slots(cls, slots: int) -> Capacity:
@@ -230,6 +257,16 @@ class Snapshot:
     quotas: Mapping[str, Quota] = field(default_factory=dict)
 
     @cached_property
+    def limited(self) -> tuple[int, ...]:
+        """Indices in ``DIMENSIONS`` of the resources that decide who fits: GPUs only if somebody asks for some."""
+        found = tuple(i for i in self.capacity.limited if i != GPU)
+        # A plain loop, as it is run for each plan: nearly all workers of a large cluster are one and the same object.
+        for job in self.jobs:
+            if job.worker is not ONE_SLOT and job.worker.gpu > 0:
+                return (*found, GPU)
+        return found
+
+    @cached_property
     def by_id(self) -> Mapping[str, JobView]:
         """The jobs by id."""
         return {job.id: job for job in self.jobs}
@@ -261,6 +298,7 @@ class Snapshot:
                     for node in capacity.get("nodes", ())
                 ),
                 leaving=_resources_from(capacity.get("leaving")) or NOTHING,
+                devices=tuple(DeviceView(**device) for device in capacity.get("devices", ())),
             ),
             quotas={
                 team: Quota(
@@ -307,6 +345,8 @@ def _job_from(mapping: Mapping[str, Any]) -> JobView:
     for name in ("worker", "fixed"):
         if name in values:
             values[name] = _resources_from(values[name])
+    if "places" in values:
+        values["places"] = tuple(tuple(place) for place in values["places"])
     if "state" in values:
         values["state"] = JobState(values["state"])
     if "allowed_sizes" in values:

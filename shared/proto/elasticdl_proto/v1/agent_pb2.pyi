@@ -35,7 +35,7 @@ class ProcessStatus(_message.Message):
     def __init__(self, id: _Optional[_Union[ProcessId, _Mapping]] = ..., state: _Optional[str] = ..., has_exit_code: bool = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class LaunchRequest(_message.Message):
-    __slots__ = ("id", "environment", "memory_mib", "slots", "namespace", "restricted", "readable", "writable")
+    __slots__ = ("id", "environment", "memory_mib", "slots", "namespace", "restricted", "readable", "writable", "device_share")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class LaunchRequest(_message.Message):
     RESTRICTED_FIELD_NUMBER: _ClassVar[int]
     READABLE_FIELD_NUMBER: _ClassVar[int]
     WRITABLE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_SHARE_FIELD_NUMBER: _ClassVar[int]
     id: ProcessId
     environment: _containers.ScalarMap[str, str]
     memory_mib: int
@@ -59,7 +60,8 @@ class LaunchRequest(_message.Message):
     restricted: bool
     readable: _containers.RepeatedScalarFieldContainer[str]
     writable: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[_Union[ProcessId, _Mapping]] = ..., environment: _Optional[_Mapping[str, str]] = ..., memory_mib: _Optional[int] = ..., slots: _Optional[int] = ..., namespace: _Optional[str] = ..., restricted: bool = ..., readable: _Optional[_Iterable[str]] = ..., writable: _Optional[_Iterable[str]] = ...) -> None: ...
+    device_share: int
+    def __init__(self, id: _Optional[_Union[ProcessId, _Mapping]] = ..., environment: _Optional[_Mapping[str, str]] = ..., memory_mib: _Optional[int] = ..., slots: _Optional[int] = ..., namespace: _Optional[str] = ..., restricted: bool = ..., readable: _Optional[_Iterable[str]] = ..., writable: _Optional[_Iterable[str]] = ..., device_share: _Optional[int] = ...) -> None: ...
 
 class LaunchResponse(_message.Message):
     __slots__ = ()
@@ -108,7 +110,7 @@ class CapacityRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class CapacityResponse(_message.Message):
-    __slots__ = ("slots", "used", "reservations", "headroom", "closing", "isolation")
+    __slots__ = ("slots", "used", "reservations", "headroom", "closing", "isolation", "devices", "device_uses")
     class UsedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -122,13 +124,41 @@ class CapacityResponse(_message.Message):
     HEADROOM_FIELD_NUMBER: _ClassVar[int]
     CLOSING_FIELD_NUMBER: _ClassVar[int]
     ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_USES_FIELD_NUMBER: _ClassVar[int]
     slots: int
     used: _containers.ScalarMap[str, int]
     reservations: _containers.RepeatedCompositeFieldContainer[SlotReservation]
     headroom: int
     closing: bool
     isolation: str
-    def __init__(self, slots: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ..., reservations: _Optional[_Iterable[_Union[SlotReservation, _Mapping]]] = ..., headroom: _Optional[int] = ..., closing: bool = ..., isolation: _Optional[str] = ...) -> None: ...
+    devices: _containers.RepeatedCompositeFieldContainer[Device]
+    device_uses: _containers.RepeatedCompositeFieldContainer[DeviceUse]
+    def __init__(self, slots: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ..., reservations: _Optional[_Iterable[_Union[SlotReservation, _Mapping]]] = ..., headroom: _Optional[int] = ..., closing: bool = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., device_uses: _Optional[_Iterable[_Union[DeviceUse, _Mapping]]] = ...) -> None: ...
+
+class Device(_message.Message):
+    __slots__ = ("name", "declared", "memory_mib", "model")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DECLARED_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    declared: bool
+    memory_mib: int
+    model: str
+    def __init__(self, name: _Optional[str] = ..., declared: bool = ..., memory_mib: _Optional[int] = ..., model: _Optional[str] = ...) -> None: ...
+
+class DeviceUse(_message.Message):
+    __slots__ = ("job_id", "index", "devices", "share")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    index: int
+    devices: _containers.RepeatedScalarFieldContainer[int]
+    share: int
+    def __init__(self, job_id: _Optional[str] = ..., index: _Optional[int] = ..., devices: _Optional[_Iterable[int]] = ..., share: _Optional[int] = ...) -> None: ...
 
 class SlotReservation(_message.Message):
     __slots__ = ("name", "slots", "granted", "grace_s", "changed_at", "has_granted_at", "granted_at")
@@ -189,3 +219,57 @@ class LogsChunk(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class InspectRequest(_message.Message):
+    __slots__ = ("job_id", "ask", "seconds")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    ASK_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    ask: str
+    seconds: float
+    def __init__(self, job_id: _Optional[str] = ..., ask: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class InspectedProcess(_message.Message):
+    __slots__ = ("id", "state", "answer", "dump", "threads")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    DUMP_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    id: ProcessId
+    state: str
+    answer: bytes
+    dump: bytes
+    threads: _containers.RepeatedCompositeFieldContainer[SystemThread]
+    def __init__(self, id: _Optional[_Union[ProcessId, _Mapping]] = ..., state: _Optional[str] = ..., answer: _Optional[bytes] = ..., dump: _Optional[bytes] = ..., threads: _Optional[_Iterable[_Union[SystemThread, _Mapping]]] = ...) -> None: ...
+
+class SystemThread(_message.Message):
+    __slots__ = ("name", "state", "waits_in")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WAITS_IN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: str
+    waits_in: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., waits_in: _Optional[str] = ...) -> None: ...
+
+class MetersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MetersResponse(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedCompositeFieldContainer[MeterValue]
+    def __init__(self, values: _Optional[_Iterable[_Union[MeterValue, _Mapping]]] = ...) -> None: ...
+
+class MeterValue(_message.Message):
+    __slots__ = ("name", "label", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    label: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., label: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...

@@ -81,7 +81,7 @@ class RegisterRequest(_message.Message):
     def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
-    __slots__ = ("spec", "model_zoo", "job_dir", "parameter_servers", "heartbeat_s", "master_epoch", "start_version")
+    __slots__ = ("spec", "model_zoo", "job_dir", "parameter_servers", "heartbeat_s", "master_epoch", "start_version", "inspects")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     MODEL_ZOO_FIELD_NUMBER: _ClassVar[int]
     JOB_DIR_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class RegisterResponse(_message.Message):
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
     MASTER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     START_VERSION_FIELD_NUMBER: _ClassVar[int]
+    INSPECTS_FIELD_NUMBER: _ClassVar[int]
     spec: str
     model_zoo: str
     job_dir: str
@@ -96,7 +97,18 @@ class RegisterResponse(_message.Message):
     heartbeat_s: float
     master_epoch: int
     start_version: int
-    def __init__(self, spec: _Optional[str] = ..., model_zoo: _Optional[str] = ..., job_dir: _Optional[str] = ..., parameter_servers: _Optional[_Union[ParameterServers, _Mapping]] = ..., heartbeat_s: _Optional[float] = ..., master_epoch: _Optional[int] = ..., start_version: _Optional[int] = ...) -> None: ...
+    inspects: bool
+    def __init__(self, spec: _Optional[str] = ..., model_zoo: _Optional[str] = ..., job_dir: _Optional[str] = ..., parameter_servers: _Optional[_Union[ParameterServers, _Mapping]] = ..., heartbeat_s: _Optional[float] = ..., master_epoch: _Optional[int] = ..., start_version: _Optional[int] = ..., inspects: bool = ...) -> None: ...
+
+class DescribeSightRequest(_message.Message):
+    __slots__ = ("sight",)
+    SIGHT_FIELD_NUMBER: _ClassVar[int]
+    sight: str
+    def __init__(self, sight: _Optional[str] = ...) -> None: ...
+
+class DescribeSightResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class DescribeModelRequest(_message.Message):
     __slots__ = ("description",)
@@ -133,7 +145,7 @@ class TaskProgress(_message.Message):
     def __init__(self, token: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("tasks", "records", "steps", "samples_per_second", "model_version", "losses", "phase", "step_p95_s", "loss", "last_loss", "learning_rate", "training_metrics")
+    __slots__ = ("tasks", "records", "steps", "samples_per_second", "model_version", "losses", "phase", "step_p95_s", "loss", "last_loss", "learning_rate", "training_metrics", "step")
     class TrainingMetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +165,7 @@ class HeartbeatRequest(_message.Message):
     LAST_LOSS_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
     TRAINING_METRICS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[TaskProgress]
     records: int
     steps: int
@@ -165,7 +178,22 @@ class HeartbeatRequest(_message.Message):
     last_loss: float
     learning_rate: float
     training_metrics: _containers.ScalarMap[str, float]
-    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskProgress, _Mapping]]] = ..., records: _Optional[int] = ..., steps: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., model_version: _Optional[int] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., phase: _Optional[str] = ..., step_p95_s: _Optional[float] = ..., loss: _Optional[float] = ..., last_loss: _Optional[float] = ..., learning_rate: _Optional[float] = ..., training_metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    step: StepParts
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskProgress, _Mapping]]] = ..., records: _Optional[int] = ..., steps: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., model_version: _Optional[int] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., phase: _Optional[str] = ..., step_p95_s: _Optional[float] = ..., loss: _Optional[float] = ..., last_loss: _Optional[float] = ..., learning_rate: _Optional[float] = ..., training_metrics: _Optional[_Mapping[str, float]] = ..., step: _Optional[_Union[StepParts, _Mapping]] = ...) -> None: ...
+
+class StepParts(_message.Message):
+    __slots__ = ("data", "pull", "compute", "push", "wait")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_FIELD_NUMBER: _ClassVar[int]
+    PUSH_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    data: float
+    pull: float
+    compute: float
+    push: float
+    wait: float
+    def __init__(self, data: _Optional[float] = ..., pull: _Optional[float] = ..., compute: _Optional[float] = ..., push: _Optional[float] = ..., wait: _Optional[float] = ...) -> None: ...
 
 class LossPoint(_message.Message):
     __slots__ = ("model_version", "loss")
@@ -278,16 +306,18 @@ class FailResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportShardsRequest(_message.Message):
-    __slots__ = ("task_id", "token", "shards", "last")
+    __slots__ = ("task_id", "token", "shards", "last", "first")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     token: str
     shards: _containers.RepeatedCompositeFieldContainer[Shard]
     last: bool
-    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., shards: _Optional[_Iterable[_Union[Shard, _Mapping]]] = ..., last: bool = ...) -> None: ...
+    first: int
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[str] = ..., shards: _Optional[_Iterable[_Union[Shard, _Mapping]]] = ..., last: bool = ..., first: _Optional[int] = ...) -> None: ...
 
 class ReportShardsResponse(_message.Message):
     __slots__ = ("accepted",)

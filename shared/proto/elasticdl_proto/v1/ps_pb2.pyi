@@ -29,7 +29,7 @@ class StatusRequest(_message.Message):
     def __init__(self, model: bool = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("index", "num_ps", "initialized", "version", "generation", "rows", "bytes", "tables", "updates", "rejected", "mode", "records", "model")
+    __slots__ = ("index", "num_ps", "initialized", "version", "generation", "rows", "bytes", "tables", "updates", "rejected", "mode", "records", "model", "cpu_s")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     NUM_PS_FIELD_NUMBER: _ClassVar[int]
     INITIALIZED_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class StatusResponse(_message.Message):
     MODE_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    CPU_S_FIELD_NUMBER: _ClassVar[int]
     index: int
     num_ps: int
     initialized: bool
@@ -56,7 +57,8 @@ class StatusResponse(_message.Message):
     mode: str
     records: int
     model: str
-    def __init__(self, index: _Optional[int] = ..., num_ps: _Optional[int] = ..., initialized: bool = ..., version: _Optional[int] = ..., generation: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., updates: _Optional[int] = ..., rejected: _Optional[int] = ..., mode: _Optional[str] = ..., records: _Optional[int] = ..., model: _Optional[str] = ...) -> None: ...
+    cpu_s: float
+    def __init__(self, index: _Optional[int] = ..., num_ps: _Optional[int] = ..., initialized: bool = ..., version: _Optional[int] = ..., generation: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., updates: _Optional[int] = ..., rejected: _Optional[int] = ..., mode: _Optional[str] = ..., records: _Optional[int] = ..., model: _Optional[str] = ..., cpu_s: _Optional[float] = ...) -> None: ...
 
 class TableStatus(_message.Message):
     __slots__ = ("name", "rows", "bytes", "admitted", "evicted", "refused")

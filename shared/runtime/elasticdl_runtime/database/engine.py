@@ -19,6 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_runtime.database.queries import Query
+from elasticdl_runtime.database.readers import ReadConnections
 
 CONNECT_S = 4.0
 QUERY_S = 8.0
@@ -63,9 +64,8 @@ class Database:
             },
         )
         _ping_the_idle(self._engine.sync_engine)
+        self._readers = ReadConnections(self._open_reader, READERS, ACQUIRE_S)
         self._application = application
-        self._readers: asyncpg.Pool | None = None
-        self._opening = asyncio.Lock()
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     async def fetch(self, query: Query, **values: Any) -> list[Any]:
@@ -81,14 +81,9 @@ class Database:
             UnavailableError: Postgres is down, full or too slow.
         """
         arguments = query.arguments(values)
-        readers = self._readers or await self._open_readers()
         for again in (True, False):
             try:
-                async with AsyncExitStack() as stack:
-                    async with asyncio.timeout(ACQUIRE_S):
-                        connection = await stack.enter_async_context(readers.acquire())
-                    rows: list[Any] = await connection.fetch(query.text, *arguments)
-                    return rows
+                return await self._readers.fetch(query.text, arguments)
             except (asyncpg.ConnectionDoesNotExistError, asyncpg.InterfaceError, ConnectionError) as error:
                 if not again:
                     raise _unavailable(error) from error
@@ -100,19 +95,13 @@ class Database:
                 raise _unavailable(error) from error
         raise AssertionError("unreachable")
 
-    async def _open_readers(self) -> asyncpg.Pool:
-        readers = asyncpg.create_pool(
+    async def _open_reader(self) -> asyncpg.Connection:
+        return await asyncpg.connect(
             **self._options(),
-            min_size=0,
-            max_size=READERS,
             timeout=CONNECT_S,
             command_timeout=QUERY_S,
             server_settings={"application_name": f"{self._application} reads"},
-            reset=_leave_as_it_is,
         )
-        async with self._opening:
-            self._readers = self._readers or await readers
-        return self._readers
 
     def _options(self) -> dict[str, Any]:
         return self._url.translate_connect_args(username="user") | dict(self._url.query)
@@ -195,8 +184,7 @@ class Database:
 
     async def close(self) -> None:
         """Closes all connections."""
-        if self._readers is not None:
-            self._readers.terminate()
+        self._readers.close()
         await self._engine.dispose()
 
 
@@ -220,10 +208,6 @@ def _ping_the_idle(engine: Engine) -> None:
             raise DisconnectionError from error
         if not alive:
             raise DisconnectionError
-
-
-async def _leave_as_it_is(_connection: asyncpg.Connection) -> None:
-    """What is done to a connection between two reads: they change nothing about it."""
 
 
 def _parse(url: str) -> URL:

@@ -69,6 +69,7 @@ def _jobs_query() -> Any:
         select(
             *(j[name] for name in names),
             _kind(),
+            j.spec["worker_resource_request"].astext.label("worker_resource_request"),
             _seconds(j.created_at).label("submitted_at"),
             _seconds(j.started_at).label("started_at"),
             case((cools_down, _seconds(last.c.at))).label("last_rescale_at"),

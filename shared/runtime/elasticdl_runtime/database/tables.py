@@ -13,6 +13,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     ColumnElement,
+    Computed,
     Double,
     ForeignKey,
     Index,
@@ -38,6 +39,13 @@ _NO_DETAIL = text("'{}'::jsonb")
 
 def _at(name: str, *, required: bool = True) -> Column[object]:
     return Column(name, TIMESTAMP(timezone=True), nullable=not required, server_default=_NOW if required else None)
+
+
+_TOLD = "number_of(status #> '{{progress,{}}}'::text[])"
+_PROGRESS = f"{_TOLD.format('records_done')} / NULLIF({_TOLD.format('records_total')}, (0)::double precision)"
+_ETA = "number_of(status -> 'eta_seconds'::text)"
+_PRESENT = """jsonb_array_length(jsonb_path_query_array(status, '$."workers"[*]?(@."state" != "ended")'::jsonpath))"""
+"""Out of the status of a job: how far it is, how long it will take, and how many workers have not ended."""
 
 
 def _job() -> Column[str]:
@@ -82,8 +90,13 @@ jobs = Table(
     Column("revision", BigInteger, nullable=False, server_default=text("1")),
     Column("owner", Text, nullable=False, server_default=_EMPTY),
     Column("restricted", Boolean, nullable=False, server_default=text("false")),
+    # Derived by the database, for the order of lists.
+    Column("progress", Double, Computed(_PROGRESS, persisted=True)),
+    Column("eta_seconds", Double, Computed(_ETA, persisted=True)),
+    Column("workers_present", Integer, Computed(_PRESENT, persisted=True)),
     CheckConstraint("desired IN ('run', 'suspend', 'cancel', 'evict')", name="jobs_desired_check"),
     Index("jobs_namespace_created", "namespace", "created_at", "id"),
+    Index("jobs_created", "created_at", "id"),
     Index("jobs_state", "state"),
     Index("jobs_finished", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
 )
@@ -145,6 +158,7 @@ scheduler_passes = Table(
     Column("capacity", JSONB, nullable=False, server_default=_NO_DETAIL),
     Column("seconds", Double, nullable=False, server_default=text("0")),
     Column("interval_s", Double, nullable=False, server_default=text("0")),
+    Column("meters", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
 )
 
 job_plans = Table(
@@ -213,6 +227,38 @@ bundles = Table(
     _at("created_at"),
     _at("used_at"),
 )
+
+processes = Table(
+    "processes",
+    metadata,
+    _job_key(),
+    Column("role", Text, primary_key=True),
+    Column("index", Integer, primary_key=True, autoincrement=False),
+    Column("incarnation", Integer, primary_key=True, autoincrement=False),
+    _at("launched_at"),
+    _at("ready_at", required=False),
+    _at("drained_at", required=False),
+    _at("ended_at", required=False),
+    Column("exit_code", Integer),
+    Column("cause", Text),
+    Column("message", Text, nullable=False, server_default=_EMPTY),
+)
+
+
+def _span() -> tuple[Column[object], ...]:
+    """What is known of numbers in a span of time: which span, who wrote it, from how many samples, the numbers."""
+    return (
+        Column("tier", Integer, primary_key=True, autoincrement=False),
+        Column("start", BigInteger, primary_key=True, autoincrement=False),
+        Column("writer", BigInteger, primary_key=True, autoincrement=False),
+        Column("samples", Integer, nullable=False),
+        Column("numbers", JSONB, nullable=False),
+    )
+
+
+job_series = Table("job_series", metadata, _job_key(), *_span())
+
+cluster_series = Table("cluster_series", metadata, *_span())
 
 job_disk = Table(
     "job_disk",

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, case, func, insert, null, select, update
+from sqlalchemy import Column, ColumnElement, Insert, case, func, insert, null, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_core.job.life import JobState, desired_on_entering
 from elasticdl_core.ports.launcher import ProcessId, Role
+from elasticdl_core.process_life import EndCause
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.failpoints import failpoint
 
@@ -61,8 +62,17 @@ async def transition(
     if to is JobState.STARTING:
         failpoint("scheduler.before_launch_intent")
         await add_launch_intent(connection, job_id, incarnation)
+    if not to.active:
+        await _end_lives(connection, job_id, EndCause.FINISHED if to.succeeded else EndCause.STOPPED, str(reason))
     await add_event(connection, job_id, "state", reason, given | {"from": origin, "to": to})
     return True
+
+
+async def _end_lives(connection: AsyncConnection, job_id: str, cause: EndCause, reason: str) -> None:
+    """A job that is not at work has no processes: those that nobody saw end have ended now, its master above all."""
+    mine = (t.processes.c.job_id == job_id) & t.processes.c.ended_at.is_(None)
+    values = {"ended_at": func.now(), "cause": cause, "message": reason}
+    await connection.execute(update(t.processes).where(mine).values(values))
 
 
 async def add_launch_intent(
@@ -89,7 +99,12 @@ async def add_event(
     connection: AsyncConnection, job_id: str, kind: str, message: str, detail: Mapping[str, Any]
 ) -> None:
     """Writes something that happened to a job."""
-    await connection.execute(insert(t.events).values(job_id=job_id, kind=kind, message=message, detail=dict(detail)))
+    await connection.execute(event_row(job_id, kind, message, detail))
+
+
+def event_row(job_id: str, kind: str, message: str, detail: Mapping[str, Any]) -> Insert:
+    """What says that something happened to a job."""
+    return insert(t.events).values(job_id=job_id, kind=kind, message=message, detail=dict(detail))
 
 
 def in_seconds(seconds: float) -> ColumnElement[Any]:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from elasticdl_core.ports.launcher import CapacityInfo, ProcessId, ProcessSpec, ProcessStatus, Role
+from elasticdl_core.meters import MeterKey, known_meters
+from elasticdl_core.ports.launcher import (
+    CapacityInfo,
+    Inquiry,
+    InspectedProcess,
+    ProcessId,
+    ProcessSpec,
+    ProcessStatus,
+    Role,
+)
 from elasticdl_proto.v1 import agent_pb2
 from elasticdl_runtime.launcher import codec
 from elasticdl_runtime.launcher.addresses import process_address
@@ -16,6 +25,7 @@ from elasticdl_runtime.rpc.credentials import RpcCredentials
 SERVICE = agent_pb2.DESCRIPTOR.services_by_name["Agent"]
 _DEADLINE_S = 5.0
 _LOGS_DEADLINE_S = 60.0
+_INSPECTION_S = 10.0
 
 
 class ProcessLauncher:
@@ -177,6 +187,34 @@ class ProcessLauncher:
         deadline_s = None if follow else _LOGS_DEADLINE_S
         async for chunk in self._channel().stream("Logs", request, deadline_s=deadline_s):
             yield chunk.data
+
+    async def inspect(
+        self, job_id: str | None, inquiry: Inquiry, *, seconds: float = 0.0
+    ) -> Sequence[InspectedProcess]:
+        """Asks all living processes of a job something; one that does not answer delays nobody for long.
+
+        Args:
+            job_id: the job; None for all jobs (``Inquiry.METRICS``).
+            inquiry: what to ask.
+            seconds: how long to record (``Inquiry.TRACE``).
+
+        Raises:
+            PermissionDeniedError: the token does not allow it.
+            UnavailableError: the agent is down or slow.
+        """
+        request = agent_pb2.InspectRequest(job_id=job_id or "", ask=str(inquiry), seconds=seconds)
+        stream = self._channel().stream("Inspect", request, deadline_s=_INSPECTION_S)
+        return [codec.inspected_from_message(message) async for message in stream]
+
+    async def meters(self) -> Mapping[MeterKey, float]:
+        """The agent's own numbers.
+
+        Raises:
+            PermissionDeniedError: the token is not the node's.
+            UnavailableError: the agent is down or slow.
+        """
+        response = await self._call("Meters", agent_pb2.MetersRequest())
+        return known_meters([(one.name, one.label, one.value) for one in response.values])
 
     def _channel(self) -> RpcClient:
         if self._client is None:

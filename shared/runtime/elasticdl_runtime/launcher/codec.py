@@ -5,12 +5,16 @@ from __future__ import annotations
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import (
     CapacityInfo,
+    DeviceInfo,
+    DeviceUse,
+    InspectedProcess,
     ProcessId,
     ProcessSpec,
     ProcessState,
     ProcessStatus,
     Role,
     SlotReservation,
+    SystemThread,
     Tenant,
 )
 from elasticdl_proto.v1 import agent_pb2
@@ -56,6 +60,7 @@ def spec_from_message(message: agent_pb2.LaunchRequest) -> ProcessSpec:
         int(message.memory_mib),
         int(message.slots),
         Tenant(message.namespace, message.restricted, tuple(message.readable), tuple(message.writable)),
+        int(message.device_share),
     )
 
 
@@ -70,6 +75,7 @@ def spec_to_message(spec: ProcessSpec) -> agent_pb2.LaunchRequest:
         restricted=spec.tenant.restricted,
         readable=spec.tenant.readable,
         writable=spec.tenant.writable,
+        device_share=spec.device_share,
     )
 
 
@@ -115,6 +121,11 @@ def capacity_from_message(message: agent_pb2.CapacityResponse) -> CapacityInfo:
         int(message.headroom),
         bool(message.closing),
         message.isolation,
+        tuple(DeviceInfo(one.name, one.declared, int(one.memory_mib), one.model) for one in message.devices),
+        tuple(
+            DeviceUse(one.job_id, int(one.index), tuple(map(int, one.devices)), int(one.share))
+            for one in message.device_uses
+        ),
     )
 
 
@@ -139,4 +150,26 @@ def capacity_to_message(capacity: CapacityInfo) -> agent_pb2.CapacityResponse:
         headroom=capacity.headroom,
         closing=capacity.closing,
         isolation=capacity.isolation,
+        devices=[
+            agent_pb2.Device(name=one.name, declared=one.declared, memory_mib=one.memory_mib, model=one.model)
+            for one in capacity.devices
+        ],
+        device_uses=[
+            agent_pb2.DeviceUse(job_id=one.job_id, index=one.index, devices=one.devices, share=one.share)
+            for one in capacity.device_uses
+        ],
+    )
+
+
+def inspected_from_message(message: agent_pb2.InspectedProcess) -> InspectedProcess:
+    """What a process answered, out of a message."""
+    threads = tuple(SystemThread(one.name, one.state, one.waits_in) for one in message.threads)
+    return InspectedProcess(id_from_message(message.id), message.state, message.answer, message.dump, threads)
+
+
+def inspected_to_message(found: InspectedProcess) -> agent_pb2.InspectedProcess:
+    """The message that carries what a process answered."""
+    threads = [agent_pb2.SystemThread(name=one.name, state=one.state, waits_in=one.waits_in) for one in found.threads]
+    return agent_pb2.InspectedProcess(
+        id=id_to_message(found.id), state=found.state, answer=found.answer, dump=found.dump, threads=threads
     )

@@ -10,6 +10,7 @@ connect anew.
 from __future__ import annotations
 
 import functools
+import math
 import re
 import time
 from dataclasses import dataclass
@@ -74,18 +75,22 @@ class RpcCredentials:
     """The certificate of this process and what it verifies others by, read anew when the file was replaced.
 
     Args:
-        file: holds the key, the certificate and the authority's certificate, as PEM.
+        source: a file that holds the key, the certificate and the authority's certificate, as PEM; or that itself,
+            which nobody replaces.
 
     Raises:
-        InvalidInputError: the file cannot be read, or lacks something.
+        InvalidInputError: the file cannot be read, or something is missing.
     """
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, source: Path | bytes) -> None:
         self._version = 0
-        self._look_at = 0.0
+        self._look_at = math.inf
         self._mark: tuple[int, int] = (0, 0)
-        self._take()
+        if isinstance(source, bytes):
+            self._adopt(source, "what was given")
+        else:
+            self._file = source
+            self._take()
 
     @property
     def version(self) -> int:
@@ -133,17 +138,20 @@ class RpcCredentials:
                 f"the credentials {self._file} cannot be read: {error.strerror}",
                 fix=f"point {CREDENTIALS_VARIABLE} at the file that the agent wrote for this process",
             ) from None
+        self._adopt(data, str(self._file))
+        self._mark = mark
+
+    def _adopt(self, data: bytes, where: str) -> None:
         blocks = [(match[1], match[0]) for match in _BLOCK.finditer(data)]
         keys = [block for kind, block in blocks if kind.endswith(b"PRIVATE KEY")]
         certificates = [block for kind, block in blocks if kind == b"CERTIFICATE"]
         if len(keys) != 1 or len(certificates) != 2:
             raise InvalidInputError(
-                f"{self._file} holds no key with its certificate and the authority's",
+                f"{where} holds no key with its certificate and the authority's",
                 fix="have the agent write it anew",
             )
         # One assignment: gRPC asks from threads of its own.
         self._blocks = keys[0], certificates[0], certificates[1]
-        self._mark = mark
         self._version += 1
 
 

@@ -30,6 +30,7 @@ from elasticdl_runtime.rpc.credentials import (
 from elasticdl_runtime.rpc.errors import answer_to
 from elasticdl_runtime.rpc.framing import as_message
 from elasticdl_runtime.rpc.served_stream import ServedStreams
+from elasticdl_runtime.telemetry.spans import span
 
 MAX_MESSAGE_BYTES = 1 << 30
 CHUNK_BYTES = 64 << 20
@@ -184,7 +185,8 @@ def _unary(behaviour: Callable[..., Awaitable[Any]], name: str, door: _Door) -> 
         try:
             caller = door.enter(context)
             _refuse_malformed(request)
-            return await behaviour(request, caller)
+            with span(name, "rpc", alone=False):
+                return await behaviour(request, caller)
         except Exception as error:
             await _abort(context, error, name)
 

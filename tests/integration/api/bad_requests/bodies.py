@@ -14,6 +14,20 @@ _TAKERS = (
     ("PUT", "/namespaces/team-a"),
     ("POST", "/tokens"),
 )
+_TAKERS_OF_NONE = (
+    ("POST", "/jobs/{job}/cancel"),
+    ("POST", "/jobs/{job}/suspend"),
+    ("POST", "/jobs/{job}/resume"),
+    ("DELETE", "/jobs/{over}"),
+    ("DELETE", "/tokens/tok-x"),
+    ("DELETE", "/namespaces/team-a"),
+    ("DELETE", "/cluster/reservations/shop"),
+    ("POST", "/session"),
+    ("DELETE", "/session"),
+    ("GET", "/jobs"),
+    ("GET", "/session/providers"),
+    ("GET", "/bundles/sha256:" + "0" * 64),
+)
 _MALFORMED = (
     ("nested deeply", b"[" * 40 + b"]" * 40),
     ("nested very deeply", b'{"a":' * 100_000),
@@ -81,6 +95,16 @@ CASES = [
         )
         for method, path in _TAKERS[:3]
         for kind in ("text/plain", "application/xml", "application/x-www-form-urlencoded", "")
+    ),
+    *(
+        Case(f"{method} {path}: {what}, and it takes none", method, path, 422, "invalid_input", body=body)
+        for method, path in _TAKERS_OF_NONE
+        for what, body in (("a body", b'{"reason": "x"}'), ("a form", b"reason=x"), ("a number", b"1"))
+    ),
+    *(
+        Case(f"{method} {path}: too large a body, and it takes none", method, path, 413, "too_large", body=body)
+        for method, path in _TAKERS_OF_NONE
+        for body in (b" " * (1 << 20) + b"1",)
     ),
     Case(
         "fields by the hundred thousand", "POST", "/jobs", 400, "malformed", json={f"f{n}": 1 for n in range(50_000)}

@@ -9,11 +9,13 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from elasticdl_core.task import TaskType
+from elasticdl_runtime.telemetry import work
+from elasticdl_runtime.telemetry.spans import traced
 from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.parameters import Pulled
 from elasticdl_worker.trainers.engine import NoMoreTasks, OtherTask, ReadTask, TaskItem, UnreadableTask
@@ -124,9 +126,12 @@ class ReadAhead:
         error: BaseException | None = None
         try:
             while not self._stop.is_set():
-                lease = self._next_task()
+                work.end()
+                with traced("wait for a lease", "wait"):
+                    lease = self._next_task()
                 if lease is None:
                     break
+                work.begin(str(lease.task.id), lease.token)
                 if lease.task.id.type is TaskType.TRAINING:
                     self._read(lease)
                 else:
@@ -139,7 +144,7 @@ class ReadAhead:
         try:
             source = self._source()
             minibatches = source.minibatches(lease.task.shard, lease.task.reading)
-            while batches := tuple(itertools.islice(minibatches, self._group)):
+            while batches := self._next_batches(minibatches):
                 if self._stop.is_set() or self._is_lost(lease):
                     break
                 step = TrainingStep(lease, batches)
@@ -151,6 +156,10 @@ class ReadAhead:
             self._queue.put(UnreadableTask(lease, error))
             return
         self._queue.put(ReadTask(lease, intake))
+
+    def _next_batches(self, minibatches: Iterator[Minibatch]) -> tuple[Minibatch, ...]:
+        with traced("read", "data"):
+            return tuple(itertools.islice(minibatches, self._group))
 
     def _permit(self) -> bool:
         while not self._permits.acquire(timeout=_POLL_S):

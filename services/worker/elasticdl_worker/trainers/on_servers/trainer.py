@@ -22,9 +22,11 @@ from typing import Protocol, TypeVar
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import RowPolicy, UpdateMode
+from elasticdl_runtime.telemetry.spans import span, traced
+from elasticdl_worker.device import device_turn
 from elasticdl_worker.parameters import LIMIT, Gradients, ParameterClient, Pulled, PushResult
 from elasticdl_worker.reporting.accounts import TaskAccounts
-from elasticdl_worker.reporting.progress import WorkerProgress
+from elasticdl_worker.reporting.progress import StepParts, WorkerProgress
 from elasticdl_worker.trainers.framework import Array, Lookups, LossOf, Metrics, Outputs, PreparedJob, StepResult
 from elasticdl_worker.trainers.learning_rates import checked_rate
 from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
@@ -199,8 +201,7 @@ class Trainer:
         """
         started = time.monotonic()
         self._drop_announced(step)
-        pulled = None if self.at_limit else step.pulled.result() if step.pulled is not None else self._pull(step)
-        step.pulled = None
+        pulled = None if self.at_limit else self._pulled(step)
         if pulled is None:
             # What the last update of the job was asked for along with never came.
             self.wait_for_pushes()
@@ -209,13 +210,17 @@ class Trainer:
             return
         if pulled is None:
             pulled = self._pull(step)
+        has_pulled = time.monotonic()
         self._steps += len(step.batches)
         if self._remaining_steps is not None:
             self._remaining_steps.record(step.lease.task.id.epoch, pulled.version)
         self._compute_and_push(step, pulled)
+        has_computed = time.monotonic()
         while sum(isinstance(entry, _Push) for entry in self._pushes) > min(self.staleness, 1):
             self._finish_first()
-        self._progress.record_step(step.records, time.monotonic() - started, self.version, len(step.batches))
+        ended = time.monotonic()
+        parts = StepParts(pull=has_pulled - started, compute=has_computed - has_pulled, push=ended - has_computed)
+        self._progress.record_step(step.records, ended - started, self.version, len(step.batches), parts)
 
     def call_after_pushes(self, action: Callable[[], None]) -> None:
         """Calls ``action`` when every push so far was accepted; at once if none is on its way."""
@@ -261,7 +266,7 @@ class Trainer:
                     if not pin:
                         self._latest.update(pulled.dense)
                     dense = False
-                with self._module.guard("the model"):
+                with self._module.guard("the model"), device_turn():
                     predictions = self._programs.forward(batch.features, pulled.rows, lookups)
                 yield batch, predictions
         finally:
@@ -280,8 +285,18 @@ class Trainer:
                 step.lookups = self._programs.collect(*(batch.features for batch in step.batches), training=True)
         return step.lookups
 
+    def _pulled(self, step: TrainingStep) -> Pulled | None:
+        """The parameters of a step, which may be on their way; None if they do not come."""
+        coming, step.pulled = step.pulled, None
+        if coming is None:
+            return self._pull(step)
+        with traced("pull", "step"):
+            return coming.result()
+
     def _pull(self, step: TrainingStep) -> Pulled:
-        pulled: Pulled = self._runner.call(self._parameters.pull(self._lookups(step).unique))
+        unique = self._lookups(step).unique
+        with span("pull", "step"):
+            pulled: Pulled = self._runner.call(self._parameters.pull(unique))
         return pulled
 
     def _gradients(self, step: TrainingStep, pulled: Pulled) -> StepResult:
@@ -296,7 +311,10 @@ class Trainer:
             self._group_updates.set_rates(rates)
         batches = [(batch.features, batch.labels) for batch in step.batches]
         with self._module.guard("a training step", "check the shapes of features, labels and predictions"):
-            result = self._programs.steps(batches, dense, pulled.rows, self._lookups(step))
+            lookups = self._lookups(step)
+            told = {"version": pulled.version, "records": step.records, "minibatches": len(batches)}
+            with device_turn(), span("compute", "step", details=told):
+                result = self._programs.steps(batches, dense, pulled.rows, lookups)
         constant = None if self._optimizer is None else self._optimizer.spec.params["learning_rate"]
         shown = constant if rates is None else rates[0]
         for loss in result.losses:
@@ -406,7 +424,9 @@ class Trainer:
         if not isinstance(entry, _Push):
             entry()
             return
-        outcome = entry.outcome.result()
+        # It may be another task's than that which the thread is at.
+        with span("push", "step", details={"task": str(entry.step.lease.task.id)}):
+            outcome = entry.outcome.result()
         self.version = max(self.version, outcome.version)
         if outcome.accepted:
             self.accounts.add_applied(entry.step.lease.token, entry.step.records)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from elasticdl_worker.trainers.tensorflow.types import KerasVariable, Variable
 
-__all__ = ["configure", "is_legacy", "keras", "keras_version", "raw_variable", "tf"]
+__all__ = ["configure", "is_legacy", "keras", "keras_version", "limit_devices", "raw_variable", "tf"]
 
 keras = tf.keras
 
@@ -34,6 +34,23 @@ def configure(threads: int, *, repeatable: bool = False) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
     if repeatable:
         tf.config.experimental.enable_op_determinism()
+
+
+def limit_devices(share: float, memory_mib: int) -> None:
+    """Keeps TensorFlow from taking all memory of a device that it shares; call before TensorFlow runs anything.
+
+    Args:
+        share: of the device; 1 for all of it.
+        memory_mib: what that is, as a limit; 0 where nobody knows: then it takes memory as it needs it.
+    """
+    if share >= 1.0:
+        return
+    for device in tf.config.list_physical_devices("GPU"):
+        if memory_mib:
+            limit = tf.config.LogicalDeviceConfiguration(memory_limit=memory_mib)
+            tf.config.set_logical_device_configuration(device, [limit])
+        else:
+            tf.config.experimental.set_memory_growth(device, True)
 
 
 def raw_variable(variable: KerasVariable) -> Variable:

@@ -55,6 +55,10 @@ class TensorFlowFramework:
         """Sizes the pools; call before TensorFlow runs anything."""
         framework.configure(threads, repeatable=repeatable)
 
+    def limit_devices(self, share: float, memory_mib: int) -> None:
+        """Limits TensorFlow's allocator; call before TensorFlow runs anything."""
+        framework.limit_devices(share, memory_mib)
+
     def load_module(self, spec: JobSpec, zoo: Path) -> ModelModule:
         """Imports the model module of a job."""
         return load_module(spec, zoo)

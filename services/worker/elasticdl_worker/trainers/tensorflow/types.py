@@ -228,6 +228,10 @@ class EmbeddingLayer(Layer, Protocol):
     elasticdl_table: str | None
     elasticdl_open: bool
 
+    @property
+    def weights(self) -> list[KerasVariable]:
+        """Those that it has: none where a table stands for them."""
+
 
 class KerasMetric(Protocol):
     """A Keras metric."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -12,7 +13,6 @@ import torch
 
 from elasticdl.callbacks import Callback, GradientClipping
 from elasticdl.data import DataReader
-from elasticdl.recognition import torch_group_refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_worker.trainers.export_request import ExportRequest
@@ -25,6 +25,7 @@ from elasticdl_worker.trainers.framework import (
     Preparation,
     PreparedJob,
     TrainedReplica,
+    training_metrics,
 )
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.output_files import OutputFile
@@ -68,6 +69,11 @@ class TorchFramework:
         with contextlib.suppress(RuntimeError):
             torch.set_num_interop_threads(max(1, threads))
 
+    def limit_devices(self, share: float, memory_mib: int) -> None:
+        """Limits PyTorch's allocator to the share of the device that this process sees."""
+        if share < 1.0 and torch.cuda.is_available():
+            torch.cuda.set_per_process_memory_fraction(share)
+
     def load_module(self, spec: JobSpec, zoo: Path) -> ModelModule:
         """Imports the model module of a job."""
         embeddings.install()
@@ -98,7 +104,6 @@ class TorchFramework:
         if made is not None:
             model.keep_untrained(made.untrained)
             plan = translate(made, preparation.callbacks, module.guard)
-            _check_sparse_adam(made, model)
             _check_group_decay(plan, model, spec)
             if spec.get_model_steps > 1:
                 updates = TorchGroupUpdates(model, made, plan.groups)
@@ -137,8 +142,20 @@ class TorchFramework:
         return trainer
 
     def prepare_replica(self, preparation: Preparation) -> TrainedReplica:
-        """Refuses: a group of workers trains no PyTorch model yet."""
-        raise torch_group_refusal()
+        """Builds the model for a member of a group."""
+        from elasticdl_worker.trainers.torch.replica.replica import TorchReplica
+
+        module = preparation.module
+        model, sample = _built(preparation)
+        model.materialise()
+        made = make_optimizer(module, model, preparation.callbacks)
+        model.keep_untrained(made.untrained)
+        _check_for_group(model, made)
+        plan = translate(made, preparation.callbacks, module.guard)
+        _check_exportable(model, sample, preparation)
+        options = replace(_options(preparation, plan.clipping), one_shape=True)
+        metrics = training_metrics(self, module, model.outputs) if preparation.keeps_predictions else None
+        return TorchReplica(preparation, model, sample, made, plan, options, metrics)
 
     def make_metrics(self, module: ModelModule, loss: LossOf | None, outputs: Outputs) -> Metrics:
         """Makes the metrics of a module."""
@@ -187,13 +204,22 @@ def _options(preparation: Preparation, clipping: GradientClipping | None) -> Ste
     )
 
 
-def _check_sparse_adam(made: MadeOptimizer, model: BuiltModel) -> None:
-    """Refuses what SparseAdam of PyTorch refuses in its first step: dense gradients."""
-    if type(made.optimizer) is torch.optim.SparseAdam and model.trainable:
+def _check_for_group(model: BuiltModel, made: MadeOptimizer) -> None:
+    """Refuses what needs parameter servers."""
+    fix = "or train with --distribution_strategy ParameterServerStrategy"
+    if model.tables:
         raise UserCodeError(
-            f"SparseAdam takes sparse gradients alone, and that of {next(iter(model.trainable))} is dense",
-            fix="use Adam, or give the embeddings sparse=True and the optimizer their parameters alone",
+            f"the embedding {min(model.tables)} has no bound on its ids, so no worker can hold all of it",
+            fix=f"use torch.nn.Embedding, {fix}",
         )
+    if type(made.optimizer) is torch.optim.SparseAdam:
+        raise UserCodeError(
+            "SparseAdam leaves rows alone that a minibatch does not have, and workers that hold the whole model sum "
+            "gradients of all rows",
+            fix=f"use Adam, {fix}",
+        )
+    if not model.trainable:
+        raise UserCodeError("the model has no parameter that is trained", fix="give the optimizer its parameters")
 
 
 def _check_group_decay(plan: TorchOptimizerPlan, model: BuiltModel, spec: JobSpec) -> None:

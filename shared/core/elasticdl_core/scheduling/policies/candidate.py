@@ -14,6 +14,9 @@ from elasticdl_core.scheduling.throughput import Curve
 _ALIKE = math.log(1.001)
 """Logarithm of the ratio up to which remaining times are about equal."""
 
+_LONGEST_S = 1e12
+"""Remaining times are not told apart above this: a speed that was measured may be next to nothing."""
+
 _MEASURING_COOLDOWNS = 5
 """A size at which the job was not measured yet is kept for this many cool-downs at most."""
 
@@ -136,7 +139,7 @@ def weigh(job: JobView, cost: float, settings: GoodputSettings, now: float) -> C
     base, corners = curve.base, curve.corners
     records = job.remaining_records
     if records is not None and base > 0 and curve.measured_up_to:
-        remaining = max(records / base, settings.shortest_s)
+        remaining = min(max(records / base, settings.shortest_s), _LONGEST_S)
     else:  # For a job that does not say, as long again as it has worked.
         remaining = max(job.attained_service, settings.unknown_s)
     key = (settings.least_gain, settings.explore, settings.first_size)

@@ -13,6 +13,7 @@ from elasticdl_core.scheduling.admission import (
 from elasticdl_core.scheduling.plan import Allocation, Plan, Reason, ReasonCode
 from elasticdl_core.scheduling.snapshot import JobView, Snapshot
 from elasticdl_core.scheduling.throughput import fit
+from elasticdl_core.scheduling.words import workers_of
 
 
 def eta_from_measurements(job: JobView, workers: int) -> float:
@@ -54,6 +55,6 @@ class GangPolicy:
         admission, _ = admit(snapshot, tiers_of(runnable, rules), rules)
         order: dict[str, Allocation] = {}
         for job in admission.admitted:
-            text = f"it has all {job.largest} workers that it asked for"
+            text = f"it has all {workers_of(job.largest)} that it asked for"
             order[job.id] = Allocation(job.largest, True, Reason(ReasonCode.AT_MAX, text))
         return Plan(self.name, order | admission.refused | allocations, admission.first_blocked)

@@ -16,6 +16,7 @@ from operator import attrgetter
 from elasticdl_core.job.life import SCHEDULABLE_STATES
 from elasticdl_core.scheduling.admission import Admission, AdmissionRules, Tier, admit
 from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
+from elasticdl_core.scheduling.device_reasons import lack_of_devices
 from elasticdl_core.scheduling.plan import Allocation, Plan, Reason, ReasonCode
 from elasticdl_core.scheduling.policies.candidate import Candidate, GoodputSettings, weigh
 from elasticdl_core.scheduling.policies.marginal import Division, Market
@@ -336,11 +337,13 @@ class GoodputPlanner:
                 continue
             ideal = outcome.division.ideal if outcome.division is not None else outcome.sizes
             allocations = {}
-            limited, short = False, outcome.short
+            limited, lack, short = False, None, outcome.short
             for c, workers, best in zip(outcome.market.members, outcome.sizes, ideal, strict=True):
                 if not tracker.slots_only:
-                    limited = _limited(c.job, workers, tracker)
-                allocations[c.job.id] = allocation_of(c, workers, best, short=short, limited=limited, holders=holders)
+                    limited, lack = _held_by(c.job, workers, tracker)
+                allocations[c.job.id] = allocation_of(
+                    c, workers, best, short=short, limited=limited, holders=holders, lack=lack
+                )
             outcome.allocations, outcome.explained_by = allocations, basis
             if key in changed:
                 outcome.division = None  # Settled anew next time, as exploring is decided anew.
@@ -361,9 +364,13 @@ def _eta(candidate: Candidate, workers: int) -> float:
     return candidate.job.remaining_records / rate if rate > 0 else float("inf")
 
 
-def _limited(job: JobView, workers: int, tracker: CapacityTracker) -> bool:
+def _held_by(job: JobView, workers: int, tracker: CapacityTracker) -> tuple[bool, tuple[str, tuple[str, ...]] | None]:
+    """Whether its team's limit forbids a job one more size, or what that lacks of the devices."""
     more = next_size(job, workers)
-    return more is not None and tracker.obstacle(job, workers, more) is Obstacle.LIMIT
+    obstacle = None if more is None else tracker.obstacle(job, workers, more)
+    if more is None or obstacle is not Obstacle.DEVICES:
+        return obstacle is Obstacle.LIMIT, None
+    return False, lack_of_devices(job, more - workers, tracker)
 
 
 def _booked_singly(members: Sequence[Candidate], sizes: Sequence[int], tracker: CapacityTracker) -> list[int]:

@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from elasticdl_core.scheduling.plan import Allocation, Reason, ReasonCode
 from elasticdl_core.scheduling.policies.candidate import Candidate
 from elasticdl_core.scheduling.policies.surplus import MAX_BLOCKERS
+from elasticdl_core.scheduling.words import workers_of
+
+_NOTHING = 0.005
+"""A gain or loss of speed below that is none."""
 
 
 def allocation_of(
@@ -18,6 +22,7 @@ def allocation_of(
     short: float | None,
     limited: bool,
     holders: tuple[str, ...],
+    lack: tuple[str, tuple[str, ...]] | None = None,
 ) -> Allocation:
     """The allocation of an admitted job with its reason; told again as it is while nothing in it changed.
 
@@ -28,23 +33,31 @@ def allocation_of(
         short: the slots above minimums that its team may take, if that is less than the team could use.
         limited: whether one more size would take its team over its limit.
         holders: the jobs with the most workers above their minimums.
+        lack: what one more size lacks of the devices, and who has it; None if they are not what it lacks.
     """
-    key = (workers, ideal, short, limited, holders)
+    key = (workers, ideal, short, limited, holders, lack)
     if candidate.explained is None or candidate.explained[0] != key:
-        reason = _reason(candidate, workers, ideal, short=short, limited=limited, holders=holders)
+        reason = _reason(candidate, workers, ideal, short=short, limited=limited, holders=holders, lack=lack)
         candidate.explained = (key, Allocation(workers, True, reason))
     return candidate.explained[1]
 
 
 def _reason(
-    c: Candidate, workers: int, ideal: int, *, short: float | None, limited: bool, holders: tuple[str, ...]
+    c: Candidate,
+    workers: int,
+    ideal: int,
+    *,
+    short: float | None,
+    limited: bool,
+    holders: tuple[str, ...],
+    lack: tuple[str, tuple[str, ...]] | None,
 ) -> Reason:
     job, curve = c.job, c.curve
     sizes, rates = curve.sizes, curve.rates
     index = bisect_right(sizes, workers)
     largest = sizes[-1]
     if index >= len(sizes):
-        text = f"it has {workers} workers, the most that it can use"
+        text = f"it has {workers_of(workers)}, the most that it can use"
         return Reason(ReasonCode.AT_MAX, text, (), {"workers": workers, "max_workers": largest})
     more, rate, next_rate = sizes[index], rates[index - 1], rates[index]
     gain = (next_rate / rate - 1.0) if rate > 0 else 0.0
@@ -54,15 +67,17 @@ def _reason(
         "records_per_second": round(rate, 3),
         "with_more": round(next_rate, 3),
     }
-    head = f"it has {workers} of at most {largest} workers"
+    head = f"it has {workers} of at most {workers_of(largest)}"
     if c.capped and c.larger(workers) is None:
         if c.capped == "useful":
-            text = f"{head}; {more - workers} more would speed it up by only {gain:.1%}"
+            text = f"{head}; {_worth(more - workers, gain)}"
             return Reason(ReasonCode.AT_USEFUL_SIZE, text, (), data)
-        text = f"{head}; its speed is known up to {curve.measured_up_to} workers only, so it grows step by step"
+        text = f"{head}; its speed is known up to {workers_of(curve.measured_up_to)} only, so it grows step by step"
         return Reason(ReasonCode.MEASURING, text, (), data)
     if limited:  # Named first, whatever another size would be worth.
         return Reason(ReasonCode.TEAM_SHARE, f"{head}; team {job.team} is at its limit", (), data)
+    if lack is not None:
+        return Reason(ReasonCode.CLUSTER_FULL, f"{head}; another {lack[0]}", lack[1], data)
     if c.current and ideal > workers >= c.current:
         text = f"{head}; {ideal} would be a little better, but a change costs {job.rescale_cost_s:.0f} s of work"
         return Reason(ReasonCode.NOT_WORTH_A_CHANGE, text, (), data)
@@ -70,5 +85,17 @@ def _reason(
         text = f"{head}; team {job.team} has its share of {short:.1f} slots above minimums"
         return Reason(ReasonCode.TEAM_SHARE, text, (), data)
     others = tuple([holder for holder in holders if holder != job.id][:MAX_BLOCKERS])
-    text = f"{head}; {more - workers} more would speed it up by {gain:.0%}, and the slots do more for other jobs"
+    worth = (
+        f"{more - workers} more would speed it up by {gain:.0%}" if gain >= _NOTHING else _worth(more - workers, gain)
+    )
+    text = f"{head}; {worth}, and the slots do more for other jobs"
     return Reason(ReasonCode.CLUSTER_FULL, text, others, data)
+
+
+def _worth(more: int, gain: float) -> str:
+    """What so many workers more would do to a job that has reached its useful size."""
+    if gain >= _NOTHING:
+        return f"{more} more would speed it up by only {gain:.1%}"
+    if gain > -_NOTHING:
+        return f"{more} more would not make it faster"
+    return f"{more} more would make it slower by {-gain:.0%}"

@@ -6,8 +6,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 
 from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
+from elasticdl_core.scheduling.device_reasons import lack_of_devices
 from elasticdl_core.scheduling.plan import Allocation, Reason, ReasonCode
 from elasticdl_core.scheduling.snapshot import JobView
+from elasticdl_core.scheduling.words import workers_of
 
 MAX_BLOCKERS = 5
 
@@ -79,11 +81,17 @@ def _common(job: JobView, workers: int, holders: tuple[str, ...], free: float, t
     data: dict[str, float | str] = {"workers": workers, "max_workers": job.largest, "free": free}
     more = next_size(job, workers)
     if more is None:
-        text = f"it has {workers} workers, the most that it can use"
+        text = f"it has {workers_of(workers)}, the most that it can use"
         return Reason(ReasonCode.AT_MAX, text, (), data)
-    if tracker.obstacle(job, workers, more) is Obstacle.LIMIT:
-        text = f"it has {workers} of at most {job.largest} workers; team {job.team} is at its limit"
+    obstacle = tracker.obstacle(job, workers, more)
+    if obstacle is Obstacle.DEVICES:
+        lacking, named = lack_of_devices(job, more - workers, tracker)
+        text = f"it has {workers} of at most {workers_of(job.largest)}; another {lacking}"
+        return Reason(ReasonCode.CLUSTER_FULL, text, named, data)
+    if obstacle is Obstacle.LIMIT:
+        text = f"it has {workers} of at most {workers_of(job.largest)}; team {job.team} is at its limit"
         return Reason(ReasonCode.TEAM_SHARE, text, (), data)
     others = tuple(holder for holder in holders if holder != job.id)[:MAX_BLOCKERS]
-    text = f"it has {workers} of at most {job.largest} workers; {free:g} slots are free for another {more - workers}"
+    head = f"it has {workers} of at most {workers_of(job.largest)}"
+    text = f"{head}; {free:g} slots are free for another {more - workers}"
     return Reason(ReasonCode.CLUSTER_FULL, text, others, data)

@@ -95,6 +95,11 @@ class PreparedModel:
         """Names of the tables whose layer is trainable."""
         return [name for name, layer in self.registry.layers.items() if layer.trainable]
 
+    def looked_up(self) -> list[str]:
+        """Names of the trainable variables that are weights of embeddings."""
+        weights = {id(weight) for layer in self.registry.in_graph.values() for weight in layer.weights}
+        return [name for name in self.trainable if id(self._keras_variables[name]) in weights]
+
     def dense_specs(self, optimizer: KerasOptimizer | None = None) -> list[DenseSpec]:
         """Specifications of all dense parameters, as the parameter servers need them."""
         specs, constraints = [], self.constraints()

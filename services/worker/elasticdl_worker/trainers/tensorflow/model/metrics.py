@@ -100,6 +100,10 @@ class _KerasObject:
         """The numbers of each variable."""
         return [np.ravel(value).astype(float).tolist() for value in self._values()]
 
+    def rules(self) -> list[str]:
+        """All are added up."""
+        return ["sum"] * len(self._metric.variables)
+
     def result_of(self, numbers: Sequence[Sequence[float]]) -> NDArray[np.float64]:
         """The value of a state."""
         for variable, given in zip(self._metric.variables, numbers, strict=True):

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.replica_rules import step_seed
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.drawing import draws, operations_of
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, is_seed
 from elasticdl_worker.trainers.tensorflow.types import GraphDef, Tensor, Variable
-
-_MASK = (1 << 64) - 1
 
 
 class SeededDraws:
@@ -40,7 +39,7 @@ class SeededDraws:
 
             specs = [tf.TensorSpec(one.shape, one.dtype) for one in self._generators]
             self._assign = CompiledFunction(assign, (specs,))
-        mixed = _mix(_mix(step + 1) ^ microbatch)
+        mixed = step_seed(step, microbatch)
         # Below 2**31, which suits uint32 and int64.
         words = np.array([mixed & 0x7FFFFFFF, mixed >> 33], np.int64)
         values = [((one.astype(np.int64) + words) & 0x7FFFFFFF).astype(one.dtype) for one in self._first]
@@ -74,11 +73,3 @@ def refuse_own_state(definition: GraphDef) -> None:
             fix="draw by layers of Keras 3, by keras.random with a SeedGenerator or by tf.random.stateless_*; or "
             "train with --distribution_strategy ParameterServerStrategy",
         )
-
-
-def _mix(value: int) -> int:
-    """Spreads a number over 64 bits (SplitMix64)."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
-import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticdl.data import Shard
 from elasticdl_core.errors import DataError
@@ -18,7 +15,8 @@ from elasticdl_core.task import Task
 from elasticdl_worker.group.replica import Contribution, Flat, MicrobatchData, ModelLayout, ReplicaState
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
 from elasticdl_worker.trainers.learning_rates import checked_rate
-from elasticdl_worker.trainers.not_finite import NanPolicy, describe_bad_gradient
+from elasticdl_worker.trainers.not_finite import NanPolicy
+from elasticdl_worker.trainers.replica_rules import bits_of, check_same_model, describe_not_finite, reading_seed
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
@@ -83,9 +81,12 @@ class KerasReplica:
                 keeps_predictions=metrics is not None,
             )
         self._draws = SeededDraws(self._steps.generators)
-        self._layout = ModelLayout(model.dense_specs(optimizer), translated.spec, self._slots.names)
+        self._layout = ModelLayout(
+            model.dense_specs(optimizer), translated.spec, self._slots.names, frozenset(model.looked_up())
+        )
         self._forward: Callable[[Features], Predictions] | None = None
         self._all_values: CompiledFunction[list[Tensor]] | None = None
+        self._given: tuple[Sequence[Flat], list[Tensor]] = ((), [])
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -105,8 +106,7 @@ class KerasReplica:
     def read(self, task: Task, start: int, end: int) -> MicrobatchData:
         """Reads the records at positions ``[start, end)`` of a training task."""
         shard = Shard(task.shard.name, start, end)
-        number = f"{self._seed} {task.id.epoch} {task.id.index} {start} {end}"
-        seed = zlib.crc32(number.encode())
+        seed = reading_seed(self._seed, task, start, end)
         batches = list(self._source.seeded_minibatches(shard, task.reading, seed))
         intake = self._source.intake
         if len(batches) > 1:
@@ -129,7 +129,8 @@ class KerasReplica:
             raise
         loss = float(computed.loss)
         arrays = [_view(array) for array in computed.arrays]
-        what = self._find_not_finite(loss, arrays)
+        self._given = (arrays, computed.arrays)
+        what = describe_not_finite(loss, arrays, len(self._steps.buckets.lengths), self._steps.buckets)
         if what:
             return Contribution(0, (), loss, self._nan.handle(what, batch.where, rows, self.version))
         self._nan.reset()
@@ -143,8 +144,12 @@ class KerasReplica:
         schedule, name = self._translated.learning_rate, self._translated.spec.name
         if schedule is not None:
             self._optimizer.learning_rate = checked_rate(schedule(self.version, epoch), self.version, name)
+        given, tensors = self._given
+        self._given = ((), [])
+        if sums is not given:  # who is alone applies what it computed
+            tensors = [tf.convert_to_tensor(total) for total in sums]
         with self._module.guard("the optimizer"):
-            self._steps.apply([tf.convert_to_tensor(total) for total in sums], tf.constant(rows, tf.float32))
+            self._steps.apply(tensors, tf.constant(rows, tf.float32))
         self._steps.remember()
         self.version += 1
 
@@ -159,7 +164,7 @@ class KerasReplica:
             variables = [*self._model.trainable.values(), *self._model.state.values()]
             self._all_values = CompiledFunction(lambda: [tf.identity(variable) for variable in variables], ())
         for value in self._all_values():
-            found.update(_sums(np.asarray(memoryview(value))))
+            found.update(bits_of(np.asarray(memoryview(value))))
         return found.digest()
 
     def state(self) -> ReplicaState:
@@ -172,14 +177,7 @@ class KerasReplica:
         Raises:
             DataError: it is of another model or optimizer.
         """
-        own = {spec.name: tuple(spec.shape) for spec in self._layout.dense}
-        given = {name: tuple(value.shape) for name, value in state.values.items()}
-        if own != given:
-            odd = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))[0]
-            raise DataError(
-                f"{odd} has the shape {given.get(odd)} in the state and {own.get(odd)} in the model",
-                fix="use the model definition and model_params that the checkpoint was made with",
-            )
+        check_same_model(self._layout.dense, state.values)
         self._slots.assign(state.slots, state.version)
         self._model.assign(state.values)
         self._steps.remember()
@@ -200,30 +198,6 @@ class KerasReplica:
         """The loss of predictions without regularisation."""
         return self._programs.evaluation_loss(labels, predictions)
 
-    def _find_not_finite(self, loss: float, arrays: Sequence[Flat]) -> str:
-        if not math.isfinite(loss):
-            return f"the loss is {loss}"
-        finite = [_finite(array) for array in arrays]
-        if all(finite):
-            return ""
-        buckets = len(self._steps.buckets.lengths)
-        names = self._steps.buckets.find_not_finite(finite[:buckets])
-        return describe_bad_gradient(names, loss) if names else f"a new value of the state is not finite ({loss:.6g})"
-
 
 def _view(tensor: Tensor) -> Flat:
     return np.asarray(memoryview(tensor), np.float32)
-
-
-def _finite(values: Flat) -> bool:
-    with np.errstate(all="ignore"):
-        return math.isfinite(float(values.sum())) or bool(np.isfinite(values).all())
-
-
-def _sums(values: NDArray[Any]) -> bytes:
-    """Two 64-bit sums of an array's bits, plain and by exclusive or, at the speed of memory; and its last bytes."""
-    flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    whole = len(flat) // 8 * 8
-    words = flat[:whole].view(np.uint64)
-    pair = np.array([words.sum(dtype=np.uint64), np.bitwise_xor.reduce(words, initial=0)], np.uint64)
-    return pair.tobytes() + flat[whole:].tobytes()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl_core.errors import DataError
+from elasticdl_worker.trainers.replica_rules import slots_refusal
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable
 from elasticdl_worker.trainers.tensorflow.model.contract import optimizer_name
 from elasticdl_worker.trainers.tensorflow.types import KerasOptimizer, KerasVariable, Variable
@@ -78,11 +78,8 @@ class OptimizerSlots:
         for name, variables in self._variables.items():
             given = slots.get(name, ())
             if [value.shape for value in given] != [tuple(variable.shape) for variable in variables]:
-                raise DataError(
-                    f"{name} has {len(given)} slots {[value.shape for value in given]} in the state; the optimizer "
-                    f"has {', '.join(self.names) or 'none'}, {[tuple(variable.shape) for variable in variables]}",
-                    fix="use the optimizer that the checkpoint was made with",
-                )
+                shapes = [tuple(variable.shape) for variable in variables]
+                raise slots_refusal(name, given, self.names, shapes)
         for name, variables in self._variables.items():
             for variable, value in zip(variables, slots.get(name, ()), strict=True):
                 variable.assign(value)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.checkpoint_files import CheckpointContent
@@ -82,7 +84,7 @@ def load_into(model: BuiltModel, content: CheckpointContent) -> dict[str, Rows]:
         if name in content.dense:
             values[name] = np.asarray(content.dense[name])
         elif name in weights:
-            values[name] = _matrix(content, weights[name], len(tensor), model.registry.padding)
+            values[name] = _matrix(content, weights[name], len(tensor), _padding_of(model, tensor))
         else:
             raise InvalidInputError(
                 f"the checkpoint has no parameter {name!r}; it has {sorted(content.dense)[:10]}", fix=_FIX
@@ -96,13 +98,21 @@ def load_into(model: BuiltModel, content: CheckpointContent) -> dict[str, Rows]:
     return {name: rows for name, rows in content.tables.items() if name in model.tables}
 
 
-def _matrix(content: CheckpointContent, table: str, size: int, padding: Any) -> Any:
+def _padding_of(model: BuiltModel, weight: torch.Tensor) -> int | None:
+    """The row of an embedding's weight that stays zero."""
+    for layer in model.net.modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.weight is weight:
+            return layer.padding_idx
+    return None
+
+
+def _matrix(content: CheckpointContent, table: str, size: int, padding: int | None) -> Any:
     """The whole matrix of a table: ids without a row have the one that they begin with."""
     ids, rows = content.tables[table]
     spec = content.table_specs[table]
     if rows.shape[1] != spec.dim or (len(ids) and int(ids.max()) >= size):
         raise InvalidInputError(f"the table {table} has ids beyond the {size} of the model", fix=_FIX)
     matrix = whole_matrix(spec, ids, rows, size)
-    if table in padding:
-        matrix[padding[table]] = 0.0
+    if padding is not None:
+        matrix[padding] = 0.0
     return matrix

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
+import structlog
 import torch
 from torch import nn
 
@@ -17,13 +18,17 @@ from elasticdl_core.model import DenseKind, DenseSpec, TableSpec
 from elasticdl_worker.trainers.framework import Array, Outputs
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.model import embeddings
-from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, describe, output_names
+from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, describe, leaves, output_names
+from elasticdl_worker.trainers.torch.model.refused_modules import check_modules, check_tensors
 from elasticdl_worker.trainers.torch.model.scopes import TorchCollectScope
 from elasticdl_worker.trainers.torch.model.state import TorchModelState
 from elasticdl_worker.user_code import ModelModule
 
 _WORKER_STRIDE = 7919
 _MOST_BUILDS = 100
+_OF_META = ("meta", "incompatible tensor type", "only available on CPU")
+"""What PyTorch says of operations that need the numbers of a tensor that has none."""
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class BuiltModel:
         self.call = TorchModelCall(net)
         self.outputs = outputs
         self.placeholders = {name: cast(nn.Parameter, layers[0].weight) for name, layers in registry.layers.items()}
+        check_tensors(net, {id(weight) for weight in self.placeholders.values()})
         self._split(frozenset())
 
     def _split(self, untrained: frozenset[int]) -> None:
@@ -102,6 +108,12 @@ class BuiltModel:
         for name in made:
             del self.registry.tables[name], self.placeholders[name]
         self._split(frozenset())
+
+    def looked_up(self) -> list[str]:
+        """Names of the trained parameters that are weights of embeddings."""
+        kinds = (nn.Embedding, nn.EmbeddingBag)
+        weights = {id(one.weight) for one in self.net.modules() if isinstance(one, kinds)}
+        return [name for name, parameter in self.trainable.items() if id(parameter) in weights]
 
     def dense_specs(self, groups: Mapping[int, int]) -> list[DenseSpec]:
         """Specifications of all dense parameters, as the parameter servers need them.
@@ -164,13 +176,21 @@ def build_model(module: ModelModule, sample: Tensors | None, options: TorchBuild
     for _ in range(_MOST_BUILDS):
         registry = embeddings.TorchTableRegistry(options.threshold_bytes, options.seed, keep)
         torch.manual_seed(options.seed & 0x7FFFFFFF)
-        with registry.building(), module.guard("the model function"):
-            net = module.build_model()
+        try:
+            with registry.building(), module.guard("the model function"):
+                net = module.build_model()
+        except UserCodeError as error:
+            if registry.made <= keep or not _wants_numbers(error.__cause__):
+                raise
+            _log.warning("large embeddings stay in the model", reason=f"they are used at once: {error.message}")
+            keep |= registry.made
+            continue
         if not isinstance(net, nn.Module):
             raise UserCodeError(
                 f"the model function in {module.path} returned a {type(net).__name__}",
                 fix="return a torch.nn.Module; for a Keras model give --framework tensorflow",
             )
+        check_modules(net)
         more = registry.adopt(net)
         if not more:
             return BuiltModel(net, registry, _run_once(net, sample, module))
@@ -179,6 +199,11 @@ def build_model(module: ModelModule, sample: Tensors | None, options: TorchBuild
         f"the model function in {module.path} makes other embeddings each time that it is called",
         fix="make the same layers in each call",
     )
+
+
+def _wants_numbers(error: BaseException | None) -> bool:
+    """Whether an error may be there because large embeddings are made without numbers."""
+    return isinstance(error, RuntimeError | NotImplementedError) and any(word in str(error) for word in _OF_META)
 
 
 def _run_once(net: nn.Module, sample: Tensors | None, module: ModelModule) -> Outputs:
@@ -192,6 +217,11 @@ def _run_once(net: nn.Module, sample: Tensors | None, module: ModelModule) -> Ou
     with guarded, explaining_tables(), torch.no_grad(), finding_rows(TorchCollectScope()):
         predictions = TorchModelCall(net)(sample)
     net.train(training)
+    if not leaves(predictions):
+        raise UserCodeError(
+            f"the model returns a {type(predictions).__name__}, in which no tensor is found",
+            fix="return a tensor, or a dict, tuple or named tuple of tensors",
+        )
     return output_names(predictions)
 
 

@@ -27,7 +27,7 @@ class TorchModelCall:
     """
 
     def __init__(self, net: nn.Module, run: Callable[..., Any] | None = None) -> None:
-        self._run = run or net
+        self._run = net if run is None else run
         parameters = list(inspect.signature(net.forward).parameters.values())
         positional = [one for one in parameters if one.kind in _POSITIONAL]
         open_ended = any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -80,7 +82,9 @@ class TorchTableRegistry:
         install()
         token = _registry.set(self)
         try:
-            with FirstValuesRecorder(self._notes_of):
+            with warnings.catch_warnings(), FirstValuesRecorder(self.notes_of):
+                # Of a state that is loaded: the layer is made anew with its numbers then.
+                warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter")
                 yield
         finally:
             _registry.reset(token)
@@ -99,10 +103,15 @@ class TorchTableRegistry:
 
     def watch(self, layer: ClosedLayer) -> None:
         """Begins to note what is done to the weight of a layer that was made without numbers."""
-        begins = FirstValues(layer.padding_idx, layer.embedding_dim)
+        begins = FirstValues(layer.padding_idx, layer.num_embeddings, layer.embedding_dim)
         self._candidates.append(_Candidate(self._made - 1, layer, cast(nn.Parameter, layer.weight), begins))
 
-    def _notes_of(self, tensor: torch.Tensor) -> FirstValues | None:
+    @property
+    def made(self) -> frozenset[int]:
+        """The numbers of the layers that were made so far."""
+        return frozenset(range(self._made))
+
+    def notes_of(self, tensor: torch.Tensor) -> FirstValues | None:
         address = tensor.untyped_storage()._cdata
         for one in self._candidates:
             if one.weight.untyped_storage()._cdata == address:
@@ -129,14 +138,25 @@ class TorchTableRegistry:
                 size = one.weight.numel() * _FLOAT_BYTES
                 _log.warning("a large embedding stays in the model", layer=names[0], bytes=size, reason=reason)
                 wrong.add(one.number)
+        stray = _find_copies(model, users.keys())
+        if stray and self._candidates:
+            _log.warning("large embeddings stay in the model", reason=f"{stray} begins with numbers of one")
+            wrong.update(one.number for one in self._candidates)
         if wrong:
             return frozenset(wrong)
         for name, layer in model.named_modules():
             if isinstance(layer, Embedding):
+                if has_hooks(layer.weight):
+                    raise UserCodeError(
+                        f"the weight of {name}, an elasticdl.torch.Embedding, has a hook, and its rows lie elsewhere",
+                        fix="use torch.nn.Embedding, or change the vectors in forward (their register_hook works)",
+                    )
                 self._add(name, layer, None, InitializerSpec(layer.initializer, layer.initializer_params))
             elif isinstance(layer, ClosedLayer) and id(layer.weight) in users:
                 one = by_weight[id(layer.weight)]
                 first = users[id(layer.weight)][0].rpartition(".")[0]
+                if not one.begins.padding_is_zero:
+                    _log.warning("the padding row of a large embedding reads as zeros", layer=first)
                 self._add(first, layer, layer.num_embeddings, one.begins.spec(0))
         return frozenset()
 
@@ -164,6 +184,8 @@ def install() -> None:
         return
     _wrap(nn.Embedding, _embed)
     _wrap(nn.EmbeddingBag, _embed_bags)
+    for name in ("trunc_normal_", "orthogonal_", "sparse_", "dirac_"):
+        _note_instead(name)
     nn.Embedding.elasticdl_installed = True  # type: ignore[attr-defined]
 
 
@@ -229,6 +251,22 @@ def _wrap(kind: Any, look_up: Callable[..., torch.Tensor]) -> None:
     kind.__init__, kind.forward, kind.elasticdl_table = init, forward, None
 
 
+def _note_instead(name: str) -> None:
+    """Has an initialiser noted that PyTorch leaves undone where there are no numbers, so that no operation shows."""
+    original = getattr(nn.init, name)
+
+    @functools.wraps(original)
+    def initialise(tensor: Any, *args: Any, **options: Any) -> Any:
+        registry = _registry.get()
+        notes = None if registry is None or not tensor.is_meta else registry.notes_of(tensor)
+        if notes is None:
+            return original(tensor, *args, **options)
+        notes.note(name, args, options, tensor)
+        return tensor
+
+    setattr(nn.init, name, initialise)
+
+
 def _embed(layer: nn.Embedding, found: FoundRows) -> torch.Tensor:
     return nn.functional.embedding(
         found.positions, found.rows, found.padding, scale_grad_by_freq=layer.scale_grad_by_freq
@@ -268,7 +306,24 @@ def _obstacle(model: nn.Module, one: _Candidate, names: list[str]) -> str:
         home, _, attribute = name.rpartition(".")
         if attribute != "weight" or not isinstance(model.get_submodule(home), ClosedLayer):
             return f"its weight is that of {name} as well"
+    if one.weight.dtype != torch.float32:
+        return f"it is of {one.weight.dtype}"
+    if has_hooks(one.weight):
+        return "a hook is to see its gradient"
     return "" if one.weight.requires_grad else "it is not trained (requires_grad is False)"
+
+
+def has_hooks(weight: nn.Parameter) -> bool:
+    """Whether the user's functions are called with the gradient of a parameter."""
+    return bool(weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None))
+
+
+def _find_copies(model: nn.Module, weights: Any) -> str:
+    """The name of something in the model that has no numbers, and is none of the layers' weights; empty for none."""
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if tensor.device.type == "meta" and id(tensor) not in weights:
+            return name
+    return ""
 
 
 def _refuse_renorm(model: nn.Module) -> None:

@@ -13,6 +13,7 @@ from elasticdl_core.model import InitializerSpec
 
 _SIGMAS = 2.0
 """Where the parameter servers cut a truncated normal distribution, in standard deviations."""
+_CLOSE = 1e-3
 _FAR = 6.0
 """A cut so far out changes nothing that anybody could see."""
 
@@ -22,25 +23,32 @@ class FirstValues:
 
     Args:
         padding_idx: the row that stays zero.
+        rows: how many there are.
         dim: length of a row.
 
     Attributes:
-        obstacle: why that cannot be said in the words of the parameter servers; empty if it can.
+        padding_is_zero: whether the padding row was set to zero after the others were filled.
     """
 
-    def __init__(self, padding_idx: int | None, dim: int) -> None:
-        self.obstacle = ""
+    def __init__(self, padding_idx: int | None, rows: int, dim: int) -> None:
+        self.padding_is_zero = padding_idx is None
+        self._obstacle = self._use = ""
         self._padding_idx = padding_idx
-        self._dim = dim
+        self._size, self._dim = rows * dim, dim
         self._kind = "normal"
         self._params: dict[str, float] = {"mean": 0.0, "stddev": 1.0}
         self._cut: float | None = None
+
+    @property
+    def obstacle(self) -> str:
+        """Why that cannot be said in the words of the parameter servers; empty if it can."""
+        return self._use or self._obstacle
 
     def spec(self, seed: int) -> InitializerSpec:
         """The rule for rows."""
         kind, params = self._kind, dict(self._params)
         if kind == "erfinv":
-            kind = "truncated_normal" if self._cut is not None and abs(self._cut - _SIGMAS) < 1e-3 else "normal"
+            kind = "truncated_normal" if self._cut is not None and abs(self._cut - _SIGMAS) < _CLOSE else "normal"
         return InitializerSpec(kind, params, seed)
 
     def note(self, name: str, arguments: tuple[Any, ...], options: Mapping[str, Any], whole: torch.Tensor) -> None:
@@ -52,17 +60,28 @@ class FirstValues:
             options: by name.
             whole: the tensor that it is done to: the weight, or a view of it.
         """
-        if whole.numel() == self._dim and whole.storage_offset() == self._dim * (
-            -1 if self._padding_idx is None else self._padding_idx
-        ):
-            if not _is_zero(name, arguments):
-                self.obstacle = "its padding row is not zero"
+        if whole.numel() != self._size:
+            self._note_some(name, arguments, whole)
             return
         act = _ACTIONS.get(name)
-        if act is None or not whole.is_contiguous() or whole.storage_offset():
-            self.obstacle = f"it starts from given values ({name})"
+        if act is None or not whole.is_contiguous():
+            self._obstacle = f"it starts from given values ({name})"
             return
         act(self, *arguments, **options)
+
+    def note_use(self, name: str) -> None:
+        """Takes in an operation that makes something of the numbers, or changes them in a way that has no words."""
+        self._use = f"its first numbers go into something else while the model is made ({name})"
+
+    def _note_some(self, name: str, arguments: tuple[Any, ...], some: torch.Tensor) -> None:
+        """Takes in what is done to some of the rows."""
+        place = None if self._padding_idx is None else self._dim * self._padding_idx
+        if some.numel() != self._dim or some.storage_offset() != place:
+            self._obstacle = f"some of its rows start otherwise than the others ({name})"
+        elif not _is_zero(name, arguments):
+            self._obstacle = "its padding row is not zero"
+        else:
+            self.padding_is_zero = True
 
     def _uniform(self, low: float = 0.0, high: float = 1.0, generator: object = None) -> None:
         self._set("uniform", minval=float(low), maxval=float(high))
@@ -75,28 +94,42 @@ class FirstValues:
         if isinstance(number, int | float):
             self._set("constant", value=float(number))
         else:
-            self.obstacle = "it starts from given values (fill_)"
+            self._obstacle = "it starts from given values (fill_)"
 
     def _zero(self) -> None:
         self._set("constant", value=0.0)
 
     def _set(self, kind: str, **params: float) -> None:
-        self._kind, self._params, self._cut, self.obstacle = kind, params, None, ""
+        self._kind, self._params, self._cut, self._obstacle = kind, params, None, ""
+        self.padding_is_zero = self._padding_idx is None or (kind == "constant" and params["value"] == 0.0)
+
+    def _truncated(
+        self, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: object = None
+    ) -> None:
+        low, high = (mean - a) / std, (b - mean) / std
+        if min(low, high) >= _FAR:
+            self._set("normal", mean=float(mean), stddev=float(std))
+        elif max(abs(low - _SIGMAS), abs(high - _SIGMAS)) < _CLOSE:
+            self._set("truncated_normal", mean=float(mean), stddev=float(std))
+        else:
+            self._obstacle = (
+                f"it starts from a normal distribution cut at -{low:.3g} and {high:.3g} standard deviations"
+            )
 
     def _erfinv(self) -> None:
-        """The middle of ``torch.nn.init.trunc_normal_``: of uniform numbers it makes normal ones, cut."""
+        """The middle of how libraries draw from a cut normal distribution: of uniform numbers it makes those."""
         low, high = self._params.get("minval", 0.0), self._params.get("maxval", 0.0)
         if self._kind != "uniform" or abs(low + high) > 1e-6 or not 0 < high <= 1:
-            self.obstacle = "it starts from a distribution that the parameter servers do not know (erfinv_)"
+            self._obstacle = "it starts from a distribution that the parameter servers do not know (erfinv_)"
             return
         cut = math.sqrt(2.0) * float(torch.erfinv(torch.tensor(high, dtype=torch.float64)))
-        if abs(cut - _SIGMAS) >= 1e-3 and cut < _FAR:
-            self.obstacle = f"it starts from a normal distribution cut at {cut:.3g} standard deviations"
+        if abs(cut - _SIGMAS) >= _CLOSE and cut < _FAR:
+            self._obstacle = f"it starts from a normal distribution cut at {cut:.3g} standard deviations"
         self._kind, self._params, self._cut = "erfinv", {"mean": 0.0, "stddev": 1.0 / math.sqrt(2.0)}, cut
 
     def _multiply(self, factor: object) -> None:
         if not isinstance(factor, int | float):
-            self.obstacle = "it starts from given values (mul_)"
+            self._obstacle = "it starts from given values (mul_)"
             return
         self._params = {
             name: value * (abs(factor) if name == "stddev" else factor) for name, value in self._params.items()
@@ -109,7 +142,7 @@ class FirstValues:
 
     def _add(self, other: object, alpha: float = 1) -> None:
         if not isinstance(other, int | float):
-            self.obstacle = "it starts from given values (add_)"
+            self._obstacle = "it starts from given values (add_)"
             return
         self._params = {
             name: value + (0.0 if name == "stddev" else other * alpha) for name, value in self._params.items()
@@ -117,7 +150,7 @@ class FirstValues:
 
     def _clamp(self, low: object = None, high: object = None) -> None:
         if self._kind != "erfinv":
-            self.obstacle = "it starts from values that are cut off (clamp_)"
+            self._obstacle = "it starts from values that are cut off (clamp_)"
 
 
 _ACTIONS: Mapping[str, Callable[..., None]] = {
@@ -130,6 +163,7 @@ _ACTIONS: Mapping[str, Callable[..., None]] = {
     "div_": FirstValues._divide,
     "add_": FirstValues._add,
     "clamp_": FirstValues._clamp,
+    "trunc_normal_": FirstValues._truncated,
 }
 
 
@@ -141,7 +175,7 @@ def _is_zero(name: str, arguments: tuple[Any, ...]) -> bool:
 
 
 class FirstValuesRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
-    """While active, notes what is done in place to weights that have no numbers (on the device ``meta``).
+    """While active, notes what is done with weights that have no numbers (on the device ``meta``).
 
     Args:
         find: gives the notes of a tensor's storage, by its address; None for any other tensor.
@@ -156,9 +190,30 @@ class FirstValuesRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  
     ) -> Any:
         """Runs an operation, after noting it."""
         options = kwargs or {}
-        changed = args[0] if args and func._schema.is_mutable else None
-        if isinstance(changed, torch.Tensor) and changed.device.type == "meta":
-            notes = self._find(changed)
-            if notes is not None:
-                notes.note(func.overloadpacket.__name__, args[1:], options, changed)
+        if _moves_to_cpu(func, options) and self._notes(args[0]) is not None:
+            # `model.to("cpu")`, as most scripts have it: numbers that are yet to be made are moved by that, too.
+            return func(*args, **{**options, "device": args[0].device})
+        for number, argument in enumerate(func._schema.arguments):
+            given = args[number] if number < len(args) else options.get(argument.name)
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            for tensor in given if isinstance(given, list | tuple) else (given,):
+                notes = self._notes(tensor)
+                if notes is None:
+                    continue
+                if written and number == 0 and isinstance(given, torch.Tensor):
+                    notes.note(func.overloadpacket.__name__, args[1:], options, given)
+                elif written or not (func.is_view or _makes_another(func.overloadpacket.__name__)):
+                    notes.note_use(func.overloadpacket.__name__)
         return func(*args, **options)
+
+    def _notes(self, value: object) -> FirstValues | None:
+        return self._find(value) if isinstance(value, torch.Tensor) and value.device.type == "meta" else None
+
+
+def _moves_to_cpu(func: Any, options: Mapping[str, Any]) -> bool:
+    return func is torch.ops.aten._to_copy.default and torch.device(options.get("device") or "cpu").type == "cpu"
+
+
+def _makes_another(name: str) -> bool:
+    """Whether an operation makes a tensor that has of another the shape alone."""
+    return name.startswith("new_") or name.endswith("_like")

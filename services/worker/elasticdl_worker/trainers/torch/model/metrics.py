@@ -1,7 +1,7 @@
 """What PyTorch adds to metrics: objects with ``update(predictions, labels)`` and ``compute()``, as torchmetrics has.
 
 A state is told as the difference that updates made to what the object began with, so that the states of minibatches
-and workers add up.
+and workers add up; where torchmetrics says that the larger or smaller value counts, as the value itself.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ from elasticdl_worker.trainers.torch.model.calling import aligned, leaves, map_t
 from elasticdl_worker.user_code import ModelModule
 
 _Numbers = NDArray[np.float64]
+_RULES = {"dim_zero_sum": "sum", "dim_zero_max": "max", "dim_zero_min": "min"}
+"""How states merge, by the name of what torchmetrics reduces them with."""
+_CLOSE = 1e-4
+_CONTAINERS = (list, tuple, dict, set, str, bytes, bool, type(None))
 
 
 def make_metrics(module: ModelModule, loss: LossOf | None, outputs: Outputs) -> ModuleMetrics:
@@ -111,13 +115,13 @@ class TorchMetric:
     def __init__(self, name: str, metric: Any) -> None:
         self._name = name
         self._metric = metric
-        self._declared = hasattr(metric, "_defaults") and hasattr(metric, "_reductions")
+        self._parts = _declaring(metric)
+        self._declared = bool(self._parts)
         if hasattr(metric, "reset"):
             metric.reset()
         self._first = copy.deepcopy(self._values())
-        if self._declared:
-            self._check_reductions()
-        self._tried = self._declared
+        self._rules = self._declared_rules() if self._declared else dict.fromkeys(self._first, "sum")
+        self._tried = False
 
     def reset(self) -> None:
         """Begins anew."""
@@ -128,23 +132,31 @@ class TorchMetric:
     def update(self, labels: Tensors, predictions: Tensors, records: int) -> None:
         """Takes the labels and predictions of one minibatch."""
         if not self._tried:
-            self._try_sum(labels, predictions)
+            self._try(labels, predictions)
         self._metric.update(predictions, labels)
 
     def numbers(self) -> list[list[float]]:
-        """The state: by how much each of its values has changed."""
+        """The state: by how much each of its values has changed, or the value."""
         return [change.ravel().tolist() for change in self._changes()]
+
+    def rules(self) -> list[str]:
+        """How each value merges."""
+        return list(self._rules.values())
 
     def result_of(self, numbers: Sequence[Sequence[float]]) -> _Numbers:
         """What the metric computes of a merged state."""
         self.reset()
         for (key, first), part in zip(self._first.items(), numbers, strict=True):
-            before = _array(first)
-            setattr(self._metric, key, _like(first, before + np.asarray(part, np.float64).reshape(before.shape)))
-        if hasattr(self._metric, "_update_count"):
-            self._metric._update_count = 1  # or it would warn that nothing was taken in
-        computed = self._metric.compute()
+            before = _array(first) if self._rules[key] == "sum" else np.zeros(_array(first).shape)
+            self._set({key: _like(first, before + np.asarray(part, np.float64).reshape(before.shape))})
+        for one in self._parts.values():
+            one._update_count = 1  # or it would warn that nothing was taken in
+        found = self._result()
         self.reset()
+        return found
+
+    def _result(self) -> _Numbers:
+        computed = self._metric.compute()
         if isinstance(computed, Mapping):
             raise UserCodeError(
                 f"the metric {self._name} computes a dict", fix="give an object for each of its values"
@@ -153,19 +165,42 @@ class TorchMetric:
 
     def _changes(self) -> list[_Numbers]:
         values = self._values()
-        return [_array(values[key]) - _array(first) for key, first in self._first.items()]
+        return [
+            _array(values[key]) - _array(first) if self._rules[key] == "sum" else _array(values[key])
+            for key, first in self._first.items()
+        ]
 
-    def _check_reductions(self) -> None:
-        for key in self._first:
-            reduction = getattr(self._metric._reductions.get(key), "__name__", "")
-            if reduction != "dim_zero_sum" or not isinstance(self._first[key], torch.Tensor):
-                shown = f"the metric {self._name} ({type(self._metric).__name__}): its {key}"
-                raise refusal(Subject.TORCH_METRIC, "state_that_does_not_merge", shown)
+    def _declared_rules(self) -> dict[str, str]:
+        found = {}
+        for key, first in self._first.items():
+            part, name = self._home(key)
+            rule = _RULES.get(getattr(part._reductions.get(name), "__name__", ""))
+            if rule is None or not isinstance(first, torch.Tensor):
+                raise self._refusal(key)
+            found[key] = rule
+        return found
+
+    def _home(self, key: str) -> tuple[Any, str]:
+        """The object that keeps a part of the state, and its name there."""
+        path, _, name = key.rpartition(".")
+        return (self._parts[path] if self._declared else self._metric), name
+
+    def _refusal(self, key: str) -> UserCodeError:
+        shown = f"the metric {self._name} ({type(self._metric).__name__}): its {key}"
+        return refusal(Subject.TORCH_METRIC, "state_that_does_not_merge", shown)
+
+    def _held(self) -> dict[str, Any]:
+        """What else of an object may be a state: lists of tensors, or what is made when it is first needed."""
+        return {key: value for key, value in vars(self._metric).items() if isinstance(value, _CONTAINERS)}
 
     def _values(self) -> dict[str, Any]:
         """The parts of the state: those that torchmetrics declares, else all tensors and numbers of the object."""
         if self._declared:
-            return {key: getattr(self._metric, key) for key in self._metric._defaults}
+            return {
+                f"{path}.{key}" if path else key: getattr(one, key)
+                for path, one in self._parts.items()
+                for key in one._defaults
+            }
         kinds = (torch.Tensor, np.ndarray, float, int)
         return {
             key: value
@@ -175,23 +210,51 @@ class TorchMetric:
 
     def _set(self, values: Mapping[str, Any]) -> None:
         for key, value in values.items():
-            setattr(self._metric, key, value)
+            setattr(*self._home(key), value)
 
-    def _try_sum(self, labels: Tensors, predictions: Tensors) -> None:
-        """Refuses an object whose state after two minibatches is not the sum of the states after each."""
+    def _try(self, labels: Tensors, predictions: Tensors) -> None:
+        """Refuses an object whose result follows from more than the state that is told."""
         before = copy.deepcopy(self._values())
+        self._tried = self._declared or self._try_sum(labels, predictions)
         self.reset()
-        states = []
+        self._metric.update(predictions, labels)
+        state, wanted = self.numbers(), self._result()
+        # What else it keeps, it would keep from another minibatch as well.
+        self._metric.update(_half_of(predictions), _half_of(labels))
+        if not np.allclose(self.result_of(state), wanted, rtol=_CLOSE, equal_nan=True):
+            kind = type(self._metric).__name__
+            shown = f"the metric {self._name} ({kind}) computes from more than the tensors and numbers in it: it"
+            raise refusal(Subject.TORCH_METRIC, "state_that_does_not_merge", shown)
+        self._set(before)
+
+    def _try_sum(self, labels: Tensors, predictions: Tensors) -> bool:
+        """Refuses an object whose state after two minibatches is not the sum of the states after each.
+
+        Returns:
+            Whether the minibatch showed anything.
+        """
+        self.reset()
+        states, held = [], copy.deepcopy(self._held())
         for _ in range(2):
             self._metric.update(predictions, labels)
+            changed = [key for key, value in held.items() if _differs(value, getattr(self._metric, key, None))]
+            if changed:
+                raise self._refusal(changed[0])
             states.append(self._changes())
-        self.reset()
-        self._set(before)
         kind = type(self._metric).__name__
         if not self._first:
             shown = f"the metric {self._name} ({kind}) has no tensor or number as a state: it"
             raise refusal(Subject.TORCH_METRIC, "state_that_does_not_merge", shown)
-        self._tried = require_sum(self._name, kind, list(self._first), *states)
+        return require_sum(self._name, kind, list(self._first), *states)
+
+
+def _declaring(metric: Any) -> dict[str, Any]:
+    """The parts of a metric that say what their states are, as torchmetrics has them, by their paths in it.
+
+    What it is made of counts as well: ``precision + recall``, or a metric for each of several outputs.
+    """
+    modules = metric.named_modules() if isinstance(metric, nn.Module) else [("", metric)]
+    return {path: one for path, one in modules if hasattr(one, "_defaults") and hasattr(one, "_reductions")}
 
 
 def to_numpy(predictions: Tensors) -> object:
@@ -223,6 +286,23 @@ def _array(value: Any) -> _Numbers:
     if isinstance(value, torch.Tensor):
         value = value.detach().to(torch.float64).numpy()
     return np.asarray(value, np.float64)
+
+
+def _differs(one: Any, other: Any) -> bool:
+    """Whether nested containers, tensors and plain values are not equal; other objects are not compared."""
+    if type(one) is not type(other):
+        return True
+    if isinstance(one, dict):
+        return one.keys() != other.keys() or any(_differs(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) != len(other) or any(_differs(*pair) for pair in zip(one, other, strict=True))
+    if isinstance(one, torch.Tensor | np.ndarray):
+        return one.shape != other.shape or not np.array_equal(_array(one), _array(other), equal_nan=True)
+    return isinstance(one, str | bytes | int | float | set) and bool(one != other)
+
+
+def _half_of(values: Tensors) -> Tensors:
+    return map_tensors(lambda tensor: tensor[: (len(tensor) + 1) // 2] if tensor.ndim else tensor, values)
 
 
 def _like(first: Any, value: _Numbers) -> Any:

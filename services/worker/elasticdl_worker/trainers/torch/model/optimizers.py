@@ -18,6 +18,7 @@ from elasticdl_core.model import OptimizerSpec
 from elasticdl_worker.trainers.framework import LearningRates
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
 from elasticdl_worker.trainers.torch.model.schedules import SchedulerRates
+from elasticdl_worker.trainers.torch.model.sparse_gradients import check_sparse_gradients
 from elasticdl_worker.user_code import ModelModule
 
 _PLAIN = ("weight_decay", "maximize")
@@ -100,6 +101,7 @@ def make_optimizer(module: ModelModule, model: BuiltModel, callbacks: Sequence[C
     if not isinstance(made, optim.Optimizer):
         raise UserCodeError(f"optimizer() returned a {type(made).__name__}", fix=_FORM)
     check_optimizer(made)
+    check_sparse_gradients(made, model.net)
     declared = [one.make for one in callbacks if isinstance(one, TorchScheduler)]
     if scheduler is not None and declared:
         raise UserCodeError("optimizer() and callbacks() both give a learning rate scheduler", fix="keep one of them")

@@ -14,6 +14,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from elasticdl_core.contract import Subject, refusal
 from elasticdl_core.errors import UserCodeError
 
+_MOMENTA = ("momentum", "betas")
+
 
 class SchedulerRates:
     """The learning rates that a scheduler of PyTorch gives after so many steps.
@@ -45,7 +47,7 @@ class SchedulerRates:
         for mine, theirs in zip(self._stand_in.param_groups, optimizer.param_groups, strict=True):
             mine.update({key: value for key, value in theirs.items() if key not in ("params", "lr", "param_names")})
         self._stand_in.defaults.update(optimizer.defaults)
-        before = self._others()
+        self._first_others = self._others()
         scheduler = make(self._stand_in)
         if isinstance(scheduler, ReduceLROnPlateau):
             raise refusal(Subject.TORCH_SCHEDULER, "ReduceLROnPlateau", "the scheduler ReduceLROnPlateau")
@@ -56,8 +58,9 @@ class SchedulerRates:
             )
         self._scheduler = scheduler
         self._name = type(scheduler).__name__
-        if self._others() != before:
+        if _cycles_momentum(scheduler):
             raise refusal(Subject.TORCH_SCHEDULER, "cycle_momentum", f"the scheduler {self._name}")
+        self._check_others()
         self._rates = [self._now()]
 
     def __call__(self, version: int, epoch: int) -> tuple[float, ...]:
@@ -69,11 +72,30 @@ class SchedulerRates:
                     warnings.simplefilter("ignore")
                     while version >= len(self._rates):
                         self._scheduler.step()
+                        self._check_others()
                         self._rates.append(self._now())
             return self._rates[version]
+
+    def _check_others(self) -> None:
+        """Refuses a scheduler that changed an option which is not the learning rate."""
+        for before, now in zip(self._first_others, self._others(), strict=True):
+            for option, value in before.items():
+                if now.get(option) != value:
+                    if option in _MOMENTA:
+                        raise refusal(Subject.TORCH_SCHEDULER, "cycle_momentum", f"the scheduler {self._name}")
+                    shown = f"the scheduler {self._name}, which changes {option},"
+                    raise refusal(Subject.TORCH_SCHEDULER, "other_option", shown)
 
     def _now(self) -> tuple[float, ...]:
         return tuple(float(group["lr"]) for group in self._stand_in.param_groups)
 
-    def _others(self) -> list[tuple[object, object]]:
-        return [(group.get("momentum"), group.get("betas")) for group in self._stand_in.param_groups]
+    def _others(self) -> list[dict[str, object]]:
+        """The options of each group but its rate and what it has; those that a scheduler adds are its own."""
+        own = ("params", "lr", "initial_lr", "param_names")
+        return [{key: value for key, value in one.items() if key not in own} for one in self._stand_in.param_groups]
+
+
+def _cycles_momentum(scheduler: object) -> bool:
+    """Whether a scheduler, or one that it is made of, will change the momentum, though not in its first step."""
+    inner = getattr(scheduler, "_schedulers", ())
+    return bool(getattr(scheduler, "cycle_momentum", False)) or any(_cycles_momentum(one) for one in inner)

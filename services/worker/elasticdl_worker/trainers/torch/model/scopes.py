@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from elasticdl.torch.lookup import FoundRows
+from elasticdl.torch.lookup import FoundRows, finding_rows
 from elasticdl_core.errors import UserCodeError
 
 
@@ -64,12 +65,27 @@ class TorchRowsScope:
         self._rows = rows
         self._lookups = lookups
         self._calls: dict[str, int] = {}
+        self._again = False
+
+    @contextlib.contextmanager
+    def answering_again(self) -> Iterator[None]:
+        """A context for the backward pass, in which checkpointed parts run again: in any order, told by their ids."""
+        self._again = True
+        with finding_rows(self):
+            yield
+
+    def restart(self) -> None:
+        """Begins with the first lookups again: the model is run anew."""
+        self._calls.clear()
 
     def find(self, table: str, ids: torch.Tensor, dim: int, padding_idx: int | None) -> FoundRows:
         """The rows, by the lookup's place in the order of the table's lookups."""
-        number = self._calls.get(table, 0)
-        self._calls[table] = number + 1
         known = self._lookups.get(table, ())
+        if self._again:
+            number = next((n for n, one in enumerate(known) if torch.equal(one.ids, ids)), len(known))
+        else:
+            number = self._calls.get(table, 0)
+            self._calls[table] = number + 1
         if number >= len(known):
             raise UserCodeError(
                 f"table {table}: the model looks up more often than when its ids were collected",

@@ -11,6 +11,7 @@ that the changes of workers come one after the other:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +48,8 @@ class TorchModelState:
     """
 
     def __init__(self, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-        self.tensors = dict(tensors)
+        self._homes = {name: _home(model, name) for name in tensors}
+        self._kinds = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
         self._averages = dict(_running_statistics(model))
         for name, tensor in tensors.items():
             if tensor.dtype not in _SHARED:
@@ -56,21 +58,43 @@ class TorchModelState:
                     fix="register it with persistent=False if each process can make it anew, or keep it in float32",
                 )
 
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors as the model has them now: ``self.mean = 0.9 * self.mean + ...`` makes another one each time.
+
+        Raises:
+            UserCodeError: the model gave one another shape or type.
+        """
+        found = {}
+        for name, (home, key) in self._homes.items():
+            tensor = home[key]
+            dtype, shape = self._kinds[name]
+            if tensor is None or tensor.dtype != dtype or tensor.shape != shape:
+                now = "None" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
+                raise UserCodeError(
+                    f"the model made {now} of {name}, which was {dtype} {list(shape)}: workers cannot share that",
+                    fix="keep its shape and type, or register it with persistent=False",
+                )
+            found[name] = tensor
+        return found
+
     def read(self) -> dict[str, torch.Tensor]:
         """Copies of the values now."""
         return {name: tensor.detach().clone() for name, tensor in self.tensors.items()}
 
     def restore(self, before: Mapping[str, torch.Tensor]) -> None:
         """Undoes what was done since ``read``."""
+        tensors = self.tensors
         with torch.no_grad():
             for name, value in before.items():
-                self.tensors[name].copy_(value)
+                # Those that the model made of others may still be part of a graph.
+                tensors[name].detach().copy_(value)
 
     def changes(self, before: Mapping[str, torch.Tensor]) -> dict[str, StateChange]:
         """How the values have changed since ``read``."""
-        found = {}
+        found, tensors = {}, self.tensors
         for name, old in before.items():
-            new = self.tensors[name].detach()
+            new = tensors[name].detach()
             if not torch.equal(old, new):
                 found[name] = self._change(name, old, new, before)
         return found
@@ -86,6 +110,14 @@ class TorchModelState:
         if not new.dtype.is_floating_point and new.dtype is not torch.bool:
             return StateChange(1.0, _array(new - old, new.dtype))
         return StateChange(0.0, _array(new, new.dtype))
+
+
+def _home(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:
+    """Where a module keeps a tensor, and under which name."""
+    path, _, key = name.rpartition(".")
+    module = model.get_submodule(path)
+    held: dict[str, Any] = module._buffers if key in module._buffers else module._parameters
+    return held, key
 
 
 def _running_statistics(model: nn.Module) -> dict[str, tuple[float, str]]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from elasticdl.callbacks import Callback
+from elasticdl.torch.lookup import finding_rows
 from elasticdl_worker.trainers.framework import LocalStep, Outputs
 from elasticdl_worker.trainers.learning_rates import checked_rate
 from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
@@ -15,6 +16,7 @@ from elasticdl_worker.trainers.not_finite import describe_bad_gradient
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
 from elasticdl_worker.trainers.torch.model.calling import map_tensors
 from elasticdl_worker.trainers.torch.model.optimizers import MadeOptimizer, clipping_of, rates_of, set_rates
+from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
 from elasticdl_worker.trainers.torch.step.local_tables import TorchLocalTables
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, clip
 
@@ -55,6 +57,7 @@ class TorchLocalTrainer:
         self._rates = None if made is None else rates_of(made, callbacks, guard)
         self._clipping = clipping_of(callbacks)
         tables.optimizer = self._optimizer
+        self._own_changes = OwnChanges(model)
 
     @property
     def outputs(self) -> Outputs:
@@ -81,8 +84,11 @@ class TorchLocalTrainer:
             set_rates(optimizer, [checked_rate(rate, self.version, name) for rate in rates])
         before = self.model.merging.read()
         optimizer.zero_grad(set_to_none=True)
+        self._own_changes.begin()
         loss, predictions = self._forward.train(batch.features, batch.labels, self.tables)
-        loss.backward()  # type: ignore[no-untyped-call]
+        with finding_rows(self.tables):  # a part that is checkpointed runs once more
+            loss.backward()  # type: ignore[no-untyped-call]
+        self._own_changes.check()
         predictions = map_tensors(torch.Tensor.detach, predictions)
         value = float(loss.detach())
         bad = self._not_finite(value)

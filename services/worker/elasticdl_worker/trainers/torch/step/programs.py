@@ -19,6 +19,7 @@ from elasticdl_worker.trainers.framework import Array, Lookups, StepResult
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor, explaining_tables
 from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, aligned, as_plain, map_tensors
+from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
 from elasticdl_worker.trainers.torch.model.scopes import TorchRowsScope
 from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
 from elasticdl_worker.trainers.torch.step.lookups import TorchLookupCollector
@@ -36,12 +37,14 @@ class StepOptions:
         compiled: whether by ``torch.compile``, where that is possible.
         aligned: whether labels are given the predictions' last dimension of one where only that differs.
         clipping: how gradients are clipped.
+        one_shape: whether what is compiled is for one shape of a minibatch, and no other is given to it.
     """
 
     autocast: bool = False
     compiled: bool = False
     aligned: bool = False
     clipping: GradientClipping | None = None
+    one_shape: bool = False
 
 
 class ForwardPass:
@@ -59,18 +62,21 @@ class ForwardPass:
         self._options = options
         self._eager = TorchModelCall(model.net)
         self._call: Callable[[Tensors], Tensors] = self._eager
+        self._scope: RowScope | None = None
         if options.compiled:
             self._call = self._compiled()
 
     def predict(self, features: Tensors, scope: RowScope | None) -> Tensors:
         """The model's outputs, in inference mode."""
         self._model.net.eval()
+        self._scope = scope
         with torch.no_grad(), finding_rows(scope), self._precision(), explaining_tables():
             return as_plain(self._call(features))
 
     def train(self, features: Tensors, labels: Tensors, scope: RowScope | None) -> tuple[torch.Tensor, Tensors]:
         """The loss of a minibatch, and the model's outputs, in training mode."""
         self._model.net.train()
+        self._scope = scope
         with finding_rows(scope), self._precision(), explaining_tables():
             predictions = as_plain(self._call(features))
             loss = self.loss(labels, predictions)
@@ -80,6 +86,12 @@ class ForwardPass:
                 fix="compute it from the predictions, without detach(), numpy() or argmax()",
             )
         return loss, predictions
+
+    def try_training(self, features: Tensors) -> None:
+        """Runs the model in training mode, without gradients, for what else that does to it."""
+        self._model.net.train()
+        with torch.no_grad(), finding_rows(None), self._precision():
+            self._call(features)
 
     def loss(self, labels: Tensors, predictions: Tensors) -> torch.Tensor:
         """The loss of predictions; of one value for each record the mean."""
@@ -103,7 +115,8 @@ class ForwardPass:
     def _compiled(self) -> Callable[[Tensors], Tensors]:
         """Calls the compiled model, until that turns out to be impossible."""
         keep_out_of_graphs()
-        compiled = TorchModelCall(self._model.net, torch.compile(self._model.net))
+        dynamic = False if self._options.one_shape else None
+        compiled = TorchModelCall(self._model.net, torch.compile(self._model.net, dynamic=dynamic))
 
         def call(features: Tensors) -> Tensors:
             try:
@@ -111,7 +124,9 @@ class ForwardPass:
             except UserCodeError:
                 raise
             except Exception as error:
-                # The eager model raises it again where it is the user's fault.
+                # The eager model raises it again where it is the user's fault; its lookups begin anew.
+                if isinstance(self._scope, TorchRowsScope):
+                    self._scope.restart()
                 result = self._eager(features)
                 reason = str(error).strip().partition("\n")[0][:300]
                 _log.warning("the model runs without torch.compile", reason=f"{type(error).__name__}: {reason}")
@@ -147,6 +162,7 @@ class TorchPrograms:
         self._forward = ForwardPass(model, module, options)
         self._group = group_updates
         self._collector = TorchLookupCollector(model)
+        self._own_changes = OwnChanges(model)
         self._keeps_origin = keeps_origin
         self._keeps_predictions = keeps_predictions
 
@@ -174,9 +190,13 @@ class TorchPrograms:
         row_totals: dict[str, torch.Tensor] = {}
         predictions: Tensors = None
         for number, (features, labels) in enumerate(batches):
-            loss, predictions = self._forward.train(features, labels, TorchRowsScope(tables, lookups.inverse[number]))
             model.net.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            self._own_changes.begin()
+            scope = TorchRowsScope(tables, lookups.inverse[number])
+            loss, predictions = self._forward.train(features, labels, scope)
+            with scope.answering_again():
+                loss.backward()  # type: ignore[no-untyped-call]
+            self._own_changes.check()
             losses.append(float(loss.detach()))
             gradients = _gradients_of(model.trainable)
             of_rows = _gradients_of(tables)

@@ -1,0 +1,1 @@
+"""Parts of ``./dev bench dashboard`` that need no browser."""

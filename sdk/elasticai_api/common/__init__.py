@@ -1,0 +1,1 @@
+"""Records and the master, by the original project's names."""

@@ -1,0 +1,1 @@
+"""PyTorch, by the original project's names."""

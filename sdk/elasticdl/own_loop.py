@@ -1,0 +1,190 @@
+"""What a script with a training loop of its own and whoever runs it know of each other; knows no framework.
+
+The launcher sets a ``LoopFeed`` before it runs the script; ``elasticdl.torch`` asks it for records and tells it what
+was made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl_core.errors import InvalidInputError
+
+Buffer = NDArray[np.float32]
+"""A one-dimensional array of float32, in one piece."""
+START_IT = "start the script with `elasticdl run SCRIPT`"
+
+
+@dataclass(frozen=True)
+class FedPiece:
+    """The records of one minibatch.
+
+    Attributes:
+        records: the records, or the indexes of a dataset of the script's own.
+        epoch: which pass over the data they are of, from 0.
+        full: whether it is a whole minibatch; the last one of an epoch may have fewer records.
+        version: updates that were made before theirs.
+        microbatch: which minibatch of the update.
+    """
+
+    records: Sequence[Any]
+    epoch: int
+    full: bool
+    version: int
+    microbatch: int
+
+
+class TrainedState(Protocol):
+    """What a script trains, as arrays: parameters, what belongs to them, and the optimizer."""
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Length of each array of a contribution."""
+
+    def contribute(self, arrays: Sequence[Buffer], rows: int) -> None:
+        """Adds the present gradients to a contribution, times the rows that they are the mean of."""
+
+    def apply(self, sums: Sequence[Buffer], rows: int) -> None:
+        """Makes one update of the sums of all contributions.
+
+        Args:
+            sums: of each array; they must not be written.
+            rows: of all of them.
+        """
+
+    def values(self) -> Mapping[str, NDArray[Any]]:
+        """All that training goes on from, always under the same names and in the same shapes."""
+
+    def load(self, values: Mapping[str, NDArray[Any]]) -> None:
+        """Takes over what ``values`` gave elsewhere."""
+
+    def parameters(self) -> Sequence[NDArray[Any]]:
+        """What is the same in all members after each update."""
+
+    def begin(self, seed: int) -> None:
+        """Seeds what is random in the next minibatch."""
+
+
+class LeaveScript(BaseException):
+    """This process is to leave: the script ends where it is. No error, so that ``except Exception`` lets it pass."""
+
+
+class LoopFeed(Protocol):
+    """Hands records to a script's loop, and hears what was applied. All calls come from the script's thread.
+
+    Attributes:
+        uncommitted: records that the loop took and has not committed yet.
+    """
+
+    uncommitted: int
+
+    @property
+    def minibatch_size(self) -> int:
+        """Records in a full minibatch."""
+
+    @property
+    def microbatches(self) -> int:
+        """Minibatches that make one update, whatever the number of workers."""
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the records."""
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether the records come in random order."""
+
+    @property
+    def epoch(self) -> int:
+        """Which pass over the records the present minibatch is of, from 0."""
+
+    @property
+    def updates(self) -> int:
+        """Updates that were made, by all workers together."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether all records of all epochs are done."""
+
+    def use(self, trained: TrainedState) -> None:
+        """What the loop trains; before the first record is taken.
+
+        Raises:
+            UserCodeError: there is something already, or it is too late.
+        """
+
+    def use_records(self, size: int | None) -> None:
+        """How many records a dataset of the script's own has; None where they are those of the job's data.
+
+        Raises:
+            UserCodeError: that does not go with the job, or with what another dataset of the script said.
+        """
+
+    def more(self) -> bool:
+        """Waits until there are records for the loop; returns False when all of them are done.
+
+        Raises:
+            LeaveScript: this process is to leave.
+        """
+
+    def begin_pass(self) -> None:
+        """The loop begins anew to take records: those that it took and did not commit come again."""
+
+    def take(self) -> Any:
+        """The next record, or ``END`` where the present pass ends.
+
+        Raises:
+            LeaveScript: this process is to leave.
+            UserCodeError: the loop wants more records than there are in a minibatch before it commits.
+        """
+
+    def again(self) -> Any:
+        """A record of the present minibatch once more, to fill up a batch with; it does not count."""
+
+    def commit(self, loss: float | None = None) -> None:
+        """The records that were taken since the last commit are applied, or their gradients are there to be.
+
+        Raises:
+            LeaveScript: this process is to leave.
+            UserCodeError: no record was taken.
+        """
+
+    def wait_for_output(self) -> Path:
+        """Waits until all records are done, and gives the directory for what the script makes.
+
+        One process gets it. The others leave.
+
+        Raises:
+            LeaveScript: this process is to leave.
+            UserCodeError: the loop is in the midst of its records.
+        """
+
+
+END = object()
+"""What ``take`` gives where a pass ends."""
+_present: list[LoopFeed] = []
+
+
+def set_feed(feed: LoopFeed) -> None:
+    """Sets the feed of the script that is about to be run."""
+    _present[:] = [feed]
+
+
+def current_feed(what: str) -> LoopFeed:
+    """The feed of this process.
+
+    Args:
+        what: what needs it, for the message.
+
+    Raises:
+        InvalidInputError: no launcher set one.
+    """
+    if not _present:
+        raise InvalidInputError(f"{what} needs a launcher", fix=START_IT)
+    return _present[0]

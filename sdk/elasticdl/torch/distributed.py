@@ -1,0 +1,284 @@
+"""An optimizer whose steps are those of all workers of a job."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.optim import Optimizer
+
+from elasticdl.own_loop import Buffer, LoopFeed, current_feed
+from elasticdl_core.errors import UserCodeError
+
+
+def distributed_optimizer(
+    optimizer: Optimizer, global_batch_size: int | None = None, *, model: nn.Module | None = None
+) -> DistributedOptimizer:
+    """Makes the steps of an optimizer steps of all workers, with the mean of the gradients of all their records.
+
+    A step is one update once the gradients of ``global_batch_size`` records are there, whatever the number of
+    workers: before, it takes the gradients and changes nothing. The gradients must be those of a batch's mean loss,
+    and the batch one of an ``ElasticDataset``, whose records the step commits.
+
+    Args:
+        optimizer: of ``torch.optim``, or one's own that works like these.
+        global_batch_size: records of an update; it must be what the job says (its minibatch times its microbatches),
+            which it is without one.
+        model: what the parameters are of; its buffers go along to workers that come later, and into checkpoints.
+
+    Raises:
+        UserCodeError: the job has another global batch, or the optimizer cannot be handled.
+    """
+    feed = current_feed("distributed_optimizer")
+    size = feed.minibatch_size * feed.microbatches
+    if global_batch_size is not None and global_batch_size != size:
+        raise UserCodeError(
+            f"distributed_optimizer asks for a global batch of {global_batch_size} records, and the job's is {size}: "
+            f"{feed.microbatches} minibatches of {feed.minibatch_size}",
+            fix=_fitting(feed, global_batch_size),
+        )
+    return DistributedOptimizer(optimizer, feed, model)
+
+
+def _fitting(feed: LoopFeed, wanted: int) -> str:
+    if wanted % feed.minibatch_size == 0:
+        return f"give --microbatches {wanted // feed.minibatch_size}, or leave global_batch_size out"
+    return "give --minibatch_size and --microbatches whose product it is, or leave global_batch_size out"
+
+
+class DistributedOptimizer(Optimizer):
+    """See ``distributed_optimizer``; takes the place of the optimizer, also for schedulers.
+
+    Args:
+        optimizer: the optimizer.
+        feed: of the records.
+        model: what the parameters are of, if that is known.
+    """
+
+    def __init__(self, optimizer: Optimizer, feed: LoopFeed, model: nn.Module | None) -> None:
+        self._feed = feed
+        self._state = OptimizedState(optimizer, model)
+        self._inner = optimizer
+        # Not the base class's way: the groups and the state are those of the optimizer itself.
+        own = {*vars(self), "step"}  # which a scheduler may have set there
+        vars(self).update({name: value for name, value in vars(optimizer).items() if name not in own})
+        feed.use(self._state)
+
+    def __repr__(self) -> str:
+        return f"distributed {self._inner!r}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is kept of it: the state of the optimizer."""
+        return {"defaults": self.defaults, "state": self.state, "param_groups": self.param_groups}
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Brings the gradients of the batch that was taken last; an update follows when those of all are there.
+
+        Args:
+            closure: computes the loss, and the gradients.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._feed.commit()
+        return loss
+
+    def keep_model(self, model: nn.Module) -> None:
+        """Has the buffers of the model go along; before the loop."""
+        self._state.keep(model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of the optimizer."""
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Into the optimizer; before the loop."""
+        self._inner.load_state_dict(state_dict)
+        self.state, self.param_groups = self._inner.state, self._inner.param_groups
+
+
+class OptimizedState:
+    """Parameters, buffers and the state of an optimizer, as arrays.
+
+    The rate of an update is the mean of those at which its records were computed, so that it is the same at all
+    workers, whatever their schedulers did meanwhile.
+
+    Args:
+        optimizer: the optimizer.
+        model: for names and buffers; None where it is not known.
+
+    Raises:
+        UserCodeError: the optimizer needs a closure, or parameters that are no plain floats.
+    """
+
+    def __init__(self, optimizer: Optimizer, model: nn.Module | None) -> None:
+        self._optimizer = optimizer
+        self._parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        self._names = [str(number) for number in range(len(self._parameters))]
+        self._buffers: dict[str, torch.Tensor] = {}
+        for name, parameter in zip(self._names, self._parameters, strict=True):
+            if parameter.is_sparse or not parameter.dtype.is_floating_point:
+                raise UserCodeError(f"{name} is no dense tensor of floats", fix="train it with another optimizer")
+        if model is not None:
+            self.keep(model)
+        self._size = sum(one.numel() for one in self._parameters)
+        self._mean = torch.zeros(self._size)
+        self._rates = self._present_rates()
+        self._updates = 0
+        # The state that comes to be with the first step: its names and shapes.
+        self._initial = _state_of(optimizer)
+        self._slots = _probed(optimizer)
+
+    def keep(self, model: nn.Module) -> None:
+        """Takes names and buffers from the model.
+
+        Raises:
+            UserCodeError: some of its parameters are trained by nobody.
+        """
+        _refuse_forgotten(model, self._parameters)
+        known = {id(one): name for name, one in model.named_parameters()}
+        self._names = [known.get(id(one), str(number)) for number, one in enumerate(self._parameters)]
+        self._buffers = _kept_buffers(model)
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """All gradients, and how far the rates are from those of the last update."""
+        return (self._size, len(self._rates))
+
+    def contribute(self, arrays: Sequence[Buffer], rows: int) -> None:
+        """Adds the present gradients, times rows."""
+        flat, at = torch.from_numpy(arrays[0]), 0
+        for parameter in self._parameters:
+            until = at + parameter.numel()
+            if parameter.grad is not None:
+                gradient = parameter.grad
+                gradient = gradient.to_dense() if gradient.is_sparse else gradient
+                flat[at:until].add_(gradient.detach().reshape(-1).to("cpu", torch.float32), alpha=rows)
+            at = until
+        arrays[1][:] += (rows * (self._present_rates() - self._rates)).astype(np.float32)
+
+    @torch.no_grad()
+    def apply(self, sums: Sequence[Buffer], rows: int) -> None:
+        """Makes one update with the mean gradients."""
+        torch.div(torch.from_numpy(np.asarray(sums[0])), rows, out=self._mean)
+        at = 0
+        for parameter in self._parameters:
+            until = at + parameter.numel()
+            parameter.grad = self._mean[at:until].view(parameter.shape).to(parameter.device, parameter.dtype)
+            at = until
+        self._rates = self._rates + np.asarray(sums[1], np.float64) / rows
+        self._set_rates()
+        self._optimizer.step()
+        self._updates += 1
+
+    def values(self) -> Mapping[str, NDArray[Any]]:
+        """Parameters, buffers, the optimizer's state, and the rates."""
+        found = {f"parameter.{name}": _array(one) for name, one in zip(self._names, self._parameters, strict=True)}
+        found |= {f"buffer.{name}": _array(one) for name, one in self._buffers.items()}
+        for number, slots in self._slots.items():
+            present = self._optimizer.state.get(self._parameters[number], {})
+            for key, like in slots.items():
+                value = present.get(key)
+                value = like if value is None else torch.as_tensor(value)
+                found[f"optimizer.{self._names[number]}.{key}"] = _array(value)
+        return found | {"rates": self._rates.copy(), "updates": np.array([self._updates], np.int64)}
+
+    @torch.no_grad()
+    def load(self, values: Mapping[str, NDArray[Any]]) -> None:
+        """Takes them over."""
+        for name, one in zip(self._names, self._parameters, strict=True):
+            _copy_into(one, values[f"parameter.{name}"])
+        for name, one in self._buffers.items():
+            _copy_into(one, values[f"buffer.{name}"])
+        self._updates = int(values["updates"][0])
+        self._rates = np.array(values["rates"], np.float64)
+        self._set_rates()
+        self._optimizer.state.clear()
+        for number, parameter in enumerate(self._parameters):
+            if not self._updates:
+                if number in self._initial:
+                    self._optimizer.state[parameter] = copy.deepcopy(self._initial[number])
+                continue
+            for key, like in self._slots.get(number, {}).items():
+                given = values[f"optimizer.{self._names[number]}.{key}"]
+                tensor = torch.empty_like(like, device=like.device)
+                _copy_into(tensor, given)
+                self._optimizer.state[parameter][key] = tensor
+
+    def parameters(self) -> Sequence[NDArray[Any]]:
+        """The parameters; buffers such as running means are each worker's own."""
+        return [_array(one) for one in self._parameters]
+
+    def begin(self, seed: int) -> None:
+        """Seeds PyTorch: dropout and the like do not depend on who computes a minibatch."""
+        torch.manual_seed(seed)
+
+    def _present_rates(self) -> NDArray[np.float64]:
+        return np.array([float(group.get("lr", 0.0)) for group in self._optimizer.param_groups], np.float64)
+
+    def _set_rates(self) -> None:
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            if isinstance(group.get("lr"), torch.Tensor):
+                group["lr"].fill_(float(rate))
+            elif "lr" in group and group["lr"] != float(rate):
+                group["lr"] = float(rate)
+
+
+def _kept_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    kept = model.state_dict()
+    return {name: one for name, one in model.named_buffers() if name in kept}
+
+
+def _refuse_forgotten(model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
+    """Refuses a parameter that is trained by no optimizer, so that workers would not agree on it."""
+    held = {id(one) for one in parameters}
+    for name, one in model.named_parameters():
+        if one.requires_grad and id(one) not in held:
+            raise UserCodeError(
+                f"{name} of the model is not among the optimizer's parameters",
+                fix="give it to the optimizer, or requires_grad_(False)",
+            )
+
+
+def _state_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    return {
+        number: copy.deepcopy(optimizer.state[one]) for number, one in enumerate(parameters) if one in optimizer.state
+    }
+
+
+def _probed(optimizer: Optimizer) -> dict[int, dict[str, torch.Tensor]]:
+    """What an optimizer keeps for each parameter, as it is after a step without gradients: made on a copy."""
+    try:
+        copied = copy.deepcopy(optimizer)
+        parameters = [one for group in copied.param_groups for one in group["params"]]
+        for one in parameters:
+            one.grad = torch.zeros_like(one)
+        type(copied).step(copied)
+    except Exception as error:
+        raise UserCodeError(
+            f"a step of {type(optimizer).__name__} could not be tried: {error}",
+            fix="take an optimizer whose step() needs no closure and no sparse gradients",
+        ) from error
+    found: dict[int, dict[str, torch.Tensor]] = {}
+    for number, one in enumerate(parameters):
+        kept = {key: value for key, value in copied.state.get(one, {}).items() if value is not None}
+        found[number] = {key: torch.as_tensor(value).detach() for key, value in sorted(kept.items())}
+    return found
+
+
+def _array(tensor: torch.Tensor) -> NDArray[Any]:
+    value = tensor.detach().cpu()
+    if value.dtype in (torch.bfloat16, torch.float16):
+        value = value.float()
+    return np.atleast_1d(value.numpy())
+
+
+def _copy_into(tensor: torch.Tensor, value: NDArray[Any]) -> None:
+    tensor.copy_(torch.from_numpy(np.ascontiguousarray(value)).view(tensor.shape))

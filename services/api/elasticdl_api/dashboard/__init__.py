@@ -1,0 +1,1 @@
+"""The page at ``/``: static files, and what they are served with."""

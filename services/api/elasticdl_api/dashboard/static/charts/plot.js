@@ -1,0 +1,120 @@
+/** A uPlot in a figure: made, resized, redrawn in other colours, and taken away. Charts say what is in it. */
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
+import uPlot from "../vendor/uplot.js";
+import { clock, count, day, exact, measure } from "../ui/format.js";
+import { Empty, Loading } from "../ui/states.js";
+import { color } from "./colors.js";
+
+const FONT = "11px system-ui, sans-serif";
+
+/** What stands at an axis of time: more of the clock the finer it is. */
+function timeTicks(_plot, splits, _axis, _space, step) {
+  return splits.map((at) => {
+    const text = clock(at * 1000);
+    if (step >= 86_400) return day(at * 1000).slice(5);
+    return step >= 60 ? text.slice(0, 5) : text;
+  });
+}
+
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6, 1e7, 1e8, 1e9];
+
+/** Some powers of ten between two numbers, six at most. */
+export function powers(_plot, _axis, least, most) {
+  const [first, last] = [Math.ceil(Math.log10(least) - 1e-9), Math.floor(Math.log10(most) + 1e-9)];
+  const step = Math.max(1, Math.ceil((last - first) / 5));
+  const found = [];
+  for (let power = first; power <= last; power += step) found.push(Number(`1e${power}`));
+  return found;
+}
+
+/** The axes of a chart. `unit` formats values. */
+export function axes(by, unit = measure, log = false) {
+  const look = { stroke: () => color("faint"), font: FONT, grid: { stroke: () => color("grid"), width: 1 }, ticks: { show: false } };
+  return [
+    { ...look, space: 70, size: 26, ...(by === "time" ? { values: timeTicks } : { incrs: WHOLE, values: (_plot, splits) => splits.map((at) => count(at)) }) },
+    { ...look, space: 32, size: 58, gap: 4, ...(unit === count ? { incrs: WHOLE } : {}), ...(log ? { splits: powers, filter: (_plot, splits) => splits } : {}), values: (_plot, splits) => splits.map((value) => (value === null ? "" : unit(value))) },
+  ];
+}
+
+/** A place on the horizontal axis as text. */
+export const placeText = (by, x) => (by === "time" ? exact(x * 1000).replace(/\.000 UTC.*$/, "") : `version ${measure(x)}`);
+
+/** The place of a chart that has nothing to show: not yet, or nothing. */
+export function Blank({ title, note, height, loading = false, empty }) {
+  return html`<figure class="chart" aria-label=${title}><figcaption><h3>${title}</h3>${note && html`<span class="note">${note}</span>`}</figcaption>
+    <div class="canvas blank" style=${{ height: `${height + 22}px` }}>${loading ? html`<${Loading} height=${height} label=${`Loading ${title}`} />` : html`<${Empty} title=${empty} />`}</div></figure>`;
+}
+
+/**
+ * @param {{title: string, summary: string, options: (width: number) => object, data: any[], shape: string, by: string,
+ *   height?: number, range?: [number, number] | null, onRange?: (range: [number, number] | null) => void,
+ *   legend: {key: string, label: string, color: string, at: (plot: object, place: number | null) => string}[], note?: any}} props
+ *   `shape` names how the options are; when it changes the plot is made anew, else it only gets new data.
+ */
+export function Plot({ title, summary, options, data, shape, by, height = 180, range = null, onRange, legend, note }) {
+  const holder = useRef(null);
+  const plot = useRef(null);
+  const latest = useRef({});
+  latest.current = { legend, onRange, range, data };
+  const values = useRef(new Map());
+  const where = useRef(null);
+  const [look, setLook] = useState(0);
+
+  useEffect(() => {
+    const redraw = () => setLook((count) => count + 1);
+    window.addEventListener("themechange", redraw);
+    return () => window.removeEventListener("themechange", redraw);
+  }, []);
+
+  useLayoutEffect(() => {
+    const width = Math.max(120, holder.current.clientWidth);
+    const read = (self) => {
+      const place = self.cursor.idx ?? null;
+      const x = place === null ? null : self.data[0][place];
+      if (where.current) where.current.textContent = x === null || x === undefined ? "" : placeText(by, x);
+      for (const one of latest.current.legend) {
+        const element = values.current.get(one.key);
+        if (element) element.textContent = one.at(self, place);
+      }
+    };
+    const select = (self) => {
+      const { left, width: wide } = self.select;
+      if (wide > 4 && latest.current.onRange) latest.current.onRange([self.posToVal(left, "x"), self.posToVal(left + wide, "x")]);
+    };
+    const made = options(width);
+    const all = {
+      ...made, width, height, legend: { show: false }, padding: [8, 18, 0, 0],
+      cursor: { points: { size: 6 }, drag: { x: true, y: false, setScale: !onRange }, bind: onRange ? { dblclick: () => () => latest.current.onRange(null) } : {}, ...made.cursor },
+      hooks: { ...made.hooks, setCursor: [read], setData: [read], ready: [read], setSelect: [select] },
+    };
+    const chart = new uPlot(all, latest.current.data, holder.current);
+    plot.current = chart;
+    const size = new ResizeObserver(([entry]) => {
+      const next = Math.floor(entry.contentRect.width);
+      if (next > 0 && next !== chart.width) chart.setSize({ width: next, height });
+    });
+    size.observe(holder.current);
+    return () => {
+      size.disconnect();
+      chart.destroy();
+      plot.current = null;
+    };
+  }, [shape, look, height]);
+
+  const first = useRef(true);
+  useEffect(() => {
+    if (first.current) first.current = false;
+    else if (plot.current) plot.current.setData(data);
+    if (plot.current && range) plot.current.setScale("x", { min: range[0], max: range[1] });
+    if (plot.current) plot.current.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+  }, [data, range && range[0], range && range[1]]);
+
+  const keep = (key) => (element) => {
+    if (element) values.current.set(key, element);
+  };
+  return html`<figure class="chart" aria-label=${title}>
+    <figcaption><h3>${title}</h3>${note && html`<span class="note">${note}</span>`}<span class="where" ref=${where} aria-hidden="true"></span></figcaption>
+    <ul class="legend" aria-hidden="true">${legend.map((one) => html`<li key=${one.key}><i style=${{ background: `var(--${one.color})` }}></i>${one.label}<b ref=${keep(one.key)}></b></li>`)}</ul>
+    <div class="canvas" ref=${holder} style=${{ height: `${height}px` }} role="img" aria-label=${`${title}: ${summary}`}></div>
+  </figure>`;
+}

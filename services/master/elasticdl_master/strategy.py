@@ -1,0 +1,138 @@
+"""The strategy of a job that leaves it to us: a worker looks at the model, rules choose, and the choice is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import structlog
+
+from elasticdl.recognition import resolve_framework
+from elasticdl_core.checkpoint_manifest import Manifest
+from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputError, UnavailableError
+from elasticdl_core.job import JobSpec
+from elasticdl_core.job.spec import PARAMETER_SERVERS
+from elasticdl_core.job.strategy import ModelSight, StrategyChoice, choose_strategy, settled_strategy
+from elasticdl_core.ports.launcher import ProcessId, ProcessState
+from elasticdl_master.api import ApiClient
+from elasticdl_master.inspection_servicer import InspectionServicer
+from elasticdl_master.job_lease import JobLease
+from elasticdl_master.outbox import Outbox
+from elasticdl_master.patience import PatientCalls
+from elasticdl_master.processes import Processes
+from elasticdl_master.settings import MasterSettings
+from elasticdl_master.startup import FoundCode
+
+_PATIENCE_S = 180.0
+_LOOK_S = 0.25
+_GRACE_S = 1.0
+_log = structlog.get_logger(__name__)
+
+
+class StrategyChooser:
+    """Makes the choice, once for a job.
+
+    Args:
+        settings: of the master.
+        api: keeps the choice.
+        outbox: tells it.
+        patience: waits for what is away.
+        processes: launches the worker that looks at the model.
+        is_wanted: whether the job shall still run.
+    """
+
+    def __init__(
+        self,
+        settings: MasterSettings,
+        api: ApiClient,
+        outbox: Outbox,
+        patience: PatientCalls,
+        processes: Processes,
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        self._settings = settings
+        self._api = api
+        self._outbox = outbox
+        self._patience = patience
+        self._processes = processes
+        self._is_wanted = is_wanted
+
+    async def choose(self, lease: JobLease, code: FoundCode) -> StrategyChoice:
+        """The strategy of the job: as it was asked for, as an earlier master chose, or by a look at the model."""
+        spec = lease.spec
+        settled = settled_strategy(spec)
+        if settled is not None:
+            return settled
+        if lease.strategy:
+            return StrategyChoice.from_mapping(lease.strategy)
+        if lease.plan is not None or lease.manifests:
+            return StrategyChoice(PARAMETER_SERVERS, "the job was begun so")
+        if code.problem is not None:
+            return StrategyChoice(PARAMETER_SERVERS, "the job cannot begin")
+        sight = _refused_at_sight(spec, code) or await self._inspect(lease, code)
+        if sight is None:
+            return StrategyChoice(PARAMETER_SERVERS, "the model was not looked at yet")
+        choice = choose_strategy(spec, sight)
+        durable = {"strategy": choice.to_mapping()}
+        await self._patience.until_works("the api", lambda: self._api.heartbeat(durable, []), "api")
+        self._outbox.add_event("strategy", f"{choice.chosen}: {choice.reason}", choice.to_mapping())
+        return choice
+
+    async def _inspect(self, lease: JobLease, code: FoundCode) -> ModelSight | None:
+        """Has a worker look at the model; None if the job shall not run any more."""
+        servicer = InspectionServicer(self._settings, lease.spec, str(code.zoo), lease.epoch)
+        server = servicer.make_server()
+        await server.start()
+        process: ProcessId | None = None
+        try:
+            process = await self._patience.until_works(
+                "the launcher", lambda: self._processes.launch_inspector(lease.epoch), "launcher"
+            )
+            return await self._watch(servicer, process)
+        except (ConflictError, InvalidInputError) as error:
+            return ModelSight(refusal=f"the model could not be looked at: {error.message}")
+        finally:
+            if process is not None and not servicer.sight.done():
+                await self._processes.stop_inspector(process, _GRACE_S)
+            await server.stop(_GRACE_S)
+
+    async def _watch(self, servicer: InspectionServicer, process: ProcessId) -> ModelSight | None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _PATIENCE_S
+        while not servicer.sight.done():
+            if not self._is_wanted():
+                return None
+            if loop.time() > end:
+                return ModelSight(refusal=f"the model could not be looked at within {_PATIENCE_S:.0f} s")
+            if await self._is_gone(process) and not servicer.sight.done():
+                return ModelSight(refusal="the worker that looked at the model ended before it could say what it saw")
+            await asyncio.wait({servicer.sight}, timeout=_LOOK_S)
+        return servicer.sight.result()
+
+    async def _is_gone(self, process: ProcessId) -> bool:
+        try:
+            state = await self._processes.state_of(process)
+        except UnavailableError:
+            return False
+        return state in (None, ProcessState.EXITED)
+
+
+def _refused_at_sight(spec: JobSpec, code: FoundCode) -> ModelSight | None:
+    """What speaks against a group before anything is run."""
+    try:
+        resolve_framework(code.zoo, StrategyChoice.of_group(spec, "").applied_to(spec))
+    except ElasticDLError as error:
+        return ModelSight(refusal=error.message)
+    if code.initial is not None and _has_tables(code.initial):
+        return ModelSight(refusal="the checkpoint that it starts from has embedding tables")
+    return None
+
+
+def _has_tables(manifest: Manifest) -> bool:
+    model = manifest.get("model")
+    try:
+        described = json.loads(model) if isinstance(model, str) else model
+        return bool(described and described.get("tables"))
+    except (ValueError, AttributeError):
+        return True

@@ -1,0 +1,326 @@
+"""Where the thread of the script and the thread that drives it meet: one of them works, the other waits.
+
+The script's thread holds the turn while the user's code runs, and gives it away where it waits: for a record, for an
+update, for the end. So what the driver does to the model (updates, loading, copying) never happens in the midst of
+the user's code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elasticdl.own_loop import END, Buffer, FedPiece, LeaveScript, TrainedState
+from elasticdl_core.errors import UserCodeError
+from elasticdl_core.job import JobSpec
+
+_MOST_LEFT = 3
+"""How often in a row a loop may leave records that it took."""
+
+
+class NothingTrained:
+    """What a script trains that tells nothing of it: no gradients, no state."""
+
+    lengths: Sequence[int] = ()
+
+    def contribute(self, arrays: Sequence[Buffer], rows: int) -> None:
+        """Adds nothing."""
+
+    def apply(self, sums: Sequence[Buffer], rows: int) -> None:
+        """Changes nothing."""
+
+    def values(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load(self, values: Any) -> None:
+        """Takes over nothing."""
+
+    def parameters(self) -> Sequence[Any]:
+        """None."""
+        return ()
+
+    def begin(self, seed: int) -> None:
+        """Seeds nothing."""
+
+
+class ScriptExchange:
+    """The script's side of it is a ``LoopFeed``; the other methods are the driver's.
+
+    Args:
+        spec: the job.
+        start: called in the script's thread when it wants its first record.
+    """
+
+    def __init__(self, spec: JobSpec, start: Callable[[], None]) -> None:
+        self.uncommitted = 0
+        self.trained: TrainedState = NothingTrained()
+        self.size: int | None = None
+        self._spec = spec
+        self._start: Callable[[], None] | None = start
+        self._turn = threading.Condition()
+        self._bound = False
+        self._piece: FedPiece | None = None
+        self._position = 0
+        self._repeats = 0
+        self._left = 0
+        self._epoch = 0
+        self._passing = False
+        self._contribution: list[Buffer] = []
+        self._losses = 0.0
+        self._rows = 0
+        self._done = False
+        self._released = False
+        self._updates = 0
+        self._over = False
+        self._leaving = False
+        self._output: Path | None = None
+        self._ended = False
+        self._error: BaseException | None = None
+
+    # -- what the script may know ----------------------------------------------------------------------------------
+
+    @property
+    def minibatch_size(self) -> int:
+        """Records in a full minibatch."""
+        return self._spec.minibatch_size
+
+    @property
+    def microbatches(self) -> int:
+        """Minibatches that make one update."""
+        return self._spec.microbatches_per_step
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the records."""
+        return self._spec.num_epochs
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether the records come in random order."""
+        return self._spec.shuffle
+
+    @property
+    def epoch(self) -> int:
+        """Which pass over the records the present minibatch is of."""
+        return self._epoch
+
+    @property
+    def updates(self) -> int:
+        """Updates that were made."""
+        return self._updates
+
+    @property
+    def finished(self) -> bool:
+        """Whether all records are done."""
+        return self._over
+
+    # -- the script's thread ---------------------------------------------------------------------------------------
+
+    def run(self, script: Callable[[], None]) -> None:
+        """Runs the script with the turn held, and tells the driver how it ended.
+
+        Raises:
+            BaseException: what the script raised.
+        """
+        with self._turn:
+            try:
+                script()
+            except BaseException as error:
+                self._error = error
+                raise
+            finally:
+                self._ended = True
+                self._turn.notify_all()
+
+    def use(self, trained: TrainedState) -> None:
+        """What the loop trains."""
+        if not isinstance(self.trained, NothingTrained):
+            raise UserCodeError("a second optimizer was wrapped", fix="give one optimizer parameter groups")
+        if self._start is None:
+            raise UserCodeError("the optimizer was wrapped after records were taken", fix="wrap it before the loop")
+        self.trained = trained
+
+    def use_records(self, size: int | None) -> None:
+        """How many records the script has of its own."""
+        if size is None and not self._spec.training_data:
+            raise UserCodeError(
+                "the job names no data, and the dataset has none of its own",
+                fix="give --training_data, or ElasticDataset(dataset) something with a length",
+            )
+        if size is not None and self._spec.training_data:
+            raise UserCodeError(
+                "the job names data, and the dataset has records of its own",
+                fix="leave --training_data out, or give ElasticDataset() no dataset",
+            )
+        if self._bound and size != self.size:
+            raise UserCodeError("two datasets of different size take records", fix="take them from one dataset")
+        if size == 0:
+            raise UserCodeError("the dataset is empty", fix="look at where its records come from")
+        self._bound, self.size = True, size
+
+    def more(self) -> bool:
+        """Waits until there are records, or all are done."""
+        self._begin()
+        self._wait_for(lambda: self._piece is not None or self._over)
+        return self._piece is not None
+
+    def begin_pass(self) -> None:
+        """The loop begins anew to take records."""
+        self._begin()
+        self._left = self._left + 1 if self.uncommitted else 0
+        if self._left > _MOST_LEFT:
+            raise UserCodeError(
+                "the loop takes records again and again, and commits none",
+                fix="call optimizer.step() of a distributed_optimizer, or commit() of the dataset, after each batch",
+            )
+        self._position -= self.uncommitted
+        self.uncommitted = 0
+        self._passing = False
+
+    def take(self) -> Any:
+        """The next record, or ``END``."""
+        piece = self._piece
+        if piece is None or self._position >= len(piece.records):
+            if self.uncommitted:
+                self._refuse_large_batches()
+                return END
+            self._wait_for(lambda: self._piece is not None or self._over)
+            piece = self._piece
+            if piece is None:
+                return END
+        if self._passing and piece.epoch != self._epoch:
+            return END
+        self._passing, self._epoch = True, piece.epoch
+        if not self._position:  # not before: a new iterator of a loader draws a number, too
+            self.trained.begin(_seed(self._spec.seed, piece.version, piece.microbatch))
+        record = piece.records[self._position]
+        self._position += 1
+        self.uncommitted += 1
+        return record
+
+    def again(self) -> Any:
+        """A record of the present minibatch once more."""
+        assert self._piece is not None
+        self._repeats += 1
+        return self._piece.records[(self._repeats - 1) % self._position]
+
+    def commit(self, loss: float | None = None) -> None:
+        """The records that were taken are applied."""
+        if self._piece is None or not self.uncommitted:
+            raise UserCodeError(
+                "a batch was committed, and no record was taken since the last one",
+                fix="commit once after each batch that came from the ElasticDataset",
+            )
+        rows, self.uncommitted, self._left = self.uncommitted, 0, 0
+        if not self._contribution:
+            self._contribution = [np.zeros(length, np.float32) for length in self.trained.lengths]
+        self.trained.contribute(self._contribution, rows)
+        self._rows += rows
+        self._losses += rows * (math.nan if loss is None else float(loss))
+        if self._position < len(self._piece.records):
+            return
+        self._piece, self._position, self._done, self._released = None, 0, True, False
+        self._turn.notify_all()
+        # What follows in the script may look at the parameters: they are those of the update, if there is one now.
+        self._wait_for(lambda: self._released or self._over)
+
+    def wait_for_output(self) -> Path:
+        """Waits until all records are done."""
+        if self._start is not None:
+            raise UserCodeError("no record was taken yet", fix="ask for the output directory after the loop")
+        self._wait_for(lambda: self._output is not None or self._piece is not None)
+        if self._output is None:
+            raise UserCodeError(
+                "records are left to be trained on",
+                fix="ask for the output directory after the loop, and call the loop with elasticdl.torch.run(train)",
+            )
+        return self._output
+
+    def _begin(self) -> None:
+        if self._start is not None:
+            start, self._start = self._start, None
+            start()
+
+    def _refuse_large_batches(self) -> None:
+        if self._piece is not None and self._piece.full:
+            raise UserCodeError(
+                f"the loop takes more than the {self.minibatch_size} records of a minibatch before it commits them",
+                fix="give --minibatch_size the loop's batch size (or a multiple of it), and let it commit each batch "
+                "before it takes the next one",
+            )
+
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        while not self._leaving and not condition():
+            self._turn.wait()
+        if self._leaving:
+            raise LeaveScript
+
+    # -- the driver's thread ---------------------------------------------------------------------------------------
+
+    def compute(self, piece: FedPiece) -> tuple[list[Buffer], float]:
+        """Has the loop work on a minibatch; returns its contribution, and the mean loss (NaN if it told none).
+
+        Raises:
+            UserCodeError: the script ended instead.
+        """
+        with self._turn:
+            self._check()
+            self._piece, self._position, self._repeats, self._done = piece, 0, 0, False
+            self._contribution, self._losses, self._rows = [], 0.0, 0
+            self._released = True
+            self._turn.notify_all()
+            self._turn.wait_for(lambda: self._done or self._ended)
+            if not self._done:
+                self._check()
+            return self._contribution, self._losses / max(1, self._rows)
+
+    def work(self, action: Callable[[], Any]) -> Any:
+        """Does something to the model, while the script waits."""
+        with self._turn:
+            return action()
+
+    def release(self, updates: int) -> None:
+        """The update is made: the script goes on."""
+        with self._turn:
+            self._updates, self._released = updates, True
+            self._turn.notify_all()
+
+    def finish(self, output: Path) -> None:
+        """All records are done: has the script come to its end, which writes what it makes.
+
+        Raises:
+            BaseException: what the script raised.
+        """
+        with self._turn:
+            self._over, self._output = True, output
+            self._turn.notify_all()
+            self._turn.wait_for(lambda: self._ended)
+            if self._error is not None:
+                raise self._error
+
+    def leave(self) -> None:
+        """Has the script leave where it waits."""
+        with self._turn:
+            self._leaving = True
+            self._turn.notify_all()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._ended:
+            raise UserCodeError(
+                "the script has ended, and records are left to be trained on",
+                fix="let elasticdl.torch.run(train) call the loop as often as it takes",
+            )
+
+
+def _seed(seed: int, version: int, microbatch: int) -> int:
+    text = f"{seed}:{version}:{microbatch}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=6).digest(), "little")

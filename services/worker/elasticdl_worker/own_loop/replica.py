@@ -1,0 +1,103 @@
+"""A script's training loop as the replica of a group's member: its backward passes are the contributions."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from elasticdl.data import Shard
+from elasticdl.own_loop import FedPiece
+from elasticdl_core.errors import DataError
+from elasticdl_core.job import JobSpec
+from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec
+from elasticdl_core.task import Task
+from elasticdl_worker.group.replica import Contribution, Flat, MicrobatchData, ModelLayout, ReplicaState
+from elasticdl_worker.own_loop.exchange import ScriptExchange
+from elasticdl_worker.own_loop.records import ScriptRecords
+
+UPDATES = "elasticdl.updates"
+OPTIMIZER = OptimizerSpec("script")
+"""What a checkpoint says of the optimizer: that the script has it. Its state is among the values."""
+
+
+class ScriptReplica:
+    """What the script trains, driven by the group.
+
+    Args:
+        spec: the job.
+        exchange: with the script.
+        records: of the job.
+    """
+
+    def __init__(self, spec: JobSpec, exchange: ScriptExchange, records: ScriptRecords) -> None:
+        self._spec = spec
+        self._exchange = exchange
+        self._records = records
+        self._version = 0
+        self._lengths = tuple(exchange.trained.lengths) or (1,)
+        self._layout = self._lay_out()
+
+    @property
+    def version(self) -> int:
+        """Updates that were applied."""
+        return self._version
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Length of each array of a contribution."""
+        return self._lengths
+
+    @property
+    def layout(self) -> ModelLayout:
+        """All arrays, as state: no server applies gradients to them."""
+        return self._layout
+
+    def read(self, task: Task, start: int, end: int) -> MicrobatchData:
+        """Reads the records at positions of a task."""
+        found, skips = self._records.read(Shard(task.shard.name, start, end), task.reading)
+        return MicrobatchData(len(found), skips, (found, end - start == self._spec.minibatch_size))
+
+    def compute(self, step: int, microbatch: int, data: MicrobatchData, epoch: int) -> Contribution:
+        """Has the script's loop work on a minibatch."""
+        found, full = data.content
+        arrays, loss = self._exchange.compute(FedPiece(found, epoch, full, step, microbatch))
+        return Contribution(len(found), arrays, loss)
+
+    def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
+        """Makes one update, while the script waits."""
+        trained = self._exchange.trained
+        self._exchange.work(lambda: trained.apply(sums[: len(trained.lengths)], rows))
+        self._version += 1
+        self._exchange.release(self._version)
+
+    def digest(self) -> bytes:
+        """16 bytes of the parameters."""
+        found = hashlib.blake2b(digest_size=16)
+        for values in self._exchange.work(self._exchange.trained.parameters):
+            found.update(zlib.crc32(np.ascontiguousarray(values).data).to_bytes(4, "little"))
+        return found.digest()
+
+    def state(self) -> ReplicaState:
+        """The present state."""
+        values = self._exchange.work(lambda: dict(self._exchange.trained.values()))
+        return ReplicaState(self._version, {**values, UPDATES: np.array([self._version], np.int64)}, {})
+
+    def load(self, state: ReplicaState) -> None:
+        """Takes over a state."""
+        expected = {spec.name: spec.shape for spec in self._layout.dense}
+        if {name: np.shape(value) for name, value in state.values.items()} != expected:
+            raise DataError("the state is of another script or model", fix="begin with a state of this script")
+        values = {name: value for name, value in state.values.items() if name != UPDATES}
+        self._exchange.work(lambda: self._exchange.trained.load(values))
+        self._version = state.version
+
+    def _lay_out(self) -> ModelLayout:
+        values = self.state().values
+        dense = [
+            DenseSpec(name, tuple(np.shape(value)), np.asarray(value).dtype.name, DenseKind.STATE)
+            for name, value in values.items()
+        ]
+        return ModelLayout(dense, OPTIMIZER, ())

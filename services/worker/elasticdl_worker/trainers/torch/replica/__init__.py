@@ -1,0 +1,1 @@
+"""The whole model in one member of a group: training by AllReduce."""

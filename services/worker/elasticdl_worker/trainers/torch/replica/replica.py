@@ -1,0 +1,258 @@
+"""A PyTorch model in one member of a group: what ``elasticdl_worker.group`` asks of a replica."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import torch
+
+from elasticdl.data import Shard
+from elasticdl_core.errors import DataError
+from elasticdl_core.skips import Skips
+from elasticdl_core.task import Task
+from elasticdl_worker.group.replica import Contribution, Flat, LeafSink, MicrobatchData, ModelLayout, ReplicaState
+from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
+from elasticdl_worker.trainers.learning_rates import checked_rate
+from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.not_finite import NanPolicy, describe_bad_gradient
+from elasticdl_worker.trainers.replica_rules import (
+    bits_of,
+    check_same_model,
+    describe_not_finite,
+    reading_seed,
+    step_seed,
+)
+from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
+from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor
+from elasticdl_worker.trainers.torch.model.calling import leaves, map_tensors
+from elasticdl_worker.trainers.torch.model.optimizers import MadeOptimizer, TorchOptimizerPlan, set_rates
+from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
+from elasticdl_worker.trainers.torch.replica.buckets import TorchBuckets
+from elasticdl_worker.trainers.torch.replica.in_backward import BackwardBuckets
+from elasticdl_worker.trainers.torch.replica.randomness import SharedRandomness, find_generators
+from elasticdl_worker.trainers.torch.replica.slots import TorchSlots
+from elasticdl_worker.trainers.torch.replica.state_changes import TorchStateChanges
+from elasticdl_worker.trainers.torch.step.programs import ForwardPass, StepOptions, clip
+
+_STEP = "a training step"
+_STEP_FIX = "check the shapes of features, labels and predictions"
+_SMALL = 1024
+"""Numbers of a buffer that is told in each step, whether or not the first records changed it."""
+
+
+class TorchReplica:
+    """The whole model of one member.
+
+    Args:
+        preparation: of the job.
+        model: the model, all of it in this process.
+        sample: features of a few records.
+        made: the user's optimizer.
+        plan: what became of it in the words of parameter servers, for checkpoints and for its schedule.
+        options: how steps are computed.
+        metrics: what is shown of training microbatches; None if that is nothing.
+
+    Attributes:
+        version: updates that were applied.
+    """
+
+    def __init__(
+        self,
+        preparation: Preparation,
+        model: BuiltModel,
+        sample: Tensors,
+        made: MadeOptimizer,
+        plan: TorchOptimizerPlan,
+        options: StepOptions,
+        metrics: Metrics | None = None,
+    ) -> None:
+        spec = preparation.spec
+        self.version = 0
+        self._model = model
+        self._module = preparation.module
+        self._source = cast(TorchInputPipeline, preparation.source)
+        self._metrics = metrics
+        self._metrics_every = max(1, spec.log_loss_steps)
+        self._nan = NanPolicy(spec.on_nan)
+        self._seed = spec.seed
+        self._fuses = spec.fuses
+        self._plan = plan
+        self._optimizer = made.optimizer
+        self._forward = ForwardPass(model, self._module, replace(options, compiled=False))
+        # Members must compute a shape the same way whatever they saw before: so one shape is compiled, no other.
+        self._compiled = ForwardPass(model, self._module, options) if options.compiled else self._forward
+        self._compiled_shape = [(spec.minibatch_size, *leaf.shape[1:]) for leaf in leaves(sample)]
+        self._randomness = SharedRandomness(find_generators(model.net, self._module.roots))
+        self._buckets = TorchBuckets(model.trainable)
+        self._in_backward = BackwardBuckets(self._buckets)
+        self._own_changes = OwnChanges(model)
+        self._state = TorchStateChanges(model.merging, self._find_changing(sample))
+        self._slots = TorchSlots(made.optimizer, model.trainable)
+        self._layout = ModelLayout(
+            model.dense_specs(plan.groups), plan.spec, self._slots.names, frozenset(model.looked_up())
+        )
+        self._lengths = [*self._buckets.lengths, self._buckets.marks + self._state.length]
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Length of each array of a contribution: the buckets, then which gradients there are and the state."""
+        return self._lengths
+
+    @property
+    def layout(self) -> ModelLayout:
+        """What a checkpoint says of the model."""
+        return self._layout
+
+    @property
+    def outputs(self) -> Outputs:
+        """Names of the model's outputs."""
+        return self._model.outputs
+
+    def read(self, task: Task, start: int, end: int) -> MicrobatchData:
+        """Reads the records at positions ``[start, end)`` of a training task."""
+        shard = Shard(task.shard.name, start, end)
+        with self._randomness.seeded(reading_seed(self._seed, task, start, end)):
+            batches = list(self._source.minibatches(shard, task.reading))
+        intake = self._source.intake
+        if len(batches) > 1:
+            raise DataError(
+                f"feed made {len(batches)} minibatches of the {end - start} records of a microbatch",
+                fix="let feed give samples, or minibatches of at least --minibatch_size records",
+            )
+        return MicrobatchData(intake.fed, intake.skips, batches[0] if batches else None)
+
+    def compute(self, step: int, microbatch: int, data: MicrobatchData, epoch: int) -> Contribution:
+        """Runs the model forward and backward on one microbatch, at the present parameters."""
+        return self._compute(step, microbatch, data, None)
+
+    def compute_into(
+        self, step: int, microbatch: int, data: MicrobatchData, epoch: int, sink: LeafSink
+    ) -> Contribution:
+        """The same, bringing gradients while the backward pass goes on.
+
+        A job that skips what is not finite brings them afterwards: what was brought could not be left out any more.
+        """
+        return self._compute(step, microbatch, data, None if self._nan.skips else sink)
+
+    def _compute(self, step: int, microbatch: int, data: MicrobatchData, sink: LeafSink | None) -> Contribution:
+        batch, rows = data.content, data.fed
+        net, forward = self._model.net, self._forward_of(batch.features)
+        net.zero_grad(set_to_none=True)
+        self._state.begin()
+        self._own_changes.begin()
+        self._in_backward.begin(rows, sink)
+        try:
+            with self._randomness.seeded(step_seed(step, microbatch)), self._module.guard(_STEP, _STEP_FIX):
+                loss, predictions = forward.train(batch.features, batch.labels, None)
+                loss.backward()  # type: ignore[no-untyped-call]
+            self._own_changes.check()
+            value = float(loss.detach())
+            arrays, brought, bad = self._gathered(rows, sink)
+        finally:
+            self._state.undo()
+            net.zero_grad(set_to_none=True)
+        what = describe_not_finite(value, arrays, len(self._buckets.lengths) - brought, self._buckets)
+        if bad and not what:
+            what = describe_bad_gradient(bad, value)
+        if what:
+            return Contribution(0, (), value, self._nan.handle(what, batch.where, rows, self.version))
+        self._nan.reset()
+        metrics: dict[str, float] = {}
+        if self._metrics is not None and step % self._metrics_every == 0:
+            detached = map_tensors(torch.Tensor.detach, predictions)
+            metrics = self._metrics.of_minibatch(batch.labels, detached, rows)
+        return Contribution(rows, arrays, value, Skips(), metrics, brought)
+
+    def _gathered(self, rows: int, sink: LeafSink | None) -> tuple[list[Flat], int, str]:
+        """The arrays of a contribution that were not brought, how many were, and names of bad gradients in those."""
+        buckets: list[torch.Tensor] = []
+        bad = ""
+        if sink is None:
+            buckets, marks = self._buckets.pack(rows)
+        else:
+            marks, bad = self._in_backward.finish()
+        tensors = [*buckets, torch.cat([marks, self._state.take(rows)])]
+        return [tensor.numpy() for tensor in tensors], 0 if sink is None else len(self._buckets.lengths), bad
+
+    def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
+        """Makes one update by the mean over all rows."""
+        optimizer = self._optimizer
+        if self._plan.learning_rate is not None:
+            rates = self._plan.learning_rate(self.version, epoch)
+            name = type(optimizer).__name__
+            each = rates if isinstance(rates, tuple) else (rates,) * len(optimizer.param_groups)
+            set_rates(optimizer, [checked_rate(rate, self.version, name) for rate in each])
+        *buckets, rest = [as_tensor(total) for total in sums]
+        marks, changes = torch.split(rest, [self._buckets.marks, self._state.length])
+        self._buckets.set_gradients([total / float(rows) for total in buckets], marks)
+        gradients = [one.grad for one in self._model.trainable.values() if one.grad is not None]
+        clip(self._plan.clipping, gradients)
+        with self._module.guard("the optimizer"):
+            optimizer.step()
+        self._model.net.zero_grad(set_to_none=True)
+        self._state.apply(changes, rows)
+        self.version += 1
+
+    def learning_rate(self) -> float:
+        """The rate of the latest update."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def digest(self) -> bytes:
+        """16 bytes of all parameters: a hash of two sums of each."""
+        found = hashlib.blake2b(digest_size=16)
+        for tensor in [*self._model.trainable.values(), *self._model.state.values()]:
+            found.update(bits_of(tensor.detach().numpy()))
+        return found.digest()
+
+    def state(self) -> ReplicaState:
+        """The present state."""
+        return ReplicaState(self.version, self._model.values(), self._slots.values(), self._slots.extra())
+
+    def load(self, state: ReplicaState) -> None:
+        """Takes over a state, of another member or of a checkpoint.
+
+        Raises:
+            DataError: it is of another model or optimizer.
+        """
+        check_same_model(self._layout.dense, state.values)
+        self._slots.assign(state.slots, state.version, state.extra)
+        self._model.assign(state.values)
+        self.version = state.version
+
+    def predict(self, features: Tensors) -> Tensors:
+        """The model's outputs, in inference mode."""
+        return self._forward.predict(features, None)
+
+    def evaluation_loss(self, labels: Tensors, predictions: Tensors) -> torch.Tensor:
+        """The loss of predictions without regularisation."""
+        return self._forward.evaluation_loss(labels, predictions)
+
+    def _forward_of(self, features: Tensors) -> ForwardPass:
+        if self._fuses:
+            return self._compiled
+        shapes = [tuple(leaf.shape) for leaf in leaves(features)]
+        return self._compiled if shapes == self._compiled_shape else self._forward
+
+    def _find_changing(self, sample: Tensors) -> list[str]:
+        """The tensors of the state that a training step may change: small buffers, and what the sample changes."""
+        merging, net = self._model.merging, self._model.net
+        untrained = {name for name, _ in net.named_parameters()}
+        before = merging.read()
+        try:
+            with self._randomness.seeded(0):
+                self._forward.try_training(sample)
+        except Exception:
+            # A layer that needs more records than the sample has: then all may change.
+            changed = set(before)
+        else:
+            changed = {name for name, tensor in merging.tensors.items() if not torch.equal(tensor, before[name])}
+        finally:
+            merging.restore(before)
+        return [
+            name
+            for name, old in before.items()
+            if name in changed or (name not in untrained and old.numel() <= _SMALL)
+        ]

@@ -1,0 +1,129 @@
+"""The memory of an optimizer of PyTorch in the words of parameter servers, so that either strategy reads it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn, optim
+
+from elasticdl_worker.trainers.replica_rules import slots_refusal
+
+_MOMENTS = (("exp_avg", ""), ("exp_avg_sq", ""))
+_SLOTS: Mapping[type[optim.Optimizer], Sequence[tuple[str, str]]] = {
+    optim.SGD: (("momentum_buffer", "momentum"),),
+    optim.Adam: (*_MOMENTS, ("max_exp_avg_sq", "amsgrad")),
+    optim.AdamW: (*_MOMENTS, ("max_exp_avg_sq", "amsgrad")),
+    optim.Adagrad: (("sum", ""),),
+    optim.RMSprop: (("square_avg", ""), ("grad_avg", "centered"), ("momentum_buffer", "momentum")),
+    optim.Adadelta: (("square_avg", ""), ("acc_delta", "")),
+    optim.Adamax: (("exp_avg", ""), ("exp_inf", "")),
+    optim.NAdam: _MOMENTS,
+    optim.RAdam: _MOMENTS,
+}
+"""The slots of each optimizer, named alike by PyTorch and the parameter servers, in the order of the latter; and the
+option without which there is none. If one group has a slot, all have."""
+_STEPS, _MU = "torch.steps", "torch.mu_product"
+_NO_STATE = -1
+
+
+class TorchSlots:
+    """The slots of an optimizer.
+
+    Args:
+        optimizer: of one of PyTorch's own classes.
+        trained: what it trains, by name.
+
+    Attributes:
+        names: of the slots, in the order of parameter servers.
+    """
+
+    def __init__(self, optimizer: optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> None:
+        self._optimizer = optimizer
+        self._trained = dict(trained)
+        groups = optimizer.param_groups
+        self._group_of = {id(one): group for group in groups for one in group["params"]}
+        self.names = tuple(
+            name
+            for name, option in _SLOTS[type(optimizer)]
+            if not option or any(bool(group[option]) for group in groups)
+        )
+        # SGD has no buffer before its first step, which parameter servers say by a number that is none.
+        self._nothing = math.nan if isinstance(optimizer, optim.SGD) else 0.0
+
+    def values(self) -> dict[str, list[NDArray[np.float32]]]:
+        """Copies of the slots of each trained parameter."""
+        return {name: [self._slot(one, slot) for slot in self.names] for name, one in self._trained.items()}
+
+    def extra(self) -> dict[str, NDArray[Any]]:
+        """What else the optimizer remembers: the steps of each parameter; fewer where it was not used."""
+        states = [self._optimizer.state.get(one, {}) for one in self._trained.values()]
+        found: dict[str, NDArray[Any]] = {
+            _STEPS: np.array([float(one.get("step", 0)) if one else _NO_STATE for one in states], np.int64)
+        }
+        if isinstance(self._optimizer, optim.NAdam):
+            found[_MU] = np.array([float(one.get("mu_product", 1.0)) for one in states], np.float32)
+        return found
+
+    def assign(
+        self, slots: Mapping[str, Sequence[NDArray[Any]]], updates: int, extra: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Sets the slots and the counts of steps.
+
+        Args:
+            slots: as ``values`` gives them.
+            updates: of the model: the steps of each parameter, where ``extra`` does not say.
+            extra: as ``extra`` gives it, or without that.
+
+        Raises:
+            DataError: they are of another optimizer.
+        """
+        for name, parameter in self._trained.items():
+            given, shape = slots.get(name, ()), tuple(parameter.shape)
+            if [value.shape for value in given] != [shape] * len(self.names):
+                raise slots_refusal(name, given, self.names, [shape] * len(self.names))
+        untouched = 0 if isinstance(self._optimizer, optim.Adagrad) else _NO_STATE
+        steps = extra.get(_STEPS)
+        for number, (name, parameter) in enumerate(self._trained.items()):
+            made = int(steps[number]) if steps is not None else updates or untouched
+            mu = float(extra[_MU][number]) if _MU in extra else None
+            self._set(parameter, slots.get(name, ()), made, mu)
+
+    def _slot(self, parameter: nn.Parameter, slot: str) -> NDArray[np.float32]:
+        value = self._optimizer.state.get(parameter, {}).get(slot)
+        if value is None:
+            return np.full(tuple(parameter.shape), self._nothing, np.float32)
+        return np.array(value.detach().numpy(), np.float32)
+
+    def _set(
+        self, parameter: nn.Parameter, slots: Sequence[NDArray[Any]], steps: int, mu_product: float | None
+    ) -> None:
+        optimizer = self._optimizer
+        optimizer.state.pop(parameter, None)
+        if steps == _NO_STATE or id(parameter) not in self._group_of:
+            return
+        values = {name: torch.from_numpy(np.array(value)) for name, value in zip(self.names, slots, strict=True)}
+        if isinstance(optimizer, optim.SGD):
+            has = {name: value for name, value in values.items() if not bool(value.isnan().all())}
+            if has:
+                optimizer.state[parameter] = has
+            return
+        state: dict[str, torch.Tensor] = {"step": torch.tensor(float(steps)), **values}
+        if isinstance(optimizer, optim.NAdam):
+            if mu_product is None:
+                mu_product = _mu_product(self._group_of[id(parameter)], steps)
+            state["mu_product"] = torch.tensor(mu_product)
+        optimizer.state[parameter] = state
+
+
+def _mu_product(group: Mapping[str, Any], steps: int) -> float:
+    """The product of NAdam's momenta after so many steps, rounded as NAdam rounds it."""
+    product, step = torch.ones(()), 0
+    while step < steps and float(product) > 0.0:
+        step += 1
+        product *= group["betas"][0] * (1.0 - 0.5 * (0.96 ** (step * group["momentum_decay"])))
+    return float(product)

@@ -1,0 +1,54 @@
+"""What a group takes of the master's answers: each task once, and nothing void twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticdl_core.group.member import Book
+from elasticdl_core.group.steps import StepCourse
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import Task, TaskId, TaskType
+from elasticdl_worker.group.entries import take_news
+from elasticdl_worker.master.client import LeasedTask
+
+pytestmark = pytest.mark.unit
+
+
+def lease(counter: int, index: int) -> LeasedTask:
+    start = index * 40
+    task = Task(TaskId(TaskType.TRAINING, 0, index, start, start + 40), Shard("data", start, start + 40))
+    return LeasedTask(task, f"1.{counter}.{'0' * 16}")
+
+
+def follow(book: Book, tasks: list[LeasedTask], *, drop: bool = False) -> list[str]:
+    """Takes an answer as the first member of a group does before a step."""
+    fresh, void = take_news(tasks, book, drop=drop)
+    if void:
+        book.course.drop()
+    book.course.add(fresh)
+    return [entry.token for entry in book.course.entries]
+
+
+def finish(book: Book) -> None:
+    """The first task of the course is done."""
+    course = book.course
+    entry = course.count(course.step_dealt([0]))
+    assert entry is not None
+
+
+def test_an_answer_that_is_looked_at_again_brings_nothing_new() -> None:
+    book, tasks = Book(StepCourse(4, 10)), [lease(5, 0), lease(6, 1)]
+    assert follow(book, tasks) == follow(book, tasks) == [one.token for one in tasks]
+    finish(book)
+    assert follow(book, tasks) == [tasks[1].token]
+
+
+def test_what_came_with_the_word_that_others_are_void_is_not_void() -> None:
+    """The leases of before a rollback are void, and the answer that says so is there before several steps."""
+    book = Book(StepCourse(4, 10))
+    follow(book, [lease(24, 4)])
+    tasks = [lease(70, 1), lease(71, 2), lease(72, 3), lease(73, 4)]
+    assert follow(book, tasks, drop=True) == [one.token for one in tasks]
+    finish(book)
+    assert follow(book, tasks, drop=True) == [one.token for one in tasks[1:]]
+    assert take_news(tasks, book, drop=True) == ([], False)

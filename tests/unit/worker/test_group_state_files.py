@@ -1,0 +1,55 @@
+"""The state of a replica in the shares of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec
+from elasticdl_worker.group.replica import ModelLayout, ReplicaState
+from elasticdl_worker.group.state_files import CheckpointPart, read_state
+
+LAYOUT = ModelLayout(
+    (
+        DenseSpec("w", (3, 2), "float32", DenseKind.TRAINABLE),
+        DenseSpec("seen", (), "int64", DenseKind.STATE),
+    ),
+    OptimizerSpec("adam", {"learning_rate": 0.5}),
+    ("m",),
+)
+STATE = ReplicaState(
+    7,
+    {"w": np.arange(6, dtype=np.float32).reshape(3, 2), "seen": np.array(2**40 + 1)},
+    {"w": [np.full((3, 2), 0.25, np.float32)]},
+    {"steps": np.array([7, 5], np.int64), "mu": np.array(0.1), "none": np.zeros((0, 2), np.float32)},
+)
+
+
+@pytest.mark.parametrize("members", [1, 2, 3])
+def test_shares_hold_all_that_training_goes_on_from(tmp_path: Path, members: int) -> None:
+    tally = {(0, 1): 64, (0, 2): 32}
+    files = [CheckpointPart(LAYOUT, STATE, rank, members, tally).write(tmp_path) for rank in range(members)]
+    found, counted = read_state(str(tmp_path), files, LAYOUT)
+    assert (found.version, counted) == (7, tally)
+    assert found.extra.keys() == STATE.extra.keys()
+    for mine, theirs in ((found.values, STATE.values), (found.extra, STATE.extra)):
+        for name, value in theirs.items():
+            assert (mine[name].dtype, mine[name].shape) == (value.dtype, value.shape), name
+            np.testing.assert_array_equal(mine[name], value)
+    np.testing.assert_array_equal(found.slots["w"][0], STATE.slots["w"][0])
+
+
+def test_what_another_optimizer_kept_is_left_behind(tmp_path: Path) -> None:
+    files = [CheckpointPart(LAYOUT, STATE, 0, 1, {}).write(tmp_path)]
+    other = replace(LAYOUT, optimizer=OptimizerSpec("sgd", {"learning_rate": 0.5}), slots=())
+    found, _ = read_state(str(tmp_path), files, other)
+    assert found.slots == found.extra == {}
+
+
+def test_a_checkpoint_without_it_says_nothing_of_it(tmp_path: Path) -> None:
+    files = [CheckpointPart(LAYOUT, replace(STATE, extra={}), 0, 1, {}).write(tmp_path)]
+    found, _ = read_state(str(tmp_path), files, LAYOUT)
+    assert found.extra == {}

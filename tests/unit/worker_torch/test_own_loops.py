@@ -1,0 +1,271 @@
+"""Training loops of one's own in one process: equal to plain PyTorch, counted exactly, and refused where they err."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from elasticdl_core.errors import ElasticDLError, UserCodeError
+from elasticdl_core.job import JobSpec
+from elasticdl_worker.own_loop.local import run_local_script
+
+pytestmark = pytest.mark.timeout(120)
+MODEL = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import elasticdl.torch as et
+
+torch.manual_seed(7)
+x = torch.arange(50 * 3, dtype=torch.float32).reshape(50, 3) / 150
+y = (x @ torch.tensor([1.0, -2.0, 0.5])).unsqueeze(1)
+model = nn.Linear(3, 1)
+"""
+LOOP = """
+data = et.ElasticDataset(TensorDataset(x, y))
+loader = DataLoader(data, batch_size=8)
+seen = []
+def train():
+    for a, b in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(a), b)
+        loss.backward()
+        optimizer.step()
+        seen.extend(round(one * 50) for one in a[:, 0].tolist())
+"""
+END = """
+et.run(train)
+torch.save({"seen": torch.tensor(seen), **model.state_dict()}, et.output_dir() / "found.pt")
+"""
+Run = Callable[..., tuple[dict[str, Any], dict[str, torch.Tensor]]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a script in this process: its last event, and what it saved."""
+
+    def go(script: str, **fields: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        (tmp_path / "script.py").write_text(textwrap.dedent(script))
+        base = {"model_zoo": str(tmp_path), "model_def": "script.__main__", "minibatch_size": 8, "shuffle": False}
+        events: list[Any] = []
+        run_local_script(JobSpec.from_mapping({**base, **fields}), tmp_path / "out", events.append)
+        saved = tmp_path / "out" / "found.pt"
+        return events[-1], torch.load(saved, weights_only=True) if saved.is_file() else {}
+
+    return go
+
+
+def plain(make: Callable[[torch.nn.Module], torch.optim.Optimizer], batch: int, epochs: int) -> dict[str, Any]:
+    """The same model trained by PyTorch alone."""
+    names: dict[str, Any] = {}
+    exec(MODEL, names)
+    optimizer = make(names["model"])
+    for _ in range(epochs):
+        for start in range(0, 50, batch):
+            optimizer.zero_grad()
+            chosen = slice(start, start + batch)
+            torch.nn.functional.mse_loss(names["model"](names["x"][chosen]), names["y"][chosen]).backward()
+            optimizer.step()
+    return dict(names["model"].state_dict())
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 4])
+def test_an_own_loop_equals_plain_pytorch_whatever_makes_the_batch(run: Run, microbatches: int) -> None:
+    wrapped = (
+        "optimizer = et.distributed_optimizer(torch.optim.Adam(model.parameters(), lr=0.01), "
+        f"global_batch_size={8 * microbatches}, model=model)\n"
+    )
+    done, found = run(MODEL + wrapped + LOOP + END, microbatches=microbatches, num_epochs=3)
+    assert done["records"] == 150
+    assert sorted(found.pop("seen").tolist()) == sorted([*range(50)] * 3)
+    expected = plain(lambda model: torch.optim.Adam(model.parameters(), lr=0.01), 8 * microbatches, 3)
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name], values, rtol=1e-5, atol=1e-6)
+
+
+def test_records_count_when_they_are_committed(run: Run) -> None:
+    own = LOOP.replace("optimizer.step()\n", "optimizer.step()\n        data.commit(loss)\n")
+    done, found = run(
+        MODEL + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)\n" + own + END,
+        num_epochs=2,
+        shuffle=True,
+    )
+    assert done["records"] == 100
+    assert done["reason"] == "every record was processed"
+    assert sorted(found["seen"].tolist()[:50]) == [*range(50)], "an epoch is a pass over all of them"
+    assert found["seen"].tolist()[:50] != [*range(50)]
+
+
+def test_records_that_a_loop_took_and_left_come_again(run: Run) -> None:
+    loop = LOOP.replace("        optimizer.zero_grad()\n", "        if len(seen) == 24 and not left:\n"
+                        "            left.append(a)\n            break\n        optimizer.zero_grad()\n")  # fmt: skip
+    optimizer = "left = []\noptimizer = et.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))\n"
+    done, found = run(MODEL + optimizer + loop + END)
+    assert done["records"] == 50
+    assert found["seen"].tolist() == [*range(50)]
+
+
+def test_a_smaller_batch_than_the_minibatch_is_part_of_it(run: Run) -> None:
+    optimizer = "optimizer = et.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))\n"
+    loop = LOOP.replace("batch_size=8", "batch_size=4")
+    done, found = run(MODEL + optimizer + loop + END, num_epochs=2)
+    assert (done["records"], done["steps"]) == (100, 14)
+    expected = plain(lambda model: torch.optim.SGD(model.parameters(), lr=0.1), 8, 2)
+    torch.testing.assert_close(found["weight"], expected["weight"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_scheduler_that_the_script_steps_changes_the_rate_of_the_updates(run: Run) -> None:
+    optimizer = """
+optimizer = et.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.2))
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+"""
+    loop = LOOP + "    scheduler.step()\n"
+    _, found = run(MODEL + optimizer + loop + END, num_epochs=3)
+
+    def scheduled(model: torch.nn.Module) -> torch.optim.Optimizer:
+        inner = torch.optim.SGD(model.parameters(), lr=0.2)
+        count = iter(range(1000))
+        inner.register_step_pre_hook(
+            lambda *_: inner.param_groups[0].update(lr=0.2 * 0.5 ** (next(count) // 7))  # 7 updates an epoch
+        )
+        return inner
+
+    expected = plain(scheduled, 8, 3)
+    torch.testing.assert_close(found["weight"], expected["weight"], rtol=1e-4, atol=1e-6)
+
+
+def test_the_records_of_the_job_s_data_are_what_the_readers_give(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "numbers.csv").write_text("a,b\n" + "".join(f"{n},{2 * n}\n" for n in range(20)))
+    script = """
+import torch, elasticdl.torch as et
+data = et.ElasticDataset(transform=lambda record: (int(record["a"]), int(record["b"])))
+seen = []
+def train():
+    for pair in data:
+        seen.append(pair)
+        data.commit()
+et.run(train)
+torch.save({"seen": torch.tensor(seen)}, et.output_dir() / "found.pt")
+"""
+    done, found = run(script, training_data=str(tmp_path / "numbers.csv"))
+    assert done["records"] == 20
+    assert found["seen"].tolist() == [[n, 2 * n] for n in range(20)]
+
+
+WRAPPED = "optimizer = et.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))\n"
+MISTAKES = {
+    "takes more than the 8 records": (MODEL + WRAPPED + LOOP.replace("batch_size=8", "batch_size=16") + END, {}),
+    "global batch of 24 records": (
+        MODEL + WRAPPED.replace("lr=0.1))", "lr=0.1), global_batch_size=24)") + LOOP + END,
+        {"microbatches": 2},
+    ),
+    "the script has ended and took no records": (MODEL, {}),
+    "the script has ended, and records are left": (MODEL + WRAPPED + LOOP + "train()\n", {"num_epochs": 3}),
+    "records are left to be trained on": (
+        MODEL + WRAPPED + LOOP + "train()\net.output_dir()\n",
+        {"num_epochs": 3},
+    ),
+    "takes records again and again": (
+        MODEL + WRAPPED + LOOP.replace("        optimizer.step()\n", "        break\n") + END,
+        {},
+    ),
+    "a second optimizer": (MODEL + WRAPPED + WRAPPED + LOOP + END, {}),
+    "not among the optimizer's parameters": (
+        MODEL + WRAPPED.replace("model.parameters(), lr=0.1)", "[model.weight], lr=0.1), model=model") + LOOP + END,
+        {},
+    ),
+    "could not be tried": (MODEL + WRAPPED.replace("SGD", "LBFGS") + LOOP + END, {}),
+    "no record was taken since": (
+        MODEL + WRAPPED + LOOP.replace("optimizer.step()\n", "optimizer.step(); optimizer.step()\n") + END,
+        {},
+    ),
+    "the job names no data": (MODEL + WRAPPED + LOOP.replace("TensorDataset(x, y)", "") + END, {}),
+    "called sys.exit(3)": ("import sys, elasticdl\nsys.exit(3)\n", {}),
+    "raised ZeroDivisionError": (MODEL + WRAPPED + LOOP.replace("seen.extend(", "1 / 0; seen.extend(") + END, {}),
+    "read in the process that trains": (
+        MODEL + WRAPPED + LOOP.replace("batch_size=8", "batch_size=8, num_workers=1") + END,
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_mistakes_of_scripts_are_named(run: Run, message: str) -> None:
+    script, fields = MISTAKES[message]
+    with pytest.raises(ElasticDLError) as caught:
+        run(script, **fields)
+    assert message in caught.value.message
+    assert "Traceback" not in caught.value.message
+    if isinstance(caught.value, UserCodeError):
+        assert caught.value.fix
+
+
+def test_without_a_launcher_the_script_says_how_to_start_it(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(MODEL + LOOP)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 1
+    assert "elasticdl run SCRIPT" in done.stderr
+
+
+def test_state_goes_over_exactly(tmp_path: Path) -> None:
+    """What a newcomer, or a checkpoint, gets of an optimizer is all of it."""
+    from elasticdl.torch.distributed import OptimizedState
+
+    def made() -> tuple[torch.nn.Module, torch.optim.Optimizer, OptimizedState]:
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, amsgrad=True)
+        return model, optimizer, OptimizedState(optimizer, model)
+
+    def step(model: torch.nn.Module, state: OptimizedState) -> None:
+        model.zero_grad()
+        model(torch.ones(2, 4) * torch.tensor([[1.0], [2.0]])).square().sum().backward()
+        arrays = [np.zeros(length, np.float32) for length in state.lengths]
+        state.contribute(arrays, 2)
+        state.apply(arrays, 2)
+
+    one, _, state = made()
+    first = {name: value.copy() for name, value in state.values().items()}
+    step(one, state)
+    step(one, state)
+    other, optimizer, taken = made()
+    assert {name: value.shape for name, value in state.values().items()} == {
+        name: value.shape for name, value in first.items()
+    }
+    taken.load({name: value.copy() for name, value in state.values().items()})
+    for name, value in one.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], value, rtol=0, atol=0)
+    step(one, state)
+    step(other, taken)
+    for name, value in one.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], value, rtol=0, atol=0)
+    assert json.dumps(optimizer.state_dict()["param_groups"])
+    taken.load(first)
+    assert not optimizer.state, "the state that it began with"
+
+
+def test_what_is_random_does_not_depend_on_when_a_loader_was_made(run: Run) -> None:
+    """Members of a group make their loaders' iterators at different minibatches."""
+    optimizer = "optimizer = et.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))\n"
+    dropping = MODEL.replace("nn.Linear(3, 1)", "nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 1))")
+    leaving = """        if len(seen) % 24 == 0 and len(seen) not in left:
+            left.append(len(seen))
+            break
+        optimizer.zero_grad()
+"""
+    again = LOOP.replace("        optimizer.zero_grad()\n", leaving)
+    _, expected = run(dropping + optimizer + LOOP + END, num_epochs=2)
+    _, found = run(dropping + "left = []\n" + optimizer + again + END, num_epochs=2)
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name], values, rtol=0, atol=0)
