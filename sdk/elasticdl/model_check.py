@@ -76,6 +76,11 @@ def _check(zoo: Path, spec: JobSpec, reach: Reach | None) -> str:
         modules.require_records()
         return TORCH
     framework = resolve_framework(zoo, spec, reach=reach)
+    if framework == TORCH and spec.device_share:
+        raise UserCodeError(
+            f"a model in PyTorch is computed on the CPU, so that {spec.worker_resource_request} would lie idle",
+            fix="leave worker_resource_request out; a script with its own training loop may use a GPU",
+        )
     modules.require(model, "model_def", "the model", f"def {model}():\n    return {_MODELS[framework]}")
     for entry in _entries(spec, framework):
         modules.require(entry.name, entry.flag, entry.what, entry.example)

@@ -37,6 +37,15 @@ def test_a_good_module_passes_and_is_not_run(tmp_path: Path) -> None:
     _check(tmp_path, GOOD)
 
 
+def test_a_share_of_a_gpu_is_refused_where_nothing_would_be_computed_on_it(tmp_path: Path) -> None:
+    _check(tmp_path, GOOD, worker_resource_request="gpu=0.5")
+    with pytest.raises(UserCodeError, match=r"computed on the CPU, so that gpu=0\.5 would lie idle"):
+        _check(tmp_path, GOOD.replace("import keras", "import torch"), worker_resource_request="gpu=0.5")
+    (tmp_path / "loop.py").write_text("import elasticdl.torch\n")
+    script = _spec(model_def="loop.__main__", worker_resource_request="gpu=0.5")
+    assert check_model_module(tmp_path, script) == "torch"
+
+
 @pytest.mark.parametrize("name", ["custom_model", "loss", "optimizer", "feed"])
 def test_each_needed_entry_is_missed(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserCodeError, match=f"model.py does not define '{name}'") as caught:
