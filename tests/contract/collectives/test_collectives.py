@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,16 +111,19 @@ def test_a_member_that_is_killed_frees_the_others_who_go_on(crew: Crew, length: 
     assert each(left, "sums", [5000], [0, 1, 2, 1], 11) == [[expected([5000], 4, 11)]] * 3
 
 
+def held_after_a_death_in_a_sum(crew: Crew) -> list[Any]:
+    """Descriptors and threads of two members when a third one of their group has died in the middle of a sum."""
+    members = crew.form(3)
+    for member in members:
+        member.begin("sum_until_broken", 100_000)
+    members[2].kill()
+    assert [member.answer()[0] for member in members[:2]] == ["MemberLostError"] * 2
+    return each(members[:2], "held")
+
+
 def test_deaths_leave_no_descriptors_and_threads(crew: Crew) -> None:
     crew.start(5)
-    held = []
-    for _ in range(4):
-        members = crew.form(3)
-        for member in members:
-            member.begin("sum_until_broken", 100_000)
-        members[2].kill()
-        assert [member.answer()[0] for member in members[:2]] == ["MemberLostError"] * 2
-        held.append(each(members[:2], "held"))
+    held = [held_after_a_death_in_a_sum(crew) for _ in range(4)]
     # After the first one, in which a member makes what it keeps.
     assert held[1] == held[2] == held[3]
 
@@ -128,13 +132,7 @@ def test_a_death_between_two_sums_leaves_no_descriptors(crew: Crew) -> None:
     crew.start(5)
     held = []
     for _ in range(2):
-        # In the middle of a sum, then when the last one is finished and the next one not yet begun.
-        members = crew.form(3)
-        for member in members:
-            member.begin("sum_until_broken", 100_000)
-        members[2].kill()
-        assert [member.answer()[0] for member in members[:2]] == ["MemberLostError"] * 2
-        held.append(each(members[:2], "held"))
+        held.append(held_after_a_death_in_a_sum(crew))
         members = crew.form(3)
         each(members, "begin_a_sum", 100_000, bring=True)
         assert each(members, "end_a_sum", bring=False) == [("whole", [3.0])] * 3
