@@ -27,7 +27,8 @@ class BenchMember:
 
     def __init__(self, folder: str) -> None:
         keep_large_blocks()
-        self.lobby = open_lobby(Path(folder))
+        # Without a folder it is reached by TCP alone, as members of other machines are.
+        self.lobby = open_lobby(Path(folder)) if folder else open_lobby(None, host="127.0.0.1")
         self.groups: dict[str, Collective] = {}
 
     def endpoint(self) -> bytes:
@@ -191,7 +192,12 @@ class BenchProcess:
 
 
 class BenchGroup:
-    """The members of a benchmark, with the generations that they form."""
+    """The members of a benchmark, with the generations that they form.
+
+    Args:
+        folder: where their sockets lie; empty for members that are reached by TCP alone.
+        size: how many there are.
+    """
 
     def __init__(self, folder: str, size: int) -> None:
         self._folder = folder
@@ -230,10 +236,10 @@ class BenchGroup:
 
 
 @contextlib.contextmanager
-def bench_group(size: int) -> Iterator[BenchGroup]:
-    """Starts the members of a group."""
+def bench_group(size: int, *, by_tcp: bool = False) -> Iterator[BenchGroup]:
+    """Starts the members of a group, which are reached by TCP alone if asked for."""
     with tempfile.TemporaryDirectory(prefix="edl-bench-", dir="/tmp") as folder:
-        group = BenchGroup(folder, size)
+        group = BenchGroup("" if by_tcp else folder, size)
         try:
             yield group
         finally:

@@ -104,10 +104,15 @@ class GroupDesk:
     async def watch(self) -> None:
         """Notices who falls silent, and leases tasks for the group, until cancelled."""
         while True:
-            await self._dispatcher.tell(ev.GroupLooked())
-            await self._lease()
-            self.refresh()
+            await self.look()
             await asyncio.sleep(_LOOK_S)
+
+    async def look(self) -> None:
+        """Notices once who fell silent, and leases tasks for the group."""
+        wanted = self._wanted
+        await self._dispatcher.tell(ev.GroupLooked(wanted))
+        await self._lease(wanted)
+        self.refresh()
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -203,15 +208,23 @@ class GroupDesk:
                 training.append(DispatchedTask(self._machine.task(lease), lease))
         return training, solo, report is not None and report.left > 0 and known == 0
 
-    async def _lease(self) -> None:
-        """Gets tasks for the group: training for a while ahead, and whatever else there is."""
+    @property
+    def _wanted(self) -> int:
+        """How many training tasks the group shall hold."""
         machine = self._machine
         if not machine.group.established or not machine.servers.ready or machine.lifecycle.ending:
-            return
-        held = sum(lease.task.type is TaskType.TRAINING for lease in machine.workers.group_leases)
+            return 0
         rate = self.report.records_per_second if self.report is not None else 0.0
         ahead = int(_AHEAD_S * rate / machine.spec.records_per_task)
-        missing = min(max(ahead, _LEAST_AHEAD), _MOST_AHEAD) - held
+        return min(max(ahead, _LEAST_AHEAD), _MOST_AHEAD)
+
+    async def _lease(self, wanted: int) -> None:
+        """Gets tasks for the group: training for a while ahead, and whatever else there is."""
+        machine = self._machine
+        if not wanted:
+            return
+        held = sum(lease.task.type is TaskType.TRAINING for lease in machine.workers.group_leases)
+        missing = wanted - held
         if machine.single_tasks.pending or machine.evaluations.pending():
             missing = max(missing, _TASKS_PER_LEASE)
         if missing > 0:

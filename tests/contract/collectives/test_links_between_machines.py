@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import socket
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,10 +30,10 @@ from elasticdl_worker.collectives.endpoint import MemberEndpoint, choose_adapter
 from elasticdl_worker.collectives.links import Kind
 from elasticdl_worker.collectives.lobby import MemberLobby
 from elasticdl_worker.collectives.security import LinkSecurity
+from tests.fakes.swallowing_network import HOST, hole_before, seen_from
 
 pytestmark = pytest.mark.contract
 SECRET = b"only for tests, and long enough."
-HOST = "127.0.0.1"
 
 
 def security_by(authority: trustme.CA, folder: Path, name: str, trusted: trustme.CA | None = None) -> LinkSecurity:
@@ -133,60 +130,13 @@ def test_without_tls_nothing_listens_beyond_loopback() -> None:
         open_lobby(None)
 
 
-class Hole:
-    """Passes bytes on between members, until it swallows them."""
-
-    def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
-        self._listener = socket.create_server((HOST, 0))
-        self.address = f"{HOST}:{self._listener.getsockname()[1]}"
-        self._swallows = threading.Event()
-        self._sockets: list[socket.socket] = [self._listener]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def swallow(self) -> None:
-        self._swallows.set()
-
-    def close(self) -> None:
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                inner, _ = self._listener.accept()
-            except OSError:
-                return
-            outer = socket.create_connection(self._target)
-            self._sockets += [inner, outer]
-            for source, sink in ((inner, outer), (outer, inner)):
-                threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
-
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while piece := source.recv(1 << 16):
-                if not self._swallows.is_set():
-                    sink.sendall(piece)
-
-
 def test_a_member_that_is_cut_off_without_a_word_is_suspected() -> None:
     """Nothing is closed, nothing arrives: as when a cable is pulled."""
     with lobbies(None, None, None, patience=SilenceLimits(0.05, 0.4, 60.0)) as members:
-        real = [json.loads(member.endpoint) for member in members]
-        hole = Hole(real[0]["tcp"])
-        # Members 1 and 2 reach member 0 only through the hole, and 2 reaches 1 directly. Other machines' processes
-        # are out of sight.
-        views = [
-            [
-                json.dumps(entry if other == rank else {**entry, "machine": f"machine {other}", **through}).encode()
-                for other, (entry, through) in enumerate(zip(real, ({"tcp": hole.address}, {}, {}), strict=True))
-            ]
-            for rank in range(3)
-        ]
-        views = [[member.endpoint if o == r else views[r][o] for o, member in enumerate(members)] for r in range(3)]
+        endpoints = [member.endpoint for member in members]
+        hole = hole_before(endpoints[0])
+        # Members 1 and 2 reach member 0 only through the hole, and 2 reaches 1 directly.
+        views = [seen_from(rank, endpoints, {0: hole}) for rank in range(3)]
         try:
             groups = form(members, views)
             for result in at_once([lambda group=group: summed(group, 1000) for group in groups]):

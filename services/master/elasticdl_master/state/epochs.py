@@ -1,6 +1,7 @@
 """The job's main work, epoch after epoch: what is done of it, what is to do, and the accounts of its records.
 
-Epochs do not overlap: the tasks of one are added when the one before is complete (``EpochSequence``).
+Epochs do not overlap: one begins when the one before is complete (``EpochSequence``). A group, which works in the
+order of its leases, may hold tasks of the next ones before (``reach``), so that it goes on without a master.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from elasticdl_core.task import TaskId
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.accounts import AccountBook, RecordAccount
 from elasticdl_master.state.artifacts import artifacts_in
-from elasticdl_master.state.instructions import Instruction, MarkDone, Save, tell
+from elasticdl_master.state.instructions import ForgetTasks, Instruction, MarkDone, Save, tell
 from elasticdl_master.state.ledger import EpochLedger
 from elasticdl_master.state.plan import JobPlans
 
@@ -39,6 +40,7 @@ class Epochs:
         self.stopped = ""
         self.held = False
         self._previous: EpochLedger | None = None
+        self._reach = 0
 
     def handle(self, event: ev.Event, now: float) -> list[Instruction]:
         """Marks what was reported, or returned in part, done."""
@@ -106,7 +108,32 @@ class Epochs:
 
     def pending(self) -> list[TaskId]:
         """What of that may be leased now."""
-        return self.remaining() if self._plans.with_epochs and not self.stopped and not self.held else []
+        if not self._plans.with_epochs or self.stopped or self.held:
+            return []
+        ahead = range(self.number + 1, self._reach + 1)
+        return [*self.remaining(), *(task for number in ahead for task in self._whole(number))]
+
+    def reach(self, tasks: int) -> list[TaskId]:
+        """Lets the tasks of following epochs be leased while fewer than ``tasks`` of those before are to do.
+
+        Returns:
+            Those that may be leased from now on.
+        """
+        parts, main = len(self._plans.main.parts), self._plans.main
+        if not self._plans.with_epochs or self.stopped or self.held or not main.listed or not parts:
+            return []
+        self._reach = max(self._reach, self.number)
+        left = (self._reach - self.number + 1) * parts - self.ledger.tasks_done
+        found: list[TaskId] = []
+        while left < tasks and self._reach + 1 < main.epochs:
+            self._reach += 1
+            found += self._whole(self._reach)
+            left += parts
+        return found
+
+    def _whole(self, number: int) -> list[TaskId]:
+        """All tasks of an epoch."""
+        return [self._plans.main.task(number, index) for index in range(len(self._plans.main.parts))]
 
     def begin_next(self) -> list[TaskId]:
         """Goes on to the next epoch; returns the done tasks that nobody will ask about any more."""
@@ -144,6 +171,7 @@ class Epochs:
         main = self._plans.main
         self.ledger = EpochLedger.from_mapping(main, snapshot) if snapshot else EpochLedger(main, 0)
         self._previous = None
+        self._reach = 0
         self.stopped = ""
         changes = self.accounts.replace((snapshot or {}).get("accounts") or {})
         return max(0, before - self.records_done), [MarkDone([], changes)] if changes else []
@@ -200,12 +228,18 @@ class Epochs:
         return self._plans.with_epochs and task.type is self._plans.main_type
 
     def _mark(self, task: TaskId, result: bytes) -> list[Instruction]:
-        if task.epoch != self.ledger.number or not self._plans.main.holds(task):
-            return []
+        out: list[Instruction] = []
+        if task.epoch == self.number + 1 and self.complete and self._plans.validation is None:
+            # A group goes on from epoch to epoch by itself, also into one that training is stopped in meanwhile.
+            forgotten = self.begin_next()
+            out += [ForgetTasks(forgotten)] if forgotten else []
+        if task.epoch != self.number or not self._plans.main.holds(task):
+            return out
         self.ledger.mark(task)
         before = self.accounts.skips
         changes = self.accounts.record(task, RecordAccount.of_result(result))
         return [
+            *out,
             MarkDone([task], changes),
             *(tell("skipped", news) for news in doublings(before, self.accounts.skips)),
         ]

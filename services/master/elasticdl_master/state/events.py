@@ -248,7 +248,13 @@ class MemberMet:
 
 @dataclass(frozen=True, slots=True)
 class GroupLooked:
-    """A moment has passed in which members might have been heard of."""
+    """A moment has passed in which members might have been heard of.
+
+    Attributes:
+        wanted: training tasks that the group has work for: what it shall hold, so that it goes on without a master.
+    """
+
+    wanted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

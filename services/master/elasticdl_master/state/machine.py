@@ -108,7 +108,7 @@ class JobMachine:
             ev.Tick: (self.supervisor,),
             # a group
             ev.MemberMet: (self.group,),
-            ev.GroupLooked: (self.group,),
+            ev.GroupLooked: (self.group, self.schedule),
             ev.GroupAllowed: (self.group,),
             ev.GroupVoided: (self.group,),
             # work

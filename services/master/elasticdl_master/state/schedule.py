@@ -53,8 +53,12 @@ class EpochSequence:
         return self.awaited_pin is not None or self.awaited_flush is not None
 
     def handle(self, event: ev.Event, now: float) -> list[Instruction]:
-        """Takes in that an evaluation is pinned, or a round closed."""
+        """Takes in that an evaluation is pinned, or a round closed, and for how many tasks a group has work."""
         match event:
+            case ev.GroupLooked(wanted=wanted) if self._job.plans.validation is None:
+                # With validation data the model is evaluated as it is at the end of each epoch: the group waits there.
+                tasks = self._epochs.reach(wanted)
+                return [AddTasks(tasks)] if tasks else []
             case ev.Pinned(number=number) if number == self.awaited_pin:
                 self.awaited_pin = None
             case ev.RoundFlushed(epoch) if epoch == self.awaited_flush:

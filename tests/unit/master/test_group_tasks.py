@@ -1,0 +1,236 @@
+"""The tasks that a group holds ahead: into the next epochs, in their order, and each counted once by any master."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from elasticdl_core.job import JobSpec, JobState
+from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import Lease, TaskId, TaskType
+from elasticdl_master.dispatcher import TaskDispatcher
+from elasticdl_master.group_calls import EndedTask, GroupReport, MemberAnswer, MemberCall
+from elasticdl_master.group_desk import GroupDesk
+from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
+from elasticdl_master.state import events as ev
+from elasticdl_master.state import instructions as do
+from elasticdl_master.state.accounts import RecordAccount
+from elasticdl_master.state.machine import JobMachine
+from elasticdl_master.state.setup import Setup
+from tests.fakes.sim_processes import JOB, finish
+
+pytestmark = pytest.mark.unit
+OWNER = "worker-0.0"
+TASK = 8
+MEMBER = ProcessStatus(ProcessId(JOB, Role.WORKER, 0, 0), ProcessState.RUNNING)
+
+
+def make_spec(**changes: Any) -> JobSpec:
+    values = {
+        "model_zoo": "/zoo",
+        "model_def": "m.custom_model",
+        "training_data": "/data",
+        "minibatch_size": 2,
+        "microbatches": 2,
+        "num_minibatches_per_task": 4,
+        "num_epochs": 50,
+        "distribution_strategy": "AllReduceStrategy",
+    }
+    return JobSpec.from_mapping(values | changes)
+
+
+class OneMember:
+    """A job whose group has one member, with one master after the other."""
+
+    def __init__(self, tasks: int = 2, **changes: Any) -> None:
+        self.spec = make_spec(**changes)
+        self.records = tasks * TASK
+        self.now = 100.0
+        self.store = MemoryStore(lambda: self.now)
+        self.epoch = 0
+        self.plan: Any = None
+        self.states: list[JobState] = []
+        self.rate = 1000.0
+        self.version = self.finished = self.generation = 0
+        self.held: list[Lease] = []
+        self.ended: list[EndedTask] = []
+        self.start_master()
+
+    def start_master(self) -> None:
+        self.epoch += 1
+        queue = MemoryQueue(self.store, self.epoch)
+        contents = finish(queue.load())
+        setup = Setup(
+            self.spec,
+            self.epoch,
+            plan=self.plan,
+            contents=contents,
+            processes=[MEMBER] if self.epoch > 1 else [],
+            output="/artifacts",
+        )
+        self.machine = JobMachine(setup)
+        self.dispatcher = TaskDispatcher(self.machine, queue, self._carry_out, lambda: self.now)
+        self.desk = GroupDesk(self.dispatcher)
+        self.tell(ev.Started())
+        if self.plan is None:
+            self.tell(ev.ShardsListed(TaskType.TRAINING, [Shard("a", 0, self.records)], last=True))
+        self.tell(ev.WorkerRegistered(0, 0))
+        if self.epoch == 1:
+            self.found()
+
+    def found(self) -> None:
+        """The group is formed of its only member, and holds the model."""
+        incarnation = self.machine.servers.servers[0].incarnation
+        process = ProcessId(JOB, Role.PS, 0, incarnation)
+        self.tell(ev.ProcessChanged(ProcessStatus(process, ProcessState.RUNNING)))
+        self.tell(ev.ServerSeen(0, incarnation, False, 0))
+        self.tell(ev.GroupAllowed())
+        self.generation = self.meet().generation
+        self.meet(holds=True)
+        self.tell(ev.ServerSeen(0, incarnation, True, 0))
+
+    def tell(self, event: ev.Event) -> None:
+        finish(self.dispatcher.tell(event))
+
+    def meet(self, *, holds: bool = True, report: GroupReport | None = None) -> MemberAnswer:
+        generation = self.generation if holds else 0
+        holds = holds and bool(generation)
+        call = MemberCall(OWNER, b"here", self.finished, generation, holds, leaving=False, report=report)
+        return finish(self.desk.meet(call))
+
+    def speak(self) -> None:
+        """Tells all that ended, and takes what there is to do."""
+        last = str(self.held[-1].token) if self.held else ""
+        left = len(self.held)
+        report = GroupReport(
+            self.version, self.version, 1, last, left, list(self.ended), records_per_second=self.rate
+        )
+        answer = self.meet(report=report)
+        self.ended = [one for one in self.ended if str(one.token) not in answer.acknowledged]
+        self.held += [one.lease for one in answer.tasks]
+
+    def look(self) -> None:
+        """The master looks after the group, until it has nothing more to give."""
+        before = -1
+        while before != len(self.machine.workers.group_leases):
+            before = len(self.machine.workers.group_leases)
+            finish(self.desk.look())
+            self.speak()
+
+    def train(self, tasks: int) -> None:
+        """Does the next tasks without a word to the master."""
+        for _ in range(tasks):
+            lease = self.held.pop(0)
+            self.version += -(-lease.task.records // 4)
+            account = RecordAccount()
+            self.ended.append(EndedTask(lease.task, lease.token, lease.task.end, account, self.version))
+
+    def _carry_out(self, instruction: do.Instruction) -> None:
+        match instruction:
+            case do.PutPlan(plan):
+                self.plan = json.loads(json.dumps(plan))
+            case do.SetState(to):
+                self.states.append(to)
+
+
+def order(tasks: list[TaskId]) -> list[int]:
+    return [task.epoch for task in tasks]
+
+
+def test_a_group_holds_tasks_of_the_next_epochs_in_their_order() -> None:
+    job = OneMember(tasks=2)
+    job.speak()
+    job.look()
+    held = [lease.task for lease in job.held]
+    assert len(held) == 100, "90 s of 1,000 records are more than all epochs"
+    assert order(held) == sorted(order(held))
+    assert len(set(held)) == 100
+    assert job.machine.epochs.number == 0
+
+
+def test_no_more_epochs_are_held_than_the_time_ahead_needs() -> None:
+    job = OneMember(tasks=2, num_epochs=1_000_000)
+    job.rate = 0.0
+    job.look()
+    assert len(job.held) == 4, "whose speed is not known yet gets a few"
+    job.rate = 1.0
+    job.speak()
+    job.look()
+    assert len(job.held) == 90 // TASK
+    job.rate = 1000.0
+    job.speak()
+    job.look()
+    assert len(job.held) == 4096
+
+
+def test_with_validation_data_the_group_waits_at_the_end_of_each_epoch() -> None:
+    job = OneMember(tasks=2, validation_data="/validation")
+    job.tell(ev.ShardsListed(TaskType.EVALUATION, [Shard("v", 0, 4)], last=True))
+    job.speak()
+    job.look()
+    assert order([lease.task for lease in job.held]) == [0, 0]
+
+
+def test_what_was_trained_without_a_master_counts_once_in_its_epochs_for_the_next_one() -> None:
+    job = OneMember(tasks=3, num_epochs=5)
+    job.speak()
+    job.look()
+    assert len(job.held) == 15
+    job.train(2)
+    job.speak()
+    job.train(8)  # the master is killed before it hears of them
+    job.start_master()
+    job.tell(ev.ServerSeen(0, job.machine.servers.servers[0].incarnation, True, job.version))
+    assert (job.machine.epochs.number, job.machine.epochs.records_done) == (0, 2 * TASK)
+    job.speak()
+    assert job.ended == []
+    assert (job.machine.epochs.number, job.machine.epochs.records_done) == (3, 10 * TASK)
+    job.look()
+    assert len(job.held) == 5, "it keeps what it held, and nothing is leased twice"
+    job.train(5)
+    job.speak()
+    assert job.machine.epochs.trained
+    assert job.machine.epochs.records_done == 15 * TASK == job.machine.epochs.records_total
+
+
+def test_a_group_that_is_lost_goes_back_to_the_tasks_of_the_epoch_that_it_is_in() -> None:
+    job = OneMember(tasks=3, num_epochs=5)
+    job.speak()
+    job.look()
+    job.train(4)
+    job.speak()
+    assert job.machine.epochs.number == 1
+    process = ProcessId(JOB, Role.PS, 0, job.machine.servers.servers[0].incarnation)
+    job.tell(ev.GroupVoided())
+    job.tell(ev.ProcessChanged(ProcessStatus(process, ProcessState.EXITED)))
+    job.held, job.finished, job.version = [], job.generation, 0
+    job.now += 10.0
+    job.tell(ev.Tick())
+    job.found()
+    assert list(job.store.todo) == [
+        TaskId(TaskType.TRAINING, 0, index, 8 * index, 8 * index + 8) for index in range(3)
+    ]
+    job.speak()
+    job.look()
+    assert order([lease.task for lease in job.held]) == sorted([*range(5)] * 3)
+
+
+def test_training_that_ends_in_the_middle_of_a_later_epoch_has_all_its_records() -> None:
+    """The master hears from a member how many updates there were before it hears of the tasks."""
+    job = OneMember(tasks=3, num_epochs=5, max_steps=15)
+    job.speak()
+    job.look()
+    job.train(7)
+    half = job.held.pop(0)
+    job.version += 1
+    job.ended.append(EndedTask(half.task, half.token, half.task.start + 4, RecordAccount(), job.version))
+    job.ended += [EndedTask(one.task, one.token, one.task.start, RecordAccount(), 15) for one in job.held]
+    job.held = []
+    beat = ev.WorkerHeartbeat(0, 0, phase="training", records=60, steps=15, model_version=15)
+    job.tell(beat)
+    job.speak()
+    assert job.machine.epochs.stopped
+    assert job.machine.epochs.records_done == 7 * TASK + 4
