@@ -40,7 +40,7 @@ def find(job: CountingJob, name: str) -> Victim | None:
     if name in JOBS_PROCESSES:
         return _of_the_job(job, name)
     if name in COMPONENTS:
-        return _component(job.cluster, name)
+        return component(job.cluster, name)
     return _zygote(job)
 
 
@@ -120,13 +120,14 @@ def _of_the_job(job: CountingJob, role: str) -> Victim | None:
     return _victim(role, newest["pid"], newest["incarnation"])
 
 
-def _component(cluster: Cluster, name: str) -> Victim | None:
+def component(cluster: Cluster, name: str) -> Victim | None:
+    """A process of the cluster that runs."""
     state = json.loads((cluster.data_dir / "cluster.json").read_text())["components"][name]
     return _victim(name, state["pid"], state["restarts"]) if state["state"] == "running" else None
 
 
 def _zygote(job: CountingJob) -> Victim | None:
-    agent = _component(job.cluster, "agent")
+    agent = component(job.cluster, "agent")
     if agent is None:
         return None
     try:

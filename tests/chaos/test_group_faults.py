@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from elasticdl_runtime.checkpoint_files import CheckpointFile, read_checkpoint
 from tests.chaos.counting import FAST, SLOW, CountingJob, submitted, until
-from tests.chaos.faults import nothing_left
+from tests.chaos.faults import component, nothing_left
 from tests.e2e.local_cluster import Cluster
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
@@ -63,7 +63,14 @@ class GroupJob(CountingJob):
 
 
 def group_job(
-    cluster: Cluster, name: str, *, epochs: int, members: int, pace: float = SLOW, steps_apart: int = 25
+    cluster: Cluster,
+    name: str,
+    *,
+    epochs: int,
+    members: int,
+    pace: float = SLOW,
+    steps_apart: int = 25,
+    records: int = RECORDS,
 ) -> contextlib.AbstractContextManager[GroupJob]:
     """A counting job of a group that was submitted; cancelled if the test leaves it before it ends."""
     options = (
@@ -72,13 +79,13 @@ def group_job(
     )
     module = "counting_in_group"
     return submitted(
-        GroupJob, cluster, name, module, *options, records=RECORDS, epochs=epochs, workers=members, pace=pace
+        GroupJob, cluster, name, module, *options, records=records, epochs=epochs, workers=members, pace=pace
     )
 
 
-def quiet_job(cluster: Cluster, name: str, epochs: int) -> GroupJob:
+def quiet_job(cluster: Cluster, name: str, epochs: int, records: int = RECORDS) -> GroupJob:
     """An undisturbed run by one member, to its end."""
-    with group_job(cluster, name, epochs=epochs, members=1, pace=FAST) as job:
+    with group_job(cluster, name, epochs=epochs, members=1, pace=FAST, records=records) as job:
         job.finish()
         job.nothing_lost(most_again=0)
     return job
@@ -108,6 +115,27 @@ def test_a_group_that_dies_whole_goes_on_from_its_last_checkpoint(cluster: Clust
         job.trains()
         job.finish()
         job.exact(quiet_job(cluster, "whole-group-quiet", epochs))
+        nothing_left(job)
+
+
+def test_a_group_goes_on_through_ends_of_epochs_without_a_master(cluster: Cluster) -> None:
+    epochs, records = 24, 200
+    with group_job(cluster, "no-master", epochs=epochs, members=2, pace=SLOW / 4, records=records) as job:
+        until(lambda: len(job.members()) == 2, "two members run")
+        until(lambda: job.applied() >= 2 * records, "some epochs are over, and the group knows its speed")
+        agent = until(lambda: component(cluster, "agent"), "the agent runs").process
+        agent.suspend()  # it would start the next master
+        try:
+            _kill_the_master(job, random.Random())
+            alone = job.applied()
+            until(lambda: job.applied() >= alone + 4 * records, "the group goes on through the ends of four epochs")
+        finally:
+            agent.resume()
+        until(lambda: len(_masters(job)) == 2, "another master takes over")
+        job.trains()
+        assert job.running(), "void: the job was nearly over before the next master came"
+        job.finish()
+        job.exact(quiet_job(cluster, "no-master-quiet", epochs, records))
         nothing_left(job)
 
 
@@ -170,9 +198,13 @@ def _drain_and_join(job: GroupJob, chance: random.Random) -> None:
     job.scale(min_workers=MEMBERS, max_workers=MEMBERS)
 
 
+def _masters(job: GroupJob) -> list[dict[str, Any]]:
+    return [one for one in job.cluster.launches(job.id) if one["role"] == "master"]
+
+
 def _kill_the_master(job: GroupJob, chance: random.Random) -> None:
-    for one in job.cluster.launches(job.id):
-        if one["role"] == "master" and one["state"] == "running" and one["pid"]:
+    for one in _masters(job):
+        if one["state"] == "running" and one["pid"]:
             kill_all([psutil.Process(one["pid"])])
 
 

@@ -56,7 +56,7 @@ class EpochSequence:
         """Takes in that an evaluation is pinned, or a round closed, and for how many tasks a group has work."""
         match event:
             case ev.GroupLooked(wanted=wanted) if self._job.plans.validation is None:
-                # With validation data the model is evaluated as it is at the end of each epoch: the group waits there.
+                # With validation data the model is evaluated as it is at the end of an epoch: the group waits there.
                 tasks = self._epochs.reach(wanted)
                 return [AddTasks(tasks)] if tasks else []
             case ev.Pinned(number=number) if number == self.awaited_pin:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from elasticdl_core.ports.launcher import ProcessState, ProcessStatus, Role
@@ -110,6 +111,8 @@ class WorkerPool:
         self.workers: dict[int, Worker] = {}
         self._by_owner: dict[str, Worker] = {}
         self._group: Worker | None = None
+        self._group_leases: Sequence[Lease] = ()
+        self._group_state = (0, "")
         self.next_incarnation: dict[int, int] = {}
         self.crashes = 0
         self.kills = 0
@@ -123,11 +126,17 @@ class WorkerPool:
         self._by_owner[GROUP] = self._group
 
     @property
-    def group_leases(self) -> list[Lease]:
+    def group_leases(self) -> Sequence[Lease]:
         """What the group holds, in the order in which it was leased."""
         held = self._group.leases if self._group is not None else {}
-        found = [Lease(task, GROUP, LeaseToken.parse(token)) for token, task in held.items()]
-        return sorted(found, key=lambda lease: (lease.token.epoch, lease.token.counter))
+        # Asked for with each word of a member, and there may be thousands. Tokens are new each: what has as many and
+        # the same last one is the same.
+        state = (len(held), next(reversed(held), ""))
+        if state != self._group_state:
+            found = [Lease(task, GROUP, LeaseToken.parse(token)) for token, task in held.items()]
+            self._group_leases = sorted(found, key=lambda lease: (lease.token.epoch, lease.token.counter))
+            self._group_state = state
+        return self._group_leases
 
     @property
     def _holders(self) -> list[Worker]:
