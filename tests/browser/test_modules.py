@@ -42,6 +42,12 @@ def results(call: Call, name: str, function: str, *given: Any) -> list[Any]:
     return list(call(name, f"a.map((one) => m.{function}(one))", list(given)))
 
 
+def test_the_horizontal_axis_of_a_chart_is_never_so_narrow_that_it_means_nothing(call: Call) -> None:
+    extents = [[100, 100, "time"], [100, 110, "time"], [100, 190, "time"], [7, 7, "version"], [7, 9, "version"]]
+    found = call("charts/plot.js", "a.map((one) => m.around(...one))", extents)
+    assert found == [[70, 100], [80, 110], [100, 190], [6, 7], [7, 9]]
+
+
 def test_numbers(call: Call) -> None:
     name = "ui/format.js"
     assert results(call, name, "count", 0, 1234567, -12, None, "NaN") == ["0", "1,234,567", "-12", "–", "–"]

@@ -48,6 +48,12 @@ def test_a_job_says_where_it_is_while_it_runs_and_its_audit_equals_its_ledger(cl
     assert {"leased", "reported: accepted"} <= names_of(recorded, "master")
     told = [event["args"] for event in recorded["traceEvents"] if event["name"] == "compute"]
     assert all({"task", "lease", "version"} <= args.keys() for args in told)
+    arrows = [event for event in recorded["traceEvents"] if event["ph"] in ("s", "t", "f")]
+    roles = {
+        event["pid"]: event["args"]["name"] for event in recorded["traceEvents"] if event["name"] == "process_name"
+    }
+    led = {"".join(sorted({roles[one["pid"]][0] for one in arrows if one["id"] == arrow["id"]})) for arrow in arrows}
+    assert "mw" in led, "no arrow leads from the master's lease to what a worker did with it"
     moments = [event["ts"] for event in recorded["traceEvents"] if "ts" in event]
     assert min(moments) == 0
     assert max(moments) < 60e6, "one clock for all"

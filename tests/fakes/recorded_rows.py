@@ -13,7 +13,9 @@ import asyncpg
 
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.life import JobState
-from tests.fakes.recorded_agent import USED
+from elasticdl_core.ports.launcher import CapacityInfo, DeviceInfo, DeviceUse
+from elasticdl_runtime.scheduling import devices_to_json
+from tests.fakes.recorded_agent import DEVICES, USED
 
 JOB_COLUMNS = (
     *("id", "namespace", "name", "type", "spec", "state", "reason", "priority", "min_workers", "max_workers"),
@@ -209,8 +211,17 @@ async def use_slots(data: Path, used: Mapping[str, int]) -> None:
     """Says for an agent how many slots jobs use."""
     path = data / USED
     known = json.loads(path.read_text()) if path.is_file() else {}
+    _replace(path, {**known, **used})
+
+
+async def use_devices(data: Path, devices: Sequence[DeviceInfo], uses: Sequence[DeviceUse]) -> None:
+    """Says for an agent which devices there are, and who holds what of them."""
+    _replace(data / DEVICES, devices_to_json(CapacityInfo(0, devices=devices, device_uses=uses)))
+
+
+def _replace(path: Path, content: object) -> None:
     part = path.with_suffix(".part")
-    part.write_text(json.dumps({**known, **used}))
+    part.write_text(json.dumps(content))
     part.replace(path)
 
 

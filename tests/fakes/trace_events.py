@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -14,12 +15,14 @@ def faults_of(trace: Mapping[str, Any]) -> list[str]:
     """What is wrong with a trace, in words.
 
     Complete events (``X``) of a thread lie beside or inside of each other: what only overlaps is not shown.
-    Each asynchronous event that begins (``b``) ends (``e``), in the same process, later or at once.
+    Each asynchronous event that begins (``b``) ends (``e``), in the same process, later or at once. Each flow begins
+    once (``s``) and ends once (``f``), with steps (``t``) between them, never going back in time, and each of these
+    lies in a complete event of its thread: a viewer draws no arrow to what it cannot bind.
     """
     json.dumps(trace, allow_nan=False)
     events = trace["traceEvents"]
     wrong = [*_unknown_top(trace), *(fault for event in events for fault in _faults(event))]
-    return wrong or [*_unpaired(events), *_overlaps(events), *_unnamed(events)]
+    return wrong or [*_unpaired(events), *_overlaps(events), *_broken_flows(events), *_unnamed(events)]
 
 
 def _unknown_top(trace: Mapping[str, Any]) -> Iterator[str]:
@@ -36,7 +39,7 @@ def _faults(event: Mapping[str, Any]) -> Iterator[str]:
             name, kind = _METADATA.get(event["name"], ("", type(None)))
             if type(event.get("args", {}).get(name)) is not kind:
                 yield f"metadata {event}"
-        case "X" | "b" | "e" as phase:
+        case "X" | "b" | "e" | "s" | "t" | "f" as phase:
             times = [event.get("ts"), *([event.get("dur")] if phase == "X" else [])]
             if not all(type(one) in (int, float) and one >= 0 for one in times):
                 yield f"times of {event}"
@@ -46,6 +49,8 @@ def _faults(event: Mapping[str, Any]) -> Iterator[str]:
                 yield f"arguments of {event}"
             if phase != "X" and not isinstance(event.get("id"), str):
                 yield f"id of {event}"
+            if phase == "f" and event.get("bp") != "e":
+                yield f"{event} is bound to the span that follows"
         case other:
             yield f"phase {other!r}"
 
@@ -79,6 +84,25 @@ def _overlaps(events: list[dict[str, Any]]) -> Iterator[str]:
             if around and end > around[-1]:
                 yield f"{event['name']} at {event['ts']} for {event['dur']} of {thread} sticks out of what it is in"
             around.append(end)
+
+
+def _broken_flows(events: list[dict[str, Any]]) -> Iterator[str]:
+    threads, flows = defaultdict(list), defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            threads[event["pid"], event["tid"]].append(event)
+        elif event["ph"] in "stf":
+            flows[event["cat"], event["name"], event["id"]].append(event)
+    for key, found in flows.items():
+        order = "".join(event["ph"] for event in found)
+        if order != f"s{'t' * (len(found) - 2)}f":
+            yield f"the flow {key} is {order}"
+        if any(later["ts"] < earlier["ts"] for earlier, later in itertools.pairwise(found)):
+            yield f"the flow {key} goes back in time"
+        for event in found:
+            around = threads[event["pid"], event["tid"]]
+            if not any(one["ts"] <= event["ts"] < one["ts"] + one["dur"] for one in around):
+                yield f"{event} lies in no span"
 
 
 def _unnamed(events: list[dict[str, Any]]) -> Iterator[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from elasticdl.cli.connection import connect
 from elasticdl.cli.formats import FormatOption, JsonOption, choose_format, print_data
+from elasticdl.cli.job_logs import moment_of
 from elasticdl.cli.output import moment, print_table, write_line
 from elasticdl_core.access import TokenScope
 from elasticdl_core.errors import InvalidInputError, NotFoundError
@@ -38,7 +39,7 @@ _AUDIT_EXAMPLES = """Examples:
 
     elasticdl audit digits-x7k2p9
 
-    elasticdl audit --action job.cancel"""
+    elasticdl audit --action job.cancel --since 1d"""
 
 
 def register(parent: typer.Typer) -> None:
@@ -190,6 +191,16 @@ def audit(
     target: Annotated[
         str | None, typer.Option("--target", help="Only about that object, e.g. a job's id.", show_default=False)
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="AGO|TIME",
+            help="Only what was changed since then: 30s, 10m, 2h or 1d ago, or a time such as 2026-01-31T09:30 "
+            "(local, unless it has a zone).",
+            show_default=False,
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many, the latest first.")] = 50,
     output: FormatOption = None,
     as_json: JsonOption = False,
@@ -200,7 +211,7 @@ def audit(
     """
     chosen = choose_format(output, as_json)
     if job:
-        given = {"--namespace": namespace, "--actor": actor, "--action": action, "--target": target}
+        given = {"--namespace": namespace, "--actor": actor, "--action": action, "--target": target, "--since": since}
         for name, value in given.items():
             if value is not None:
                 raise InvalidInputError(
@@ -209,8 +220,9 @@ def audit(
         from elasticdl.cli.record_audit import audit_job
 
         raise typer.Exit(audit_job(job, chosen))
+    start = None if since is None else moment_of(since, datetime.now(UTC))
     with connect() as client:
-        entries = _entries(client, limit, namespace=namespace, actor=actor, action=action, target=target)
+        entries = _entries(client, limit, start, namespace=namespace, actor=actor, action=action, target=target)
     if chosen.of_data:
         print_data(entries, chosen)
         return
@@ -228,7 +240,7 @@ def audit(
     print_table(("at", "who", "namespace", "did", "to", "with"), rows, empty="Nothing was changed.")
 
 
-def _entries(client: Client, limit: int, **filters: str | None) -> list[Mapping[str, Any]]:
+def _entries(client: Client, limit: int, since: datetime | None, **filters: str | None) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     token = ""
     while len(found) < limit:
@@ -237,6 +249,7 @@ def _entries(client: Client, limit: int, **filters: str | None) -> list[Mapping[
             actor=filters["actor"],
             action=filters["action"],
             target=filters["target"],
+            since=since,
             limit=min(limit - len(found), 500),
             page_token=token,
         )

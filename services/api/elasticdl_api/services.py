@@ -101,7 +101,7 @@ class Services:
         self.digests = ArtifactDigests()
         self.reaches = Reaches(self.settings, self.places)
         self.cluster_views = ClusterViews(self.scheduling, self.launcher)
-        self.overview = ClusterOverview(self.jobs, self.launcher, self.settings)
+        self.overview = ClusterOverview(self.jobs, self.launcher, self.settings, self.scheduling)
         self.limits = LimitReader(self.namespaces, self.settings)
         changes = ChangeStore(self.database)
         self.job_feeds = JobFeeds(changes, self.wakeups)

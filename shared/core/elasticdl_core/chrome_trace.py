@@ -14,6 +14,9 @@ _MOST_THREADS = 128
 _LONGEST_US = 1 << 53
 _TEXT = 100
 _MOST_DETAILS = 16
+_STAGES = ("leased", "read", "compute", "push", "reported", "returned")
+"""What becomes of a task, by the first word of the span; the last push counts, of all else the first."""
+_PUSHED, _OVER = _STAGES.index("push"), _STAGES.index("reported")
 _ORDER = {Role.MASTER: 0, Role.PS: 1, Role.WORKER: 2}
 
 
@@ -45,6 +48,7 @@ def chrome_trace(found: Iterable[InspectedProcess], job_id: str) -> dict[str, An
             events.append(_named("thread_name", pid, number, _text(names.get(thread)) or f"thread {number}"))
         missed = answer.get("lost")
         lost += missed if isinstance(missed, int) and 0 <= missed < _LONGEST_US else 0
+    events += _flows(events, MOST_EVENTS - len(events))
     first = min((event["ts"] for event in events if "ts" in event), default=0)
     for event in events:
         if "ts" in event:
@@ -75,6 +79,48 @@ def _spans(answer: Mapping[str, Any], pid: int, numbers: dict[str, int]) -> Iter
             identity = f"{pid}.{number}"
             begin, end = {**event, "ph": "b", "id": identity}, {**event, "ph": "e", "id": identity}
             yield [begin, {**end, "ts": shift + began + lasted}]
+
+
+def _flows(events: list[dict[str, Any]], room: int) -> list[dict[str, Any]]:
+    """Arrows from where a task was leased, over the threads that read, computed and pushed it, to its report.
+
+    Viewers bind an arrow to the span of a thread that is open at its time: a span without a length, or one that
+    overlaps others, has none.
+    """
+    told = [
+        one for one in events if one["ph"] == "X" and one["dur"] and isinstance(one.get("args", {}).get("task"), str)
+    ]
+    chains: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    ended: list[list[tuple[int, dict[str, Any]]]] = []
+    for event in sorted(told, key=lambda one: one["ts"]):
+        word = event["name"].partition(":")[0]
+        if word not in _STAGES:
+            continue
+        stage, task = _STAGES.index(word), event["args"]["task"]
+        chain = chains.setdefault(task, [])
+        last = chain[-1][0] if chain else -1
+        if stage == 0 and chain:  # it was leased anew
+            ended.append(chain)
+            chain = chains[task] = []
+        elif stage == last == _PUSHED:
+            chain.pop()
+        elif stage <= last or last >= _OVER:
+            continue
+        chain.append((stage, event))
+    flows: list[dict[str, Any]] = []
+    for number, chain in enumerate(one for one in (*ended, *chains.values()) if len(one) > 1):
+        if len(flows) + len(chain) > room:
+            break
+        for place, (_, event) in enumerate(chain):
+            at = {name: event[name] for name in ("pid", "tid", "ts")}
+            flow = {"name": "task", "cat": "task", "id": str(number), **at, "args": {"task": event["args"]["task"]}}
+            if place == 0:
+                flows.append({**flow, "ph": "s"})
+            elif place < len(chain) - 1:
+                flows.append({**flow, "ph": "t"})
+            else:
+                flows.append({**flow, "ph": "f", "bp": "e"})
+    return flows
 
 
 def _details(given: object) -> dict[str, str | int | float]:

@@ -245,7 +245,11 @@ async def test_devices_are_shown_explained_and_asked_about(cluster: Any) -> None
         ("gpu1", False, 1.0, 1),
     ]
     assert (shown[1]["memory_mib"], shown[1]["model"]) == (81559, "H100")
+    assert [one["jobs"] for one in shown] == [[{"job_id": whole, "workers": 1, "used": 1.0}]] * 2
+    has = (await c.get(f"/jobs/{whole}/explain"))["devices"]
+    assert has == {"share": 2.0, "total": 2, "used": 2.0, "held": [{"worker": 0, "devices": ["gpu0", "gpu1"]}]}
     found = await c.get(f"/jobs/{late}/explain")
+    assert found["devices"] == {"share": 0.5, "total": 2, "used": 2.0, "held": []}
     assert f"waits for 0.5 of a GPU: 2 of 2 in use by {whole}" in found["reason"]["text"]
     assert [one["job_id"] for one in found["blockers"]] == [whole]
     helps = {one["text"].partition(":")[0]: one["change"] for one in found["remedies"]}
@@ -256,6 +260,9 @@ async def test_devices_are_shown_explained_and_asked_about(cluster: Any) -> None
     assert asked["jobs"][0]["after"]["workers"] == 1, "it goes first, and the whole machine gives way"
     asked = await c.ask(add=[{"name": "plain"}])
     assert asked["jobs"][0]["after"]["workers"] == 1
+    plain = await c.submit()
+    await c.decide()
+    assert (await c.get(f"/jobs/{plain}/explain"))["devices"] is None
 
 
 async def test_who_may_not_see_a_job_is_not_told_that_it_has_the_device(cluster: Any) -> None:
@@ -268,6 +275,28 @@ async def test_who_may_not_see_a_job_is_not_told_that_it_has_the_device(cluster:
     found = await c.get(f"/jobs/{mine}/explain", "ads-token")
     assert "waits for 0.25 of a GPU: 1 of 1 in use by another team's job" in found["reason"]["text"]
     assert theirs not in json.dumps(found)
+    worker = ProcessSpec(ProcessId(theirs, Role.WORKER, 0, 0), slots=1, device_share=100)
+    await c.api.launcher.launch(worker)
+    (device,) = (await c.get("/cluster", "ads-token"))["devices"]
+    assert (device["used"], device["workers"], device["jobs"]) == (1.0, 1, [])
+    (device,) = (await c.get("/cluster", "vision-token"))["devices"]
+    assert [one["job_id"] for one in device["jobs"]] == [theirs]
+
+
+async def test_those_who_share_a_device_are_named_who_holds_most_first(cluster: Any) -> None:
+    c = await cluster(policy="fair")
+    c.api.launcher.devices = (DeviceInfo("gpu0", declared=True),)
+    small, large = [await c.submit(worker_resource_request=f"gpu={share}") for share in (0.25, 0.3)]
+    for job_id, index, share in ((small, 0, 25), (large, 0, 30), (large, 1, 30)):
+        await c.api.launcher.launch(
+            ProcessSpec(ProcessId(job_id, Role.WORKER, index, 0), slots=1, device_share=share)
+        )
+    (device,) = (await c.get("/cluster"))["devices"]
+    assert (device["used"], device["workers"]) == (0.85, 3)
+    assert device["jobs"] == [
+        {"job_id": large, "workers": 2, "used": 0.6},
+        {"job_id": small, "workers": 1, "used": 0.25},
+    ]
 
 
 async def test_a_job_that_does_not_exist_is_as_fast_as_past_jobs_of_its_model(cluster: Any) -> None:

@@ -63,6 +63,11 @@ def test_a_token_is_made_shown_once_used_and_revoked(run: Run) -> None:
     assert [shown.index(action) for action in ("token.revoke", "token.create", "namespace.create")] == sorted(
         shown.index(action) for action in ("token.revoke", "token.create", "namespace.create")
     )
+    assert "namespace.create" in run("audit", "--namespace", "team-a", "--since", "1h")[1]
+    assert json.loads(run("audit", "--namespace", "team-a", "--since", "0s", "--json")[1]) == []
+    for wrong in ("yesterday", "2999-01-01"):
+        code, _, said = run("audit", "--since", wrong)
+        assert (code, wrong in said) == (2, True)
 
 
 def test_a_namespace_is_changed_and_removed(run: Run) -> None:

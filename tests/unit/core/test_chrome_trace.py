@@ -69,6 +69,77 @@ def test_what_is_too_much_is_left_out_as_a_whole_and_counted(monkeypatch: pytest
     assert trace["otherData"]["lost_spans"] == 3
 
 
+def span(name: str, began: int, lasted: int, thread: int = 1, alone: bool = True, **told: object) -> list:
+    return [name, "step", alone, began, lasted, thread, told]
+
+
+def flows(trace: dict) -> list[tuple[str, str, int, int]]:
+    return [
+        (one["id"], one["ph"], one["pid"], one["ts"]) for one in trace["traceEvents"] if one["ph"] in ("s", "t", "f")
+    ]
+
+
+def answer_of(*spans: list) -> bytes:
+    return json.dumps({"spans": spans}).encode()
+
+
+def test_arrows_lead_from_a_tasks_lease_over_read_and_push_to_its_report() -> None:
+    own = {"task": "t:0:1:0:16"}
+    master = answer_of(
+        span("leased", 0, 2, **own), span("reported: DONE", 90, 2, **own), span("leased", 92, 1, task="t:0:2:16:32")
+    )
+    worker = answer_of(
+        span("read", 10, 5, 7, **own),
+        span("read", 15, 5, 7, **own),
+        span("compute", 17, 9, **own),
+        span("push", 30, 5, **own),
+        span("compute", 40, 9, **own),
+        span("push", 50, 5, **own),
+        span("Pull at PS 0", 51, 2, 9, alone=False, **own),
+    )
+    trace = chrome_trace([process(0, master), process(1, worker)], "a-1")
+    assert faults_of(trace) == []
+    assert flows(trace) == [
+        ("0", "s", 1, 0),
+        ("0", "t", 2, 10),
+        ("0", "t", 2, 17),
+        ("0", "t", 2, 50),
+        ("0", "f", 1, 90),
+    ]
+    assert {one["args"]["task"] for one in trace["traceEvents"] if one["ph"] == "s"} == {"t:0:1:0:16"}
+
+
+def test_a_task_that_is_leased_anew_has_arrows_of_its_own() -> None:
+    own = {"task": "t:0:1:0:16"}
+    spans = [
+        span("leased", 0, 1, **own),
+        span("read", 5, 2, 2, **own),
+        span("returned: DONE", 9, 1, **own),
+        span("leased", 20, 1, **own),
+        span("read", 25, 2, 2, **own),
+    ]
+    trace = chrome_trace([process(0, answer_of(*spans))], "a-1")
+    assert faults_of(trace) == []
+    assert flows(trace) == [
+        ("0", "s", 1, 0),
+        ("0", "t", 1, 5),
+        ("0", "f", 1, 9),
+        ("1", "s", 1, 20),
+        ("1", "f", 1, 25),
+    ]
+
+
+def test_what_has_no_length_or_overlaps_gets_no_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"task": "t:0:1:0:16"}
+    spans = [span("leased", 0, 0, **own), span("read", 5, 2, 2, False, **own), span("push", 9, 1, **own)]
+    assert flows(chrome_trace([process(0, answer_of(*spans))], "a-1")) == []
+    two = [span("read", 5, 2, 2, **own), span("push", 9, 1, **own)]
+    assert len(flows(chrome_trace([process(0, answer_of(*two))], "a-1"))) == 2
+    monkeypatch.setattr(module, "MOST_EVENTS", 6)
+    trace = chrome_trace([process(0, answer_of(*two))], "a-1")
+    assert (flows(trace), faults_of(trace)) == ([], [])
+
+
 def test_the_rules_of_the_format_are_seen_to_be_broken() -> None:
     """By the check that other tests use."""
     named = [
@@ -89,6 +160,13 @@ def test_the_rules_of_the_format_are_seen_to_be_broken() -> None:
     assert faults({**one, "ph": "b", "id": "1"}), "it does not end"
     assert faults({**one, "ph": "e", "id": "1"}), "it does not begin"
     assert faults({**one, "ph": "X", "dur": 1, "tid": 2}), "a thread without a name"
+    flow = [{**one, "ph": "s", "id": "1"}, {**one, "ph": "f", "id": "1", "bp": "e", "ts": 6}]
+    around = {**one, "ph": "X", "dur": 2}
+    assert faults(around, *flow) == []
+    assert faults(around, flow[0]) and faults(around, flow[1]) and faults(around, *reversed(flow)), "half of a flow"
+    assert faults(*flow), "no span to bind to"
+    assert faults(around, flow[0], {**flow[1], "ts": 7}), "after the span"
+    assert faults(around, flow[0], {**flow[1], "bp": "x"}) and faults(around, flow[0], {**flow[1], "ts": 4})
     assert faults({**one, "ph": "Q"}) and faults(unit="s")
 
 

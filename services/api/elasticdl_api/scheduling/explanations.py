@@ -9,6 +9,7 @@ from typing import Any
 from elasticdl_api.scheduling.cluster_view import ClusterView
 from elasticdl_api.schemas import scheduling as s
 from elasticdl_api.store.records import JobRecord
+from elasticdl_core.devices import WHOLE
 from elasticdl_core.job.life import JobState
 from elasticdl_core.scheduling import Allocation, JobView, ReasonCode
 from elasticdl_core.scheduling.explanation import Eta, blockers, find_remedies, hide_names, speeds
@@ -34,6 +35,24 @@ def slots(view: ClusterView) -> s.SlotUse:
     total, used = view.capacity.for_jobs, sum(view.capacity.used.values())
     leaving = int(view.snapshot.capacity.leaving.slots)
     return s.SlotUse(total=total, used=used, free=max(total - used, 0), leaving=leaving)
+
+
+def devices(view: ClusterView, job: JobView) -> s.DeviceNeed | None:
+    """What a job asks of the accelerators and has of them; None where it asks for none."""
+    if not job.device_share:
+        return None
+    uses = view.capacity.device_uses
+    names = [device.name for device in view.capacity.devices]
+    return s.DeviceNeed(
+        share=job.device_share / WHOLE,
+        total=len(names),
+        used=sum(min(use.share, WHOLE) * len(use.devices) for use in uses) / WHOLE,
+        held=[
+            s.WorkerDevices(worker=use.index, devices=[names[number] for number in use.devices])
+            for use in sorted(uses)
+            if use.job_id == job.id
+        ],
+    )
 
 
 def workers(view: ClusterView, job: JobView) -> s.Workers:
@@ -127,6 +146,7 @@ def explain(
             for one in find_remedies(view.snapshot, view.policy, view.plan, job.id)
         ],
         slots=slots(view),
+        devices=devices(view, job),
         quota=_quota(view, job),
         remaining_records=job.remaining_records,
         speed=[

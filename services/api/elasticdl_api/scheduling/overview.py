@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Sequence, Set
 
-from elasticdl_api.schemas.jobs import ClusterDevice, ClusterResponse, ClusterSlots
+from elasticdl_api.schemas.jobs import ClusterDevice, ClusterResponse, ClusterSlots, DeviceHolder
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.jobs import JobStore
+from elasticdl_api.store.scheduling import SchedulingStore
 from elasticdl_core.devices import WHOLE
 from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.ports.launcher import CapacityInfo, DeviceInfo, DeviceUse, Launcher
@@ -19,10 +21,14 @@ class ClusterOverview:
         jobs: counts jobs, and knows who leads the schedulers.
         launcher: tells the capacity; None when there is no agent.
         settings: say for how long things are kept.
+        scheduling: knows whose jobs are.
     """
 
-    def __init__(self, jobs: JobStore, launcher: Launcher | None, settings: ApiSettings) -> None:
+    def __init__(
+        self, jobs: JobStore, launcher: Launcher | None, settings: ApiSettings, scheduling: SchedulingStore
+    ) -> None:
         self._jobs = jobs
+        self._scheduling = scheduling
         self._launcher = launcher
         self._settings = settings
 
@@ -41,13 +47,22 @@ class ClusterOverview:
         )
         scheduler = "ok" if led else "no scheduler leads: queued jobs wait"
         components = {"database": "ok", "agent": agent, "scheduler": scheduler}
+        seen = await self._seen({use.job_id for use in capacity.device_uses}, namespace)
         return ClusterResponse(
             slots=slots,
-            devices=[_device(number, device, capacity.device_uses) for number, device in enumerate(capacity.devices)],
+            devices=[
+                _device(number, device, capacity.device_uses, seen) for number, device in enumerate(capacity.devices)
+            ],
             jobs={str(state): number for state, number in counts.items()},
             components=components,
             keeps_days=self._settings.keeps_days,
         )
+
+    async def _seen(self, job_ids: Set[str], namespace: str | None) -> Set[str]:
+        """Those of the jobs that a reader of that namespace sees."""
+        if namespace is None or not job_ids:
+            return job_ids
+        return await self._scheduling.filter_by_namespace(sorted(job_ids), namespace)
 
     async def capacity(self) -> tuple[CapacityInfo, str]:
         """What the launcher has, and how the agent is."""
@@ -59,8 +74,13 @@ class ClusterOverview:
             return CapacityInfo(0), error.message
 
 
-def _device(number: int, device: DeviceInfo, uses: Sequence[DeviceUse]) -> ClusterDevice:
-    shares = [min(use.share, WHOLE) for use in uses if number in use.devices]
+def _device(number: int, device: DeviceInfo, uses: Sequence[DeviceUse], seen: Set[str]) -> ClusterDevice:
+    held: defaultdict[str, list[int]] = defaultdict(list)
+    for use in uses:
+        if number in use.devices:
+            held[use.job_id].append(min(use.share, WHOLE))
+    shares = [share for of_job in held.values() for share in of_job]
+    most_first = sorted(held, key=lambda job_id: (-sum(held[job_id]), job_id))
     return ClusterDevice(
         name=device.name,
         declared=device.declared,
@@ -68,4 +88,9 @@ def _device(number: int, device: DeviceInfo, uses: Sequence[DeviceUse]) -> Clust
         model=device.model,
         used=sum(shares) / WHOLE,
         workers=len(shares),
+        jobs=[
+            DeviceHolder(job_id=one, workers=len(held[one]), used=sum(held[one]) / WHOLE)
+            for one in most_first
+            if one in seen
+        ],
     )

@@ -215,6 +215,14 @@ class ClusterSlots(BaseModel):
     reserved: int = Field(default=0, description="Taken from jobs by reservations.")
 
 
+class DeviceHolder(BaseModel):
+    """A job whose workers hold shares of an accelerator."""
+
+    job_id: str = Field(examples=[EXAMPLE_ID])
+    workers: int = Field(description="How many of its workers hold a share.")
+    used: float = Field(description="How much of the accelerator they hold together.", examples=[0.5])
+
+
 class ClusterDevice(BaseModel):
     """An accelerator, of which workers take shares."""
 
@@ -224,6 +232,10 @@ class ClusterDevice(BaseModel):
     model: str = Field(description="What it is, in words.", examples=["NVIDIA H100 80GB HBM3"])
     used: float = Field(description="How much of it is given out, from 0 to 1.", examples=[0.5])
     workers: int = Field(description="How many workers hold a share of it.")
+    jobs: list[DeviceHolder] = Field(
+        default_factory=list,
+        description="Whose they are, as far as the caller may see these jobs; those that hold most first.",
+    )
 
 
 class ClusterResponse(BaseModel):

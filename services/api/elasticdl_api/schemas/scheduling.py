@@ -117,6 +117,22 @@ class SlotUse(BaseModel):
     leaving: int = Field(description="Still taken by jobs that are over.")
 
 
+class WorkerDevices(BaseModel):
+    """The accelerators that one worker holds, or holds a share of."""
+
+    worker: int = Field(description="The worker's index.")
+    devices: list[str] = Field(examples=[["gpu0"]])
+
+
+class DeviceNeed(BaseModel):
+    """What a job's workers ask of the accelerators, and what they have."""
+
+    share: float = Field(description="What each worker takes: a part of one device, or whole ones.", examples=[0.5])
+    total: int = Field(description="Devices of the cluster.")
+    used: float = Field(description="How much of them is given out, all jobs together.", examples=[1.5])
+    held: list[WorkerDevices] = Field(description="What the job's workers have, in the order of their indices.")
+
+
 class Explanation(BaseModel):
     """Why a job has the workers that it has, and what comes next."""
 
@@ -133,6 +149,9 @@ class Explanation(BaseModel):
     )
     remedies: list[Remedy] = Field(description="What would help, the least change first.")
     slots: SlotUse
+    devices: DeviceNeed | None = Field(
+        default=None, description="Null for a job that asks for none, and for one that is over."
+    )
     quota: QuotaUse | None
     remaining_records: float | None
     speed: list[Rate] = Field(description="At each number of workers, or some of them if there are many.")

@@ -81,7 +81,8 @@ def traced(
 def mark(name: str, kind: str, tell: Callable[[], Details] = dict, **details: str | int | float) -> None:
     """Notes in a recording, if one runs, that something has happened; its arguments are those of ``traced``."""
     if _Recording.present is not None:
-        with span(name, kind, alone=False, details={**tell(), **details}):
+        # Nothing is awaited inside: also on an event loop it is alone, and arrows can begin and end at it.
+        with span(name, kind, details={**tell(), **details}):
             pass
 
 

@@ -28,7 +28,7 @@ export function LineChart({ title, curves, by = "time", height = 180, fromZero =
   const format = drawn[0].format || measure;
   const names = drawn.map((curve, place) => curve.color || seriesColor(place));
   const options = () => ({
-    scales: { x: { time: by === "time", range: (_plot, first, last) => around(first, last, by) }, y: log ? { distr: 3 } : { range: (_plot, least, most) => spread(least, most, fromZero) } },
+    scales: { x: { time: by === "time" }, y: log ? { distr: 3 } : { range: (_plot, least, most) => spread(least, most, fromZero) } },
     axes: axes(by, format, log),
     series: [{}, ...parts.map((part) => line(part, drawn[part.curve], names[part.curve]))],
     bands: parts.flatMap((part, place) => (part.band === "max" ? [{ series: [place + 1, place + 2], fill: () => faded(names[part.curve], 0.16) }] : [])),
@@ -79,13 +79,6 @@ export function spread(least, most, fromZero) {
   if (fromZero) return [Math.min(0, least), most > 0 ? most * 1.1 : 1];
   const room = (most - least || Math.abs(most) || 1) * 0.08;
   return [least - room, most + room];
-}
-
-/** The horizontal axis: never so narrow that its marks mean nothing. */
-export function around(first, last, by) {
-  const least = by === "time" ? 30 : 1;
-  if (!isNumber(first) || !isNumber(last)) return [0, least];
-  return last - first >= least ? [first, last] : [last - least, last];
 }
 
 function nearest(values, at) {

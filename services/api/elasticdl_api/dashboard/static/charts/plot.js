@@ -1,7 +1,7 @@
 /** A uPlot in a figure: made, resized, redrawn in other colours, and taken away. Charts say what is in it. */
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
 import uPlot from "../vendor/uplot.js";
-import { clock, count, day, exact, measure } from "../ui/format.js";
+import { clock, count, day, exact, isNumber, measure } from "../ui/format.js";
 import { Empty, Loading } from "../ui/states.js";
 import { color } from "./colors.js";
 
@@ -34,6 +34,13 @@ export function axes(by, unit = measure, log = false) {
     { ...look, space: 70, size: 26, ...(by === "time" ? { values: timeTicks } : { incrs: WHOLE, values: (_plot, splits) => splits.map((at) => count(at)) }) },
     { ...look, space: 32, size: 58, gap: 4, ...(unit === count ? { incrs: WHOLE } : {}), ...(log ? { splits: powers, filter: (_plot, splits) => splits } : {}), values: (_plot, splits) => splits.map((value) => (value === null ? "" : unit(value))) },
   ];
+}
+
+/** The horizontal axis: never so narrow that its marks mean nothing. */
+export function around(first, last, by) {
+  const least = by === "time" ? 30 : 1;
+  if (!isNumber(first) || !isNumber(last)) return [0, least];
+  return last - first >= least ? [first, last] : [last - least, last];
 }
 
 /** A place on the horizontal axis as text. */
@@ -105,7 +112,8 @@ export function Plot({ title, summary, options, data, shape, by, height = 180, r
   useEffect(() => {
     if (first.current) first.current = false;
     else if (plot.current) plot.current.setData(data);
-    if (plot.current && range) plot.current.setScale("x", { min: range[0], max: range[1] });
+    const [min, max] = range || around(data[0][0], data[0].at(-1), by); // uPlot would show years around a single moment
+    if (plot.current) plot.current.setScale("x", { min, max });
     if (plot.current) plot.current.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
   }, [data, range && range[0], range && range[1]]);
 

@@ -9,7 +9,7 @@ import { useResource, useThrottled } from "../resource.js";
 import { inOrder, moment, pointsForScreen } from "../series.js";
 import { useStore } from "../store.js";
 import { Badge, Choice, Meter, Panel, Stat, StateBadge } from "../ui/elements.js";
-import { count, duration, percent, plural, words } from "../ui/format.js";
+import { bytes, count, duration, measure, percent, plural, words } from "../ui/format.js";
 import { Empty, ErrorState, Loaded, Loading } from "../ui/states.js";
 import { Table } from "../ui/table.js";
 import { Ago, Moment } from "../ui/time.js";
@@ -70,6 +70,7 @@ export default function Cluster() {
       <${Slots} cluster=${cluster} plan=${plan.data} />
       <${Queue} plan=${plan} />
       <${Running} plan=${plan} />
+      ${cluster && cluster.devices.length > 0 && html`<${Devices} devices=${cluster.devices} plan=${plan.data} />`}
       <${Panel} title="Last decisions" class="flush two-thirds"><${Loaded} of=${decisions} what="The decisions" height=${160}>${(page) => html`<${Decisions} decisions=${page.decisions} />`}<//><//>
       <div class="third stack"><${Components} cluster=${cluster} plan=${plan.data} /><${Nodes} plan=${plan.data} /></div>
     </div>
@@ -83,6 +84,7 @@ function Numbers({ cluster, plan }) {
   return html`<dl class="stats">
     <${Stat} name="Slots in use" value=${html`${count(used)} <span class="faint">/ ${count(total)}</span>`} note=${html`<${Meter} value=${total ? used / total : 0} label="Slots in use" />`} title=${percent(total ? used / total : 0)} />
     <${Stat} name="Free" value=${count(Math.max(0, total - used - reserved))} note=${reserved ? `${count(reserved)} reserved for others` : "slots"} />
+    ${cluster.devices.length > 0 && html`<${Stat} name="GPUs in use" value=${html`${measure(inUse(cluster.devices))} <span class="faint">/ ${count(cluster.devices.length)}</span>`} note=${html`<${Meter} value=${inUse(cluster.devices) / cluster.devices.length} label="GPUs in use" />`} title=${percent(inUse(cluster.devices) / cluster.devices.length)} />`}
     <${Stat} name="Running" value=${html`<a href=${href("/jobs", { of: "live" })}>${count(jobs(["RUNNING", "STARTING"]))}</a>`} note=${jobs(["STARTING"]) ? `${jobs(["STARTING"])} starting` : "jobs"} />
     <${Stat} name="Waiting" value=${html`<a href=${href("/jobs", { state: "QUEUED" })}>${count(jobs(["QUEUED"]))}</a>`} note=${jobs(["SUSPENDED"]) ? `${plural(jobs(["SUSPENDED"]), "job")} suspended` : "jobs"} />
     <${Stat} name="Failed" value=${html`<a href=${href("/jobs", { state: "FAILED" })}>${count(jobs(["FAILED"]))}</a>`} note=${`${count(jobs(["SUCCEEDED", "SUCCEEDED_WITH_SKIPS"]))} succeeded`} />
@@ -179,6 +181,26 @@ function Running({ plan }) {
     <${Table} caption="Jobs at work" columns=${runningColumns} rows=${rows.slice(0, 50)} id=${(one) => one.job_id} empty=${html`<${Empty} title="No job is at work" />`} />
     ${rows.length > 50 && html`<div class="pages"><a href=${href("/jobs", { of: "live" })}>All ${count(rows.length)}</a></div>`}`}<//><//>`;
 }
+
+/** How much of all devices is given out; sums of hundredths have no other digits. */
+export const inUse = (devices) => Math.round(100 * devices.reduce((sum, one) => sum + one.used, 0)) / 100;
+
+/** What a device is, in words. */
+const kindOf = (one) => [one.declared ? "declared" : one.model || "found", one.memory_mib && bytes(one.memory_mib * 2 ** 20)].filter(Boolean).join(", ");
+
+function Devices({ devices, plan }) {
+  const names = useMemo(() => new Map(((plan && plan.jobs) || []).map((one) => [one.job_id, one.name])), [plan]);
+  const holder = (one) => html`<li key=${one.job_id}><a href=${href(`/jobs/${one.job_id}`)} title=${one.job_id}>${names.get(one.job_id) || one.job_id}</a> <span class="faint">${measure(one.used)} by ${plural(one.workers, "worker")}</span></li>`;
+  const columns = [
+    { key: "name", label: "Device", cell: (one) => html`<span class="name"><span>${one.name}</span><small class="kind">${kindOf(one)}</small></span>` },
+    { key: "used", label: "In use", number: true, cell: (one) => html`<span class="progress"><${Meter} value=${one.used} label=${`In use of ${one.name}`} /><span>${percent(one.used)}</span></span>` },
+    { key: "jobs", label: "By", wide: true, cell: (one) => html`<ul class="holders">${one.jobs.map(holder)}${others(one) > 0 && html`<li class="faint">${plural(others(one), "worker")} of other namespaces</li>`}${one.workers === 0 && html`<li class="faint">nobody</li>`}</ul>` },
+  ];
+  return html`<${Panel} title="Devices" class="flush" note="Workers on one device compute in turns"><${Table} caption="Devices" columns=${columns} rows=${devices} id=${(one) => one.name} /><//>`;
+}
+
+/** Workers on a device whose jobs are not for the reader to see. */
+const others = (device) => device.workers - device.jobs.reduce((sum, one) => sum + one.workers, 0);
 
 const decisionColumns = [
   { key: "at", label: "When", cell: (one) => html`<${Moment} at=${one.at} />` },

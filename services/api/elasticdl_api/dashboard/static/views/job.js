@@ -106,6 +106,7 @@ function Numbers({ job }) {
     <${Stat} name="Loss" value=${measure(status.loss)} note=${typeof status.learning_rate === "number" ? `learning rate ${measure(status.learning_rate)}` : "training"} />
     <${Stat} name=${name ? words(name) : "Evaluation"} value=${measure(value)} note=${`version ${count(status.model_version)}`} title="Of the last evaluation" />
     <${Stat} name="Workers" value=${over ? "–" : html`${workersOf(job)} <span class="faint">/ ${job.target_workers}</span>`} note=${`${job.min_workers} to ${job.max_workers} · priority ${job.priority}`} />
+    ${job.spec.worker_resource_request && html`<${Stat} name="Devices" value=${job.spec.worker_resource_request} note="for each worker" />`}
     ${over
       ? html`<${Stat} name="Took" value=${job.started_at ? html`<${Elapsed} from=${job.started_at} until=${job.finished_at} />` : "–"} note=${html`ended <${Ago} at=${job.finished_at} />`} />`
       : html`<${Stat} name="Ends in" value=${end ? end.text : "–"} note=${end && end.band ? end.band : html`created <${Ago} at=${job.created_at} />`} />`}

@@ -37,12 +37,18 @@ const decisionColumns = [
   { key: "why", label: "Why", wide: true, cell: (one) => html`<span title=${one.text}>${one.text}</span>` },
 ];
 
+/** What a worker takes of the devices, in words. */
+const shareOf = (share) => (share < 1 ? `${measure(share)} of a GPU` : plural(share, "GPU"));
+
 function factsOf(why) {
-  const { expected, slots, workers, quota } = why;
+  const { expected, slots, workers, quota, devices } = why;
   const band = expected.seconds_low !== null ? `${duration(Math.round(expected.seconds_low))} – ${duration(Math.round(expected.seconds_high))}` : "";
   return [
     ["Workers", `${workers.present} of ${workers.target} (${workers.min} to ${workers.max})`],
     ["Slots of the cluster", `${count(slots.used)} of ${count(slots.total)} used, ${count(slots.free)} free${slots.leaving ? `, ${count(slots.leaving)} leaving` : ""}`],
+    ["Each worker takes", devices && shareOf(devices.share)],
+    ["Devices of the cluster", devices && `${measure(devices.used)} of ${count(devices.total)} in use`],
+    ["Devices of its workers", devices && devices.held.map((one) => `worker ${one.worker}: ${one.devices.join(", ")}`).join("; ")],
     ["Starts", expected.starts_at && html`<${Moment} at=${expected.starts_at} />`],
     ["Ends", expected.ends_at ? html`<${Moment} at=${expected.ends_at} /> <span class="faint">${band && `in ${band}`}</span>` : expected.why_unknown],
     ["Speed is", expected.basis],
