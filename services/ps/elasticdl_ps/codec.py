@@ -29,7 +29,7 @@ from elasticdl_runtime.convert.parameters import (
     optimizer_from_json,
     table_from_message,
 )
-from elasticdl_runtime.rpc.framing import Frame, decode_frame
+from elasticdl_runtime.rpc.framing import Frame, FrameBytes, decode_frame
 
 M = TypeVar("M", bound=Message)
 
@@ -51,7 +51,7 @@ class PushedModel:
     mode: UpdateMode
 
 
-def read_push(frame: bytes) -> PushRequest:
+def read_push(frame: FrameBytes) -> PushRequest:
     """Reads the frame of a push.
 
     Raises:
@@ -61,7 +61,7 @@ def read_push(frame: bytes) -> PushRequest:
     return _push_of(_decoded(ps_pb2.PushGradientsRequest, header), buffers)
 
 
-def read_pull(frame: bytes) -> PullRequest:
+def read_pull(frame: FrameBytes) -> PullRequest:
     """Reads the frame of a pull.
 
     Raises:
@@ -71,7 +71,7 @@ def read_pull(frame: bytes) -> PullRequest:
     return _pull_of(_decoded(ps_pb2.PullRequest, header), buffers)
 
 
-def read_push_pull(frame: bytes) -> tuple[PushRequest, PullRequest]:
+def read_push_pull(frame: FrameBytes) -> tuple[PushRequest, PullRequest]:
     """Reads the frame of a push and a pull.
 
     Raises:

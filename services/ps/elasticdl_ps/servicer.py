@@ -38,7 +38,7 @@ from elasticdl_runtime.convert.parameters import (
     table_to_json,
 )
 from elasticdl_runtime.failpoints import failpoint
-from elasticdl_runtime.rpc.framing import Frame
+from elasticdl_runtime.rpc.framing import Frame, FrameBytes
 from elasticdl_runtime.tokens import Claims
 
 SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -62,7 +62,7 @@ class ParameterServer:
         self._threads = Threads()
         self._cut: PartitionSnapshot | None = None
         self._training = TrainingCalls(partition, index, self._threads)
-        self._calls: dict[int, Callable[[bytes, Claims], AnswerFrame | Awaitable[AnswerFrame]]] = {
+        self._calls: dict[int, Callable[[FrameBytes, Claims], AnswerFrame | Awaitable[AnswerFrame]]] = {
             ps_pb2.STEP_PULL: self._training.pull,
             ps_pb2.STEP_PUSH: self._training.push,
             ps_pb2.STEP_PUSH_PULL: self._training.push_pull,
@@ -149,7 +149,7 @@ class ParameterServer:
         """A push and a pull, in one message and one thread."""
         return await self._call(ps_pb2.STEP_PUSH_PULL, frame, caller)
 
-    def Steps(self, step: int, frame: bytes, caller: Claims) -> AnswerFrame | Awaitable[AnswerFrame]:
+    def Steps(self, step: int, frame: FrameBytes, caller: Claims) -> AnswerFrame | Awaitable[AnswerFrame]:
         """One of the three calls of a training step."""
         _require_member(caller)
         call = self._calls.get(step)

@@ -16,7 +16,7 @@ from elasticdl_ps.rounds import HELD, PushOutcome, Round
 from elasticdl_ps.store.partition import Partition
 from elasticdl_ps.threads import Threads
 from elasticdl_ps.updates import Updates
-from elasticdl_runtime.rpc.framing import Frame
+from elasticdl_runtime.rpc.framing import Frame, FrameBytes
 from elasticdl_runtime.telemetry.spans import traced
 from elasticdl_runtime.tokens import Claims
 
@@ -103,24 +103,24 @@ class TrainingCalls:
         """Lets rounds end again."""
         self._hold.end()
 
-    def pull(self, frame: bytes, caller: Claims) -> AnswerFrame | Awaitable[AnswerFrame]:
+    def pull(self, frame: FrameBytes, caller: Claims) -> AnswerFrame | Awaitable[AnswerFrame]:
         """Reads rows and changed dense parameters."""
         pull = codec.read_pull(frame)
         return self._pull_soon(pull) if self._partition.mode.use_async else self._pull_in_round(pull, caller)
 
-    def pull_rows(self, frame: bytes) -> Awaitable[AnswerFrame]:
+    def pull_rows(self, frame: FrameBytes) -> Awaitable[AnswerFrame]:
         """Reads rows only."""
         pull = replace(codec.read_pull(frame), dense_version=NO_DENSE)
         return self._threads.read(lambda: _encoded_if_large(codec.pull_frame(self._read(pull))))
 
-    def push(self, frame: bytes, caller: Claims) -> AnswerFrame | Awaitable[AnswerFrame]:
+    def push(self, frame: FrameBytes, caller: Claims) -> AnswerFrame | Awaitable[AnswerFrame]:
         """Applies a gradient (asynchronous mode), or keeps it for a round or counts it (synchronous mode)."""
         push = codec.read_push(frame)
         if not self._hold.active and self._is_free(self.updates.estimate_cost(push)):
             return self._answer_push(self.updates.take(push, caller), caller)
         return self._push_later(push, caller)
 
-    def push_pull(self, frame: bytes, caller: Claims) -> AnswerFrame | Awaitable[AnswerFrame]:
+    def push_pull(self, frame: FrameBytes, caller: Claims) -> AnswerFrame | Awaitable[AnswerFrame]:
         """A push and a pull, in one message and one thread."""
         push, pull = codec.read_push_pull(frame)
         if pull.pin:

@@ -1,8 +1,10 @@
-"""Streams that carry calls, over real sockets: answers, errors, tokens, deadlines, and how they end."""
+"""Streams that carry calls, over gRPC and beside it: answers, errors, tokens, deadlines, and how they end."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import Any
@@ -20,9 +22,11 @@ from elasticdl_core.errors import (
     UnavailableError,
 )
 from elasticdl_proto.v1 import ps_pb2
-from elasticdl_runtime.rpc.call_stream import StreamedCall
+from elasticdl_runtime.rpc import client as client_module
+from elasticdl_runtime.rpc.beside import connect_beside, path_beside
+from elasticdl_runtime.rpc.call_stream import GrpcCallStream, SocketCallStream, StreamedCall
 from elasticdl_runtime.rpc.client import RpcClient
-from elasticdl_runtime.rpc.framing import decode_frame, encode_frame, frame_mark, mark_frame
+from elasticdl_runtime.rpc.framing import Frame, decode_frame, encode_frame, frame_mark, mark_frame
 from elasticdl_runtime.rpc.service import Server, listen, make_server
 from tests.integration.rpc.conftest import Kinds
 
@@ -84,10 +88,23 @@ class Calls:
         assert self.server is not None
         await self.server.stop(grace)
 
+    def end_streams(self) -> None:
+        assert self.server is not None
+        self.server._streams.end()
+        self.server._sockets.end()
+
     def client(self, token: Any = "good") -> RpcClient:
         client = RpcClient(self.address, PS, token)
         self.clients.append(client)
         return client
+
+
+@pytest.fixture(params=[GrpcCallStream, SocketCallStream], autouse=True)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What streams are: those beside gRPC are there unless the client does without."""
+    if request.param is GrpcCallStream:
+        monkeypatch.setattr(client_module, "connect_beside", lambda _: None)
+    return request.param
 
 
 @pytest.fixture
@@ -118,7 +135,7 @@ async def header_of(call: StreamedCall) -> bytes:
     return decode_frame(await call)[0]
 
 
-async def test_each_call_gets_its_own_answer_whichever_comes_first(calls: Calls) -> None:
+async def test_each_call_gets_its_own_answer_whichever_comes_first(calls: Calls, kind: Any) -> None:
     client = calls.client()
     slow = begin(client, LATER, b"slow", size=200)
     quick = [begin(client, AT_ONCE, b"%d" % number, size=100_000) for number in range(20)]
@@ -127,7 +144,7 @@ async def test_each_call_gets_its_own_answer_whichever_comes_first(calls: Calls)
     assert await header_of(slow) == await header_of(slow) == b"slow"
     header, (buffer,) = decode_frame(await begin(client, AT_ONCE, b"more", size=250))
     assert (header, bytes(buffer)) == (b"more", bytes(range(250)))
-    assert len(client._opened) == 1
+    assert [type(stream) for stream in client._opened] == [kind]
 
 
 async def test_answers_that_are_ready_together_take_turns(calls: Calls) -> None:
@@ -213,11 +230,11 @@ async def test_a_refreshed_token_goes_over_a_new_stream_and_the_old_one_ends_whe
     calls.release.set()
     assert await header_of(slow) == b"slow"
     old, new = client._opened
-    await asyncio.wait_for(asyncio.shield(old._reader), 30)
+    await asyncio.wait_for(old.wait_until_gone(), 30)
     assert (old.gone, new.gone) == (True, False)
     tokens[0] = "good"
     assert await header_of(begin(client, AT_ONCE, b"y")) == b"y"
-    await asyncio.wait_for(asyncio.shield(new._reader), 30)
+    await asyncio.wait_for(new.wait_until_gone(), 30)
 
 
 async def test_a_stream_does_not_outlive_its_token(calls: Calls) -> None:
@@ -316,7 +333,7 @@ async def test_a_server_that_stops_answers_what_is_under_way(calls: Calls) -> No
     slow = begin(client, LATER, b"slow")
     await asyncio.wait_for(calls.began.wait(), 30)
     stopping = asyncio.ensure_future(calls.stop(LONG_S))
-    await asyncio.wait_for(asyncio.shield(other._opened[0]._reader), 30)
+    await asyncio.wait_for(other._opened[0].wait_until_gone(), 30)
     assert not stopping.done()
     calls.release.set()
     assert await header_of(slow) == b"slow"
@@ -325,10 +342,9 @@ async def test_a_server_that_stops_answers_what_is_under_way(calls: Calls) -> No
 
 
 async def test_a_server_that_is_about_to_stop_takes_no_further_stream(calls: Calls) -> None:
-    assert calls.server is not None
     client = calls.client()
     assert await header_of(begin(client, AT_ONCE, b"x")) == b"x"
-    calls.server._streams.end()
+    calls.end_streams()
     with pytest.raises(UnavailableError):
         await begin(client, AT_ONCE)
     for _ in range(2):
@@ -351,3 +367,139 @@ async def test_closing_ends_the_calls_and_leaves_no_task(address: str) -> None:
     calls.release.set()
     await calls.stop(LONG_S)
     assert asyncio.all_tasks() - before == set()
+
+
+class Plain:
+    """A connection to the socket of calls, and no manners."""
+
+    def __init__(self, address: str) -> None:
+        connection = connect_beside(address)
+        assert connection is not None
+        self.connection = connection
+        self.loop = asyncio.get_running_loop()
+
+    async def send(self, *messages: bytes) -> None:
+        for message in messages:
+            await self.loop.sock_sendall(self.connection, len(message).to_bytes(8, "little") + message)
+
+    async def receive(self) -> bytes:
+        """The next message; nothing at the end."""
+        head = await self._exactly(8)
+        return await self._exactly(int.from_bytes(head, "little")) if head else b""
+
+    async def _exactly(self, count: int) -> bytes:
+        got = b""
+        while len(got) < count:
+            more = await self.loop.sock_recv(self.connection, count - len(got))
+            if not more:
+                return b""
+            got += more
+        return got
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+@pytest.fixture
+async def plain(calls: Calls) -> AsyncIterator[Plain]:
+    made = Plain(calls.address)
+    yield made
+    made.close()
+
+
+def greeting(method: str = "Steps", token: str = "good") -> bytes:
+    return Frame(json.dumps({"method": method, "token": token}).encode()).encode()
+
+
+async def refusal_of(plain: Plain) -> tuple[grpc.StatusCode, str]:
+    answer = await plain.receive()
+    code = next(code for code in grpc.StatusCode if code.value[0] == frame_mark(answer)[0])
+    assert await plain.receive() == b""
+    return code, json.loads(decode_frame(answer)[0])["message"]
+
+
+async def test_a_connection_beside_begins_with_a_greeting(calls: Calls, plain: Plain) -> None:
+    await plain.send(greeting(), Frame(b"x").encode(AT_ONCE, 5))
+    assert frame_mark(await plain.receive()) == (0, 0)
+    answer = await plain.receive()
+    assert (frame_mark(answer), decode_frame(answer)[0]) == ((0, 5), b"x")
+    await plain.send(b"noise")
+    answer = await plain.receive()
+    assert frame_mark(answer) == (grpc.StatusCode.INVALID_ARGUMENT.value[0], 0)
+    await plain.send(Frame(b"y").encode(AT_ONCE, 6))
+    assert decode_frame(await plain.receive())[0] == b"y"
+
+
+@pytest.mark.parametrize(
+    ("first", "code", "message"),
+    [
+        (b"", grpc.StatusCode.INVALID_ARGUMENT, "no greeting"),
+        (b"noise" * 10, grpc.StatusCode.INVALID_ARGUMENT, "no greeting"),
+        (Frame(b"{}").encode(), grpc.StatusCode.INVALID_ARGUMENT, "no greeting"),
+        (greeting("Pull"), grpc.StatusCode.INVALID_ARGUMENT, "no calls of 'Pull'"),
+        (greeting(token="bad"), grpc.StatusCode.UNAUTHENTICATED, "who are you"),
+        (greeting(token="forbidden"), grpc.StatusCode.PERMISSION_DENIED, "not you"),
+    ],
+)
+async def test_who_does_not_greet_is_told_and_left(
+    calls: Calls, plain: Plain, first: bytes, code: grpc.StatusCode, message: str
+) -> None:
+    await plain.send(first)
+    found = await refusal_of(plain)
+    assert found[0] is code
+    assert message in found[1]
+    assert calls.callers == []
+
+
+async def test_a_message_that_is_too_long_ends_the_connection(calls: Calls, plain: Plain) -> None:
+    await plain.send(greeting())
+    await plain.receive()
+    await plain.loop.sock_sendall(plain.connection, (1 << 62).to_bytes(8, "little"))
+    assert await plain.receive() == b""
+
+
+async def test_who_takes_no_answers_is_asked_for_no_more(calls: Calls, plain: Plain) -> None:
+    await plain.send(greeting())
+    await plain.receive()
+    large = Frame(b"", [np.zeros(16 << 20, np.uint8)]).encode(AT_ONCE, 1)
+    sending = asyncio.ensure_future(plain.send(*[large] * 12))
+    other = calls.client()
+    for number in range(200):
+        assert await header_of(begin(other, AT_ONCE, b"%d" % number)) == b"%d" % number
+    assert not sending.done()
+    for _ in range(12):
+        assert len(await plain.receive()) == len(large)
+    await sending
+
+
+async def test_arrays_that_change_after_a_call_has_begun_are_sent_as_they_were(calls: Calls) -> None:
+    client = calls.client()
+    for _ in range(3):
+        values = np.ones(2 << 20, np.uint8)
+        call = client.begin_in_stream("Steps", AT_ONCE, Frame(b"", [values]), deadline_s=LONG_S)
+        values[:] = 2
+        _, (buffer,) = decode_frame(await call)
+        assert (np.frombuffer(buffer, np.uint8) == 1).all()
+
+
+async def test_a_server_leaves_no_socket_behind_and_takes_the_place_of_one_that_was_killed(address: str) -> None:
+    path = path_beside(address)
+    assert path is not None
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(path)
+    left.close()
+    assert connect_beside(address) is None
+    calls = Calls(address)
+    await calls.start()
+    client = calls.client()
+    assert await header_of(begin(client, AT_ONCE, b"x")) == b"x"
+    await client.close()
+    await calls.stop()
+    with pytest.raises(FileNotFoundError), socket.socket(socket.AF_UNIX) as late:
+        late.connect(path)
+
+
+def test_servers_elsewhere_and_in_deep_folders_have_no_socket_of_calls() -> None:
+    assert path_beside("127.0.0.1:5000") is None
+    assert path_beside("unix:/run/ps.sock") == "/run/ps.sock.calls"
+    assert path_beside("unix:/" + "x" * 101) is None

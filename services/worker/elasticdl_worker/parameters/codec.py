@@ -27,7 +27,7 @@ from elasticdl_runtime.convert.parameters import (
     table_from_json,
     table_to_message,
 )
-from elasticdl_runtime.rpc.framing import Frame, decode_frame
+from elasticdl_runtime.rpc.framing import Frame, FrameBytes, decode_frame
 from elasticdl_worker.parameters.types import ServedModel
 
 SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -227,7 +227,7 @@ def model_frame(
     return Frame(request.SerializeToString(), buffers)
 
 
-def read_model_reply(frame: bytes) -> bool:
+def read_model_reply(frame: FrameBytes) -> bool:
     """Whether a pushed model initialised the PS."""
     header, _ = decode_frame(frame)
     return ps_pb2.PushModelResponse.FromString(header).initialized
@@ -249,13 +249,13 @@ def push_pull_frame(push: OutgoingPush, pull: OutgoingPull) -> Frame:
     return Frame(message.SerializeToString(), [*push.buffers, *pull.buffers])
 
 
-def read_push_reply(frame: bytes) -> PushReply:
+def read_push_reply(frame: FrameBytes) -> PushReply:
     """What one PS says to a push."""
     header, _ = decode_frame(frame)
     return _push_reply(ps_pb2.PushGradientsResponse.FromString(header))
 
 
-def read_pull_reply(frame: bytes) -> PullReply:
+def read_pull_reply(frame: FrameBytes) -> PullReply:
     """What one PS says to a pull.
 
     Raises:
@@ -265,7 +265,7 @@ def read_pull_reply(frame: bytes) -> PullReply:
     return _pull_reply(ps_pb2.PullResponse.FromString(header), buffers)
 
 
-def read_push_pull_reply(frame: bytes) -> tuple[PushReply, PullReply]:
+def read_push_pull_reply(frame: FrameBytes) -> tuple[PushReply, PullReply]:
     """What one PS says to a push and a pull.
 
     Raises:

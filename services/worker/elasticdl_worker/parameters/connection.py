@@ -12,7 +12,7 @@ from elasticdl_runtime.retry import Attempts
 from elasticdl_runtime.rpc.call_stream import StreamedCall
 from elasticdl_runtime.rpc.client import PendingCall, RpcClient
 from elasticdl_runtime.rpc.credentials import RpcCredentials
-from elasticdl_runtime.rpc.framing import Frame
+from elasticdl_runtime.rpc.framing import Frame, FrameBytes
 from elasticdl_runtime.rpc.service import CHUNK_BYTES
 from elasticdl_runtime.telemetry.spans import span
 from elasticdl_worker.parameters import codec
@@ -82,7 +82,7 @@ class ServerConnection:
         """Closes the channel."""
         await self._client.close()
 
-    async def call(self, method: str, frame: Frame, *, answer_bytes: int = 0) -> bytes:
+    async def call(self, method: str, frame: Frame, *, answer_bytes: int = 0) -> FrameBytes:
         """Makes a call that takes a frame and answers with one.
 
         Args:
@@ -95,8 +95,8 @@ class ServerConnection:
             ElasticDLError: what the PS answered.
         """
 
-        async def once() -> bytes:
-            answer: bytes = await self._begin(method, frame, answer_bytes)
+        async def once() -> FrameBytes:
+            answer: FrameBytes = await self._begin(method, frame, answer_bytes)
             return answer
 
         with self.waiting_for(method):
@@ -217,20 +217,20 @@ class Attempt:
         self._answer_bytes = answer_bytes
         self._first = first
 
-    async def answer(self) -> bytes:
+    async def answer(self) -> FrameBytes:
         """The response, after as many further calls as it takes; see ``ServerConnection.call``."""
         try:
             with self._server.waiting_for(self._method):
-                first: bytes = await self._first
+                first: FrameBytes = await self._first
             return first
         except UnavailableError:
             await self._server.pause(_BACKOFF.first_s)
         return await self._server.call(self._method, self._frame, answer_bytes=self._answer_bytes)
 
-    async def first_answer(self) -> bytes:
+    async def first_answer(self) -> FrameBytes:
         """The response to the first call."""
         with self._server.waiting_for(self._method):
-            answer: bytes = await self._first
+            answer: FrameBytes = await self._first
         return answer
 
     def cancel(self) -> None:
@@ -238,7 +238,7 @@ class Attempt:
         self._first.cancel()
 
 
-async def answers_of(attempts: Sequence[Attempt]) -> list[bytes]:
+async def answers_of(attempts: Sequence[Attempt]) -> list[FrameBytes]:
     """The responses of all; none runs on when one fails for good.
 
     While all PS can be reached this makes no tasks: each costs turns of the event loop.

@@ -11,7 +11,8 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from elasticdl_core.errors import UnavailableError
-from elasticdl_runtime.rpc.call_stream import CallStream, StreamedCall
+from elasticdl_runtime.rpc.beside import connect_beside
+from elasticdl_runtime.rpc.call_stream import CallStream, GrpcCallStream, SocketCallStream, StreamedCall
 from elasticdl_runtime.rpc.credentials import RpcCredentials, TlsAddress, own_credentials, require_private
 from elasticdl_runtime.rpc.errors import from_status
 from elasticdl_runtime.rpc.framing import Frame, as_message
@@ -245,7 +246,12 @@ class RpcClient:
     def _open(self, method: str, token: str) -> CallStream:
         self._opened = [stream for stream in self._opened if not stream.gone]
         # A stream has no deadline: its calls have.
-        stream = CallStream(self._calls[method](metadata=self._metadata()), method, token)
+        beside = connect_beside(self.address)
+        stream: CallStream
+        if beside is not None:
+            stream = SocketCallStream(beside, method, token, MAX_MESSAGE_BYTES)
+        else:
+            stream = GrpcCallStream(self._calls[method](metadata=self._metadata()), method, token)
         self._opened.append(stream)
         self._streams[method] = stream
         return stream

@@ -26,6 +26,8 @@ _ALIGN = 64
 _MAX_BUFFERS = 1 << 20
 _PADDING = [bytes(-length % _ALIGN) for length in range(_ALIGN)]
 """By the length of what is padded, modulo the alignment."""
+FrameBytes = bytes | memoryview
+"""An encoded frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +54,20 @@ class Frame:
             what: 8 bits.
             number: 24 bits.
         """
+        return b"".join(self.pieces(what, number))
+
+    def pieces(self, what: int = 0, number: int = 0) -> list[bytes | memoryview]:
+        """The message in pieces, the buffers' own memory among them; marked as by ``encode``."""
         arrays = [np.ascontiguousarray(buffer) for buffer in self.buffers]
         lengths = [array.nbytes for array in arrays]
         count = len(lengths)
         mark = what << _NUMBER_BITS | number
         fixed = struct.pack(f"<4sIII{count}Q", _MAGIC, len(self.header), count, mark, *lengths)
-        pieces: list[Any] = [fixed, self.header, _PADDING[(len(fixed) + len(self.header)) % _ALIGN]]
+        pieces: list[bytes | memoryview] = [fixed, self.header, _PADDING[(len(fixed) + len(self.header)) % _ALIGN]]
         for array, length in zip(arrays, lengths, strict=True):
-            pieces += (array, _PADDING[length % _ALIGN])
-        return b"".join(pieces)
+            if length:
+                pieces += (array.reshape(-1).view(np.uint8).data, _PADDING[length % _ALIGN])
+        return pieces
 
 
 def encode_frame(header: bytes, buffers: Sequence[NDArray[Any]] = ()) -> bytes:
@@ -68,7 +75,7 @@ def encode_frame(header: bytes, buffers: Sequence[NDArray[Any]] = ()) -> bytes:
     return Frame(header, buffers).encode()
 
 
-def decode_frame(message: bytes) -> tuple[bytes, list[memoryview]]:
+def decode_frame(message: FrameBytes) -> tuple[bytes, list[memoryview]]:
     """Takes a message apart.
 
     Args:
@@ -98,10 +105,10 @@ def decode_frame(message: bytes) -> tuple[bytes, list[memoryview]]:
             f"a frame of {len(message)} bytes claims buffers of {sum(lengths)} bytes",
             fix="send a frame (see ps.proto)",
         )
-    return message[head - header_length : head], buffers
+    return bytes(view[head - header_length : head]), buffers
 
 
-def mark_frame(message: bytes, what: int, number: int) -> bytes:
+def mark_frame(message: FrameBytes, what: int, number: int) -> bytes:
     """A copy of an encoded frame with another mark; to encode a ``Frame`` with its mark saves the copy.
 
     Args:
@@ -117,16 +124,21 @@ def mark_frame(message: bytes, what: int, number: int) -> bytes:
     return b"".join((view[:_MARK_AT], mark, view[_FIXED.size :]))
 
 
-def frame_mark(message: bytes) -> tuple[int, int]:
+def frame_mark(message: FrameBytes) -> tuple[int, int]:
     """What a frame was marked with; zeros if with nothing.
 
     Raises:
         InvalidInputError: the message is no frame.
     """
-    if len(message) < _FIXED.size or not message.startswith(_MAGIC):
+    if len(message) < _FIXED.size or message[: len(_MAGIC)] != _MAGIC:
         raise InvalidInputError("the message is not a frame", fix="send a frame (see ps.proto)")
     mark: int = _MARK.unpack_from(message, _MARK_AT)[0]
     return mark >> _NUMBER_BITS, mark & NUMBERS - 1
+
+
+def pieces_of(frame: Frame | bytes, what: int, number: int) -> list[bytes | memoryview]:
+    """What ``as_message`` joins, in pieces."""
+    return frame.pieces(what, number) if isinstance(frame, Frame) else [mark_frame(frame, what, number)]
 
 
 def as_message(frame: Frame | bytes, what: int = 0, number: int = 0) -> bytes:

@@ -2,7 +2,8 @@
 
 ``Steps`` in ``ps.proto`` describes the messages. The servicer's method is called for each with what the message is,
 its frame, and the caller. It returns the answer's frame or, where that takes longer, something to await it from.
-Those answers are sent when they are ready: no short call waits for a long one.
+Those answers are sent when they are ready: no short call waits for a long one. These streams are gRPC's;
+``served_sockets`` has those over sockets of this machine.
 """
 
 from __future__ import annotations
@@ -15,12 +16,44 @@ import grpc
 
 from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.rpc.errors import answer_to
-from elasticdl_runtime.rpc.framing import Frame, as_message, frame_mark
+from elasticdl_runtime.rpc.framing import Frame, FrameBytes, as_message, frame_mark
 
 ACCEPTED = "stream-accepted"
 """What the server's initial metadata has if it serves the stream."""
 OutgoingFrame = Frame | bytes
-Behaviour = Callable[[int, bytes, Any], OutgoingFrame | Awaitable[OutgoingFrame]]
+Behaviour = Callable[[int, FrameBytes, Any], OutgoingFrame | Awaitable[OutgoingFrame]]
+
+
+def begin_answer(
+    method: str, behaviour: Behaviour, message: FrameBytes, caller: Any
+) -> tuple[int, int, OutgoingFrame | Awaitable[OutgoingFrame]]:
+    """Has a message answered: the status, its number, and the answer or what to await it from."""
+    number = 0
+    try:
+        what, number = frame_mark(message)
+        return 0, number, behaviour(what, message, caller)
+    except Exception as error:
+        status, details = refusal(method, error)
+        return status, number, details
+
+
+async def awaited_answer(method: str, awaited: Awaitable[OutgoingFrame]) -> tuple[int, OutgoingFrame]:
+    """The status and the answer that takes longer."""
+    try:
+        return 0, await awaited
+    except Exception as error:
+        return refusal(method, error)
+
+
+def refusal(method: str, error: Exception) -> tuple[int, Frame]:
+    """The status and the answer that say what was raised."""
+    status, details = answer_to(error, method)
+    return int(status.value[0]), Frame(details.encode())
+
+
+def stopping() -> UnavailableError:
+    """What streams end with when their server does."""
+    return UnavailableError("the server is stopping", fix="it is tried again")
 
 
 class ServedStreams:
@@ -94,7 +127,7 @@ class _ServedStream:
             for task in self._later:
                 task.cancel()
         if self._ended:
-            raise UnavailableError("the server is stopping", fix="it is tried again")
+            raise stopping()
 
     async def _next(self) -> Any:
         """The next message, or none."""
@@ -111,31 +144,17 @@ class _ServedStream:
             self._reading = None
 
     async def _take(self, message: bytes, caller: Any) -> None:
-        number = 0
-        try:
-            what, number = frame_mark(message)
-            answer = self._behaviour(what, message, caller)
-            if not isinstance(answer, Frame | bytes):
-                task = asyncio.ensure_future(self._answer_later(number, answer))
-                self._later.add(task)
-                task.add_done_callback(self._later.discard)
-                return
-        except Exception as error:
-            await self._refuse(number, error)
-        else:
-            await self._answer(0, number, answer)
+        status, number, answer = begin_answer(self._method, self._behaviour, message, caller)
+        if isinstance(answer, Frame | bytes):
+            await self._answer(status, number, answer)
+            return
+        task = asyncio.ensure_future(self._answer_later(number, answer))
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
 
     async def _answer_later(self, number: int, awaited: Awaitable[OutgoingFrame]) -> None:
-        try:
-            answer = await awaited
-        except Exception as error:
-            await self._refuse(number, error)
-        else:
-            await self._answer(0, number, answer)
-
-    async def _refuse(self, number: int, error: Exception) -> None:
-        status, details = answer_to(error, self._method)
-        await self._answer(status.value[0], number, Frame(details.encode()))
+        status, answer = await awaited_answer(self._method, awaited)
+        await self._answer(status, number, answer)
 
     async def _answer(self, status: int, number: int, frame: OutgoingFrame) -> None:
         message = as_message(frame, status, number)

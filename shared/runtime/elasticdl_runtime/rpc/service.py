@@ -10,6 +10,7 @@ both ways carry calls, and are ``def Method(self, what, frame, caller) -> answer
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,7 @@ from elasticdl_runtime.rpc.credentials import (
 )
 from elasticdl_runtime.rpc.errors import answer_to
 from elasticdl_runtime.rpc.framing import as_message
+from elasticdl_runtime.rpc.served_sockets import ServedSockets
 from elasticdl_runtime.rpc.served_stream import ServedStreams
 from elasticdl_runtime.telemetry.spans import span
 
@@ -56,17 +58,22 @@ class Server:
     Args:
         server: gRPC's.
         streams: those that clients keep open.
+        sockets: those that they keep open beside gRPC, on this machine.
         door: lets callers in.
     """
 
-    def __init__(self, server: grpc.aio.Server, streams: ServedStreams, door: _Door) -> None:
+    def __init__(self, server: grpc.aio.Server, streams: ServedStreams, sockets: ServedSockets, door: _Door) -> None:
         self._door = door
         self._server = server
         self._streams = streams
+        self._sockets = sockets
+        self._addresses: list[str] = []
 
     def add_insecure_port(self, address: str) -> int:
         """Serves an address too, once started; returns its port."""
-        return int(self._server.add_insecure_port(address))
+        port = int(self._server.add_insecure_port(address))
+        self._addresses.append(address)
+        return port
 
     def add_tls_port(self, address: TlsAddress, credentials: RpcCredentials) -> int:
         """Serves a place under TLS too, once started, to those who show a certificate; returns its port."""
@@ -76,6 +83,8 @@ class Server:
     async def start(self) -> None:
         """Begins to serve."""
         await self._server.start()
+        for address in self._addresses:
+            self._sockets.listen(address)
 
     async def stop(self, grace: float | None) -> None:
         """Takes no further calls, and waits for those under way.
@@ -84,7 +93,7 @@ class Server:
             grace: for so many seconds; None cancels them at once.
         """
         self._streams.end()
-        await self._server.stop(grace)
+        await asyncio.gather(self._sockets.close(grace), self._server.stop(grace))
 
 
 class _Door:
@@ -123,9 +132,11 @@ def make_server(service: ServiceDescriptor, servicer: object, authenticate: Auth
         TypeError: the servicer lacks a method.
     """
     server, streams, door = grpc.aio.server(options=_OPTIONS), ServedStreams(), _Door(authenticate)
+    calls = [method.name for method in service.methods if method.client_streaming and method.server_streaming]
     handlers = {method.name: _handler(method, servicer, door, streams) for method in service.methods}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
-    return Server(server, streams, door)
+    behaviours = {name: getattr(servicer, name) for name in calls}
+    return Server(server, streams, ServedSockets(behaviours, authenticate, MAX_MESSAGE_BYTES), door)
 
 
 def listen(server: Server, address: str, credentials: RpcCredentials | None = None) -> str:
