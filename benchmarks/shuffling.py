@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.harness import Report, Sample, interleaved, parse
 from elasticdl.data import DataReader, Shard, create_data_reader, recordio, tfrecord
 from elasticdl_core.shuffling import RecordOrder, cut
-from elasticdl_worker.trainers.shuffled import read_batches
+from elasticdl_worker.trainers.shuffled import ShuffledRecords
 
 TASK, MINIBATCH = 512, 64
 FORMATS = ("tfrecord", "recordio", "recordio-none", "csv")
@@ -60,7 +60,7 @@ def consumer(reader: DataReader, parts: list[Shard], chosen: list[int], block: i
                 batches = reader.read_batches(part, MINIBATCH)
             else:
                 reading = order.reading(1, index, part.start, part.end)
-                batches = read_batches(reader, part, reading, MINIBATCH)
+                batches = ShuffledRecords(reader).read_batches(part, reading, MINIBATCH)
             assert sum(map(len, batches)) == part.records
 
     return run

@@ -124,9 +124,7 @@ class Reading:
             if start <= at and at + held <= end:
                 found += ranges  # all of them, in whatever order
                 continue
-            wanted = _shuffled(held, f"{self.key}:{at}")[max(start - at, 0) : end - at]
-            places = [(one.name, number) for one in ranges for number in range(one.start, one.end)]
-            found += [Shard(*(places[i]), places[i][1] + 1) for i in wanted]
+            found += _picked(ranges, sorted(_shuffled(held, f"{self.key}:{at}")[max(start - at, 0) : end - at]))
         return merged(sorted(found, key=lambda one: (one.name, one.start)))
 
     def _cut(self, start: int, end: int) -> Iterator[tuple[int, int, tuple[Shard, ...]]]:
@@ -155,6 +153,21 @@ def _shuffled(count: int, key: str) -> tuple[int, ...]:
     draw = random.Random(key).random
     keys = [draw() for _ in range(count)]
     return tuple(sorted(range(count), key=keys.__getitem__))
+
+
+def _picked(ranges: Iterable[Shard], indexes: Sequence[int]) -> Iterator[Shard]:
+    """Some of the records of ranges, by their ascending indexes, as ranges: what a member did in a step."""
+    base, at, count = 0, 0, len(indexes)
+    for one in ranges:
+        shift, until = one.start - base, base + one.end - one.start
+        while at < count and (first := indexes[at]) < until:
+            last = first + 1
+            at += 1
+            while at < count and last < until and indexes[at] == last:
+                last += 1
+                at += 1
+            yield Shard(one.name, first + shift, last + shift)
+        base = until
 
 
 def merged(ranges: Iterable[Shard]) -> list[Shard]:

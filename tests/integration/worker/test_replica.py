@@ -18,7 +18,8 @@ from elasticdl_core.shard import Shard
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.framework import Preparation
-from elasticdl_worker.trainers.in_group import warm_up
+from elasticdl_worker.trainers.in_group import make_replica, warm_up
+from elasticdl_worker.trainers.job_sources import JobSources
 from elasticdl_worker.trainers.tensorflow.implementation import TensorFlowFramework
 from tests.fakes import group_steps
 from tests.fakes.group_steps import MICROBATCH, RECORDS
@@ -172,6 +173,48 @@ def test_minibatches_computed_in_one_pass_make_the_same_update_but_for_rounding(
         assert not np.allclose(value, first[name], atol=1e-3), name
 
 
+def test_microbatches_computed_at_once_have_the_bits_that_each_has_by_itself(
+    job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(64))
+    spec = job(PLAIN)
+    replica = replica_of(spec)
+    assert replica.most_at_once(1) > replica.most_at_once(4) >= 1
+    assert replica.most_at_once(1000) == 1
+    data = [replica.read(task_of(spec), start, start + MICROBATCH) for start in range(0, 64, MICROBATCH)]
+
+    def bits(parts: Sequence[Any]) -> list[Any]:
+        return [(part.rows, part.loss, [array.tobytes() for array in part.arrays]) for part in parts]
+
+    for step in range(3):
+        one_by_one = [bits([replica.compute(step, number, one, 0)]) for number, one in enumerate(data)]
+        at_once = replica.compute_at_once(step, list(enumerate(data)), 0)
+        assert bits(at_once) == [one for (one,) in one_by_one]
+        sums = [sum(array) for array in zip(*(part.arrays for part in at_once), strict=True)]
+        replica.apply(sums, RECORDS, 0)
+
+
+def test_what_a_microbatch_changes_for_a_moment_keeps_others_waiting(
+    job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(64))
+    for fields in ({"module": MODEL}, {"module": PLAIN, "eager": True}):
+        assert replica_of(job(**fields)).most_at_once(1) == 1
+
+
+def test_a_microbatch_that_is_not_finite_is_left_out_among_others(job: Any) -> None:
+    spec = job(PLAIN, on_nan="skip")
+    replica = replica_of(spec)
+    good = replica.read(task_of(spec), 0, MICROBATCH)
+    batch = good.content
+    poisoned = type(batch)(batch.features, batch.labels * np.inf, batch.records, batch.shard, batch.first)
+    bad = type(good)(good.fed, good.skips, poisoned)
+    first, second, third = replica.compute_at_once(0, [(0, good), (1, bad), (2, good)], 0)
+    assert (first.rows, second.rows, third.rows) == (MICROBATCH, 0, MICROBATCH)
+    assert (list(second.arrays), second.skips.records) == ([], MICROBATCH)
+    np.testing.assert_array_equal(first.arrays[0], third.arrays[0])
+
+
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_a_local_run_makes_the_updates_of_the_group(job: Any, tmp_path: Path, deterministic: bool) -> None:
     spec = job(
@@ -216,6 +259,22 @@ def test_what_feed_draws_follows_from_the_records_alone(job: Any) -> None:
     exact = records().astype(np.float32)[:, 1:]
     drawn = [np.sort(read(one, start), 0) - np.sort(exact[start : start + MICROBATCH], 0) for start in (0, 8)]
     assert not np.allclose(drawn[0], drawn[1], atol=1e-3), "not the same numbers for each microbatch"
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_feed_that_leaves_records_out_is_read_as_one_minibatch(job: Any, deterministic: bool) -> None:
+    """In a moment: a batch of TensorFlow's takes time for each row that it might have."""
+    filtering = "\nfeed_all = feed\ndef feed(dataset, mode, metadata):\n" + (
+        "    return feed_all(dataset, mode, metadata).filter(lambda x, y: y > 0.0)\n"
+    )
+    fields = {"distribution_strategy": "AllReduceStrategy", "microbatches": 4, "deterministic": deterministic}
+    spec = job(PLAIN + filtering, **fields, embedding_threshold_bytes=default_of("embedding_threshold_bytes"))
+    framework = TensorFlowFramework()
+    module = framework.load_module(spec, Path(spec.model_zoo))
+    replica = make_replica(framework, spec, module, JobSources(framework, spec, module))
+    for start in range(0, RECORDS, MICROBATCH):
+        assert replica.read(task_of(spec), start, start + MICROBATCH).fed < MICROBATCH
+    assert replica.read(task_of(spec), 0, RECORDS).fed == (records()[:, 0] > 0).sum()
 
 
 def test_xla_is_refused(job: Any) -> None:

@@ -129,6 +129,18 @@ def test_the_records_of_some_positions_are_known_by_place() -> None:
     assert parts[0].records == 512
 
 
+@pytest.mark.parametrize("block", [0, 1, 40])
+def test_the_records_of_microbatches_are_sorted_ranges_that_do_not_touch(block: int) -> None:
+    order, parts = make([2500, 1100, 30], records_per_task=2048, block=block)
+    for index, part in enumerate(parts):
+        for start in range(part.start, part.end, 96):
+            end = min(start + 96, part.end)
+            ranges = order.reading(1, index, part.start, part.end).records(start, end)
+            named = [(one.name, at) for one in ranges for at in range(one.start, one.end)]
+            assert named == sorted(read(order, 1, index, start, end))
+            assert ranges == merged(ranges), "neighbours are one range"
+
+
 def test_ranges_in_words() -> None:
     ranges = merged([Shard("a", 0, 3), Shard("a", 3, 5), Shard("b", 1, 2), Shard("c", 0, 9), Shard("d", 0, 1)])
     assert described(ranges) == ("records 0 to 5 of a, records 1 to 2 of b, records 0 to 9 of c and 1 other ranges")

@@ -15,7 +15,7 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.shuffling import RecordOrder, cut
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_worker.reporting.traces import TraceWriter
-from elasticdl_worker.trainers.shuffled import read_batches
+from elasticdl_worker.trainers.shuffled import ShuffledRecords
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
 from elasticdl_worker.user_code import load_model_module
 
@@ -76,7 +76,7 @@ def test_every_reader_gives_each_record_once_in_an_order_of_its_own(kind: str, t
     order.extend(parts)
     seen: list[Any] = []
     for index, part in enumerate(parts):
-        batches = list(read_batches(reader, part, order.reading(0, index, part.start, part.end), 50))
+        batches = list(ShuffledRecords(reader).read_batches(part, order.reading(0, index, part.start, part.end), 50))
         assert [len(batch) for batch in batches[:-1]] == [50] * (len(batches) - 1)
         seen += [str(record) for batch in batches for record in batch]
     straight = [str(record) for part in parts for record in reader.read_records(part)]
@@ -97,7 +97,7 @@ def test_a_record_that_is_passed_over_does_not_move_the_others(tmp_path: Path) -
 
     def numbers(start: int, end: int) -> list[str]:
         shard, reading = Shard(str(path), start, end), order.reading(0, 0, start, end)
-        batches = read_batches(reader, shard, reading, 64, on_skipped=passed_over.append)
+        batches = ShuffledRecords(reader).read_batches(shard, reading, 64, on_skipped=passed_over.append)
         return [row[0] for batch in batches for row in batch]
 
     whole = numbers(0, 300)
@@ -105,6 +105,44 @@ def test_a_record_that_is_passed_over_does_not_move_the_others(tmp_path: Path) -
     assert sum(passed_over) == 300 // 7
     assert numbers(0, 111) + numbers(111, 300) == whole
     assert sum(passed_over) == 2 * (300 // 7)
+
+
+def test_who_reads_in_small_parts_reads_each_window_once() -> None:
+    """As members of a group do, a microbatch at a time; what is done again is read again."""
+    numbers = Numbers()
+    reader = create_data_reader("", custom=numbers)
+    parts = cut(reader.create_shards(), 200)
+    order = RecordOrder(seed=1)
+    order.extend(parts)
+    reading = order.reading(0, 0, 0, 200)
+    whole = [one for batch in ShuffledRecords(reader).read_batches(parts[0], reading, 200) for one in batch]
+    numbers.asked.clear()
+    records = ShuffledRecords(reader)
+
+    def read(start: int, end: int) -> list[Any]:
+        return [one for batch in records.read_batches(Shard("a", start, end), reading, 1 << 30) for one in batch]
+
+    assert [one for start in range(0, 200, 30) for one in read(start, min(start + 30, 200))] == whole
+    asked = sorted(number for _, start, end in numbers.asked for number in range(start, end))
+    assert len(asked) == 200, "each record was read once"
+    assert read(60, 90) == whole[60:90]
+    assert len(numbers.asked) > len(reading.ranges), "a record is given once: whoever gets it may change it"
+
+
+def test_parts_of_a_window_count_their_own_records_that_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "some.csv"
+    path.write_text("".join(f"{number},x\n" if number % 7 else f"{number}\n" for number in range(1, 301)))
+    reader = create_data_reader(str(path), 300, {"on_corrupt": "skip", "with_header": False})
+    order = RecordOrder(seed=1)
+    order.extend([Shard(str(path), 0, 300)])
+    reading = order.reading(0, 0, 0, 300)
+    records, found, passed_over = ShuffledRecords(reader), list[str](), list[int]()
+    for start in range(0, 300, 25):
+        shard = Shard(str(path), start, start + 25)
+        for batch in records.read_batches(shard, reading, 1 << 30, on_skipped=passed_over.append):
+            found += [row[0] for row in batch]
+    assert len(passed_over) == 12 and sum(passed_over) == 300 // 7 and max(passed_over) < 25
+    assert sorted(map(int, found)) == [number for number in range(1, 301) if number % 7]
 
 
 def test_a_trace_names_the_very_records(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from elasticdl.data import Shard, create_data_reader, recordio
+from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
 from elasticdl_worker.trainers.tensorflow.input.vectorize import find_map_chain
 from elasticdl_worker.user_code import ModelModule
@@ -58,6 +59,82 @@ def test_minibatches_are_the_same_record_by_record(clicks: Path, name: str) -> N
         np.testing.assert_array_equal(one.labels, other.labels)
 
 
+def pipeline_of(path: Path, change: Any, size: int = 64) -> InputPipeline:
+    module = ModelModule(path, (path.parent,), lambda: None, feed=lambda d, mode, meta: change(d))
+    return InputPipeline(create_data_reader(str(path)), module, "training", size)
+
+
+def values_of(batches: Any) -> list[Any]:
+    return [np.asarray(value) for batch in batches for value in tf.nest.flatten((batch.features, batch.labels))]
+
+
+def doubled(column: Any) -> Any:
+    """What TensorFlow cannot vectorize: Python, and shapes that follow from the record."""
+    row = tf.numpy_function(lambda text: np.float32([float(text), 2 * float(text)]), [column[1]], tf.float32)
+    size = tf.cast(tf.strings.length(column[0]) + 1, tf.int32)
+    return tf.ensure_shape(row, [2]), tf.reshape(tf.strings.to_number(column[1:3]), [size])
+
+
+GROUPED = {
+    **{name: (change, True) for name, (change, _) in FEEDS.items()},
+    "own shapes and python": (lambda d: d.map(doubled), True),
+    "python in threads": (lambda d: d.map(doubled, num_parallel_calls=2).prefetch(1), True),
+    "a random number": (FEEDS["a random number"][0], False),
+    "a filter": (FEEDS["a filter"][0], False),
+    "a counter": (FEEDS["a counter"][0], False),
+}
+
+
+@pytest.mark.parametrize("name", list(GROUPED))
+def test_members_of_a_group_read_the_same_without_a_dataset_for_each_microbatch(clicks: Path, name: str) -> None:
+    change, without = GROUPED[name]
+    pipeline, slow = pipeline_of(clicks, change), pipeline_of(clicks, change)
+    slow._chain = None
+    if without:
+        # Whoever iterates the dataset builds a pipeline of TensorFlow's, which takes longer than a step.
+        pipeline._dataset = None  # type: ignore[assignment]
+    for number, start in enumerate((13, 45, 0)):
+        shard = Shard(str(clicks), start, start + 32)
+        found = values_of(pipeline.seeded_minibatches(shard, None, number))
+        assert pipeline.intake.fed == len(found[0])
+        if name != "a random number":
+            for one, other in zip(found, values_of(slow.minibatches(shard)), strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("buffer", [1000, 7])
+@pytest.mark.parametrize("change", [number, doubled], ids=["whole", "one by one"])
+def test_the_order_of_a_shuffle_follows_from_the_seed(clicks: Path, buffer: int, change: Any) -> None:
+    shard = Shard(str(clicks), 40, 72)
+
+    def shuffled(seed: int, others: int = 0) -> Any:
+        pipeline = pipeline_of(clicks, lambda d: d.map(change).shuffle(buffer))
+        for other in range(others):
+            list(pipeline.seeded_minibatches(Shard(str(clicks), 0, 10), None, other))
+        pipeline._dataset = None  # type: ignore[assignment]
+        return values_of(pipeline.seeded_minibatches(shard, None, seed))
+
+    features, labels = shuffled(5)
+    plain = values_of(pipeline_of(clicks, lambda d: d.map(change)).minibatches(shard))
+    rows = [(*np.ravel(x), *np.ravel(y)) for x, y in zip(features, labels, strict=True)]
+    straight = [(*np.ravel(x), *np.ravel(y)) for x, y in zip(*plain, strict=True)]
+    assert sorted(rows) == sorted(straight) and rows != straight
+    assert all(straight.index(row) < place + buffer for place, row in enumerate(rows)), "no further than the buffer"
+    np.testing.assert_array_equal(shuffled(5, others=3)[0], features)
+    assert not np.array_equal(shuffled(6)[0], features)
+
+
+def test_a_bad_record_is_named_by_members_of_a_group(clicks: Path, tmp_path: Path) -> None:
+    lines = clicks.read_text().splitlines()
+    lines[40] = "1,oops,3,4"
+    path = tmp_path / "bad.csv"
+    path.write_text("\n".join(lines) + "\n")
+    pipeline = pipeline_of(path, lambda d: d.map(doubled))
+    list(pipeline.seeded_minibatches(Shard(str(path), 0, 32), None, 1))
+    with pytest.raises(UserCodeError, match="oops"):
+        list(pipeline.seeded_minibatches(Shard(str(path), 32, 64), None, 1))
+
+
 def test_examples_are_parsed_in_one_call_before_a_shuffle(tmp_path: Path) -> None:
     """The shape of the original's modules: parse an example, then shuffle."""
     path = tmp_path / "examples.recordio"
@@ -87,8 +164,6 @@ def test_examples_are_parsed_in_one_call_before_a_shuffle(tmp_path: Path) -> Non
 
 
 def test_a_bad_record_is_named_either_way(clicks: Path, tmp_path: Path) -> None:
-    from elasticdl_core.errors import UserCodeError
-
     lines = clicks.read_text().splitlines()
     lines[40] = "1,2,oops,4"
     path = tmp_path / "bad.csv"

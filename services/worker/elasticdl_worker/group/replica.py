@@ -149,6 +149,31 @@ class BringsEarly(Protocol):
         """
 
 
+@runtime_checkable
+class ComputesAtOnce(Protocol):
+    """A replica that can compute several microbatches at once, on cores that one alone leaves idle."""
+
+    def most_at_once(self, members: int) -> int:
+        """How many microbatches may be computed at once, at least 1, where so many members share the machine."""
+
+    def compute_at_once(
+        self, step: int, microbatches: Sequence[tuple[int, MicrobatchData]], epoch: int
+    ) -> list[Contribution]:
+        """Does what ``Replica.compute`` does with each, with the same bits.
+
+        Args:
+            step: as for ``compute``.
+            microbatches: their numbers and records, all with some fed.
+            epoch: as for ``compute``.
+
+        Returns:
+            The contributions, whose arrays may be read until the next call of this or of ``compute``.
+
+        Raises:
+            UserCodeError: as ``compute``.
+        """
+
+
 class Replica(Protocol):
     """The whole model in one member. All calls but ``read`` come from one thread."""
 

@@ -25,8 +25,8 @@ from elasticdl_worker.trainers.other_tasks import OtherTasks
 from elasticdl_worker.user_code import ModelModule
 
 _log = structlog.get_logger(__name__)
-_ALL_ROWS = 1 << 30
-"""More rows than a microbatch has: what ``feed`` makes of its records comes as one minibatch."""
+_MOST_ROWS = 1 << 12
+_MANY = 16
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,20 @@ def make_replica(framework: Framework, spec: JobSpec, module: ModelModule, sourc
         Preparation(
             spec,
             module,
-            sources.make_source(sources.main, _ALL_ROWS),
+            sources.make_source(sources.main, _most_rows(spec)),
             callbacks,
             rules.export_formats if spec.type is JobType.TRAINING else (),
             keeps_predictions=module.eval_metrics_fn is not None,
         )
     )
+
+
+def _most_rows(spec: JobSpec) -> int:
+    """More rows than ``feed`` makes of the records of one pass, which come as one minibatch.
+
+    No more than that: a dataset of TensorFlow takes time for each row that a batch might have, minutes for 2**30.
+    """
+    return max(_MOST_ROWS, _MANY * spec.minibatch_size * (spec.microbatches_per_step if spec.fuses else 1))
 
 
 def first_records(spec: JobSpec, module: ModelModule, sources: JobSources) -> Task | None:

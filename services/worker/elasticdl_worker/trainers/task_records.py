@@ -10,7 +10,7 @@ from elasticdl.data.reader import Record
 from elasticdl_core.errors import DataError, ElasticDLError, UserCodeError
 from elasticdl_core.shuffling import Reading, described
 from elasticdl_core.skips import SkipReason, Skips
-from elasticdl_worker.trainers.shuffled import read_batches, require_all
+from elasticdl_worker.trainers.shuffled import ShuffledRecords, require_all
 from elasticdl_worker.user_code import ModelModule, guarded
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ class TaskRecords:
 
     def __init__(self, reader: DataReader, module: ModelModule) -> None:
         self._reader = reader
+        self._shuffled = ShuffledRecords(reader)
         self._module = module
         self._reading: Reading | None = None
         self._looking_at: Sequence[Shard] = ()
@@ -127,4 +128,4 @@ class TaskRecords:
         def pass_over(records: int) -> None:
             self._passed_over += records
 
-        return read_batches(self._reader, shard, self._reading, size, look, pass_over)
+        return self._shuffled.read_batches(shard, self._reading, size, look, pass_over)

@@ -395,10 +395,20 @@ class Graph(Protocol):
         """The protocol message."""
 
 
-class MapFunction(Protocol):
-    """A traced function of a map."""
+class TracedFunction(Protocol):
+    """A function that was traced, of tensors."""
 
-    function: Callable[..., Nested]
+    @property
+    def graph(self) -> Graph:
+        """What it consists of."""
+
+    def __call__(self, *tensors: Tensor) -> Nested: ...
+
+
+class MapFunction(Protocol):
+    """The function of a map."""
+
+    function: TracedFunction
 
 
 class MapDataset(Dataset, Protocol):

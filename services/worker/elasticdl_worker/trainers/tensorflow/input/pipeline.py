@@ -3,7 +3,8 @@
 The ``tf.data`` pipeline is built once, so that the user's functions are traced once. A ``feed`` of maps that can run
 on whole minibatches leaves ``tf.data`` after that: one compiled call makes a minibatch from its raw records. Others
 iterate the pipeline anew for each task, over its own records, which enter in chunks: that costs 40 ms of CPU for each
-task, and the user's functions run record by record.
+task, and the user's functions run record by record. Members of a group read a minibatch at a time, for which that is
+too much: there, maps that cannot run on whole minibatches run in a compiled loop over their records.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from elasticdl.data import DataReader, Shard
 from elasticdl.data.reader import Record
@@ -30,6 +32,7 @@ from elasticdl_worker.trainers.tensorflow.input.vectorize import (
     MapChain,
     equal_values,
     find_map_chain,
+    one_by_one,
     silence_tensorflow,
     vectorize,
 )
@@ -48,6 +51,7 @@ E = TypeVar("E")
 _CHUNK_RECORDS = 512
 _COMPARED_RECORDS = 8
 _PREFETCH = 2
+_POSITIVE = (1 << 63) - 1
 _log = structlog.get_logger(__name__)
 _ORDERED = {
     "_MapDataset",
@@ -57,6 +61,34 @@ _ORDERED = {
     "_AssertCardinalityDataset",
     "_ModelDataset",
 }
+
+
+class _Shuffle:
+    """A dataset's shuffle.
+
+    Args:
+        buffer: records of which the next one is drawn.
+        seed: of the order; 0 for none.
+    """
+
+    def __init__(self, buffer: int, seed: int) -> None:
+        self.buffer = buffer
+        self._drawing = np.random.default_rng((seed & _POSITIVE) or None)
+
+    def seeded(self, seed: int) -> _Shuffle:
+        """The same one with another seed. TensorFlow's own may differ from one process to the next."""
+        return _Shuffle(self.buffer, seed + 1)
+
+    def order(self, count: int) -> NDArray[np.int64]:
+        """The next order of so many records."""
+        if self.buffer >= count:
+            return self._drawing.permutation(count)
+        held, found = list(range(self.buffer)), list[int]()
+        for coming in range(self.buffer, count):
+            place = int(self._drawing.integers(self.buffer))
+            found.append(held[place])
+            held[place] = coming
+        return np.array([*found, *self._drawing.permutation(held)], np.int64)
 
 
 class InputPipeline:
@@ -102,7 +134,7 @@ class InputPipeline:
         self._chain = find_map_chain(records, source)
         self._whole: Callable[[object], Nested] | None = None
         self._first_read = False
-        self._shuffle: tuple[int, np.random.Generator] | None = None
+        self._shuffle: _Shuffle | None = None
         self._dataset = self._batched(records)
         self._draws: bool | None = None
         self.features_spec, self.labels_spec = self._split(self._dataset.element_spec)
@@ -119,14 +151,50 @@ class InputPipeline:
             UserCodeError: ``feed`` or the user's reader raised.
         """
         if self._chain is not None:
-            self._try_whole_minibatches(shard if reading is None else reading.ranges[0], self._chain)
-        if self._whole is not None and (self._shuffle is None or self._shuffle[0] >= shard.end - shard.start):
-            elements = self._whole_elements(shard, self._whole)
+            self._try_whole_minibatches(_first(shard, reading), self._chain)
+        if self._whole is not None and (self._shuffle is None or self._shuffle.buffer >= shard.end - shard.start):
+            elements = self._whole_elements(shard, self._whole, self._shuffle)
         else:
             elements = iter(self._dataset)
+        yield from self._counted(elements, shard, reading)
+
+    def seeded_minibatches(self, shard: Shard, reading: Reading | None, seed: int) -> Iterator[Minibatch]:
+        """Reads the minibatches of a shard, so that they follow from its records and a number alone.
+
+        A ``feed`` that draws is called anew for each shard: nothing else sets what TensorFlow keeps. The order of a
+        shuffle behind maps is drawn here.
+
+        Args:
+            shard: as for ``minibatches``.
+            reading: likewise.
+            seed: of all that ``feed`` draws.
+        """
+        if self._draws is None:
+            self._draws = self._prepare_seeded(_first(shard, reading))
+        if self._draws:
+            tf.random.set_seed(seed)
+            self._dataset = self._batched(self._feed()[1])
+        if self._whole is None:
+            return self.minibatches(shard, reading)
+        shuffle = self._shuffle and self._shuffle.seeded(seed)
+        return self._counted(self._whole_elements(shard, self._whole, shuffle), shard, reading)
+
+    def _prepare_seeded(self, first: Shard) -> bool:
+        """Once: finds out how ``seeded_minibatches`` works; returns whether ``feed`` is to be called each time."""
+        chain = self._chain
+        if chain is not None and not _draws(chain.mapped):
+            self._try_whole_minibatches(first, chain)
+            if self._whole is None:
+                self._try_one_by_one(chain)
+        self._chain = None
+        draws = self._whole is None and _draws(self._dataset)
+        if draws:
+            _log.info("feed draws random numbers: it is called for each range of records")
+        return draws
+
+    def _counted(self, elements: Iterator[Nested], shard: Shard, reading: Reading | None) -> Iterator[Minibatch]:
         self._records.begin(shard, reading)
         self._fed = 0
-        skipped = self._reader.skipped_records
         while True:
             try:
                 element = next(elements)
@@ -137,29 +205,9 @@ class InputPipeline:
             self._keep_large_blocks()
             features, labels = self._split(element)
             records = _count(features)
-            exact = self.ordered and self._reader.skipped_records == skipped
+            exact = self.ordered and not self._records.skipped
             yield Minibatch(features, labels, records, shard, shard.start + self._fed if exact else None, reading)
             self._fed += records
-
-    def seeded_minibatches(self, shard: Shard, reading: Reading | None, seed: int) -> Iterator[Minibatch]:
-        """Reads the minibatches of a shard, so that they follow from its records and a number alone.
-
-        A ``feed`` that shuffles or draws is called anew for each shard: nothing else sets what TensorFlow keeps.
-
-        Args:
-            shard: as for ``minibatches``.
-            reading: likewise.
-            seed: of all that ``feed`` draws.
-        """
-        if self._draws is None:
-            self._draws = _draws(self._dataset)
-            if self._draws:
-                _log.info("feed draws random numbers: it is called for each range of records")
-        if self._draws:
-            self._chain = self._whole = None
-            tf.random.set_seed(seed)
-            self._dataset = self._batched(self._feed()[1])
-        return self.minibatches(shard, reading)
 
     def _feed(self) -> tuple[Dataset, Dataset]:
         """The raw records, and what the user's ``feed`` makes of them."""
@@ -184,14 +232,15 @@ class InputPipeline:
             self._first_read = True
             keep_large_blocks()
 
-    def _whole_elements(self, shard: Shard, whole: Callable[[object], Nested]) -> Iterator[Nested]:
+    def _whole_elements(
+        self, shard: Shard, whole: Callable[[object], Nested], shuffle: _Shuffle | None
+    ) -> Iterator[Nested]:
         """Minibatches without ``tf.data``."""
-        if self._shuffle is None:
+        if shuffle is None:
             yield from map(whole, self._raw(self._minibatch_size))
             return
-        # The buffer of the shuffle holds the whole shard.
         for everything in map(whole, self._raw(shard.end - shard.start)):
-            order = self._shuffle[1].permutation(_count(everything))
+            order = shuffle.order(_count(everything))
             for at in range(0, len(order), self._minibatch_size):
                 chosen = order[at : at + self._minibatch_size]
                 yield tf.nest.map_structure(lambda values, chosen=chosen: tf.gather(values, chosen), everything)
@@ -219,11 +268,23 @@ class InputPipeline:
             ):
                 return
         except Exception as error:
-            _log.info("feed runs record by record", reason=str(error).strip().partition("\n")[0][:200])
+            _log.info("feed runs record by record", reason=_first_line(error))
             return
-        if chain.shuffle is not None:
-            buffer, seed = chain.shuffle
-            self._shuffle = buffer, np.random.default_rng(seed or None)
+        self._use(whole, chain)
+
+    def _try_one_by_one(self, chain: MapChain) -> None:
+        """Makes minibatches by a compiled loop over their records from now on, if TensorFlow can compile one."""
+        try:
+            with silence_tensorflow():
+                threads = tf.config.threading.get_intra_op_parallelism_threads()
+                looped = CompiledFunction(one_by_one(chain, threads), (self._chunk_spec,))
+        except Exception as error:
+            _log.info("feed runs in a dataset of its own each time", reason=_first_line(error))
+            return
+        self._use(looped, chain)
+
+    def _use(self, whole: Callable[[object], Nested], chain: MapChain) -> None:
+        self._shuffle = None if chain.shuffle is None else _Shuffle(*chain.shuffle)
         self._whole = whole
 
     def _raw(self, size: int) -> Iterator[Nested]:
@@ -242,6 +303,15 @@ class InputPipeline:
             return np.array(records, object)
 
         return self._records.batches(size, chunk)
+
+
+def _first(shard: Shard, reading: Reading | None) -> Shard:
+    """Some records of a shard."""
+    return shard if reading is None else reading.ranges[0]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200]
 
 
 def _shown(error: Exception) -> Exception:

@@ -2,7 +2,7 @@
 
 A function of one record costs TensorFlow 10 to 30 µs each time, most of it dispatch. ``tf.vectorized_map`` derives
 the function of a minibatch from it. What it cannot derive, or what comes out different (random functions, say), runs
-record by record as ever.
+record by record as ever: in ``tf.data``, or in one compiled loop over the records of a minibatch.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import cast
 
 import numpy as np
 
+from elasticdl_worker.trainers.tensorflow.drawing import operations_of
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.types import (
     Dataset,
@@ -23,6 +24,7 @@ from elasticdl_worker.trainers.tensorflow.types import (
     NestedSpec,
     ShuffleDataset,
     Tensor,
+    TracedFunction,
     VectorizedOperation,
 )
 
@@ -52,14 +54,14 @@ class MapChain:
         shuffle: buffer size and seed of the shuffle; None without one.
     """
 
-    maps: tuple[Callable[..., Nested], ...]
+    maps: tuple[TracedFunction, ...]
     mapped: Dataset
     shuffle: tuple[int, int] | None = None
 
 
 def find_map_chain(dataset: Dataset, source: Dataset) -> MapChain | None:
     """Takes a dataset apart; None if it holds anything but maps of plain tensors and a last shuffle."""
-    maps: list[Callable[..., Nested]] = []
+    maps: list[TracedFunction] = []
     shuffle: tuple[int, int] | None = None
     mapped = dataset
     while dataset is not source:
@@ -104,6 +106,34 @@ def vectorize(chain: MapChain) -> Callable[..., Nested]:
             for value, spec in zip(found, specs, strict=True)
         ]
         return tf.nest.pack_sequence_as(chain.mapped.element_spec, shaped)
+
+    return minibatch
+
+
+def one_by_one(chain: MapChain, threads: int) -> Callable[..., Nested]:
+    """A function of a minibatch of raw records that runs the chain's maps record by record, without ``tf.data``.
+
+    Args:
+        chain: what to do with each record.
+        threads: that may run it.
+
+    Returns:
+        The function, to be traced.
+    """
+    specs = tuple(tf.nest.flatten(chain.mapped.element_spec))
+    # Functions with a state, such as those of Python, run for one record after the other, as in a dataset.
+    at_once = 1 if any(map(_has_state, chain.maps)) else max(1, threads)
+
+    def one(record: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        flat: Sequence[Tensor] = record
+        for function in chain.maps:
+            flat = tf.nest.flatten(function(*flat))
+        return tuple(tf.ensure_shape(value, spec.shape) for value, spec in zip(flat, specs, strict=True))
+
+    def minibatch(*parts: Nested) -> Nested:
+        flat = tuple(tf.nest.flatten(parts))
+        found = tf.map_fn(one, flat, fn_output_signature=specs, parallel_iterations=at_once)
+        return tf.nest.pack_sequence_as(chain.mapped.element_spec, list(found))
 
     return minibatch
 
@@ -162,6 +192,14 @@ def register_converters() -> None:
             pfor.RegisterPFor(name)(convert)
     if "LookupTableFindV2" not in known:
         pfor.RegisterPFor("LookupTableFindV2")(convert_lookup)
+
+
+def _has_state(function: TracedFunction) -> bool:
+    """Whether a traced function calls Python, or operations that keep a state."""
+    from tensorflow.python.framework import op_def_registry
+
+    known = map(op_def_registry.get, operations_of(function.graph.as_graph_def()))
+    return any(one is not None and one.is_stateful for one in known)
 
 
 def _plain(spec: NestedSpec) -> bool:

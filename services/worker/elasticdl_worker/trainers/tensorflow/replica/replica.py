@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import cast
 
 import numpy as np
@@ -24,7 +26,7 @@ from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, build_optimizer, with_rate
 from elasticdl_worker.trainers.tensorflow.replica.randomness import SeededDraws
 from elasticdl_worker.trainers.tensorflow.replica.slots import OptimizerSlots
-from elasticdl_worker.trainers.tensorflow.replica.steps import GroupSteps
+from elasticdl_worker.trainers.tensorflow.replica.steps import Computed, GroupSteps
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
 from elasticdl_worker.trainers.tensorflow.types import Features, KerasOptimizer, Labels, Predictions, Tensor
 
@@ -87,6 +89,7 @@ class KerasReplica:
         self._forward: Callable[[Features], Predictions] | None = None
         self._all_values: CompiledFunction[list[Tensor]] | None = None
         self._given: tuple[Sequence[Flat], list[Tensor]] = ((), [])
+        self._threads: ThreadPoolExecutor | None = None
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -118,18 +121,47 @@ class KerasReplica:
 
     def compute(self, step: int, microbatch: int, data: MicrobatchData, epoch: int) -> Contribution:
         """Runs the model forward and backward on one microbatch, at the present parameters."""
-        batch, rows = data.content, data.fed
         self._draws.seed(step, microbatch)
-        guard = self._module.guard("a training step", "check the shapes of features, labels and predictions")
         try:
-            with guard, self._programs.explaining(batch.features):
-                computed = self._steps.compute(batch.features, batch.labels, tf.constant(rows, tf.float32))
+            computed = self._run(data)
         except BaseException:
             self._steps.restore()
             raise
-        loss = float(computed.loss)
+        given = self._contribution(step, data, computed)
+        self._given = (given.arrays, computed.arrays)
+        return given
+
+    def most_at_once(self, members: int) -> int:
+        """As many as there are cores for, if none of them changes a variable, be it for a moment."""
+        if self._eager or not self._steps.is_pure:
+            return 1
+        threads = max(1, tf.config.threading.get_intra_op_parallelism_threads())
+        return max(1, len(os.sched_getaffinity(0)) // (threads * members))
+
+    def compute_at_once(
+        self, step: int, microbatches: Sequence[tuple[int, MicrobatchData]], epoch: int
+    ) -> list[Contribution]:
+        """Computes each in a thread of its own: an operation lends its threads to one as to many."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(thread_name_prefix="microbatch")
+        first, *others = [data for _, data in microbatches]
+        running = [self._threads.submit(self._run, data) for data in others]
+        try:
+            computed = [self._run(first), *(one.result() for one in running)]
+        finally:
+            wait(running)
+        pairs = zip(microbatches, computed, strict=True)
+        return [self._contribution(step, data, one) for (_, data), one in pairs]
+
+    def _run(self, data: MicrobatchData) -> Computed:
+        batch = data.content
+        guard = self._module.guard("a training step", "check the shapes of features, labels and predictions")
+        with guard, self._programs.explaining(batch.features):
+            return self._steps.compute(batch.features, batch.labels, tf.constant(data.fed, tf.float32))
+
+    def _contribution(self, step: int, data: MicrobatchData, computed: Computed) -> Contribution:
+        batch, rows, loss = data.content, data.fed, float(computed.loss)
         arrays = [_view(array) for array in computed.arrays]
-        self._given = (arrays, computed.arrays)
         what = describe_not_finite(loss, arrays, len(self._steps.buckets.lengths), self._steps.buckets)
         if what:
             return Contribution(0, (), loss, self._nan.handle(what, batch.where, rows, self.version))

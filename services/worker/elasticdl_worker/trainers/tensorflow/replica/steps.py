@@ -54,6 +54,7 @@ class GroupSteps:
         lengths: of each array of a contribution.
         generators: the variables that random generators keep their seeds in.
         buckets: where gradients lie.
+        is_pure: whether computing assigns to no variable.
 
     Raises:
         UserCodeError: the loss depends on nothing that is trained, or the model draws numbers that nobody can seed.
@@ -112,6 +113,7 @@ class GroupSteps:
         self._used = used
         self._state = StateChanges(self._model.merging, changed)
         self._kept = self._state.read()
+        self.is_pure = not self.generators and not changed
         self.lengths = [*self.buckets.lengths, *([self._state.length] if self._state.length else [])]
 
     def remember(self) -> None:
