@@ -47,6 +47,14 @@ _attack()
 """
 
 
+def tenant_of(cluster: Cluster, namespace: str, data: Path) -> Cluster:
+    """The cluster as somebody sees it who holds a token of a namespace of their own."""
+    cluster.cli("namespaces", "create", namespace, "--data-root", str(data))
+    created = cluster.cli("tokens", "create", namespace, "--namespace", namespace, "--scope", "submit", "--json")
+    token = json.loads(created.stdout)["token"]
+    return replace(cluster, environment={**cluster.environment, "ELASTICDL_TOKEN": token})
+
+
 def hostile_zoo(folder: Path, other: str) -> Path:
     shutil.copytree(EXAMPLES / "digits" / "zoo", folder)
     for module in folder.glob("*.py"):
@@ -60,12 +68,9 @@ def test_a_tenants_job_trains_and_reaches_nothing_of_others(cluster: Cluster, di
     assert isolation and f"Isolation {isolation}" in cluster.cli("status").stdout
     if isolation.startswith("none"):
         pytest.skip("nothing isolates jobs on this machine")
-    cluster.cli("namespaces", "create", "mallory", "--data-root", str(digits))
-    created = cluster.cli("tokens", "create", "attack", "--namespace", "mallory", "--scope", "submit", "--json")
-    token = json.loads(created.stdout)["token"]
+    tenant = tenant_of(cluster, "mallory", digits)
     (cluster.job_dir("alice-aaaaaa") / "artifacts").mkdir(parents=True)
     (cluster.job_dir("alice-aaaaaa") / "artifacts" / "model.keras").write_text("hers")
-    tenant = replace(cluster, environment={**cluster.environment, "ELASTICDL_TOKEN": token})
     job_id = tenant.submit(
         *("--model_zoo", str(hostile_zoo(tmp_path / "zoo", "alice-aaaaaa")), "--model_def", "digits.forward"),
         *("--training_data", str(digits / "train"), "--validation_data", str(digits / "validation")),
@@ -77,3 +82,18 @@ def test_a_tenants_job_trains_and_reaches_nothing_of_others(cluster: Cluster, di
     told = [json.loads(line.split("ATTACK ", 1)[1]) for line in log.splitlines() if "ATTACK {" in line]
     assert told and all(found == {} for found in told), (isolation, told)
     assert cluster.token not in log
+
+
+def test_workers_of_a_tenant_make_a_group(cluster: Cluster, digits: Path) -> None:
+    """Where they may write, their sockets are, and what they have in common in memory."""
+    tenant = tenant_of(cluster, "together", digits)
+    job_id = tenant.submit(
+        *("--model_zoo", str(EXAMPLES / "digits" / "zoo"), "--model_def", "digits.forward"),
+        *("--training_data", str(digits / "train"), "--validation_data", str(digits / "validation")),
+        *("--num_epochs", "6", "--min_workers", "2", "--num_workers", "2", "--job_name", "a" * 40),
+        *("--distribution_strategy", "AllReduceStrategy"),
+    )
+    job = tenant.wait(job_id)
+    log = tenant.cli("jobs", "logs", job_id, expect=None).stdout
+    assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1) + log[-3000:]
+    assert job["status"]["audit"]["state"] == "passed", job["status"]["audit"]

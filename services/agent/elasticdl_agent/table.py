@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
 import psutil
@@ -420,7 +419,11 @@ class ProcessTable:
             file = self._credentials.issue(spec.id, self._isolation.user(tenant))
             environment[CREDENTIALS_VARIABLE] = str(file)
         environment |= self._isolation.environment(spec, tenant)
-        environment[inspection.VARIABLE] = str(Path(environment["TMPDIR"]) / _inspection_name(spec.id))
+        # Not where a job's own TMPDIR leads: the agent knows these places, and paths of sockets must be short.
+        folder = self._isolation.temporary_folder(spec, tenant)
+        environment[inspection.VARIABLE] = str(folder / _inspection_name(spec.id))
+        if spec.id.role is Role.WORKER:
+            environment["ELASTICDL_SOCKETS"] = str(folder)
         return Command(
             argv=self._commands[spec.id.role],
             environment=environment,
@@ -432,8 +435,7 @@ class ProcessTable:
 
     def _inspection_file(self, spec: ProcessSpec) -> str:
         """The file through which a process is asked, relative to the run directory."""
-        own = self._isolation.environment(spec, self._tenant(spec)).get("TMPDIR")
-        folder = Path(own) if own else self._directories.job_run_dir(spec.id.job_id) / "tmp"
+        folder = self._isolation.temporary_folder(spec, self._tenant(spec))
         return str((folder / _inspection_name(spec.id)).relative_to(self._directories.run))
 
     def _tenant(self, spec: ProcessSpec) -> Tenant:

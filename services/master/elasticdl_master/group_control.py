@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from elasticdl_core.checkpoint_manifest import Manifest, ManifestFile
@@ -13,6 +14,7 @@ from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus
 from elasticdl_core.task import TaskId, lease_order
 from elasticdl_master.group_calls import Share
 from elasticdl_master.group_desk import GroupDesk
+from elasticdl_master.handed_in_shares import HandedInShares
 from elasticdl_master.parameter_servers import SavedParts, ServerStatus
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
@@ -33,9 +35,13 @@ class GroupControl:
         desk: where the members meet the master.
         tell: takes events.
         job_id: the job.
+        handed_in: where members write their shares of a checkpoint; None if they may write into the checkpoint.
     """
 
-    def __init__(self, machine: JobMachine, desk: GroupDesk, tell: Tell, job_id: str) -> None:
+    def __init__(
+        self, machine: JobMachine, desk: GroupDesk, tell: Tell, job_id: str, handed_in: HandedInShares | None = None
+    ) -> None:
+        self._handed_in = handed_in
         self.addresses = ["group"]
         self._machine = machine
         self._desk = desk
@@ -145,14 +151,20 @@ class GroupControl:
         self._orders += 1
         number = self._machine.setup.epoch * 1_000_000 + self._orders
         desk.shares.clear()
-        desk.save = {"order": number, "directory": directory, "generation": orders.generation}
+        target, handed_in = Path(directory), self._handed_in
+        folder = target if handed_in is None else handed_in.folder(target)
+        desk.save = {"order": number, "directory": str(folder), "generation": orders.generation}
         desk.refresh()
         try:
             await self._until(lambda: self._is_saved(orders.generation), _SAVE_S, "write a checkpoint")
+            shares = [desk.shares[rank] for rank in sorted(desk.shares)]
+            if handed_in is not None:
+                await asyncio.to_thread(handed_in.take, shares, target)
         finally:
             desk.save = None
             desk.refresh()
-        shares = [desk.shares[rank] for rank in sorted(desk.shares)]
+            if handed_in is not None:
+                await asyncio.to_thread(handed_in.remove, target)
         return self._parts(shares)
 
     async def close(self) -> None:

@@ -28,6 +28,7 @@ from elasticdl_master.checkpointing import ServerOperations
 from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.group_control import GroupControl
 from elasticdl_master.group_desk import GroupDesk
+from elasticdl_master.handed_in_shares import HandedInShares
 from elasticdl_master.job_lease import Wishes
 from elasticdl_master.listing import list_shards
 from elasticdl_master.outbox import Outbox
@@ -183,7 +184,11 @@ class JobRunner:
         self._dispatcher = TaskDispatcher(machine, queue, self._pass_on, time.monotonic, self._fence)
         desk = GroupDesk(self._dispatcher) if spec.by_group else None
         if desk is not None:
-            self._members = GroupControl(machine, desk, self._tell, settings.job_id)
+            # The agent makes this folder for workers that may write in folders of their own only.
+            work = settings.job_dir / "work"
+            confined = work.is_dir() and not spec.checkpoint_dir
+            handed_in = HandedInShares(work) if confined else None
+            self._members = GroupControl(machine, desk, self._tell, settings.job_id, handed_in)
         control = self._members or ServerControl(addresses, self._token)
         stack.push_async_callback(control.close)
         self._servers = ServerOperations(

@@ -124,7 +124,7 @@ async def _serve(settings: WorkerSettings, stop: asyncio.Event, start_up: Startu
         stack.callback(traces.close)
         membership = None
         if registration.spec.by_group:
-            lobby = open_lobby(_socket_folder(settings.master, Path(registration.job_dir)))
+            lobby = open_lobby(settings.sockets)
             stack.callback(lobby.close)
             attendance = Attendance(master, session, owner, lobby.endpoint, lobby.abort)
             stack.push_async_callback(attendance.close)
@@ -320,11 +320,6 @@ def _threads(spec: JobSpec) -> int:
     """
     sharing = spec.microbatches_per_step if spec.by_group and spec.deterministic else spec.max_workers
     return max(1, len(os.sched_getaffinity(0)) // max(1, sharing))
-
-
-def _socket_folder(master: str, job_dir: Path) -> Path:
-    """Where the sockets of the job's processes lie: paths of sockets must be short."""
-    return Path(master.removeprefix("unix:")).parent if master.startswith("unix:") else job_dir
 
 
 async def _drain_on(stop: asyncio.Event, session: Session) -> None:

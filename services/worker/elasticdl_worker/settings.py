@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
+from pydantic import Field
+
 from elasticdl_runtime.settings import ProcessSettings
 
 
@@ -14,6 +19,8 @@ class WorkerSettings(ProcessSettings):
         incarnation: ``ELASTICDL_INCARNATION``, how often this index was launched before.
         job_token: ``ELASTICDL_JOB_TOKEN``, proves the worker to its master until the master gives it a fresh one.
         master: ``ELASTICDL_MASTER``, the master's address.
+        sockets: ``ELASTICDL_SOCKETS``, where it may make sockets that other workers of the job reach; the folder for
+            temporary files where nobody says so.
     """
 
     job_id: str = ""
@@ -21,3 +28,4 @@ class WorkerSettings(ProcessSettings):
     incarnation: int = 0
     job_token: str
     master: str
+    sockets: Path = Field(default_factory=lambda: Path(tempfile.gettempdir()))

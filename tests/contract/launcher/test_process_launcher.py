@@ -185,6 +185,7 @@ async def test_a_worker_learns_no_secret(agent_harness: AgentHarness, monkeypatc
         "ELASTICDL_JOB_DIR": str(folder(agent_harness)),
         "ELASTICDL_JOB_TOKEN": "t",
         "ELASTICDL_INSPECTION": str(Path(found["TMPDIR"]) / "worker-0.1.inspection"),
+        "ELASTICDL_SOCKETS": found["TMPDIR"],
     }
     assert found["MINE"] == "1"
     assert not {"AWS_SECRET_ACCESS_KEY", "HTTPS_PROXY"} & found.keys()

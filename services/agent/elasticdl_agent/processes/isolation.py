@@ -223,16 +223,24 @@ class Isolation:
 
     def environment(self, spec: ProcessSpec, tenant: Tenant) -> dict[str, str]:
         """Variables that follow from where a confined worker may write."""
-        level = self.level(tenant)
-        if spec.id.role is not Role.WORKER or not (level.user or level.files):
+        if not self._confines(spec, tenant):
             return {}
-        own = str(self._directories.worker_tmp(spec.id.job_id))
+        own = str(self.temporary_folder(spec, tenant))
         return {"TMPDIR": own, "HOME": own}
+
+    def temporary_folder(self, spec: ProcessSpec, tenant: Tenant) -> Path:
+        """Where a process may make temporary files and sockets, in the run directory."""
+        if self._confines(spec, tenant):
+            return self._directories.worker_tmp(spec.id.job_id)
+        return self._directories.job_run_dir(spec.id.job_id) / "tmp"
+
+    def _confines(self, spec: ProcessSpec, tenant: Tenant) -> bool:
+        level = self.level(tenant)
+        return spec.id.role is Role.WORKER and (level.user or level.files)
 
     def directory(self, spec: ProcessSpec, tenant: Tenant) -> Path:
         """Where a process starts: the job's directory, or a folder in it that a confined worker may write to."""
-        level = self.level(tenant)
-        if spec.id.role is Role.WORKER and (level.user or level.files):
+        if self._confines(spec, tenant):
             return self._directories.work_dir(spec.id.job_id)
         return self._directories.job_dir(spec.id.job_id)
 

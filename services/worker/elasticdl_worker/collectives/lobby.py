@@ -259,7 +259,7 @@ def open_lobby(
     listeners: list[socket.socket] = []
     unix = tcp = ""
     if directory is not None:
-        unix = str(directory / f"member-{os.getpid()}-{secrets.token_hex(4)}.sock")
+        unix = str(directory / f"m-{secrets.token_hex(5)}.sock")  # short, as paths of sockets must be
         if len(unix.encode()) > _UNIX_PATH_BYTES:
             raise InvalidInputError(f"the path {unix} is too long for a socket", fix="use a shorter directory")
         listeners.append(_listening(socket.socket(socket.AF_UNIX), unix))

@@ -478,6 +478,7 @@ class MemberLoop:
 
 def _written(share: WrittenShare, part: CheckpointPart, directory: Path, book: str) -> WrittenShare:
     try:
+        directory.mkdir(parents=True, exist_ok=True)
         file = part.write(directory)
     except OSError as error:
         return replace(share, trouble=error.strerror or str(error))

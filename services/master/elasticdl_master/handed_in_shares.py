@@ -1,0 +1,59 @@
+"""Shares of a checkpoint that members of a group wrote where they may write, taken to where they may not."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from elasticdl_core.errors import ConflictError
+from elasticdl_master.group_calls import Share
+from elasticdl_runtime.safe_files import open_regular
+
+_PIECE = 1 << 20
+
+
+class HandedInShares:
+    """The folder in which confined members write: their job's checkpoints are closed to them.
+
+    What is taken from it is copied, not moved: a member may keep a file open that it wrote.
+
+    Args:
+        base: a folder that members write in.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+
+    def folder(self, directory: Path) -> Path:
+        """Where members write their shares of the checkpoint that goes to ``directory``; they make it."""
+        return self._base / directory.name
+
+    def take(self, shares: Sequence[Share], directory: Path) -> None:
+        """Copies shares to their checkpoint.
+
+        Raises:
+            ConflictError: a share is not what its member said that it had written.
+            OSError: the disk does not allow it.
+        """
+        for share in shares:
+            if share.name != Path(share.name).name or not self._copied(share, directory):
+                raise ConflictError(f"the share of member {share.rank} is not what it told", fix="it is written anew")
+
+    def remove(self, directory: Path) -> None:
+        """Removes what members wrote for a checkpoint."""
+        shutil.rmtree(self.folder(directory), ignore_errors=True)
+
+    def _copied(self, share: Share, directory: Path) -> bool:
+        digest, size = hashlib.sha256(), 0
+        source = os.fdopen(open_regular(self._base, f"{directory.name}/{share.name}"), "rb")
+        with source, (directory / share.name).open("xb") as target:
+            while (piece := source.read(_PIECE)) and size <= share.bytes:
+                size += len(piece)
+                digest.update(piece)
+                target.write(piece)
+            target.flush()
+            os.fsync(target.fileno())
+        return (size, digest.hexdigest()) == (share.bytes, share.sha256)
