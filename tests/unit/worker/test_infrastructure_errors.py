@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from elasticdl_core.errors import ElasticDLError, FencedError, UnauthenticatedError, UnavailableError, UserCodeError
+from elasticdl_core.errors import (
+    ElasticDLError,
+    FencedError,
+    InvalidInputError,
+    UnauthenticatedError,
+    UnavailableError,
+    UserCodeError,
+)
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_worker.loop import TaskLoop
@@ -23,6 +30,14 @@ def test_the_guard_of_user_code_passes_on_what_is_no_users_fault(kind: type[Elas
     with pytest.raises(kind) as caught, guarded("the worker", (Path("/zoo"),)):
         raise raised
     assert caught.value is raised
+
+
+def test_the_guard_of_user_code_keeps_what_an_error_of_ours_says_to_do() -> None:
+    raised = InvalidInputError("a model in torch needs torch", fix="pip install 'elasticdl[torch]'")
+    with pytest.raises(UserCodeError) as caught, guarded("the worker", (Path("/zoo"),), fix="look"):
+        raise raised
+    assert caught.value.message == "the worker raised InvalidInputError: a model in torch needs torch"
+    assert caught.value.fix == "pip install 'elasticdl[torch]'"
 
 
 class Failing:

@@ -22,7 +22,14 @@ from types import ModuleType, TracebackType
 from typing import Any, cast
 
 from elasticdl.data.reader import Metadata
-from elasticdl_core.errors import DataError, FencedError, UnauthenticatedError, UnavailableError, UserCodeError
+from elasticdl_core.errors import (
+    DataError,
+    ElasticDLError,
+    FencedError,
+    UnauthenticatedError,
+    UnavailableError,
+    UserCodeError,
+)
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.user_code.fixes import suggest_fix
 from elasticdl_worker.user_code.zoo_path import make_importable, refuse_hidden, source_location
@@ -158,9 +165,11 @@ def guarded(what: str, roots: Sequence[Path], *, fix: str = "") -> Iterator[None
             traceback=user_traceback(error, roots),
         ) from error
     except Exception as error:
+        ours = error if isinstance(error, ElasticDLError) else None  # it says itself what to do
+        said = _first_lines(error) if ours is None else ours.message
         raise UserCodeError(
-            f"{what} raised {type(error).__name__}: {_first_lines(error)}{user_location(error, roots)}",
-            fix=suggest_fix(error) or fix,
+            f"{what} raised {type(error).__name__}: {said}{user_location(error, roots)}",
+            fix=(ours.fix if ours is not None else suggest_fix(error)) or fix,
             traceback=user_traceback(error, roots),
         ) from error
 
