@@ -45,9 +45,9 @@ from elasticdl_worker.group.reader import MicrobatchReader
 from elasticdl_worker.group.replica import (
     BringsEarly,
     BroughtTooEarlyError,
+    ComputesAtOnce,
     Contribution,
     Flat,
-    LeafSink,
     MicrobatchData,
     Replica,
     copied,
@@ -66,6 +66,8 @@ _LONG_S = 24 * 3600.0
 _REST_S = 0.05
 _CHEAP_BYTES = 4 << 20
 _DIGEST_EVERY = 16
+_AT_ONCE_BYTES = 256 << 20
+"""Of the gradients of all microbatches that are computed at once."""
 _WORDS: Mapping[type[Operation], str] = {
     Gather: "gather",
     Total: "reduce",
@@ -304,33 +306,27 @@ class MemberLoop:
         fed = rows = 0
         loss, seconds, skips = 0.0, 0.0, Skips()
         reading = computing = 0.0
-        for one in passes:
+        at_once = self._most_at_once(collective.size)
+        for some in (passes[first : first + at_once] for first in range(0, len(passes), at_once)):
             asked = time.monotonic()
             with traced("reading data", "step"):
-                data = self._reader.take(step, one)
+                taken = [(one.microbatch, self._reader.take(step, one)) for one in some]
             reading += time.monotonic() - asked
-            fed, skips = fed + data.fed, skips + data.skips
             began = time.monotonic()
-            arrays: Sequence[Flat] = ()
-            leaf = rank if self._fuses else one.microbatch
-            sink = None if pending is None else _PendingLeaf(pending, leaf)
-            brought = 0
-            if data.fed:
-                version = self._replica.version
-                # What is random follows from the version: a group that is founded on a checkpoint counts steps anew.
-                with (
-                    device_turn(),
-                    traced("compute", "step", step=step.number, microbatch=one.microbatch, version=version),
-                ):
-                    given = self._compute_one(version, one.microbatch, data, step.entry.task.epoch, sink)
-                computing += time.monotonic() - began
-                arrays, brought = (given.arrays, given.brought) if given.rows else ((), 0)
-                rows, skips = rows + given.rows, skips + given.skips
-                loss += given.loss * given.rows
-            if pending is None:
-                self._sums = arrays
-            else:
-                self._bring(pending, leaf, arrays, brought)
+            given = self._compute_some(step, rank, [one for one in taken if one[1].fed], pending)
+            computing += time.monotonic() - began
+            for number, data in taken:
+                arrays: Sequence[Flat] = ()
+                brought = 0
+                fed, skips = fed + data.fed, skips + data.skips
+                if (one := given.get(number)) is not None:
+                    arrays, brought = (one.arrays, one.brought) if one.rows else ((), 0)
+                    rows, skips = rows + one.rows, skips + one.skips
+                    loss += one.loss * one.rows
+                if pending is None:
+                    self._sums = arrays
+                else:
+                    self._bring(pending, rank if self._fuses else number, arrays, brought)
             seconds += time.monotonic() - began
         if pending is not None and self._fuses and not passes:
             self._bring(pending, rank, ())
@@ -349,13 +345,30 @@ class MemberLoop:
     def _passes(self, step: Step, rank: int) -> list[ComputePass]:
         return step.passes(rank, fused=self._fuses)
 
-    def _compute_one(
-        self, version: int, microbatch: int, data: MicrobatchData, epoch: int, sink: LeafSink | None
-    ) -> Contribution:
-        replica = self._replica
-        if sink is not None and isinstance(replica, BringsEarly):
-            return replica.compute_into(version, microbatch, data, epoch, sink)
-        return replica.compute(version, microbatch, data, epoch)
+    def _most_at_once(self, members: int) -> int:
+        if self._fuses or not isinstance(self._replica, ComputesAtOnce):
+            return 1
+        # Each has a copy of all gradients.
+        return max(1, min(self._replica.most_at_once(members), _AT_ONCE_BYTES // max(1, self._size)))
+
+    def _compute_some(
+        self, step: Step, rank: int, microbatches: Sequence[tuple[int, MicrobatchData]], pending: PendingSum | None
+    ) -> dict[int, Contribution]:
+        """The contributions of one microbatch, or of several that are computed at once, by number."""
+        if not microbatches:
+            return {}
+        # What is random follows from the version: a group that is founded on a checkpoint counts steps anew.
+        replica, version, epoch = self._replica, self._replica.version, step.entry.task.epoch
+        first, data = microbatches[0]
+        with device_turn(), traced("compute", "step", step=step.number, microbatch=first, version=version):
+            if len(microbatches) > 1:
+                assert isinstance(replica, ComputesAtOnce)
+                found = replica.compute_at_once(version, microbatches, epoch)
+                return {number: one for (number, _), one in zip(microbatches, found, strict=True)}
+            if pending is not None and isinstance(replica, BringsEarly):
+                sink = _PendingLeaf(pending, rank if self._fuses else first)
+                return {first: replica.compute_into(version, first, data, epoch, sink)}
+            return {first: replica.compute(version, first, data, epoch)}
 
     def _bring(self, pending: PendingSum, leaf: int, arrays: Sequence[Flat], brought: int = 0) -> None:
         """Brings a leaf of each bucket that was not brought: nothing is 0."""
