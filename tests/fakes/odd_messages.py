@@ -234,7 +234,7 @@ class OddClient:
         try:
             async for answer in call:
                 if both.client_streaming and both.server_streaming:
-                    found.add(_STATUS[frame_mark(answer)[0]])
+                    found.add(STATUS[frame_mark(answer)[0]])
                 read -= 1
                 if read <= 0 or endless:
                     call.cancel()
@@ -257,7 +257,8 @@ class OddClient:
         await self._channel.close()
 
 
-_STATUS: Mapping[int, grpc.StatusCode] = {status.value[0]: status for status in grpc.StatusCode}
+STATUS: Mapping[int, grpc.StatusCode] = {status.value[0]: status for status in grpc.StatusCode}
+"""By the number that frames carry."""
 
 
 def numbered(frames: Sequence[bytes], steps: Sequence[int]) -> list[bytes]:

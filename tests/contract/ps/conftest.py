@@ -49,10 +49,10 @@ class Door:
 
             request = pieces()
         if method == "PullDenseParameters":
-            return [piece async for piece in client.stream(method, request, deadline_s=5)]
+            return [piece async for piece in client.stream(method, request, deadline_s=20)]
         if method == "Steps":
-            return await client.begin_in_stream(method, ps_pb2.STEP_PULL, request, deadline_s=5)
-        return await client.call(method, request, deadline_s=5)
+            return await client.begin_in_stream(method, ps_pb2.STEP_PULL, request, deadline_s=20)
+        return await client.call(method, request, deadline_s=20)
 
     async def frame(self, method: str, message: Any, buffers: Any = (), **options: Any) -> Any:
         answer = await self.call(method, encode_frame(message.SerializeToString(), buffers), **options)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
-from elasticdl_runtime.rpc.framing import encode_frame
-from tests.fakes.odd_messages import DOCUMENTED, FEW, MANY, Door, OddClient, messages, numbered
+from elasticdl_runtime.rpc.framing import encode_frame, frame_mark
+from tests.fakes import bad_inputs
+from tests.fakes.odd_messages import DOCUMENTED, FEW, MANY, STATUS, Door, OddClient, messages, numbered
+from tests.fakes.plain_calls import Plain, greeting
 
 pytestmark = pytest.mark.contract
 SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -138,6 +141,60 @@ async def test_thousands_of_messages_have_a_documented_answer(
     door: Any, odd: OddClient, method: str, tmp_path: Path, data: st.DataObject
 ) -> None:
     await check(door, odd, method, *data.draw(calls(method, tmp_path)))
+
+
+async def check_beside(door: Any, messages: list[bytes], role: Role) -> None:
+    """Sends messages over the socket of calls."""
+    before, statuses = kept(door), set()
+    plain = Plain(door.address)
+    await plain.send(greeting(token=door.tokens[role]))
+    assert frame_mark(await plain.receive()) == (0, 0)
+    for message in messages:
+        await plain.send(message)
+        statuses.add(STATUS[frame_mark(await plain.receive())[0]])
+    plain.close()
+    assert statuses <= DOCUMENTED, (statuses, messages)
+    if not any(status.name == "OK" for status in statuses):
+        assert kept(door) == before, (statuses, messages)
+    assert (await door.call("Status", ps_pb2.StatusRequest())).initialized
+    bad_inputs.count("messages beside gRPC", server_errors=not statuses <= DOCUMENTED)
+
+
+@FEW
+@given(data=st.data())
+async def test_any_message_beside_grpc_has_a_documented_answer(
+    door: Any, tmp_path: Path, data: st.DataObject
+) -> None:
+    await check_beside(door, *data.draw(calls("Steps", tmp_path)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@MANY
+@given(data=st.data())
+async def test_thousands_of_messages_beside_grpc_have_a_documented_answer(
+    door: Any, tmp_path: Path, data: st.DataObject
+) -> None:
+    await check_beside(door, *data.draw(calls("Steps", tmp_path)))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@FEW
+@given(noise=st.binary(max_size=200))
+async def test_any_bytes_in_place_of_a_greeting_leave_the_server_as_it_was(
+    door: Any, whole: bool, noise: bytes
+) -> None:
+    before = kept(door)
+    plain = Plain(door.address)
+    if whole:
+        await plain.send(noise)
+        assert STATUS[frame_mark(await plain.receive())[0]] is grpc.StatusCode.INVALID_ARGUMENT
+    else:
+        await plain.loop.sock_sendall(plain.connection, noise)
+    plain.close()
+    assert (await door.call("Status", ps_pb2.StatusRequest())).initialized
+    assert kept(door) == before
+    bad_inputs.count("greetings beside gRPC", server_errors=False)
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,13 @@ from elasticdl_core.errors import (
 )
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.rpc import client as client_module
+from elasticdl_runtime.rpc import served_sockets
 from elasticdl_runtime.rpc.beside import connect_beside, path_beside
 from elasticdl_runtime.rpc.call_stream import GrpcCallStream, SocketCallStream, StreamedCall
 from elasticdl_runtime.rpc.client import RpcClient
 from elasticdl_runtime.rpc.framing import Frame, decode_frame, encode_frame, frame_mark, mark_frame
 from elasticdl_runtime.rpc.service import Server, listen, make_server
+from tests.fakes.plain_calls import Plain, greeting
 from tests.integration.rpc.conftest import Kinds
 
 pytestmark = pytest.mark.integration
@@ -369,46 +371,11 @@ async def test_closing_ends_the_calls_and_leaves_no_task(address: str) -> None:
     assert asyncio.all_tasks() - before == set()
 
 
-class Plain:
-    """A connection to the socket of calls, and no manners."""
-
-    def __init__(self, address: str) -> None:
-        connection = connect_beside(address)
-        assert connection is not None
-        self.connection = connection
-        self.loop = asyncio.get_running_loop()
-
-    async def send(self, *messages: bytes) -> None:
-        for message in messages:
-            await self.loop.sock_sendall(self.connection, len(message).to_bytes(8, "little") + message)
-
-    async def receive(self) -> bytes:
-        """The next message; nothing at the end."""
-        head = await self._exactly(8)
-        return await self._exactly(int.from_bytes(head, "little")) if head else b""
-
-    async def _exactly(self, count: int) -> bytes:
-        got = b""
-        while len(got) < count:
-            more = await self.loop.sock_recv(self.connection, count - len(got))
-            if not more:
-                return b""
-            got += more
-        return got
-
-    def close(self) -> None:
-        self.connection.close()
-
-
 @pytest.fixture
 async def plain(calls: Calls) -> AsyncIterator[Plain]:
     made = Plain(calls.address)
     yield made
     made.close()
-
-
-def greeting(method: str = "Steps", token: str = "good") -> bytes:
-    return Frame(json.dumps({"method": method, "token": token}).encode()).encode()
 
 
 async def refusal_of(plain: Plain) -> tuple[grpc.StatusCode, str]:
@@ -449,6 +416,18 @@ async def test_who_does_not_greet_is_told_and_left(
     assert found[0] is code
     assert message in found[1]
     assert calls.callers == []
+
+
+async def test_of_a_stranger_little_is_taken_and_not_for_long(
+    calls: Calls, plain: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await plain.loop.sock_sendall(plain.connection, (1 << 20).to_bytes(8, "little"))
+    assert await plain.receive() == b""
+    monkeypatch.setattr(served_sockets, "_GREETING_S", 0.05)
+    silent = Plain(calls.address)
+    status, message = await refusal_of(silent)
+    assert (status, message) == (grpc.StatusCode.INVALID_ARGUMENT, "no greeting came in time")
+    silent.close()
 
 
 async def test_a_message_that_is_too_long_ends_the_connection(calls: Calls, plain: Plain) -> None:

@@ -29,6 +29,9 @@ class MessageSocket:
         take: called with each message, whose memory is its own.
         ended: called once, when no further message comes.
         most_bytes: the longest message that is taken.
+
+    Attributes:
+        most_bytes: the same; it may be changed between messages.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class MessageSocket:
         connection.setblocking(False)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         self._connection = connection
-        self._take, self._ended, self._most_bytes = take, ended, most_bytes
+        self._take, self._ended, self.most_bytes = take, ended, most_bytes
         self._loop = asyncio.get_running_loop()
         self._length = memoryview(bytearray(_LENGTH_BYTES))
         self._message: memoryview | None = None
@@ -176,7 +179,7 @@ class MessageSocket:
         self._received += count
 
     def _space(self, length: int) -> memoryview:
-        if length > self._most_bytes:
+        if length > self.most_bytes:
             raise InvalidInputError(f"a message of {length} bytes is too long", fix="send what ps.proto describes")
         # Unlike a bytearray's, this memory is not set to zeros first.
         return np.empty(length, np.uint8).data

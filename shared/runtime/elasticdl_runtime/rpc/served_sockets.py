@@ -26,6 +26,9 @@ from elasticdl_runtime.rpc.served_stream import (
 )
 
 _log = structlog.get_logger(__name__)
+_GREETING_BYTES = 64 << 10
+_GREETING_S = 10.0
+"""So much, and for so long, is taken of somebody of whom nothing is known yet."""
 
 
 class ServedSockets:
@@ -109,7 +112,9 @@ class _ServedSocket:
         self._behaviour: Behaviour | None = None
         self._later: set[asyncio.Task[None]] = set()
         self._ended = False
-        self._messages = MessageSocket(connection, self._take, self._has_gone, most_bytes)
+        self._most_bytes = most_bytes
+        self._messages = MessageSocket(connection, self._take, self._has_gone, _GREETING_BYTES)
+        self._patience = asyncio.get_running_loop().call_later(_GREETING_S, self._lose_patience)
 
     def end(self) -> None:
         """Takes no further calls, and ends when those under way have been answered."""
@@ -159,7 +164,12 @@ class _ServedSocket:
             self._refuse(error)
             return
         self._method, self._behaviour = method, self._methods[method]
+        self._messages.most_bytes = self._most_bytes
+        self._patience.cancel()
         self._messages.send(Frame(b"").pieces())
+
+    def _lose_patience(self) -> None:
+        self._refuse(InvalidInputError("no greeting came in time", fix="send what ps.proto describes"))
 
     def _refuse(self, error: Exception) -> None:
         status, details = refusal(self._method, error)
@@ -176,6 +186,7 @@ class _ServedSocket:
             self._messages.finish()
 
     def _has_gone(self) -> None:
+        self._patience.cancel()
         for task in self._later:
             task.cancel()
         self._among.discard(self)
