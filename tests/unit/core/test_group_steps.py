@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from elasticdl_core.errors import SpecError
-from elasticdl_core.group.member import Book
+from elasticdl_core.group.member import Book, Compute, Consult, FoundGroup, Gather, GroupMember, GroupWishes
+from elasticdl_core.group.rendezvous import Orders
 from elasticdl_core.group.steps import ComputePass, Entry, Step, StepCourse, deal
 from elasticdl_core.job import JobSpec
 from elasticdl_core.task import TaskId, TaskType
@@ -90,3 +94,41 @@ def test_what_cannot_fuse_refuses_by_name(fields: dict[str, str], told: str) -> 
     with pytest.raises(SpecError) as raised:
         JobSpec.from_mapping({**given, **fields})
     assert [(one.field, told in one.message) for one in raised.value.problems] == [("deterministic", True)]
+
+
+def _steps_of(member: GroupMember, orders: Orders, wishes: Iterator[GroupWishes]) -> list[Step]:
+    """The steps that a member of rank 0 begins in a generation; a second member knows nothing and says nothing."""
+    newcomer = {"holds": False, "steps": 0, "known": 0, "left": 0, "keeps": False}
+    told = {"fed": 8, "rows": 8, "skips": [], "seconds": 0.1, "digest": ""}
+    running, result, steps = member.enter(orders), None, list[Step]()
+    while True:
+        try:
+            operation = running.send(result)
+        except StopIteration:
+            member.finished = orders.generation
+            return steps
+        result: Any = None
+        match operation:
+            case Gather(data):
+                other = newcomer if "holds" in data else told if "fed" in data else {}
+                result = [data, {**other, "lead": None}][: len(orders.members)]
+            case FoundGroup():
+                result = (0, {})
+            case Consult():
+                result = next(wishes)
+            case Compute(step):
+                steps.append(step)
+                result = told
+
+
+def test_a_member_that_holds_the_model_knows_the_first_step_of_a_generation_before_it_is_formed() -> None:
+    member, entries = GroupMember("old", 4, 2), [_entry(0, 0, 16), _entry(1, 16, 32)]
+    alone = Orders(1, ("old",), 0, is_over=False, regroup=False)
+    assert member.first_step(alone) is None
+    wishes = [GroupWishes(entries), GroupWishes(regroup=True)]
+    assert len(_steps_of(member, alone, iter(wishes))) == 1
+    both = Orders(2, ("old", "new"), 1, is_over=False, regroup=False)
+    known = member.first_step(both)
+    assert known is not None
+    assert known.dealt == (0, 0, 1, 1)
+    assert _steps_of(member, both, iter([GroupWishes(), GroupWishes(regroup=True)])) == [known]

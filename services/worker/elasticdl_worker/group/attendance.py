@@ -67,8 +67,9 @@ class Attendance:
             call.add_done_callback(self._calls.discard)
             urgent = self._loop.create_task(self._urgent.wait(), name="news for the master")
             await asyncio.wait({call, urgent}, return_when=asyncio.FIRST_COMPLETED)
+            if not urgent.done():  # else the master waits for it, and perhaps all members do
+                await asyncio.wait({urgent}, timeout=max(0.0, _LEAST_S - (self._loop.time() - began)))
             urgent.cancel()
-            await asyncio.sleep(max(0.0, _LEAST_S - (self._loop.time() - began)))
 
     async def close(self) -> None:
         """Meets the master no more."""

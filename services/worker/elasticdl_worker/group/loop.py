@@ -30,6 +30,7 @@ from elasticdl_core.group.member import (
     Total,
     WriteShare,
 )
+from elasticdl_core.group.rendezvous import Orders
 from elasticdl_core.group.steps import ComputePass, Step
 from elasticdl_core.job import JobSpec
 from elasticdl_core.skips import Skips
@@ -206,15 +207,20 @@ class MemberLoop:
         member, suspects = self._member, list[int]()
         running = member.enter(orders)
         self._attendance.enter(orders.generation, holds=member.holds_for(orders))
+        self._read_first(orders, rank)
         collective: Collective | None = None
         try:
             plan = GroupPlan(orders.generation, told.endpoints, told.secret)
             told_beside = {"generation": orders.generation, "members": len(orders.members)}
             with span("form the group", "group", details=told_beside):
                 collective = self._lobby.form(plan, rank, timeout_s=_FORM_S)
+            operation: Operation | None = None
             result: Any = None
             while True:
+                received = isinstance(operation, Receive)
                 operation = running.send(result)
+                if received:  # and taken over
+                    self._read_first(orders, rank)
                 name = _WORDS.get(type(operation))
                 if name is None:
                     result = self._carry_out(operation, collective, told)
@@ -341,6 +347,12 @@ class MemberLoop:
             "seconds": seconds / dealt if dealt else 0.0,
             "digest": self._digest(step.number) if collective.size > 1 else "",
         }
+
+    def _read_first(self, orders: Orders, rank: int) -> None:
+        """Has the records of a generation's first step read while it is on its way: nobody is to wait for them."""
+        step = self._member.first_step(orders)
+        if step is not None:
+            self._reader.prepare([(step, self._passes(step, rank))])
 
     def _passes(self, step: Step, rank: int) -> list[ComputePass]:
         return step.passes(rank, fused=self._fuses)

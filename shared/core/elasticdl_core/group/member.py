@@ -287,6 +287,13 @@ class GroupMember:
         """Whether what it holds counts in a generation: only if it held it when the last one ended."""
         return self.holds and orders.base != 0 and self.finished == orders.base
 
+    def first_step(self, orders: Orders) -> Step | None:
+        """The step that a generation begins with, if this member holds the model and all is as it knows: a guess."""
+        course = self.book.course
+        if not self.holds or not course.entries:
+            return None
+        return course.step_dealt(deal(course.microbatches, [0.0] * len(orders.members)))
+
     def _check_base(self, orders: Orders) -> None:
         self.holds = self.holds_for(orders)
 

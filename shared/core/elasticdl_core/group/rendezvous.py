@@ -40,7 +40,8 @@ class Meeting:
         finished: the last generation that it is done with; 0 for none.
         holds: whether it holds the model.
         leaving: whether it wants to leave.
-        suspects: members that seem to have ended the generation that it is done with.
+        suspects: members that seem to have ended the generation that it is done with; itself if it holds another
+            model than the others.
     """
 
     owner: str
@@ -211,7 +212,10 @@ class Rendezvous:
                 self._first_out = now
             if meeting.suspects:
                 self._blamed |= set(meeting.suspects)
-                self._end(f"{meeting.owner} lost {', '.join(meeting.suspects)}")
+                others = [one for one in meeting.suspects if one != meeting.owner]
+                if len(others) < len(meeting.suspects):
+                    self.news.append(f"{meeting.owner} differs from the others, and fetches their model")
+                self._end(f"{meeting.owner} lost {', '.join(others)}" if others else "")
         self._advance(now)
 
     def lost(self, owner: str, why: str, now: float) -> None:
