@@ -84,6 +84,9 @@ def _check(zoo: Path, spec: JobSpec, reach: Reach | None) -> str:
     modules.require(model, "model_def", "the model", f"def {model}():\n    return {_MODELS[framework]}")
     for entry in _entries(spec, framework):
         modules.require(entry.name, entry.flag, entry.what, entry.example)
+    if spec.type is JobType.TRAINING:
+        modules.require_arguments(spec.loss, ("labels", "predictions"))
+    modules.require_arguments(spec.feed or "feed", ("dataset", "mode", "metadata"))
     if spec.type is JobType.TRAINING or spec.validation_data or spec.prediction_data:
         _check_feed(spec, modules)
     modules.check_contract(model, spec, framework)
@@ -137,6 +140,13 @@ def _check_feed(spec: JobSpec, modules: _Modules) -> None:
         )
 
 
+def _names_of(node: ast.AST) -> tuple[object, ...]:
+    """The names that a node may bind, itself."""
+    if isinstance(node, ast.Name):
+        return () if isinstance(node.ctx, ast.Load) else (node.id,)
+    return getattr(node, "name", None), getattr(node, "asname", None)
+
+
 class _Modules:
     """The parsed files of a zoo that define entries; each is parsed once.
 
@@ -182,6 +192,31 @@ class _Modules:
             f"{place} does not define {name!r}, {what}",
             fix="; ".join(part for part in (hint, f"add to {place}:  {example}") if part),
         )
+
+    def require_arguments(self, dotted: str, given: tuple[str, ...]) -> None:
+        """Checks that a function can be called with so many arguments, where its file says that beyond doubt.
+
+        Raises:
+            UserCodeError: it takes fewer, or needs more.
+        """
+        home, name = _split(dotted) if "." in dotted else (self._home, dotted)
+        if not self._names.get(home):
+            return
+        tree, place = self._trees[home]
+        # Decorators, branches and whatever else binds the name may make it another one.
+        bound = [node for node in ast.walk(tree) if name in _names_of(node)]
+        function = bound[0] if len(bound) == 1 and bound[0] in tree.body else None
+        if not isinstance(function, ast.FunctionDef) or function.decorator_list:
+            return
+        arguments = function.args
+        names = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+        needs = len(names) - len(arguments.defaults)
+        fits = needs <= len(given) and (len(names) >= len(given) or arguments.vararg is not None)
+        if not fits or None in arguments.kw_defaults:
+            raise UserCodeError(
+                f"{place}:{function.lineno}: {name} cannot be called with {len(given)} arguments",
+                fix=f"write it as def {name}({', '.join(given)}): ...",
+            )
 
     def require_records(self) -> None:
         """Checks that a script asks for the records of its job.

@@ -79,6 +79,44 @@ def test_names_come_about_in_many_ways(tmp_path: Path, definition: str) -> None:
     _check(tmp_path, GOOD.replace("def loss(labels, predictions): ...", definition))
 
 
+@pytest.mark.parametrize(
+    ("name", "definition"),
+    [
+        ("loss", "def loss(labels): ..."),
+        ("loss", "def loss(): ..."),
+        ("loss", "def loss(labels, predictions, weights): ..."),
+        ("loss", "def loss(labels, predictions, *, weights): ..."),
+        ("feed", "def feed(dataset): ..."),
+        ("feed", "def feed(dataset, mode, metadata, seed): ..."),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_told_with_its_line(tmp_path: Path, name: str, definition: str) -> None:
+    (line,) = [line for line in GOOD.splitlines() if line.startswith(f"def {name}")]
+    with pytest.raises(
+        UserCodeError, match=rf"model\.py:[57]: {name} cannot be called with [23] arguments"
+    ) as caught:
+        _check(tmp_path, GOOD.replace(line, definition))
+    assert line.removesuffix(" ...") in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "def loss(*both): ...",
+        "def loss(labels, predictions, weights=None, *, more=1, **others): ...",
+        "def loss(labels, /, predictions): ...",
+        "@wrapped\ndef loss(labels): ...",
+        "def loss(one): ...\nloss = wrapped(loss)",
+        "def loss(one): ...\nfrom losses import focal as loss",
+        "if fast:\n    def loss(one): ...\nelse:\n    def loss(labels, predictions): ...",
+        "def loss(one): ...\ndef loss(labels, predictions): ...",
+        "class loss: ...",
+    ],
+)
+def test_a_function_that_may_be_called_passes(tmp_path: Path, definition: str) -> None:
+    _check(tmp_path, GOOD.replace("def loss(labels, predictions): ...", definition))
+
+
 @pytest.mark.parametrize("definition", ["loss: object", "def f():\n    loss = 1", "class A:\n    loss = 1", "loss"])
 def test_what_is_no_definition_does_not_count(tmp_path: Path, definition: str) -> None:
     with pytest.raises(UserCodeError, match="'loss'"):
@@ -113,7 +151,7 @@ def test_a_file_in_another_encoding_is_read(tmp_path: Path) -> None:
 def test_folders_and_other_files_of_the_zoo(tmp_path: Path) -> None:
     (tmp_path / "vision" / "mnist").mkdir(parents=True)
     (tmp_path / "vision" / "mnist" / "cnn.py").write_text(GOOD)
-    (tmp_path / "losses.py").write_text("def focal(): ...\n")
+    (tmp_path / "losses.py").write_text("def focal(labels, predictions): ...\n")
     spec = {"model_def": "vision.mnist.cnn.custom_model"}
     check_model_module(tmp_path, _spec(**spec))
     check_model_module(tmp_path, _spec(**spec, loss="losses.focal"))
