@@ -139,6 +139,27 @@ def test_a_group_goes_on_through_ends_of_epochs_without_a_master(cluster: Cluste
         nothing_left(job)
 
 
+def test_a_member_whose_parameters_differ_is_put_out_and_fetches_the_model(cluster: Cluster) -> None:
+    epochs, records = 20, 200
+    with group_job(cluster, "differs", epochs=epochs, members=3, pace=SLOW / 4, records=records) as job:
+        until(lambda: len(job.members()) == 3, "three members run")
+        until(lambda: job.applied() >= 2 * records, "the group trains")
+        before = len(job.events("group"))
+        flip = job.pace.with_suffix(".flip")
+        flip.write_text("")
+        until(lambda: not flip.exists(), "a member has changed a weight")
+        until(lambda: len(job.events("group")) > before, "the others notice")
+        assert len(job.members()) == 3, "it was not restarted"
+        job.trains()
+        assert job.running(), "void: the job was nearly over before the member was back"
+        job.finish()
+        assert job.events("worker_lost") == []
+        told = job.events("group")[before:]
+        assert any("differs" in one for one in told), told
+        job.exact(quiet_job(cluster, "differs-quiet", epochs, records))
+        nothing_left(job)
+
+
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
     ("seconds", "faults"),

@@ -5,11 +5,17 @@ records, and each minibatch gives its gradient times its own: so the loss is as 
 minibatches, and SGD with rate 1 adds 1 to the entry of each record of a whole step.
 """
 
+import gc
+import os
+import pathlib
+
 import counting
 import tensorflow as tf
 from counting import RECORDS, eval_metrics_fn, optimizer  # noqa: F401 - the job's functions
 
 MICROBATCHES = 4
+FLIP = pathlib.Path(os.environ["COUNTING_PACE"]).with_suffix(".flip")
+HIDDEN = 8
 
 
 def custom_model():
@@ -17,7 +23,7 @@ def custom_model():
     record = tf.keras.Input((1,), dtype="int64", name="record")
     spot = tf.keras.layers.CategoryEncoding(RECORDS, output_mode="one_hot")(record)
     entry = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros", name="entries")(spot)
-    hidden = tf.keras.layers.Dropout(0.3)(tf.keras.layers.Dense(8, activation="tanh")(spot))
+    hidden = tf.keras.layers.Dropout(0.3)(tf.keras.layers.Dense(HIDDEN, activation="tanh")(spot))
     return tf.keras.Model(record, tf.keras.layers.Concatenate()([entry, tf.keras.layers.Dense(1)(hidden)]))
 
 
@@ -30,4 +36,22 @@ def loss(labels, predictions):
 
 def feed(dataset, mode, metadata):
     """The number of the record, and again as what the net learns from."""
-    return counting.feed(dataset, mode, metadata).map(lambda record, label: (record, record))
+
+    def parse(record, label):
+        return tf.ensure_shape(tf.numpy_function(_flipped, [record], tf.int64), [1]), record
+
+    return counting.feed(dataset, mode, metadata).map(parse)
+
+
+def _flipped(record):
+    """Changes one layer a little if it is to, as memory that fails does: in the first member that comes to it."""
+    if FLIP.exists():
+        try:
+            FLIP.unlink()
+        except FileNotFoundError:
+            return record
+        # Whichever model of this process is trained: it may have been rebuilt of the one that was given.
+        for found in gc.get_objects():
+            if isinstance(found, tf.keras.Variable) and tuple(found.shape) == (RECORDS, HIDDEN):
+                found.assign(found.numpy() * 1.001)
+    return record
