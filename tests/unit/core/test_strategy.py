@@ -63,13 +63,13 @@ def test_what_sums_no_gradients_needs_no_look() -> None:
     assert settled_strategy(spec()) is None
 
 
-@pytest.mark.parametrize("kind", ["evaluation", "prediction"])
-def test_a_job_that_sums_no_gradients_is_no_groups_and_says_so(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "words"), [("evaluation", "an evaluation job"), ("prediction", "a prediction job")])
+def test_a_job_that_sums_no_gradients_is_no_groups_and_says_so(kind: str, words: str) -> None:
     data = {"evaluation": "validation_data", "prediction": "prediction_data"}[kind]
     given = {"model_def": "a.b", "model_zoo": "/z", "type": kind, data: "/d", "checkpoint_dir_for_init": "/c"}
     choice = settled_strategy(JobSpec.from_mapping({**given, "distribution_strategy": "auto"}))
-    assert choice == StrategyChoice(PARAMETER_SERVERS, f"a {kind} job sums no gradients")
-    with pytest.raises(InvalidInputError, match=f"a {kind} job sums no gradients"):
+    assert choice == StrategyChoice(PARAMETER_SERVERS, f"{words} sums no gradients")
+    with pytest.raises(InvalidInputError, match=f"{words} sums no gradients"):
         JobSpec.from_mapping({**given, "distribution_strategy": ALL_REDUCE})
 
 

@@ -25,6 +25,11 @@ class JobType(enum.StrEnum):
     EVALUATION = "evaluation"
     PREDICTION = "prediction"
 
+    @property
+    def in_words(self) -> str:
+        """With its article, for messages."""
+        return f"{'an' if self is JobType.EVALUATION else 'a'} {self} job"
+
 
 ALL_REDUCE = "AllReduceStrategy"
 PARAMETER_SERVERS = "ParameterServerStrategy"
@@ -403,13 +408,13 @@ class JobSpec:
         need(
             bool(getattr(self, data)) or bool(self.custom_data_reader) or self.runs_script,
             data,
-            f"a {self.type} job needs it",
+            f"{self.type.in_words} needs it",
             f"give --{data} (a path, directory, glob or URL)",
         )
         need(
             self.type is JobType.TRAINING or bool(self.checkpoint_dir_for_init),
             "checkpoint_dir_for_init",
-            f"a {self.type} job needs a trained model",
+            f"{self.type.in_words} needs a trained model",
             "give --checkpoint_dir_for_init (a checkpoint of a training job)",
         )
         need(
@@ -434,7 +439,7 @@ class JobSpec:
             need(
                 self.type is JobType.TRAINING,
                 "distribution_strategy",
-                f"a {self.type} job sums no gradients",
+                f"{self.type.in_words} sums no gradients",
                 "leave it out: parameter servers read the checkpoints of either strategy",
             )
             for name in OF_SERVERS:
@@ -496,7 +501,7 @@ class JobSpec:
             need(
                 self.type is JobType.TRAINING or getattr(self, name) == _DEFAULTS[name],
                 name,
-                f"a {self.type} job changes no rows",
+                f"{self.type.in_words} changes no rows",
                 "leave it out",
             )
         need(
@@ -514,7 +519,7 @@ class JobSpec:
         need(
             self.type is JobType.PREDICTION or not self.output_format,
             "output_format",
-            f"a {self.type} job writes no predictions",
+            f"{self.type.in_words} writes no predictions",
             "leave it out; --export_formats are those of a trained model",
         )
         need(
@@ -547,7 +552,7 @@ def _script_problems(spec: JobSpec) -> list[Problem]:
         if getattr(spec, name) != (_DEFAULTS[name] if name in _PLAIN else {})
     ]
     if spec.type is not JobType.TRAINING:
-        problems.append(Problem("type", f"a script does not do the work of a {spec.type} job", "let it train"))
+        problems.append(Problem("type", f"a script does not do the work of {spec.type.in_words}", "let it train"))
     if not spec.by_group:
         fix = f"leave it out, or give {ALL_REDUCE}"
         problems.append(Problem("distribution_strategy", "a script holds its model itself", fix))

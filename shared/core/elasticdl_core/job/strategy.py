@@ -114,7 +114,7 @@ def settled_strategy(spec: JobSpec) -> StrategyChoice | None:
     if spec.distribution_strategy != "auto":
         return StrategyChoice(spec.distribution_strategy, "it was asked for")
     if spec.type is not JobType.TRAINING:
-        return StrategyChoice(PARAMETER_SERVERS, f"a {spec.type} job sums no gradients")
+        return StrategyChoice(PARAMETER_SERVERS, f"{spec.type.in_words} sums no gradients")
     for name in OF_SERVERS:
         if getattr(spec, name) != default_of(name):
             return StrategyChoice(PARAMETER_SERVERS, f"{name} is of parameter servers")
