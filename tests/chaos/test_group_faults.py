@@ -83,10 +83,12 @@ def group_job(
     )
 
 
-def quiet_job(cluster: Cluster, name: str, epochs: int, records: int = RECORDS) -> GroupJob:
+def quiet_job(
+    cluster: Cluster, name: str, epochs: int, records: int = RECORDS, *, timeout_s: float = 240.0
+) -> GroupJob:
     """An undisturbed run by one member, to its end."""
     with group_job(cluster, name, epochs=epochs, members=1, pace=FAST, records=records) as job:
-        job.finish()
+        job.finish(timeout_s=timeout_s)
         job.nothing_lost(most_again=0)
     return job
 
@@ -160,7 +162,7 @@ def test_a_member_whose_parameters_differ_is_put_out_and_fetches_the_model(clust
         nothing_left(job)
 
 
-@pytest.mark.timeout(3000)
+@pytest.mark.timeout(6000)
 @pytest.mark.parametrize(
     ("seconds", "faults"),
     [pytest.param(180, 6, id="3 minutes"), pytest.param(1800, 62, id="30 minutes", marks=pytest.mark.slow)],
@@ -183,7 +185,7 @@ def test_faults_at_random_lose_nothing_and_change_no_bit(cluster: Cluster, secon
         print(f"faults: {' '.join(kinds)}")
         job.trains()
         job.finish(timeout_s=900)
-        job.exact(quiet_job(cluster, f"quiet-{seconds}", epochs))
+        job.exact(quiet_job(cluster, f"quiet-{seconds}", epochs, timeout_s=240.0 + seconds))
         nothing_left(job)
 
 
