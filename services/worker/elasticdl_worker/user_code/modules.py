@@ -34,7 +34,7 @@ from elasticdl_core.job import JobSpec
 from elasticdl_worker.user_code.fixes import suggest_fix
 from elasticdl_worker.user_code.zoo_path import make_importable, refuse_hidden, source_location
 
-_IN_GRAPH = re.compile(r"\n([^\n]+)\n\t \[\[\{\{node ([^}]+)\}\}")
+_IN_GRAPH = re.compile(r"\n([^\n]+)\n+\t \[\[(?:\{\{function_node [^}]*\}\})?\{\{node ([^}]+)\}\}")
 _IN_LOADER = re.compile(
     r"Caught \w+ in (DataLoader \w+ process \d+)\.\nOriginal Traceback.*"
     r"\n  File [^\n]*\n(?:    [^\n]*\n)*(?:[\w.]+: )?(.+)",
@@ -166,7 +166,7 @@ def guarded(what: str, roots: Sequence[Path], *, fix: str = "") -> Iterator[None
         ) from error
     except Exception as error:
         ours = error if isinstance(error, ElasticDLError) else None  # it says itself what to do
-        said = _first_lines(error) if ours is None else ours.message
+        said = _first_lines(str(error) if ours is None else ours.message)
         raise UserCodeError(
             f"{what} raised {type(error).__name__}: {said}{user_location(error, roots)}",
             fix=(ours.fix if ours is not None else suggest_fix(error)) or fix,
@@ -208,8 +208,8 @@ def _user_frames(tb: TracebackType | None, roots: Sequence[Path]) -> list[traceb
     return [frame for frame in traceback.extract_tb(tb) if frame.filename.startswith(folders)]
 
 
-def _first_lines(error: Exception, limit: int = 1200) -> str:
-    text = _COLOURS.sub("", str(error)).strip() or "(no message)"
+def _first_lines(message: str, limit: int = 1200) -> str:
+    text = _COLOURS.sub("", message).strip() or "(no message)"
     # TensorFlow says where each operation of a graph was made, dozens of lines, before it says what is wrong.
     if found := _IN_GRAPH.search(text):
         text = f"{found[1]} [operation {found[2]}]"
