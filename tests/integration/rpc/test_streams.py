@@ -451,6 +451,17 @@ async def test_who_takes_no_answers_is_asked_for_no_more(calls: Calls, plain: Pl
     await sending
 
 
+async def test_more_is_asked_and_answered_at_once_than_fits_anywhere(calls: Calls) -> None:
+    client, values = calls.client(), np.ones(3 << 20, np.uint8)
+    begun = [
+        client.begin_in_stream("Steps", AT_ONCE, Frame(b"%d" % number, [values]), deadline_s=LONG_S)
+        for number in range(60)
+    ]
+    for number, call in enumerate(begun):
+        header, (buffer,) = decode_frame(await call)
+        assert (header, len(buffer)) == (b"%d" % number, len(values))
+
+
 async def test_arrays_that_change_after_a_call_has_begun_are_sent_as_they_were(calls: Calls) -> None:
     client = calls.client()
     for _ in range(3):

@@ -17,8 +17,6 @@ _LENGTH_BYTES = 8
 _BUFFER_BYTES = 4 << 20
 _MOST_PIECES = 512
 """Of one call of the system, which takes 1,024."""
-_MOST_UNSENT = 64 << 20
-"""While so much waits to be sent nothing is read: whoever takes no answers is asked for no more of them."""
 
 
 class MessageSocket:
@@ -29,6 +27,8 @@ class MessageSocket:
         take: called with each message, whose memory is its own.
         ended: called once, when no further message comes.
         most_bytes: the longest message that is taken.
+        most_unsent: while more bytes wait to be sent nothing is read: whoever takes no answers may ask for no more of
+            them. None for who asks: if both sides ceased to read, neither would ever go on.
 
     Attributes:
         most_bytes: the same; it may be changed between messages.
@@ -40,11 +40,13 @@ class MessageSocket:
         take: Callable[[memoryview], None],
         ended: Callable[[], None],
         most_bytes: int,
+        most_unsent: int | None = None,
     ) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         self._connection = connection
         self._take, self._ended, self.most_bytes = take, ended, most_bytes
+        self._most_unsent = most_unsent
         self._loop = asyncio.get_running_loop()
         self._length = memoryview(bytearray(_LENGTH_BYTES))
         self._message: memoryview | None = None
@@ -125,7 +127,7 @@ class MessageSocket:
         if not self._waits_to_send:
             self._waits_to_send = True
             self._loop.add_writer(self._connection, self._send_more)
-        if self._unsent_bytes > _MOST_UNSENT:
+        if self._most_unsent is not None and self._unsent_bytes > self._most_unsent:
             self._read(wanted=False)
 
     def _send_more(self) -> None:

@@ -26,6 +26,8 @@ from elasticdl_runtime.rpc.served_stream import (
 )
 
 _log = structlog.get_logger(__name__)
+_MOST_UNSENT = 64 << 20
+"""Of answers that somebody has asked for and does not take."""
 _GREETING_BYTES = 64 << 10
 _GREETING_S = 10.0
 """So much, and for so long, is taken of somebody of whom nothing is known yet."""
@@ -113,7 +115,7 @@ class _ServedSocket:
         self._later: set[asyncio.Task[None]] = set()
         self._ended = False
         self._most_bytes = most_bytes
-        self._messages = MessageSocket(connection, self._take, self._has_gone, _GREETING_BYTES)
+        self._messages = MessageSocket(connection, self._take, self._has_gone, _GREETING_BYTES, _MOST_UNSENT)
         self._patience = asyncio.get_running_loop().call_later(_GREETING_S, self._lose_patience)
 
     def end(self) -> None:
