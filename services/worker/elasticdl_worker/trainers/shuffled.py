@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from elasticdl.data import DataReader, Shard
@@ -31,6 +32,8 @@ class ShuffledRecords:
         self._reader = reader
         self._ranges: Sequence[Shard] = ()
         self._left: list[Record] = []
+        # A dataset that was given up may still read ahead while the next one reads.
+        self._lock = threading.Lock()
 
     def read_batches(
         self,
@@ -69,14 +72,15 @@ class ShuffledRecords:
 
     def _take(self, window: Window) -> list[Record]:
         """The records of a window in their order; each is given once, for whoever gets it may change it."""
-        if window.ranges != self._ranges or any(self._left[index] is _TAKEN for index in window.order):
-            self._ranges, self._left = (), []  # not two windows at once
-            self._left = _read(self._reader, window.ranges)
-            self._ranges = window.ranges
-        chosen = [self._left[index] for index in window.order]
-        for index in window.order:
-            self._left[index] = _TAKEN
-        return chosen
+        with self._lock:
+            if window.ranges != self._ranges or any(self._left[index] is _TAKEN for index in window.order):
+                self._ranges, self._left = (), []  # not two windows at once
+                self._left = _read(self._reader, window.ranges)
+                self._ranges = window.ranges
+            chosen = [self._left[index] for index in window.order]
+            for index in window.order:
+                self._left[index] = _TAKEN
+            return chosen
 
 
 def require_all(shard: Shard, seen: int, skipped: int) -> None:
