@@ -178,7 +178,7 @@ def test_a_member_that_differs_is_put_out_and_fetches_the_model(
     assert differences(row, local, group) == []
     assert hit, "void: there were never three members"
     told = [message for kind, message in group.told if kind == "group"]
-    expelled = next(index for index, message in enumerate(told) if message.endswith(f" lost {hit[0]}"))
-    assert told[expelled + 1] == f"{hit[0]} differs from the others, and fetches their model"
-    assert told[expelled + 2].endswith("3 members"), "it is in the next generation again"
+    # Another member may have told before that it lost this one.
+    expelled = told.index(f"{hit[0]} differs from the others, and fetches their model")
+    assert told[expelled + 1].endswith("3 members"), "it is in the next generation again"
     assert "rolled_back" not in dict(group.told)
