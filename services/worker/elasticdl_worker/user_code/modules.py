@@ -34,7 +34,8 @@ from elasticdl_core.job import JobSpec
 from elasticdl_worker.user_code.fixes import suggest_fix
 from elasticdl_worker.user_code.zoo_path import make_importable, refuse_hidden, source_location
 
-_IN_GRAPH = re.compile(r"\n([^\n]+)\n+\t \[\[(?:\{\{function_node [^}]*\}\})?\{\{node ([^}]+)\}\}")
+IN_GRAPH = re.compile(r"\n([^\n]+)\n+\t \[\[(?:\{\{function_node [^}]*\}\})?\{\{node ([^}]+)\}\}")
+"""What is wrong, and with which operation, at the end of what TensorFlow says of a graph."""
 _IN_LOADER = re.compile(
     r"Caught \w+ in (DataLoader \w+ process \d+)\.\nOriginal Traceback.*"
     r"\n  File [^\n]*\n(?:    [^\n]*\n)*(?:[\w.]+: )?(.+)",
@@ -211,7 +212,7 @@ def _user_frames(tb: TracebackType | None, roots: Sequence[Path]) -> list[traceb
 def _first_lines(message: str, limit: int = 1200) -> str:
     text = _COLOURS.sub("", message).strip() or "(no message)"
     # TensorFlow says where each operation of a graph was made, dozens of lines, before it says what is wrong.
-    if found := _IN_GRAPH.search(text):
+    if found := IN_GRAPH.search(text):
         text = f"{found[1]} [operation {found[2]}]"
     # PyTorch gives a whole traceback of the other process as the message, with what is wrong in its last lines.
     elif found := _IN_LOADER.match(text):

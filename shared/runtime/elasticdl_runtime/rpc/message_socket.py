@@ -56,11 +56,6 @@ class MessageSocket:
         self._waits_to_send = self._finishing = self._closed = self._reads = self._deaf = False
         self._read(wanted=True)
 
-    @property
-    def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
-        return self._closed
-
     def send(self, message: Pieces) -> None:
         """Sends a message after those before it. Its pieces may change once this has returned.
 

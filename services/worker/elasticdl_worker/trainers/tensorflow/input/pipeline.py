@@ -9,7 +9,6 @@ too much: there, maps that cannot run on whole minibatches run in a compiled loo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import TypeVar, cast
 
@@ -45,7 +44,7 @@ from elasticdl_worker.trainers.tensorflow.types import (
     Options,
     TypeSpec,
 )
-from elasticdl_worker.user_code import ModelModule
+from elasticdl_worker.user_code import IN_GRAPH, ModelModule
 
 E = TypeVar("E")
 _CHUNK_RECORDS = 512
@@ -316,7 +315,7 @@ def _first_line(error: Exception) -> str:
 
 def _shown(error: Exception) -> Exception:
     """An error of a compiled function without the frames of its tracing, which are TensorFlow's and ours."""
-    found = re.search(r"\n([^\n]+)\n\t \[\[\{\{", str(error))
+    found = IN_GRAPH.search(str(error))
     if not isinstance(error, tf.errors.OpError) or found is None:
         return error
     shown: Exception = type(error)(None, None, found[1])
