@@ -157,6 +157,15 @@ class Member:
         error = self.groups[""].failure
         return None if error is None else (type(error).__name__, sorted(error.suspects))
 
+    def wait_until_it_fails(self) -> tuple[str, list[int]]:
+        """Waits, beside a sum under way, until the group has broken; returns how."""
+        broken = threading.Event()
+        self.groups[""].on_failure(lambda _: broken.set())
+        assert broken.wait(DEADLINE_S)
+        failure = self.failure()
+        assert failure is not None
+        return failure
+
     def refusals(self) -> list[str]:
         """What wrong uses of a sum say; the sum itself is brought to its end."""
         group, ones = self.groups[""], np.ones(10, np.float32)

@@ -143,6 +143,20 @@ def test_a_death_between_two_sums_leaves_no_descriptors(crew: Crew) -> None:
     assert held[1] == held[2] == held[3]
 
 
+def test_a_sum_that_is_not_finished_keeps_no_descriptors(crew: Crew) -> None:
+    crew.start(5)
+    for _ in range(2):
+        members = crew.form(3)
+        for rank, member in enumerate(members):
+            member.begin("begin_a_sum", 100_000, bring=rank < 2)
+        assert [member.answer() for member in members] == [None] * 3
+        members[2].kill()
+        assert each(members[:2], "wait_until_it_fails") == [("MemberLostError", [2])] * 2
+        unfinished = each(members[:2], "held")
+        assert each(members[:2], "end_a_sum", bring=False) == [("MemberLostError", [])] * 2
+        assert each(members[:2], "held") == unfinished
+
+
 def test_a_member_that_was_stopped_is_suspected_and_does_no_harm_when_it_wakes(crew: Crew) -> None:
     members = crew.form(4)
     each(members, "gather", b"ready")

@@ -164,14 +164,19 @@ class GlooSums:
         self._lock = threading.Lock()
         self._shape: SumShape | None = None
         self._memory: _Memory | None = None
+        self._last: _GlooSum | None = None
         mesh.listen(self._cut)
         mesh.at_end(self._close)
 
     def begin(self, operation: int, shape: SumShape, timeout_s: float) -> CarriedSum:
         """Begins a sum."""
-        if self._memory is None or shape != self._shape:
-            self._memory, self._shape = _Memory(shape, self._mesh.rank, self._mesh.size), shape
-        return _GlooSum(self._mesh, self._group, self._memory, operation, shape, timeout_s)
+        memory = self._memory
+        if memory is None or shape != self._shape:
+            memory = self._memory = _Memory(shape, self._mesh.rank, self._mesh.size)
+            self._shape = shape
+        with self._lock:
+            self._last = _GlooSum(self._mesh, self._group, memory, operation, shape, timeout_s)
+            return self._last
 
     def _cut(self, error: CollectiveError) -> None:
         """Ends what hangs in gloo."""
@@ -188,7 +193,13 @@ class GlooSums:
                     connection.shutdown(socket.SHUT_RDWR)
                 connection.close()
             self._connections = []
-        self._group = self._memory = None
+            group, self._group = self._group, None
+            last, self._last = self._last, None
+            self._memory = None
+        # Outside the lock: what goes with the last reference waits for gloo's threads.
+        del group
+        if last is not None:
+            last.let_go()
 
 
 class _Memory:
@@ -250,6 +261,8 @@ class _GlooSum(CarriedSum):
         while self._issued in self._whole:
             self._works.append(self._issue(self._issued))
             self._issued += 1
+        if self._group is None:  # the group ended meanwhile
+            self._works = []
 
     def _issue(self, bucket: int) -> Any:
         if not self._shape.lengths[bucket]:
@@ -258,7 +271,7 @@ class _GlooSum(CarriedSum):
             if self._shape.fused:
                 options = dist.AllreduceOptions()
                 options.timeout = timedelta(seconds=self._timeout_s)
-                return self._group.allreduce([torch.from_numpy(self._memory.homes[bucket][0])], options)
+                return self._live().allreduce([torch.from_numpy(self._memory.homes[bucket][0])], options)
             return self._exchange(bucket)
 
     def _exchange(self, bucket: int) -> Any:
@@ -273,26 +286,35 @@ class _GlooSum(CarriedSum):
         options.timeout = timedelta(seconds=self._timeout_s)
         came = [count * step for count in memory.counts]
         gone = [memory.counts[rank] * step] * size
-        return self._group.alltoall_base(torch.from_numpy(memory.received[bucket]), sent, came, gone, options)
+        return self._live().alltoall_base(torch.from_numpy(memory.received[bucket]), sent, came, gone, options)
 
     def _collect(self) -> list[Leaf]:
         self._mesh.brought = self._operation
+        works = self._works
+        self._live()  # only now: a group that ends lets go of the works last
         with self._explained():
             if not self._shape.fused:
-                return self._add_parts()
-            for work in self._works:
+                return self._add_parts(works)
+            for work in works:
                 if work is not None:
                     work.wait()
             return [homes[0].view() for homes in self._memory.homes]
 
-    def _let_go(self) -> None:
-        # It keeps its threads and sockets as long as anybody has it.
+    def let_go(self) -> None:
+        """Drops the group, which keeps its threads and sockets as long as anybody has it; on any thread."""
         self._group = None
         self._works = []
 
-    def _add_parts(self) -> list[Leaf]:
+    def _live(self) -> Any:
+        """The group, as long as it lives; raises what ended it."""
+        group = self._group
+        if group is None:
+            self._mesh.check()
+        return group
+
+    def _add_parts(self, exchanges: Sequence[Any]) -> list[Leaf]:
         memory, works = self._memory, []
-        for bucket, work in enumerate(self._works):
+        for bucket, work in enumerate(exchanges):
             if work is None:
                 continue
             work.wait()
@@ -305,7 +327,7 @@ class _GlooSum(CarriedSum):
             self._adder.add([each[: end - first] for each in memory.parts[bucket]], part[: end - first])
             options = dist.AllgatherOptions()
             options.timeout = timedelta(seconds=self._timeout_s)
-            works.append(self._group._allgather_base(torch.from_numpy(sums), torch.from_numpy(part), options))
+            works.append(self._live()._allgather_base(torch.from_numpy(sums), torch.from_numpy(part), options))
         for work in works:
             work.wait()
         return [sums[:length] for sums, length in zip(memory.sums, self._shape.lengths, strict=True)]

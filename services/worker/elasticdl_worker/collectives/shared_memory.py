@@ -245,8 +245,8 @@ class _SharedSum(CarriedSum):
             self._mesh.wait(self._waiter, self._timeout_s, "sum")
         return self._results
 
-    def _let_go(self) -> None:
-        # They keep the region mapped, with a descriptor of its file.
+    def let_go(self) -> None:
+        """Drops the results, which keep the region mapped, with a descriptor of its file."""
         self._results = []
 
     # On the mesh's thread.

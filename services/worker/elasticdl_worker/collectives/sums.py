@@ -199,7 +199,7 @@ class CarriedSum(ABC):
             results = self._collect()
         finally:
             self.is_over = True
-            self._let_go()
+            self.let_go()
         for result in results:
             result.flags.writeable = False
         return results
@@ -212,5 +212,5 @@ class CarriedSum(ABC):
     def _collect(self) -> list[Leaf]:
         """Waits for the sums."""
 
-    def _let_go(self) -> None:  # noqa: B027 - not all hold anything
+    def let_go(self) -> None:  # noqa: B027 - not all hold anything
         """Drops what belongs to the group: a sum that is over may be kept for longer than that."""
