@@ -20,6 +20,7 @@ from elasticdl.cli.removed_flags import removed_flag
 from elasticdl_core.errors import InvalidInputError, Problem, SpecError
 from elasticdl_core.job import ALIASES, JobSpec, JobType
 from elasticdl_core.job.field_groups import FIELD_GROUPS, NOT_FOR
+from elasticdl_core.job.fields import JobFields
 
 VERBS: Mapping[str, JobType] = {
     "train": JobType.TRAINING,
@@ -109,8 +110,8 @@ def _shown(value: Any) -> str:
 
 
 def _descriptions() -> dict[str, str]:
-    """The lines under ``Attributes`` of ``JobSpec``, as sentences without markup."""
-    text = inspect.getdoc(JobSpec) or ""
+    """The lines under ``Attributes`` of ``JobFields``, as sentences without markup."""
+    text = inspect.getdoc(JobFields) or ""
     section = text.partition("Attributes:\n")[2]
     found = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section, flags=re.MULTILINE)
     return {**{name: _sentence(" ".join(lines.split())) for name, lines in found}, **_HERE}

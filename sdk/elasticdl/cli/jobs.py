@@ -19,7 +19,7 @@ from elasticdl.cli.output import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, write_line
 from elasticdl.cli.plain_text import neutralise
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobState
-from elasticdl_core.job.spec import ALL_REDUCE
+from elasticdl_core.job.fields import ALL_REDUCE
 
 if TYPE_CHECKING:
     from elasticdl.client import Client, Event, Job

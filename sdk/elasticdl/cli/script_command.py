@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.job.spec import SCRIPT
+from elasticdl_core.job.fields import SCRIPT
 
 _FIX = "write `elasticdl run SCRIPT.py [FLAGS] -- [ARGUMENTS OF THE SCRIPT]`"
 _OWN = ("model_zoo", "model_bundle", "model_def", "script_args")

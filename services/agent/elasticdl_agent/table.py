@@ -10,15 +10,17 @@ import functools
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from signal import SIGKILL, SIGTERM
 
 import psutil
 import structlog
 
 from elasticdl_agent.directories import AgentDirectories, JobUser
+from elasticdl_agent.entry import Entry
+from elasticdl_agent.limits import LimitWatch
 from elasticdl_agent.processes import memory
-from elasticdl_agent.processes.child import LOG_BYTES, Child, Command
+from elasticdl_agent.processes.child import Child, Command
 from elasticdl_agent.processes.credentials import CredentialFiles
 from elasticdl_agent.processes.devices import MachineDevices
 from elasticdl_agent.processes.environment import Endpoints, check_variables, process_environment
@@ -26,11 +28,10 @@ from elasticdl_agent.processes.inquiries import Living, ProcessInquiries
 from elasticdl_agent.processes.inspection import Inspected
 from elasticdl_agent.processes.isolation import Isolation
 from elasticdl_agent.processes.journal import Journal, Record, recover, shim_record
+from elasticdl_agent.processes.logs import note
 from elasticdl_agent.processes.quotas import Quotas
 from elasticdl_agent.processes.reservations import Reservations
-from elasticdl_agent.processes.shim import RotatingLog
 from elasticdl_agent.zygote.client import ZygoteClient
-from elasticdl_core.devices import Place
 from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputError, NotFoundError
 from elasticdl_core.meters import MeterKey
 from elasticdl_core.ports.launcher import (
@@ -51,44 +52,12 @@ from elasticdl_runtime.telemetry import inspection
 
 COMMANDS: Mapping[Role, Sequence[str]] = {role: (sys.executable, "-P", "-m", f"elasticdl_{role}") for role in Role}
 """What each role runs. ``-P`` keeps the working directory off the module path."""
-MEMORY_CHECK_S = 0.5
-QUOTA_CHECK_S = 2.0
-"""Between two looks at what jobs have on disk; longer where a look takes long."""
-QUOTA_CHECK_SHARE = 10
-MAX_PROCESSES = 2_048
-"""Of one process of a job and all that it started; more are a fork bomb, and end."""
 OVERDUE_GRACE_S = 2.0
 """Time between the signal and the end of a worker whose slot was to be left already."""
 KEEP_ENDED = 10_000
 """Processes that have ended and are remembered, unless the settings say another number."""
 _CANNOT_START = 127
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class _Entry:
-    spec: ProcessSpec
-    status: ProcessStatus
-    child: Child | None = None
-    run: asyncio.Task[int] | None = field(default=None, repr=False)
-    stop_reason: str = ""
-    stop_at: float | None = None
-    stopping: asyncio.TimerHandle | None = field(default=None, repr=False)
-    record: Record | None = None
-    place: Place = ()
-
-    @property
-    def ended(self) -> bool:
-        return self.status.state is ProcessState.EXITED
-
-    @property
-    def waiting(self) -> bool:
-        return self.run is None and not self.ended
-
-    @property
-    def holds_slots(self) -> bool:
-        """Slots and devices are held for as long as the task lives that starts, awaits and ends the process."""
-        return (self.spec.slots > 0 or self.spec.device_share > 0) and self.run is not None and not self.run.done()
 
 
 class ProcessTable:
@@ -133,7 +102,7 @@ class ProcessTable:
         self._isolation = isolation or Isolation(directories)
         self._credentials = credentials
         self._tenants: dict[str, Tenant] = {}
-        self._entries: dict[ProcessId, _Entry] = {}
+        self._entries: dict[ProcessId, Entry] = {}
         self._runs: set[asyncio.Task[int]] = set()
         self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
         self._leaving: set[str] = set()
@@ -144,16 +113,11 @@ class ProcessTable:
         journal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for record in recover(journal):
             status = record.status
-            self._entries[status.id] = _Entry(ProcessSpec(status.id), status, record=record)
+            self._entries[status.id] = Entry(ProcessSpec(status.id), status, record=record)
         self._journal = Journal(journal)
         self._reservations = Reservations(directories.data / "agent" / "reservations.json", slots, headroom)
         self._reservations.grant(0, now=time.time())
-        self._quiet = len(psutil.pids())
-        self._quotas = quotas or Quotas(directories)
-        self._watches = [
-            asyncio.create_task(self._watch_memory(), name="memory-watch"),
-            asyncio.create_task(self._watch_quotas(), name="quota-watch"),
-        ]
+        self._limits = LimitWatch(directories, self._running, self._user, self._isolation.uids, quotas)
 
     def launch(self, spec: ProcessSpec) -> None:
         """Launches a process, or lets it wait: for slots or a device, its job's end, or an older incarnation to go.
@@ -187,7 +151,7 @@ class ProcessTable:
                 zygote.ask()  # a job's workers follow its master
         if spec.id.role is Role.MASTER:
             self._tenants[spec.id.job_id] = spec.tenant
-        entry = _Entry(spec, ProcessStatus(spec.id, ProcessState.PENDING))
+        entry = Entry(spec, ProcessStatus(spec.id, ProcessState.PENDING))
         self._entries[spec.id] = entry
         self._launches += 1
         self._changed(entry)
@@ -325,9 +289,7 @@ class ProcessTable:
             self.terminate(entry.spec.id, grace_s=grace_s, reason="launcher_lost")
         if self._runs:
             await asyncio.wait(self._runs)
-        for watch in self._watches:
-            watch.cancel()
-        await asyncio.gather(*self._watches, return_exceptions=True)
+        await self._limits.close()
         self._journal.close()
 
     # -- launching -------------------------------------------------------------------------------------------------
@@ -366,7 +328,7 @@ class ProcessTable:
             self._runs.add(run)
             run.add_done_callback(functools.partial(self._over, entry))
 
-    async def _live(self, entry: _Entry) -> int:
+    async def _live(self, entry: Entry) -> int:
         """The life of a process, from before its start until nothing of it is left; returns its exit code."""
         killed_before = memory.oom_kills()
         tenant = self._tenant(entry.spec)
@@ -389,7 +351,7 @@ class ProcessTable:
             entry.stop_reason = "oom_killed"
         return code
 
-    def _over(self, entry: _Entry, run: asyncio.Task[int]) -> None:
+    def _over(self, entry: Entry, run: asyncio.Task[int]) -> None:
         """The one place where slots come back: whatever ended the task, the process has ended, for a reason."""
         self._runs.discard(run)
         error = asyncio.CancelledError() if run.cancelled() else run.exception()
@@ -402,15 +364,15 @@ class ProcessTable:
             finally:
                 self._advance()
 
-    def _explain(self, entry: _Entry, error: BaseException) -> None:
+    def _explain(self, entry: Entry, error: BaseException) -> None:
         """Says why a process could not be started, or why nobody knows how it ended."""
         started = entry.status.state is ProcessState.RUNNING
         entry.stop_reason = entry.stop_reason or ("launcher_lost" if started else "cannot_start")
         what = "lost" if started else "cannot start"
         _log.error(what, process=str(entry.spec.id), error=str(error), exc_info=_unexpected(error))
-        self._note(entry, f"{what}: {error}\n")
+        note(self._directories.log_file(entry.spec.id), f"{what}: {error}\n")
 
-    def _command(self, entry: _Entry) -> Command:
+    def _command(self, entry: Entry) -> Command:
         spec = entry.spec
         tenant = self._tenant(spec)
         given = self._devices.give(spec.device_share, entry.place)
@@ -442,17 +404,6 @@ class ProcessTable:
         """Whose a job is: its master's launch says so, which nobody but the api can ask for."""
         return self._tenants.get(spec.id.job_id, spec.tenant)
 
-    def _note(self, entry: _Entry, text: str) -> None:
-        """Writes a line of our own into the log of a process that has none of its own."""
-        try:
-            log = RotatingLog(str(self._directories.log_file(entry.spec.id)), LOG_BYTES)
-            try:
-                log.write(text.encode(errors="replace"))
-            finally:
-                log.close()
-        except OSError:
-            _log.exception("cannot write the log of a process", process=str(entry.spec.id))
-
     # -- ending ----------------------------------------------------------------------------------------------------
 
     def _end_overdue(self) -> None:
@@ -468,14 +419,14 @@ class ProcessTable:
             _log.warning("ending a worker for a reservation", process=str(entry.spec.id))
             self.terminate(entry.spec.id, grace_s=OVERDUE_GRACE_S)
 
-    def _schedule_kill(self, entry: _Entry) -> None:
+    def _schedule_kill(self, entry: Entry) -> None:
         if entry.child is None or entry.stop_at is None:
             return
         if entry.stopping is not None:
             entry.stopping.cancel()
         entry.stopping = asyncio.get_running_loop().call_at(entry.stop_at, entry.child.kill)
 
-    def _end(self, entry: _Entry, code: int) -> None:
+    def _end(self, entry: Entry, code: int) -> None:
         if entry.stopping is not None:
             entry.stopping.cancel()
         entry.status = ProcessStatus(entry.spec.id, ProcessState.EXITED, code, entry.stop_reason)
@@ -514,7 +465,7 @@ class ProcessTable:
             except OSError:
                 _log.exception("cannot shorten the journal of processes")
 
-    def _changed(self, entry: _Entry) -> None:
+    def _changed(self, entry: Entry) -> None:
         """Tells everybody. A journal that cannot be written costs the next agent's knowledge, and no process."""
         shim_pid = entry.child.shim_pid if entry.child is not None else 0
         try:
@@ -528,11 +479,11 @@ class ProcessTable:
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
-    def _holders(self) -> list[_Entry]:
+    def _holders(self) -> list[Entry]:
         """The processes that hold slots."""
         return [entry for entry in self._entries.values() if entry.holds_slots]
 
-    def _of_job(self, job_id: str) -> list[_Entry]:
+    def _of_job(self, job_id: str) -> list[Entry]:
         return [entry for process, entry in self._entries.items() if process.job_id == job_id]
 
     def _living(self, job_id: str | None) -> Living:
@@ -546,6 +497,14 @@ class ProcessTable:
             if not entry.ended
         }
 
+    def _running(self) -> list[Entry]:
+        """The processes that have started and are not known to have ended."""
+        return [entry for entry in self._entries.values() if entry.child is not None]
+
+    def _user(self, spec: ProcessSpec) -> JobUser | None:
+        """The user that a job's processes run as, where that is one of its own."""
+        return self._isolation.user(self._tenant(spec))
+
     def _siblings(self, process: ProcessId) -> list[ProcessId]:
         """Other incarnations of the same process."""
         return [
@@ -554,80 +513,6 @@ class ProcessTable:
             if other != process
             and (other.job_id, other.role, other.index) == (process.job_id, process.role, process.index)
         ]
-
-    async def _watch_memory(self) -> None:
-        while True:
-            await asyncio.sleep(MEMORY_CHECK_S)
-            try:
-                await self._check_numbers()
-            except Exception:
-                _log.exception("cannot count processes")
-            for entry in [entry for entry in self._entries.values() if entry.child and entry.spec.memory_mib]:
-                try:
-                    await self._check_memory(entry)
-                except Exception:
-                    _log.exception("cannot see the memory of a process", process=str(entry.spec.id))
-
-    async def _check_numbers(self) -> None:
-        """Ends what started too many processes; looks closer only when the machine has many more than before."""
-        present = len(psutil.pids())
-        self._quiet = min(self._quiet, present)
-        if present <= self._quiet + MAX_PROCESSES:
-            return
-        for entry in [entry for entry in self._entries.values() if entry.child is not None]:
-            child = entry.child
-            if child is None:
-                continue
-            found = await asyncio.to_thread(memory.count_processes, child.pid)
-            if found > MAX_PROCESSES and not entry.ended:
-                _log.warning("too many processes", process=str(entry.spec.id), processes=found)
-                entry.stop_reason = "too_many_processes"
-                child.kill()
-
-    async def _check_memory(self, entry: _Entry) -> None:
-        child, limit = entry.child, entry.spec.memory_mib << 20
-        if child is None:
-            return
-        used = await asyncio.to_thread(memory.resident_bytes, child.pid, limit)
-        if used > limit and not entry.ended:
-            _log.warning("over its memory limit", process=str(entry.spec.id), bytes=used, limit=limit)
-            entry.stop_reason = "oom_killed"
-            child.kill()
-
-    async def _watch_quotas(self) -> None:
-        took = 0.0
-        while True:
-            await asyncio.sleep(max(QUOTA_CHECK_S, QUOTA_CHECK_SHARE * took))
-            began = time.monotonic()
-            workers: dict[str, list[_Entry]] = {}
-            for entry in self._entries.values():
-                if entry.child is not None and entry.spec.id.role is Role.WORKER:
-                    workers.setdefault(entry.spec.id.job_id, []).append(entry)
-            try:
-                users = {job_id: self._isolation.user(self._tenant(some[0].spec)) for job_id, some in workers.items()}
-                living = frozenset(user.uid for user in users.values() if user is not None)
-                if self._isolation.uids:
-                    await asyncio.to_thread(
-                        self._quotas.clear_shared_memory, self._isolation.uids, living, time.time()
-                    )
-                for job_id, entries in workers.items():
-                    await self._check_quota(job_id, entries, users[job_id])
-            except Exception:
-                _log.exception("cannot see what jobs have on disk")
-            took = time.monotonic() - began
-
-    async def _check_quota(self, job_id: str, workers: Sequence[_Entry], user: JobUser | None) -> None:
-        """Ends the workers of a job that takes too much; its master says so and ends the job."""
-        pids = [entry.child.pid for entry in workers if entry.child is not None]
-        over = await asyncio.to_thread(self._quotas.look, job_id, pids, user.uid if user is not None else None)
-        if over is None:
-            return
-        _log.warning("over its quota", job=job_id, why=over.words)
-        for entry in workers:
-            if entry.child is not None and not entry.ended:
-                entry.stop_reason = over.reason
-                self._note(entry, f"{over.words}\n")
-                entry.child.kill()
 
 
 def _unexpected(error: BaseException) -> BaseException | None:

@@ -12,7 +12,7 @@ from elasticdl.recognition import resolve_framework
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputError, UnavailableError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.job.spec import PARAMETER_SERVERS
+from elasticdl_core.job.fields import PARAMETER_SERVERS
 from elasticdl_core.job.strategy import ModelSight, StrategyChoice, choose_strategy, settled_strategy
 from elasticdl_core.ports.launcher import ProcessId, ProcessState
 from elasticdl_master.api import ApiClient

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from elasticdl_agent import table
+from elasticdl_agent import limits
 from elasticdl_agent.agent import Agent
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.processes.confinement import MIN_ABI, filters_calls, landlock_abi
@@ -313,7 +313,7 @@ async def test_nothing_that_a_tenant_uses_up_or_leaves_behind_stays(scene: Scene
 
 
 async def test_a_fork_bomb_is_ended(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "MAX_PROCESSES", 100)
+    monkeypatch.setattr(limits, "MAX_PROCESSES", 100)
     status, _ = await scene.run("fork_and_stay")
     assert (status.exit_code, status.reason) == (-9, "too_many_processes")
     await scene.require_calm()

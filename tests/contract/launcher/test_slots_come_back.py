@@ -48,7 +48,7 @@ class Faults:
         self._before(monkeypatch, table_module, "process_environment", "environment")
         self._before(monkeypatch, child_module, "spawn_shim", "spawn")
         self._before(monkeypatch, child_module.Child, "wait", "wait")
-        self._before(monkeypatch, table_module.ProcessTable, "_note", "note")
+        self._before(monkeypatch, table_module, "note", "note")
         self._before(monkeypatch, table._journal, "append", "journal")
 
     def at(self, step: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.job.spec import ALL_REDUCE, OF_SERVERS, PARAMETER_SERVERS
+from elasticdl_core.job.fields import ALL_REDUCE, OF_SERVERS, PARAMETER_SERVERS
 from elasticdl_core.job.strategy import ModelSight, StrategyChoice, choose_strategy, settled_strategy
 
 GIVEN = {"model_def": "a.b", "model_zoo": "/z", "training_data": "/d", "max_workers": 3}

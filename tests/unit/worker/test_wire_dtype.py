@@ -6,7 +6,7 @@ import pytest
 
 from elasticdl_core.errors import SpecError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.job.spec import WIRE_DTYPES
+from elasticdl_core.job.fields import WIRE_DTYPES
 from elasticdl_runtime.convert.parameters import check_wire_dtype
 
 pytestmark = pytest.mark.unit

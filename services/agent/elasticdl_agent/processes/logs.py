@@ -1,4 +1,7 @@
-"""Reads what processes printed: all incarnations in order, from the beginning or the end, and as it grows."""
+"""Reads what processes printed: all incarnations in order, from the beginning or the end, and as it grows.
+
+A line of the agent's own is added where a process cannot say itself what became of it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from elasticdl_agent.processes.shim import TIMES, TIMES_EVERY_S
+import structlog
+
+from elasticdl_agent.processes.child import LOG_BYTES
+from elasticdl_agent.processes.shim import TIMES, TIMES_EVERY_S, RotatingLog
 from elasticdl_core.errors import NotFoundError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.safe_files import open_below, open_plain
@@ -24,7 +30,20 @@ _MOST_TIMES = 32 << 20
 _NUMBER = re.compile(rb"\d{1,20}")
 _MARK = re.compile(rb"(\d{1,18}) (\d{1,18})")
 _POLL_S = 0.2
+_log = structlog.get_logger(__name__)
 T = TypeVar("T")
+
+
+def note(path: Path, text: str) -> None:
+    """Writes a line of our own into the log of a process that has none of its own."""
+    try:
+        log = RotatingLog(str(path), LOG_BYTES)
+        try:
+            log.write(text.encode(errors="replace"))
+        finally:
+            log.close()
+    except OSError:
+        _log.exception("cannot write the log of a process", log=str(path))
 
 
 async def read_logs(

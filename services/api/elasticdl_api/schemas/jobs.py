@@ -15,7 +15,7 @@ from elasticdl_api.schemas.moments import Moment
 from elasticdl_api.schemas.paging import NEXT_PAGE
 from elasticdl_core.job import JobSpec, JobState, JobType
 from elasticdl_core.job.field_groups import OF_THE_MODEL, group_of, types_of
-from elasticdl_core.job.spec import WORDS, range_of
+from elasticdl_core.job.fields import WORDS, JobFields, range_of
 from elasticdl_core.json_numbers import Spelled
 
 EXAMPLE_SPEC: dict[str, Any] = {
@@ -272,7 +272,7 @@ def spec_schema() -> dict[str, Any]:
     """
     schema = TypeAdapter(JobSpec).json_schema(ref_template="#/components/schemas/{model}")
     schema.pop("$defs", None)
-    descriptions = _attribute_docs(JobSpec)
+    descriptions = _attribute_docs(JobFields)
     for field in dataclasses.fields(JobSpec):
         schema["properties"][field.name] |= {
             "description": descriptions[field.name],
@@ -288,7 +288,7 @@ def spec_schema() -> dict[str, Any]:
         "default": "training",
         "description": descriptions["type"],
     }
-    return {**schema, "description": (JobSpec.__doc__ or "").splitlines()[0], "example": EXAMPLE_SPEC}
+    return {**schema, "description": (JobFields.__doc__ or "").splitlines()[0], "example": EXAMPLE_SPEC}
 
 
 def _bounds(name: str) -> dict[str, int]:

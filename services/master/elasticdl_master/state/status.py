@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from elasticdl_core.job import JobType
-from elasticdl_core.job.spec import ALL_REDUCE, PARAMETER_SERVERS
+from elasticdl_core.job.fields import ALL_REDUCE, PARAMETER_SERVERS
 from elasticdl_core.job.strategy import StrategyChoice, settled_strategy
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.servers import Phase, ServerInstance

@@ -1,8 +1,9 @@
-"""Jobs: what their users say about them (``spec``, ``names``), and the states that they go through (``life``)."""
+"""Jobs: what their users say about them (``spec``, ``fields``, ``rules``, ``names``); their states (``life``)."""
 
+from elasticdl_core.job.fields import JobType
 from elasticdl_core.job.life import LEGAL_TRANSITIONS, Desired, JobRequest, JobState
 from elasticdl_core.job.names import ALIASES, resolve_aliases
-from elasticdl_core.job.spec import JobSpec, JobType
+from elasticdl_core.job.spec import JobSpec
 
 __all__ = [
     "ALIASES",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from elasticdl_core.job.spec import OF_UPDATES, JobType
+from elasticdl_core.job.fields import OF_UPDATES, JobType
 
 FIELD_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Model": (
