@@ -12,7 +12,7 @@ from elasticdl_core.ports.launcher import ProcessSpec, ProcessState, ProcessStat
 
 
 @dataclass(slots=True)
-class Entry:
+class ProcessEntry:
     """A process, what is done with it, and why it is to end."""
 
     spec: ProcessSpec

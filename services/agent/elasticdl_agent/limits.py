@@ -10,7 +10,7 @@ import psutil
 import structlog
 
 from elasticdl_agent.directories import AgentDirectories, JobUser
-from elasticdl_agent.entry import Entry
+from elasticdl_agent.entry import ProcessEntry
 from elasticdl_agent.processes import memory
 from elasticdl_agent.processes.logs import note
 from elasticdl_agent.processes.quotas import Quotas
@@ -39,7 +39,7 @@ class LimitWatch:
     def __init__(
         self,
         directories: AgentDirectories,
-        running: Callable[[], Sequence[Entry]],
+        running: Callable[[], Sequence[ProcessEntry]],
         user_of: Callable[[ProcessSpec], JobUser | None],
         uids: range,
         quotas: Quotas | None = None,
@@ -89,7 +89,7 @@ class LimitWatch:
                 _log.warning("too many processes", process=str(entry.spec.id), processes=found)
                 entry.kill("too_many_processes")
 
-    async def _check_memory(self, entry: Entry) -> None:
+    async def _check_memory(self, entry: ProcessEntry) -> None:
         child, limit = entry.child, entry.spec.memory_mib << 20
         if child is None:
             return
@@ -103,7 +103,7 @@ class LimitWatch:
         while True:
             await asyncio.sleep(max(QUOTA_CHECK_S, QUOTA_CHECK_SHARE * took))
             began = time.monotonic()
-            workers: dict[str, list[Entry]] = {}
+            workers: dict[str, list[ProcessEntry]] = {}
             for entry in self._running():
                 if entry.spec.id.role is Role.WORKER:
                     workers.setdefault(entry.spec.id.job_id, []).append(entry)
@@ -118,7 +118,7 @@ class LimitWatch:
                 _log.exception("cannot see what jobs have on disk")
             took = time.monotonic() - began
 
-    async def _check_quota(self, job_id: str, workers: Sequence[Entry], user: JobUser | None) -> None:
+    async def _check_quota(self, job_id: str, workers: Sequence[ProcessEntry], user: JobUser | None) -> None:
         """Ends the workers of a job that takes too much; its master says so and ends the job."""
         pids = [entry.child.pid for entry in workers if entry.child is not None]
         over = await asyncio.to_thread(self._quotas.look, job_id, pids, user.uid if user is not None else None)

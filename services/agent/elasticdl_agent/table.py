@@ -17,7 +17,7 @@ import psutil
 import structlog
 
 from elasticdl_agent.directories import AgentDirectories, JobUser
-from elasticdl_agent.entry import Entry
+from elasticdl_agent.entry import ProcessEntry
 from elasticdl_agent.limits import LimitWatch
 from elasticdl_agent.processes import memory
 from elasticdl_agent.processes.child import Child, Command
@@ -102,7 +102,7 @@ class ProcessTable:
         self._isolation = isolation or Isolation(directories)
         self._credentials = credentials
         self._tenants: dict[str, Tenant] = {}
-        self._entries: dict[ProcessId, Entry] = {}
+        self._entries: dict[ProcessId, ProcessEntry] = {}
         self._runs: set[asyncio.Task[int]] = set()
         self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
         self._leaving: set[str] = set()
@@ -113,7 +113,7 @@ class ProcessTable:
         journal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for record in recover(journal):
             status = record.status
-            self._entries[status.id] = Entry(ProcessSpec(status.id), status, record=record)
+            self._entries[status.id] = ProcessEntry(ProcessSpec(status.id), status, record=record)
         self._journal = Journal(journal)
         self._reservations = Reservations(directories.data / "agent" / "reservations.json", slots, headroom)
         self._reservations.grant(0, now=time.time())
@@ -151,7 +151,7 @@ class ProcessTable:
                 zygote.ask()  # a job's workers follow its master
         if spec.id.role is Role.MASTER:
             self._tenants[spec.id.job_id] = spec.tenant
-        entry = Entry(spec, ProcessStatus(spec.id, ProcessState.PENDING))
+        entry = ProcessEntry(spec, ProcessStatus(spec.id, ProcessState.PENDING))
         self._entries[spec.id] = entry
         self._launches += 1
         self._changed(entry)
@@ -328,7 +328,7 @@ class ProcessTable:
             self._runs.add(run)
             run.add_done_callback(functools.partial(self._over, entry))
 
-    async def _live(self, entry: Entry) -> int:
+    async def _live(self, entry: ProcessEntry) -> int:
         """The life of a process, from before its start until nothing of it is left; returns its exit code."""
         killed_before = memory.oom_kills()
         tenant = self._tenant(entry.spec)
@@ -351,7 +351,7 @@ class ProcessTable:
             entry.stop_reason = "oom_killed"
         return code
 
-    def _over(self, entry: Entry, run: asyncio.Task[int]) -> None:
+    def _over(self, entry: ProcessEntry, run: asyncio.Task[int]) -> None:
         """The one place where slots come back: whatever ended the task, the process has ended, for a reason."""
         self._runs.discard(run)
         error = asyncio.CancelledError() if run.cancelled() else run.exception()
@@ -364,7 +364,7 @@ class ProcessTable:
             finally:
                 self._advance()
 
-    def _explain(self, entry: Entry, error: BaseException) -> None:
+    def _explain(self, entry: ProcessEntry, error: BaseException) -> None:
         """Says why a process could not be started, or why nobody knows how it ended."""
         started = entry.status.state is ProcessState.RUNNING
         entry.stop_reason = entry.stop_reason or ("launcher_lost" if started else "cannot_start")
@@ -372,7 +372,7 @@ class ProcessTable:
         _log.error(what, process=str(entry.spec.id), error=str(error), exc_info=_unexpected(error))
         note(self._directories.log_file(entry.spec.id), f"{what}: {error}\n")
 
-    def _command(self, entry: Entry) -> Command:
+    def _command(self, entry: ProcessEntry) -> Command:
         spec = entry.spec
         tenant = self._tenant(spec)
         given = self._devices.give(spec.device_share, entry.place)
@@ -419,14 +419,14 @@ class ProcessTable:
             _log.warning("ending a worker for a reservation", process=str(entry.spec.id))
             self.terminate(entry.spec.id, grace_s=OVERDUE_GRACE_S)
 
-    def _schedule_kill(self, entry: Entry) -> None:
+    def _schedule_kill(self, entry: ProcessEntry) -> None:
         if entry.child is None or entry.stop_at is None:
             return
         if entry.stopping is not None:
             entry.stopping.cancel()
         entry.stopping = asyncio.get_running_loop().call_at(entry.stop_at, entry.child.kill)
 
-    def _end(self, entry: Entry, code: int) -> None:
+    def _end(self, entry: ProcessEntry, code: int) -> None:
         if entry.stopping is not None:
             entry.stopping.cancel()
         entry.status = ProcessStatus(entry.spec.id, ProcessState.EXITED, code, entry.stop_reason)
@@ -465,7 +465,7 @@ class ProcessTable:
             except OSError:
                 _log.exception("cannot shorten the journal of processes")
 
-    def _changed(self, entry: Entry) -> None:
+    def _changed(self, entry: ProcessEntry) -> None:
         """Tells everybody. A journal that cannot be written costs the next agent's knowledge, and no process."""
         shim_pid = entry.child.shim_pid if entry.child is not None else 0
         try:
@@ -479,11 +479,11 @@ class ProcessTable:
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
-    def _holders(self) -> list[Entry]:
+    def _holders(self) -> list[ProcessEntry]:
         """The processes that hold slots."""
         return [entry for entry in self._entries.values() if entry.holds_slots]
 
-    def _of_job(self, job_id: str) -> list[Entry]:
+    def _of_job(self, job_id: str) -> list[ProcessEntry]:
         return [entry for process, entry in self._entries.items() if process.job_id == job_id]
 
     def _living(self, job_id: str | None) -> Living:
@@ -497,7 +497,7 @@ class ProcessTable:
             if not entry.ended
         }
 
-    def _running(self) -> list[Entry]:
+    def _running(self) -> list[ProcessEntry]:
         """The processes that have started and are not known to have ended."""
         return [entry for entry in self._entries.values() if entry.child is not None]
 
