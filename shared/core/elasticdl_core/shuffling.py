@@ -19,6 +19,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 from elasticdl_core.shard import Shard
 
@@ -27,6 +28,8 @@ WINDOW_RECORDS = 1024
 BLOCKS_PER_WINDOW = 16
 SPAN_PARTS = 4096
 """Parts among which records are exchanged in epoch 0, while listing goes on; in later epochs all of them are."""
+Span: TypeAlias = tuple[str, int, int]
+"""A range of records: the name of its source, the first record, and one past the last."""
 _MASK = (1 << 64) - 1
 _FEISTEL_ROUNDS = 6
 
@@ -119,13 +122,17 @@ class Reading:
 
     def records(self, start: int, end: int) -> list[Shard]:
         """The very records at the positions ``[start, end)``, as sorted ranges."""
-        found: list[Shard] = []
+        return [Shard(*one) for one in self.spans(start, end)]
+
+    def spans(self, start: int, end: int) -> list[Span]:
+        """The same as plain tuples: who notes the records of each step wants a range of nearly each of them."""
+        found: list[Span] = []
         for at, held, ranges in self._cut(start, end):
             if start <= at and at + held <= end:
-                found += ranges  # all of them, in whatever order
+                found += map(_span, ranges)  # all of them, in whatever order
                 continue
             found += _picked(ranges, sorted(_shuffled(held, f"{self.key}:{at}")[max(start - at, 0) : end - at]))
-        return merged(sorted(found, key=lambda one: (one.name, one.start)))
+        return _joined(sorted(found))
 
     def _cut(self, start: int, end: int) -> Iterator[tuple[int, int, tuple[Shard, ...]]]:
         """The windows that hold positions of ``[start, end)``: first position, number of records, and ranges."""
@@ -155,7 +162,7 @@ def _shuffled(count: int, key: str) -> tuple[int, ...]:
     return tuple(sorted(range(count), key=keys.__getitem__))
 
 
-def _picked(ranges: Iterable[Shard], indexes: Sequence[int]) -> Iterator[Shard]:
+def _picked(ranges: Iterable[Shard], indexes: Sequence[int]) -> Iterator[Span]:
     """Some of the records of ranges, by their ascending indexes, as ranges: what a member did in a step."""
     base, at, count = 0, 0, len(indexes)
     for one in ranges:
@@ -166,19 +173,28 @@ def _picked(ranges: Iterable[Shard], indexes: Sequence[int]) -> Iterator[Shard]:
             while at < count and last < until and indexes[at] == last:
                 last += 1
                 at += 1
-            yield Shard(one.name, first + shift, last + shift)
+            yield one.name, first + shift, last + shift
         base = until
+
+
+def _span(one: Shard) -> Span:
+    return one.name, one.start, one.end
+
+
+def _joined(spans: Iterable[Span]) -> list[Span]:
+    """Joins adjacent spans."""
+    result: list[Span] = []
+    for one in spans:
+        if result and result[-1][2] == one[1] and result[-1][0] == one[0]:
+            result[-1] = (one[0], result[-1][1], one[2])
+        else:
+            result.append(one)
+    return result
 
 
 def merged(ranges: Iterable[Shard]) -> list[Shard]:
     """Merges adjacent ranges."""
-    result: list[Shard] = []
-    for one in ranges:
-        if result and result[-1].name == one.name and result[-1].end == one.start:
-            result[-1] = Shard(one.name, result[-1].start, one.end)
-        else:
-            result.append(one)
-    return result
+    return [Shard(*one) for one in _joined(map(_span, ranges))]
 
 
 def described(ranges: Sequence[Shard], limit: int = 3) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.shard import Shard
-from elasticdl_core.shuffling import Reading
+from elasticdl_core.shuffling import Reading, Span
 
 
 class TaskType(enum.StrEnum):
@@ -103,9 +103,13 @@ class Task:
         """The very records at the task's positions ``[start, end)``, as ranges; of the whole task by default."""
         first = self.shard.start if start is None else start
         last = self.shard.end if end is None else end
+        return [Shard(*one) for one in self.spans(first, last)]
+
+    def spans(self, start: int, end: int) -> list[Span]:
+        """The same of the positions ``[start, end)``, as plain tuples."""
         if self.reading is not None:
-            return self.reading.records(first, last)
-        return [Shard(self.shard.name, first, last)] if first < last else []
+            return self.reading.spans(start, end)
+        return [(self.shard.name, start, end)] if start < end else []
 
 
 @dataclass(frozen=True, slots=True)

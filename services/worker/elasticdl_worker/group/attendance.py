@@ -13,8 +13,9 @@ import structlog
 
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.group.member import Book, GroupWishes
+from elasticdl_core.group.steps import Entry
 from elasticdl_worker.group.entries import entry_of, take_news
-from elasticdl_worker.master.client import LeasedTask, MasterClient, WorkerDirective
+from elasticdl_worker.master.client import MasterClient, WorkerDirective
 from elasticdl_worker.master.group_client import SpokenReport, Standing, Told, WrittenShare, meet
 from elasticdl_worker.master.session import Session
 
@@ -46,7 +47,7 @@ class Attendance:
         self._standing = Standing(endpoint, finished=0, generation=0, holds=False, leaving=False)
         self._shares: dict[int, WrittenShare] = {}
         self._told: Told | None = None
-        self._tasks: dict[str, LeasedTask] = {}
+        self._exhausted: Told | None = None
         self._acknowledged: set[str] = set()
         self._given: set[str] = set()
         self._busy_since: float | None = None
@@ -113,7 +114,6 @@ class Attendance:
             if before is not None and told.orders.generation < before.orders.generation:
                 return
             self._told = told
-            self._tasks.update({task.token: task for task in (*told.tasks, *told.solo)})
             self._acknowledged |= set(told.acknowledged)
             for order in told.shares:
                 self._shares.pop(order, None)
@@ -205,7 +205,7 @@ class Attendance:
             told = self._told
             if told is None or told.orders.generation != generation:
                 return GroupWishes()
-            fresh, void = take_news(told.tasks, book, drop=told.drop)
+            fresh, void = self._news_of(told, book)
             acknowledged = [token for token in book.ended if token in self._acknowledged]
             self._acknowledged.clear()
             solo = [one for one in told.solo if one.token not in self._given]
@@ -223,6 +223,15 @@ class Attendance:
                 save=save,
                 limit=told.limit,
             )
+
+    def _news_of(self, told: Told, book: Book) -> tuple[list[Entry], bool]:
+        """What an answer has for the group; one that had nothing more is not gone through again in each step."""
+        if told is self._exhausted:
+            return [], False
+        fresh, void = take_news(told.tasks, book, drop=told.drop)
+        if not fresh and not void:
+            self._exhausted = told
+        return fresh, void
 
     def wait(self, seconds: float) -> None:
         """Waits until the master said something, or a moment."""

@@ -56,8 +56,8 @@ class TraceWriter:
             line["version"] = version
         if task.reading is not None:
             records: dict[str, list[list[int]]] = {}
-            for one in task.records(start, end):
-                records.setdefault(one.name, []).append([one.start, one.end])
+            for name, first, last in task.spans(start, end):
+                records.setdefault(name, []).append([first, last])
             line["records"] = records
         try:
             if self._file.tell() >= self._max_bytes:

@@ -1,0 +1,83 @@
+"""What a member of a group takes of its master's answers, and what it keeps of them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+
+import pytest
+
+from elasticdl_core.group.member import Book
+from elasticdl_core.group.steps import StepCourse
+from elasticdl_core.job import JobSpec
+from elasticdl_proto.v1 import master_pb2 as pb
+from elasticdl_worker.group.attendance import Attendance
+from elasticdl_worker.master.client import LeasedTask, MasterClient
+from elasticdl_worker.master.session import Session
+from tests.fakes.master import FakeMaster
+
+pytestmark = pytest.mark.unit
+OWNER, RECORDS, ANSWERS = "worker-0.0", 40, 12
+EPOCH = 4711
+
+
+class MeetingMaster(FakeMaster):
+    """Leads a group of one member; each of its answers brings one task."""
+
+    def __init__(self, job_dir: Path) -> None:
+        super().__init__(JobSpec(model_def="softmax.forward"), job_dir)
+        self.meetings = 0
+
+    async def Meet(self, request: pb.MeetRequest, caller: str) -> pb.MeetResponse:
+        self.meetings += 1
+        number = self.meetings
+        await self._note()
+        if number > ANSWERS:
+            await asyncio.Event().wait()  # there is no more to say
+        start = number * RECORDS
+        task = pb.Task(
+            id=f"t:{EPOCH}:{number}:{start}:{start + RECORDS}",
+            type="training",
+            shard=pb.Shard(name="data", start=start, end=start + RECORDS),
+            token=f"1.{number}.{number:016x}",
+        )
+        return pb.MeetResponse(
+            revision=number,
+            generation=1,
+            members=[OWNER],
+            endpoints=[b"here"],
+            directive=pb.DIRECTIVE_CONTINUE,
+            tasks=[task],
+        )
+
+
+async def test_each_task_is_taken_once_and_answers_of_before_are_let_go(tmp_path: Path) -> None:
+    master = MeetingMaster(tmp_path)
+    await master.start()
+    client = MasterClient(master.address, lambda: "token", patience_s=10)
+    attendance = Attendance(client, Session(client), OWNER, b"here", lambda reason: None)
+    book, taken = Book(StepCourse(1, RECORDS)), list[str]()
+    try:
+        attendance.start()
+        assert await asyncio.to_thread(attendance.next_orders, 0) is not None
+        attendance.enter(1, holds=True)
+        for answers in range(1, ANSWERS + 1):
+            # Whoever meets once more has heard the answer of before.
+            await asyncio.wait_for(master.until(lambda answers=answers: master.meetings > answers), 60)
+            for look in range(3):
+                entries = attendance.wishes(book, 1).entries
+                assert not entries or look == 0, "an answer brings each task once"
+                book.course.add(entries)
+                taken += [str(entry.task) for entry in entries]
+            while len(book.course.entries) > 1:
+                book.course.count(book.course.step_dealt([0]))
+        gc.collect()
+        kept = [one for one in gc.get_objects() if isinstance(one, LeasedTask) and one.task.id.epoch == EPOCH]
+    finally:
+        await attendance.close()
+        await client.close()
+        await master.stop()
+    assert taken[-1] == f"t:{EPOCH}:{ANSWERS}:{ANSWERS * RECORDS}:{(ANSWERS + 1) * RECORDS}"
+    assert len(taken) == len(set(taken))
+    assert len(kept) <= 2, "of a job of weeks there would be millions"
