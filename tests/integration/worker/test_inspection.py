@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from elasticdl_core.job import JobSpec
+from elasticdl_core.job.spec import default_of
 from elasticdl_core.job.strategy import ModelSight
 from elasticdl_worker.trainers.inspection import inspect_model, sized_for_group
 from elasticdl_worker.trainers.tensorflow.implementation import TensorFlowFramework
@@ -16,7 +17,7 @@ from tests.integration.worker.small_jobs import make_job
 
 pytestmark = pytest.mark.integration
 MODEL = """
-def forward(rows=50, units=4, unbounded=False, broken=False):
+def forward(rows=50, units=4, unbounded=False, broken=False, tied=False):
     import keras
     if broken:
         raise ValueError("broken by its author")
@@ -25,9 +26,12 @@ def forward(rows=50, units=4, unbounded=False, broken=False):
     if unbounded:
         import elasticdl
         x = elasticdl.layers.Embedding(4)(ids)
-    else:
-        x = tf.keras.layers.Embedding(rows, 4)(ids)
-    x = tf.keras.layers.Concatenate()([inputs, x])
+    elif rows:
+        layer = tf.keras.layers.Embedding(rows, 4)
+        x = layer(ids)
+        if tied:
+            x = x + layer.embeddings[0]
+    x = tf.keras.layers.Concatenate()([inputs, x]) if rows or unbounded else inputs
     x = tf.keras.layers.Dense(units)(x)
     return tf.keras.Model(inputs, tf.keras.layers.Dense(1)(x))
 
@@ -37,25 +41,56 @@ def optimizer():
 FLOAT = 4
 
 
-def sight_of(directory: Path, **params: Any) -> ModelSight:
+def sight_of(directory: Path, *, module: str = MODEL, **params: Any) -> ModelSight:
     records = np.random.default_rng(5).normal(size=(24, 4)).round(4)
-    made = make_job(directory, MODEL, records, model_params=params)
-    spec = JobSpec.from_mapping(made.to_mapping() | {"distribution_strategy": "auto", "embedding_threshold_bytes": 1})
+    made = make_job(directory, module, records, model_params=params)
+    others = {"distribution_strategy": "auto", "embedding_threshold_bytes": default_of("embedding_threshold_bytes")}
+    spec = JobSpec.from_mapping(made.to_mapping() | others)
     return inspect_model(TensorFlowFramework(), sized_for_group(spec), Path(spec.model_zoo))
 
 
-def test_sizes_of_what_is_small_are_enough(tmp_path: Path) -> None:
-    assert sight_of(tmp_path) == ModelSight(
-        dense_bytes=FLOAT * (7 * 4 + 4 + 4 + 1), table_bytes=FLOAT * 50 * 4, refusal=""
-    )
+def test_the_size_of_what_is_small_and_has_no_tables_is_enough(tmp_path: Path) -> None:
+    assert sight_of(tmp_path, rows=0) == ModelSight(dense_bytes=FLOAT * (3 * 4 + 4 + 4 + 1))
 
 
-def test_what_is_neither_small_nor_large_is_timed_on_the_first_records(tmp_path: Path) -> None:
-    sight = sight_of(tmp_path, units=300_000)
-    assert sight.dense_bytes == FLOAT * (7 * 300_000 + 300_000 + 300_000 + 1)
-    assert sight.rows == 8
-    assert sight.compute_s > 0
-    assert sight.apply_s > 0
+def is_timed(sight: ModelSight) -> bool:
+    seconds = (sight.compute_s, sight.apply_s, sight.read_s, sight.served_s, sight.served_read_s)
+    return min(seconds) > 0 and sight.rows == 8 and sight.cores > 0 and not sight.unserved
+
+
+def test_small_tables_are_timed_on_the_first_records(tmp_path: Path) -> None:
+    sight = sight_of(tmp_path)
+    assert (sight.dense_bytes, sight.table_bytes) == (FLOAT * (7 * 4 + 4 + 4 + 1), FLOAT * 50 * 4)
+    assert is_timed(sight)
+    # Servers hold so small a table as a dense parameter: all of it travels with each minibatch, there and back.
+    assert sight.served_bytes == 2 * (sight.dense_bytes + sight.table_bytes)
+
+
+def test_of_a_table_on_servers_the_rows_travel_that_a_minibatch_touches(tmp_path: Path) -> None:
+    sight = sight_of(tmp_path, rows=1_000_000)
+    assert is_timed(sight)
+    assert sight.table_bytes == FLOAT * 1_000_000 * 4
+    # With an id of 8 bytes each way.
+    row = 2 * (FLOAT * 4 + 8)
+    assert 2 * sight.dense_bytes + row <= sight.served_bytes <= 2 * sight.dense_bytes + 8 * row
+
+
+def test_large_tables_are_not_timed(tmp_path: Path) -> None:
+    sight = sight_of(tmp_path, rows=6_000_000)
+    assert sight == ModelSight(sight.dense_bytes, FLOAT * 6_000_000 * 4)
+
+
+def test_what_has_no_tables_and_is_not_small_is_timed_too(tmp_path: Path) -> None:
+    sight = sight_of(tmp_path, rows=0, units=600_000)
+    assert sight.dense_bytes == FLOAT * (3 * 600_000 + 600_000 + 600_000 + 1)
+    assert is_timed(sight)
+
+
+@pytest.mark.parametrize("rows", [1_000_000, 6_000_000])
+def test_what_servers_cannot_train_is_told_apart(tmp_path: Path, rows: int) -> None:
+    sight = sight_of(tmp_path, rows=rows, tied=True)
+    assert not sight.refusal
+    assert "its weights are used directly" in sight.unserved
 
 
 def test_an_embedding_without_a_bound_is_for_parameter_servers(tmp_path: Path) -> None:

@@ -104,13 +104,13 @@ def _most_rows(spec: JobSpec) -> int:
     return max(_MOST_ROWS, _MANY * spec.minibatch_size * (spec.microbatches_per_step if spec.fuses else 1))
 
 
-def first_records(spec: JobSpec, module: ModelModule, sources: JobSources) -> Task | None:
-    """A task of one minibatch: the first records of the data; None if there are none."""
+def first_records(spec: JobSpec, module: ModelModule, sources: JobSources, minibatches: int = 1) -> Task | None:
+    """A task of so many minibatches, or fewer: the first records of the data; None if there are none."""
     with module.guard("custom_data_reader"):
         shard = next(iter(sources.reader(sources.main).create_shards()), None)
     if shard is None:
         return None
-    end = min(shard.end, shard.start + spec.minibatch_size)
+    end = min(shard.end, shard.start + minibatches * spec.minibatch_size)
     task = TaskId(TaskType.TRAINING, 0, 0, shard.start, end)
     return Task(task, Shard(shard.name, shard.start, end))
 

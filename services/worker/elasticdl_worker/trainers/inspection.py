@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +14,18 @@ import numpy as np
 
 from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.job.fields import PARAMETER_SERVERS
 from elasticdl_core.job.strategy import ModelSight, StrategyChoice
+from elasticdl_core.task import Task
 from elasticdl_worker.reporting.failures import classify
-from elasticdl_worker.trainers.framework import Framework, TrainedReplica
+from elasticdl_worker.trainers.framework import Framework, Preparation, PreparedJob, TrainedReplica
 from elasticdl_worker.trainers.in_group import first_records, make_replica
 from elasticdl_worker.trainers.job_sources import JobSources
+from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.user_code import ModelModule
 
-_REPEATS = 3
+_REPEATS = 5
+_MINIBATCHES_READ = 8
 
 
 def sized_for_group(spec: JobSpec) -> JobSpec:
@@ -30,24 +36,40 @@ def sized_for_group(spec: JobSpec) -> JobSpec:
 def inspect_model(framework: Framework, spec: JobSpec, zoo: Path) -> ModelSight:
     """Builds the model, and times a few steps on the first records where its size alone does not decide.
 
+    Both strategies' steps are timed: they are different programs. One has whole tables, and gradients of all of
+    their rows; the other has the rows that the minibatch touches.
+
     Args:
         framework: of the model, configured.
         spec: the job, as it would be by AllReduce.
         zoo: the model zoo directory.
 
     Returns:
-        What was seen; what cannot be trained so has the reason as ``refusal``.
+        What was seen; what cannot be trained so has the reason as ``refusal``, and as ``unserved`` what cannot be
+        trained by parameter servers.
     """
     try:
         module = framework.load_module(spec, zoo)
         sources = JobSources(framework, spec, module)
         replica = make_replica(framework, spec, module, sources)
         sight = _sizes_of(replica)
-        return sight if sight.is_clear else _timed(sight, spec, replica, sources, module)
+        if not sight.is_clear:
+            sight = _timed_in_group(sight, replica, first_records(spec, module, sources))
     except ElasticDLError as error:
         return ModelSight(refusal=error.message)
     except Exception as raised:  # whatever the user's code raises is told by the worker that trains it
         return ModelSight(refusal=classify(raised)[1].message)
+    if sight.is_clear and not sight.table_bytes:
+        return sight
+    try:
+        served = dataclasses.replace(StrategyChoice(PARAMETER_SERVERS, "").applied_to(spec), xla="off")
+        callbacks = framework.callbacks_of(module, served)
+        job = framework.prepare(Preparation(served, module, sources.source(sources.main), callbacks))
+        return _timed_on_servers(sight, job, spec, module, sources) if sight.rows else sight
+    except ElasticDLError as error:
+        return dataclasses.replace(sight, unserved=error.message)
+    except Exception as raised:  # a group can train it
+        return dataclasses.replace(sight, unserved=classify(raised)[1].message)
 
 
 def _sizes_of(replica: TrainedReplica) -> ModelSight:
@@ -57,10 +79,8 @@ def _sizes_of(replica: TrainedReplica) -> ModelSight:
     return ModelSight(dense_bytes=sum(sizes.values()) - tables, table_bytes=tables)
 
 
-def _timed(
-    sight: ModelSight, spec: JobSpec, replica: TrainedReplica, sources: JobSources, module: ModelModule
-) -> ModelSight:
-    task = first_records(spec, module, sources)
+def _timed_in_group(sight: ModelSight, replica: TrainedReplica, task: Task | None) -> ModelSight:
+    """A member's step; nothing where there are no records, or nothing came of them."""
     if task is None:
         return sight
     data = replica.read(task, task.shard.start, task.shard.end)
@@ -74,8 +94,51 @@ def _timed(
     return dataclasses.replace(
         sight,
         rows=data.fed,
+        read_s=_fastest(lambda: replica.read(task, task.shard.start, task.shard.end)),
         compute_s=_fastest(lambda: replica.compute(2, 0, data, 0)),
         apply_s=_fastest(lambda: replica.apply(sums, given.rows, 0)),
+        cores=len(os.sched_getaffinity(0)),
+    )
+
+
+def _timed_on_servers(
+    sight: ModelSight, job: PreparedJob, spec: JobSpec, module: ModelModule, sources: JobSources
+) -> ModelSight:
+    """The step of a worker whose tables lie with parameter servers, with rows that nobody sent.
+
+    Without XLA, which is tried in long jobs only, and has to be faster there.
+    """
+    task = first_records(spec, module, sources, _MINIBATCHES_READ)
+    assert task is not None, "a member has read some"
+    source, model, programs = sources.source(sources.main), job.model, job.programs
+
+    def read() -> list[Minibatch]:
+        return list(source.minibatches(task.shard))
+
+    def collect_all() -> None:
+        for one in read():
+            programs.collect(one.features, training=True)
+
+    batches = read()
+    batch = batches[0]
+    lookups = programs.collect(batch.features, training=True)
+    values = model.values()
+    dense = {name: values[name] for name in model.trainable}
+    rows = {table: np.zeros((len(ids), model.tables[table].dim), np.float32) for table, ids in lookups.unique.items()}
+
+    def step() -> int:
+        found = programs.steps([(batch.features, batch.labels)], dense, rows, lookups)
+        changes = itertools.chain(found.dense.values(), found.rows.values())
+        return sum(array.nbytes for array in changes)
+
+    pushed = step()
+    pulled = sum(array.nbytes for array in itertools.chain(dense.values(), rows.values()))
+    ids = 2 * sum(found.nbytes for found in lookups.unique.values())
+    return dataclasses.replace(
+        sight,
+        served_s=_fastest(step) * sight.rows / batch.records,
+        served_read_s=_fastest(collect_all) / len(batches),
+        served_bytes=pulled + pushed + ids,
     )
 
 

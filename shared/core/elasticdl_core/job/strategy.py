@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,17 +12,19 @@ from elasticdl_core.job.fields import ALL_REDUCE, OF_SERVERS, PARAMETER_SERVERS,
 from elasticdl_core.job.spec import JobSpec, default_of
 
 SMALL_BYTES = 8 << 20
-"""A model of fewer bytes is summed in less time than parameter servers take to answer."""
+"""A model of fewer bytes without tables is summed in less time than parameter servers take to answer."""
 LARGE_TABLE_BYTES = 64 << 20
 """Tables of more bytes are not summed whole for the few rows that a minibatch touches."""
 _MOST_MEMBERS = 32
 """Each member is connected with each other one."""
 _SERVER_CALL_S = 0.003
 _SERVER_BYTES_PER_S = 0.6e9
-"""Pull and push of a minibatch beside its computing: measured on one machine, both ways together."""
-_SUM_S = 0.0015
-_SUM_BYTES_PER_S = 1.0e9
-"""A sum among members: measured on one machine."""
+"""A minibatch by parameter servers beside computing and reading: accounted, packed, sent, applied, read, both ways
+together. Nearly all of it is work for a processor."""
+_UPDATE_S = 0.007
+"""An update of a group beside computing, summing and applying: members wait for one another, and tell their part."""
+_SUM_BYTES_PER_S = 1.6e9
+"""A sum among members. These four as the minibatches and updates of four models took on one machine of two cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +35,16 @@ class ModelSight:
         dense_bytes: of the parameters that are no tables.
         table_bytes: of the embedding tables.
         refusal: why no group can train the model; empty if one can.
-        compute_s: seconds of one minibatch forward and backward; 0 where that was not timed.
-        apply_s: seconds of one update.
+        compute_s: seconds of one minibatch forward and backward in a member of a group; 0 where that was not timed.
+        apply_s: seconds of one update there.
         rows: rows of the minibatch that was timed.
+        read_s: seconds in which a member reads a minibatch, beside its computing.
+        served_s: seconds of one minibatch forward and backward in a worker of parameter servers; 0 where that was not
+            timed.
+        served_read_s: seconds in which such a worker reads a minibatch and finds its ids, beside its computing.
+        served_bytes: that such a worker pulls and pushes for a minibatch, together.
+        unserved: why parameter servers cannot train it; empty if they can, or nobody looked.
+        cores: of the machine, that all workers and servers share; 0 where nobody looked.
     """
 
     dense_bytes: int = 0
@@ -43,12 +53,25 @@ class ModelSight:
     compute_s: float = 0.0
     apply_s: float = 0.0
     rows: int = 0
+    read_s: float = 0.0
+    served_s: float = 0.0
+    served_read_s: float = 0.0
+    served_bytes: int = 0
+    unserved: str = ""
+    cores: int = 0
 
     @property
     def is_clear(self) -> bool:
-        """Whether its size alone says which strategy suits it, so that nothing need be timed."""
-        small = self.dense_bytes + self.table_bytes <= SMALL_BYTES
-        return bool(self.refusal) or small or self.table_bytes >= LARGE_TABLE_BYTES
+        """Whether its size alone says which strategy suits it, so that nothing need be timed.
+
+        A small model with tables is not clear: how fast each strategy is follows from how many of their rows a
+        minibatch touches.
+        """
+        return bool(self.refusal) or self._is_small or self.table_bytes >= LARGE_TABLE_BYTES
+
+    @property
+    def _is_small(self) -> bool:
+        return not self.table_bytes and self.dense_bytes <= SMALL_BYTES
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> ModelSight:
@@ -58,14 +81,17 @@ class ModelSight:
             ValueError: a field is not what it should be.
             TypeError: likewise.
         """
-        return cls(
-            max(0, int(data.get("dense_bytes", 0))),
-            max(0, int(data.get("table_bytes", 0))),
-            str(data.get("refusal", ""))[:500],
-            max(0.0, float(data.get("compute_s", 0.0))),
-            max(0.0, float(data.get("apply_s", 0.0))),
-            max(0, int(data.get("rows", 0))),
-        )
+        given: dict[str, Any] = {}
+        for one in dataclasses.fields(cls):
+            value = data.get(one.name, one.default)
+            match one.default:
+                case str():
+                    given[one.name] = str(value)[:500]
+                case float():
+                    given[one.name] = max(0.0, float(value))
+                case _:
+                    given[one.name] = max(0, int(value))
+        return cls(**given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +156,13 @@ def choose_strategy(spec: JobSpec, sight: ModelSight) -> StrategyChoice:
     """The strategy that suits a model: parameter servers where tables are large, a group where they are not."""
     if sight.refusal:
         return StrategyChoice(PARAMETER_SERVERS, f"no group can train it: {sight.refusal}")
+    if sight.unserved:
+        return StrategyChoice.of_group(spec, f"parameter servers cannot train it: {sight.unserved}")
     size = f"{_mb(sight.dense_bytes)} of parameters and {_mb(sight.table_bytes)} of tables"
     if sight.table_bytes >= LARGE_TABLE_BYTES:
         return StrategyChoice(PARAMETER_SERVERS, f"its tables are large: {size}", _predict(spec, sight))
-    if sight.dense_bytes + sight.table_bytes <= SMALL_BYTES:
-        return StrategyChoice.of_group(spec, f"it is small: {size}", _predict(spec, sight))
+    if sight.is_clear:
+        return StrategyChoice.of_group(spec, f"it is small and has no tables: {size}", _predict(spec, sight))
     predicted = _predict(spec, sight)
     if not predicted:
         if sight.table_bytes > sight.dense_bytes:
@@ -150,21 +178,35 @@ def choose_strategy(spec: JobSpec, sight: ModelSight) -> StrategyChoice:
 
 def _predict(spec: JobSpec, sight: ModelSight) -> dict[str, dict[str, float]]:
     """What both strategies would do with all workers, by the time that steps took in one."""
-    if sight.compute_s <= 0.0 or not sight.rows:
+    if sight.compute_s <= 0.0 or sight.served_s <= 0.0 or not sight.rows:
         return {}
-    workers, minibatches = spec.max_workers, spec.microbatches_per_step
-    everything = max(1, sight.dense_bytes + sight.table_bytes)
-    summing = _SUM_S + everything / _SUM_BYTES_PER_S if workers > 1 else 0.0
-    update = -(-minibatches // workers) * sight.compute_s + summing + sight.apply_s
-    # A group's gradient has every row of its tables; the servers' has those that the minibatch touches.
-    alone = max(0.2 * sight.compute_s, sight.compute_s - 2 * sight.table_bytes / _SUM_BYTES_PER_S)
-    # The servers receive, apply and send the dense parameters for one minibatch after the other.
-    dense = (sight.dense_bytes / _SERVER_BYTES_PER_S + sight.apply_s * sight.dense_bytes / everything) / spec.num_ps
-    minibatch = max((alone + _SERVER_CALL_S + dense) / workers, dense)
+    minibatches = spec.microbatches_per_step
     return {
-        ALL_REDUCE: _rates(1.0 / update, minibatches * sight.rows),
-        PARAMETER_SERVERS: _rates(1.0 / minibatch, sight.rows),
+        ALL_REDUCE: _rates(1.0 / _update_s(spec, sight), minibatches * sight.rows),
+        PARAMETER_SERVERS: _rates(1.0 / _served_minibatch_s(spec, sight), sight.rows),
     }
+
+
+def _update_s(spec: JobSpec, sight: ModelSight) -> float:
+    """Seconds of an update of a group: its slowest member, or the cores, where they have more to do."""
+    workers, minibatches = spec.max_workers, spec.microbatches_per_step
+    everything = sight.dense_bytes + sight.table_bytes
+    alone = workers == 1
+    summing = 0.0 if alone else everything / _SUM_BYTES_PER_S
+    waiting = 0.0 if alone else _UPDATE_S
+    member = -(-minibatches // workers) * sight.compute_s + waiting + summing + sight.apply_s
+    work = minibatches * (sight.compute_s + sight.read_s) + workers * (summing + sight.apply_s)
+    return max(member, work / (sight.cores or math.inf))
+
+
+def _served_minibatch_s(spec: JobSpec, sight: ModelSight) -> float:
+    """Seconds from one minibatch of parameter servers to the next one, whoever computes it."""
+    exchange = _SERVER_CALL_S + sight.served_bytes / _SERVER_BYTES_PER_S
+    work = sight.served_s + sight.served_read_s + exchange
+    # The next minibatch is read meanwhile, but its parameters come with the answer to this one's push.
+    worker = (sight.served_s + exchange) / spec.max_workers
+    # About half of an exchange is the servers'.
+    return max(worker, exchange / 2 / spec.num_ps, work / (sight.cores or math.inf))
 
 
 def _rates(updates: float, rows: int) -> dict[str, float]:
