@@ -20,9 +20,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Prints, after slow tests, how many bad inputs were tried and what came of them, as ``TARGET`` lines."""
+    """Prints, after slow tests, how many bad inputs were tried and what came of them, and what tests measured."""
     if not config.option.markexpr.startswith("slow"):
         return
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
-    for line in table(reports):
+    measured = [f"{name} {text}" for report in reports for name, text in report.user_properties if name == "TARGET"]
+    for line in (*table(reports), *measured):
         terminalreporter.write_line(line)

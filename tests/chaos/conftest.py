@@ -13,12 +13,12 @@ from tests.e2e.local_cluster import Cluster, user_environment
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A local cluster with three slots, for all faults that leave it up; its failpoints are off until armed."""
+    """A local cluster with four slots, for all faults that leave it up; its failpoints are off until armed."""
     directory = tmp_path_factory.mktemp("chaos")
     armed = directory / "failpoints"
     armed.mkdir()
     cluster = Cluster(directory, user_environment(directory) | {failpoints.VARIABLE: str(armed)})
-    with cluster.running("--slots", "3", "--policy", "fair"):
+    with cluster.running("--slots", "4", "--policy", "fair"):
         yield cluster
 
 

@@ -15,13 +15,15 @@ import pytest
 from numpy.typing import NDArray
 
 from elasticdl_runtime.checkpoint_files import CheckpointFile, read_checkpoint
-from tests.chaos.counting import FAST, SLOW, CountingJob, submitted, until
+from tests.chaos.capacity import capacity, read_generations, read_updates, thrown_away
+from tests.chaos.counting import FAST, MINIBATCH, SLOW, CountingJob, submitted, until
 from tests.chaos.faults import component, nothing_left
 from tests.e2e.local_cluster import Cluster
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 RECORDS, MICROBATCHES = 1000, 4
 MEMBERS = 3
+CAPACITY_GOAL = 0.98
 
 
 class GroupJob(CountingJob):
@@ -83,12 +85,10 @@ def group_job(
     )
 
 
-def quiet_job(
-    cluster: Cluster, name: str, epochs: int, records: int = RECORDS, *, timeout_s: float = 240.0
-) -> GroupJob:
+def quiet_job(cluster: Cluster, name: str, epochs: int, records: int = RECORDS) -> GroupJob:
     """An undisturbed run by one member, to its end."""
     with group_job(cluster, name, epochs=epochs, members=1, pace=FAST, records=records) as job:
-        job.finish(timeout_s=timeout_s)
+        job.finish()
         job.nothing_lost(most_again=0)
     return job
 
@@ -167,25 +167,42 @@ def test_a_member_whose_parameters_differ_is_put_out_and_fetches_the_model(clust
     ("seconds", "faults"),
     [pytest.param(180, 6, id="3 minutes"), pytest.param(1800, 62, id="30 minutes", marks=pytest.mark.slow)],
 )
-def test_faults_at_random_lose_nothing_and_change_no_bit(cluster: Cluster, seconds: int, faults: int) -> None:
+def test_faults_at_random_lose_nothing_and_change_no_bit(
+    cluster: Cluster, seconds: int, faults: int, record_property: Callable[[str, object], None]
+) -> None:
     chance = random.Random(seconds)
-    # Each step is paced at least: so many epochs are not over before the last fault.
-    epochs = int(seconds * MEMBERS / SLOW / RECORDS * 1.2)
-    with group_job(cluster, f"chaos-{seconds}", epochs=epochs, members=MEMBERS, steps_apart=100) as job:
+    # A step takes as long as the records of whoever computes most of it: so many epochs are not over before the end.
+    step_s = -(-MICROBATCHES // MEMBERS) * MINIBATCH * SLOW
+    epochs = int(seconds / step_s * MICROBATCHES * MINIBATCH / RECORDS * 1.2)
+    with (
+        group_job(cluster, f"quiet-{seconds}", epochs=epochs, members=1, pace=FAST) as quiet,
+        group_job(cluster, f"chaos-{seconds}", epochs=epochs, members=MEMBERS, steps_apart=100) as job,
+    ):
         until(lambda: len(job.members()) == MEMBERS, "all members run")
         began = time.monotonic()
-        kinds = []
+        kinds, lasted = [], []
         for number in range(faults):
             job.trains()
             assert job.running(), f"void: the job was nearly over at fault {number}"
             kind = FAULTS[chance.choice(sorted(FAULTS))] if number else _kill_one
             kinds.append(kind.__name__)
+            struck = time.time()
             kind(job, chance)
+            lasted.append((struck, time.time()))
             time.sleep(max(0.0, began + (number + 1) * seconds / faults - time.monotonic()))  # how long it lasts
         print(f"faults: {' '.join(kinds)}")
         job.trains()
+        folder = cluster.job_dir(job.id)
+        updates = read_updates(folder)
+        used = capacity(updates, read_generations(folder), lasted)
+        print(used.told())
+        print(f"of {job.applied()} records {thrown_away(updates)} went away with every member, since a checkpoint")
+        met = "met" if used.share >= CAPACITY_GOAL else "missed"
+        record_property("TARGET", f"group_capacity_used_{seconds}_s {used.share:.4f} >={CAPACITY_GOAL} {met}")
         job.finish(timeout_s=900)
-        job.exact(quiet_job(cluster, f"quiet-{seconds}", epochs, timeout_s=240.0 + seconds))
+        quiet.finish(timeout_s=240.0 + seconds)
+        quiet.nothing_lost(most_again=0)
+        job.exact(quiet)
         nothing_left(job)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from pathlib import Path
 
 import structlog
@@ -22,8 +23,8 @@ _log = structlog.get_logger(__name__)
 class TraceWriter:
     """Appends to ``<job_dir>/traces/<owner>.jsonl``.
 
-    Each line is ``{"task", "token", "start", "end", "epoch", "version"}``: the positions ``[start, end)`` of a task
-    were processed and the effect of their records is in the model. Where records are shuffled, ``records`` says which
+    Each line is ``{"task", "token", "start", "end", "epoch", "at", "version"}``: the positions ``[start, end)`` of a
+    task were processed and the effect of their records is in the model, ``at`` seconds since 1970. Where records are shuffled, ``records`` says which
     ones these are, as ``{name: [[start, end], ...]}``. A line is written before the master hears of it.
 
     Args:
@@ -52,6 +53,7 @@ class TraceWriter:
             return
         line: dict[str, object] = {"task": str(task.id), "token": token, "start": start, "end": end}
         line["epoch"] = task.id.epoch
+        line["at"] = round(time.time(), 4)
         if version is not None:
             line["version"] = version
         if task.reading is not None:
