@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from elasticdl_core.errors import UnavailableError
@@ -25,6 +26,33 @@ _LEAST_AHEAD = 4
 _MOST_AHEAD = 4096
 _TASKS_PER_ANSWER = 256
 _TASKS_PER_LEASE = 64
+
+
+class _Board:
+    """What some members are told, and who waits for that to change.
+
+    Attributes:
+        revision: another one each time that it has changed.
+    """
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self._summary: object = None
+        self._changed = asyncio.Event()
+
+    def show(self, summary: object, revision: int) -> None:
+        """Shows what there is to tell; wakes those that wait, if it is something else."""
+        if summary != self._summary:
+            self._summary, self.revision = summary, revision
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def news(self) -> None:
+        """Waits until there is something else to tell, for a moment at most."""
+        try:
+            await asyncio.wait_for(self._changed.wait(), HOLD_S)
+        except TimeoutError:
+            pass
 
 
 class GroupDesk:
@@ -60,9 +88,9 @@ class GroupDesk:
         self.refused = ""
         self.heard = asyncio.Event()
         self._endpoints: dict[str, bytes] = {}
-        self._revision = 1
-        self._summary: object = None
-        self._changed = asyncio.Event()
+        self._spoken_in = 0
+        self._for_all, self._for_first = _Board(), _Board()
+        self._revision = 0
 
     # -- members ---------------------------------------------------------------------------------------------------
 
@@ -73,33 +101,41 @@ class GroupDesk:
         await self._dispatcher.tell(ev.MemberMet(meeting, call.busy_s))
         failpoint("master.after_meeting")
         acknowledged: list[str] = []
+        first_word = False
         if call.report is not None and self._speaks_for_all(call):
+            first_word, self._spoken_in = self._spoken_in != call.generation, call.generation
             acknowledged = await self._take(call.report)
         shares = [self._take_share(share) for share in call.shares]
         self.refused = call.refused or self.refused
         self.heard.set()
         self.refresh()
-        if not acknowledged and not shares and call.seen == self._revision:
-            await self._news()
+        board = self._board(call.owner)
+        if not acknowledged and not shares and not first_word and call.seen == board.revision:
+            await board.news()
         return self._answer(call, acknowledged, shares)
 
     def refresh(self) -> None:
         """Looks whether there is news for the members, and wakes those that wait for it."""
         orders, leases = self._machine.group.orders, self._machine.workers.group_leases
         decision = self._machine.lifecycle.decision
-        summary = (
-            orders,
+        for_all = (
+            replace(orders, regroup=False),
+            self._endpoints_of(orders.members),
+            decision.directive if decision is not None else None,
+        )
+        # What comes next is the first member's word: who else is told in the midst of that only takes the master's
+        # time, which all wait for when the next generation is formed.
+        for_first = (
+            for_all,
+            orders.regroup,
             str(leases[-1].token) if leases else "",
             self.pin,
             self.save["order"] if self.save is not None else 0,
             self.tally_wanted,
-            decision.directive if decision is not None else None,
         )
-        if summary != self._summary:
-            self._summary = summary
-            self._revision += 1
-            self._changed.set()
-            self._changed = asyncio.Event()
+        self._revision += 1
+        for board, summary in ((self._for_all, for_all), (self._for_first, for_first)):
+            board.show(summary, self._revision)
 
     async def watch(self) -> None:
         """Notices who falls silent, and leases tasks for the group, until cancelled."""
@@ -116,12 +152,13 @@ class GroupDesk:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    async def _news(self) -> None:
-        """Waits until there is news, for a moment at most."""
-        try:
-            await asyncio.wait_for(self._changed.wait(), HOLD_S)
-        except TimeoutError:
-            pass
+    def _board(self, owner: str) -> _Board:
+        """Where a member's news are."""
+        return self._for_first if self._machine.group.orders.members[:1] == (owner,) else self._for_all
+
+    def _endpoints_of(self, members: Sequence[str]) -> list[bytes]:
+        """Where members are reached; empty for those that a new master has not heard of yet."""
+        return [self._endpoints.get(owner, b"") for owner in members]
 
     def _speaks_for_all(self, call: MemberCall) -> bool:
         group = self._machine.group
@@ -165,12 +202,13 @@ class GroupDesk:
         machine.note_told(call.owner, directive)
         orders = group.orders
         leads = orders.members[:1] == (call.owner,)
-        tasks, solo, drop = self._work(call.report) if leads else ([], [], False)
+        # Who has not said what the group has would be given all that it holds, while all wait to form the next group.
+        tasks, solo, drop = self._work(call.report) if leads and call.report is not None else ([], [], False)
         return MemberAnswer(
-            revision=self._revision,
+            revision=self._board(call.owner).revision,
             generation=orders.generation,
             members=orders.members,
-            endpoints=[self._endpoints.get(owner, b"") for owner in orders.members],
+            endpoints=self._endpoints_of(orders.members),
             base=orders.base,
             is_over=orders.is_over,
             regroup=orders.regroup,
@@ -191,11 +229,11 @@ class GroupDesk:
     def _save_is_of(self, generation: int) -> bool:
         return self.save is not None and self.save["generation"] == generation
 
-    def _work(self, report: GroupReport | None) -> tuple[list[DispatchedTask], list[DispatchedTask], bool]:
+    def _work(self, report: GroupReport) -> tuple[list[DispatchedTask], list[DispatchedTask], bool]:
         """The training tasks that the first member does not know, the others, and whether those it knows are void."""
         if not self._machine.group.established or not self._machine.servers.ready:
             return [], [], False  # the leases of before may be taken back: what the group is founded on decides that
-        last = lease_order(report.last_token) if report is not None else (0, 0)
+        last = lease_order(report.last_token)
         training: list[DispatchedTask] = []
         solo: list[DispatchedTask] = []
         known = 0
@@ -206,7 +244,7 @@ class GroupDesk:
                 known += 1
             elif len(training) < _TASKS_PER_ANSWER:
                 training.append(DispatchedTask(self._machine.task(lease), lease))
-        return training, solo, report is not None and report.left > 0 and known == 0
+        return training, solo, report.left > 0 and known == 0
 
     @property
     def _wanted(self) -> int:

@@ -113,6 +113,7 @@ class WorkerPool:
         self._group: Worker | None = None
         self._group_leases: Sequence[Lease] = ()
         self._group_state = (0, "")
+        self._parsed: dict[str, Lease] = {}
         self.next_incarnation: dict[int, int] = {}
         self.crashes = 0
         self.kills = 0
@@ -133,8 +134,13 @@ class WorkerPool:
         # the same last one is the same.
         state = (len(held), next(reversed(held), ""))
         if state != self._group_state:
-            found = [Lease(task, GROUP, LeaseToken.parse(token)) for token, task in held.items()]
-            self._group_leases = sorted(found, key=lambda lease: (lease.token.epoch, lease.token.counter))
+            known = self._parsed
+            self._parsed = {
+                token: known.get(token) or Lease(task, GROUP, LeaseToken.parse(token)) for token, task in held.items()
+            }
+            self._group_leases = sorted(
+                self._parsed.values(), key=lambda lease: (lease.token.epoch, lease.token.counter)
+            )
             self._group_state = state
         return self._group_leases
 

@@ -174,6 +174,8 @@ class Attendance:
         """What the first member says for the group from now on."""
         with self._changed:
             wanted = self._told is not None and self._told.tally
+            # The master gives tasks to who has said what the group has: one that has none waits for that.
+            waits = self._standing.report is None and not book.course.entries
         tally = dict(book.tally) if wanted else None
         course = book.course
         report = SpokenReport(
@@ -188,6 +190,8 @@ class Attendance:
             records_per_second=records_per_second,
         )
         self._put(report=report)
+        if waits:
+            self._loop.call_soon_threadsafe(self._urgent.set)
 
     def hold(self) -> None:
         """This member holds the model from now on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
@@ -203,6 +204,16 @@ class MemberLoop:
 
     def _take_part(self, told: Told) -> None:
         orders = told.orders
+        with contextlib.ExitStack() as stack:
+            suspects = self._go_through(told, stack)
+            self._member.finished = orders.generation
+            names = [orders.members[other] for other in suspects]
+            # All may wait for this word, and nobody for the end of the group's connections, which comes after it.
+            self._attendance.get_out(orders.generation, holds=self._member.holds, suspects=names)
+
+    def _go_through(self, told: Told, stack: contextlib.ExitStack) -> list[int]:
+        """Does a member's part in a generation; returns the ranks that it suspects. The stack closes the group."""
+        orders = told.orders
         rank = orders.members.index(self._owner)
         member, suspects = self._member, list[int]()
         running = member.enter(orders)
@@ -214,6 +225,7 @@ class MemberLoop:
             told_beside = {"generation": orders.generation, "members": len(orders.members)}
             with span("form the group", "group", details=told_beside):
                 collective = self._lobby.form(plan, rank, timeout_s=_FORM_S)
+            stack.callback(collective.close)
             operation: Operation | None = None
             result: Any = None
             while True:
@@ -245,11 +257,7 @@ class MemberLoop:
             running.close()
             self._pending = None
             self._attendance.set_busy(busy=False)
-            if collective is not None:
-                collective.close()
-        member.finished = orders.generation
-        names = [orders.members[other] for other in suspects]
-        self._attendance.get_out(orders.generation, holds=member.holds, suspects=names)
+        return suspects
 
     # -- operations ------------------------------------------------------------------------------------------------
 
