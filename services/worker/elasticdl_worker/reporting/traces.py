@@ -24,8 +24,9 @@ class TraceWriter:
     """Appends to ``<job_dir>/traces/<owner>.jsonl``.
 
     Each line is ``{"task", "token", "start", "end", "epoch", "at", "version"}``: the positions ``[start, end)`` of a
-    task were processed and the effect of their records is in the model, ``at`` seconds since 1970. Where records are shuffled, ``records`` says which
-    ones these are, as ``{name: [[start, end], ...]}``. A line is written before the master hears of it.
+    task were processed and the effect of their records is in the model, ``at`` seconds since 1970. Where records are
+    shuffled, ``records`` says which ones these are, as ``{name: [[start, end], ...]}``. A line is written before the
+    master hears of it.
 
     Args:
         job_dir: directory of the job's files.
