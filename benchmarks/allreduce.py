@@ -17,6 +17,8 @@ SIZES = {"1mb": 1 << 20, "25mb": 25 << 20, "100mb": 100 << 20}
 MEMBERS = (2, 4)
 ADAPTERS = ("gloo", "shared_memory", "sockets")
 CALLS = {"1mb": 20, "25mb": 3, "100mb": 1}
+TURNS = {"1mb": 5, "25mb": 3, "100mb": 1}
+"""So many times the repeats of each: short sums vary most, and cost least to repeat."""
 GLOO_GOAL, SHARED_GOAL = 0.95, 2.0
 ABOUT = """\
 *Plain* is `torch.distributed.all_reduce` of the default process group with gloo. The others are our adapters: *in
@@ -38,7 +40,7 @@ def measure(group: BenchGroup, size: str, repeats: int) -> dict[str, tuple[Sampl
     for name, (adapter, way) in sides().items():
         plain: list[float] = []
         own: list[float] = []
-        for turn in range(repeats + 1):
+        for turn in range(repeats * TURNS[size] + 1):
             # Whoever comes first in one turn comes second in the next one.
             for first in (turn % 2 == 0, turn % 2 == 1):
                 if first:
