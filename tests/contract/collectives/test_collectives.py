@@ -228,6 +228,13 @@ def test_a_member_that_leaves_is_not_suspected(crew: Crew) -> None:
     assert "has left" in members[1].call("attempt", "gather", b"x")
 
 
+def test_who_is_alone_exchanges_nothing_any_more_once_the_group_was_given_up(crew: Crew) -> None:
+    (alone,) = crew.form(1)
+    assert alone.call("gather", b"x") == [b"x"]
+    alone.call("attempt", "abort", "the test says so")
+    assert "the test says so" in alone.call("attempt", "gather", b"x")
+
+
 def test_small_messages_reach_all(crew: Crew) -> None:
     for size in SIZES:
         members = crew.form(size)

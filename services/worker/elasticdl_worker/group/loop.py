@@ -429,7 +429,8 @@ class MemberLoop:
         for one in step.passes(rank, fused=True):
             if one.start < one.end:
                 task, version = self._reader.task(step), self._replica.version
-                self._traces.append(task, step.entry.token, one.start, one.end, version)
+                records = self._reader.describe(step, one.start, one.end)
+                self._traces.append(task, step.entry.token, one.start, one.end, version, records)
         failpoint("worker.after_group_step")
 
     # -- state -----------------------------------------------------------------------------------------------------

@@ -48,26 +48,35 @@ class TraceWriter:
         except OSError as error:
             self._give_up(error)
 
-    def append(self, task: Task, token: str, start: int, end: int, version: int | None = None) -> None:
-        """Writes that records of a task were processed, and the newest model version that was seen by then."""
+    def append(
+        self, task: Task, token: str, start: int, end: int, version: int | None = None, records: str | None = None
+    ) -> None:
+        """Writes that records of a task were processed.
+
+        Args:
+            task: of the records.
+            token: of its lease.
+            start: the first position.
+            end: one past the last.
+            version: the newest model version that was seen by then.
+            records: what ``describe_records`` says of these positions, where that is known already.
+        """
         if self._file is None:
             return
-        line: dict[str, object] = {"task": str(task.id), "token": token, "start": start, "end": end}
-        line["epoch"] = task.id.epoch
-        line["at"] = round(time.time(), 4)
+        head: dict[str, object] = {"task": str(task.id), "token": token, "start": start, "end": end}
+        head["epoch"] = task.id.epoch
+        head["at"] = round(time.time(), 4)
         if version is not None:
-            line["version"] = version
-        if task.reading is not None:
-            records: dict[str, list[list[int]]] = {}
-            for name, first, last in task.spans(start, end):
-                records.setdefault(name, []).append([first, last])
-            line["records"] = records
+            head["version"] = version
+        line = json.dumps(head)
+        if found := describe_records(task, start, end) if records is None else records:
+            line = f'{line[:-1]}, "records": {found}}}'
         try:
             if self._file.tell() >= self._max_bytes:
                 self._file.close()
                 self._path.replace(self._path.with_suffix(".before.jsonl"))
                 self._file = self._path.open("a", encoding="utf-8")
-            self._file.write(json.dumps(line) + "\n")
+            self._file.write(line + "\n")
             self._file.flush()
         except OSError as error:
             self._give_up(error)
@@ -83,3 +92,13 @@ class TraceWriter:
         self.trouble = f"cannot write {self._path}: {error.strerror or error}"
         _log.warning("no traces any more", error=self.trouble)
         self.close()
+
+
+def describe_records(task: Task, start: int, end: int) -> str:
+    """Which records are at the positions of a task, in JSON; empty where the positions say it."""
+    if task.reading is None:
+        return ""
+    records: dict[str, list[tuple[int, int]]] = {}
+    for name, first, last in task.spans(start, end):
+        records.setdefault(name, []).append((first, last))
+    return json.dumps(records)

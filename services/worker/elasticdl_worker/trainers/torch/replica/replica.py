@@ -86,6 +86,8 @@ class TorchReplica:
         self._compiled = ForwardPass(model, self._module, options) if options.compiled else self._forward
         self._compiled_shape = [(spec.minibatch_size, *leaf.shape[1:]) for leaf in leaves(sample)]
         self._randomness = SharedRandomness(find_generators(model.net, self._module.roots))
+        # Walking through the layers for them takes longer than to forget their gradients.
+        self._parameters = list(model.net.parameters())
         self._buckets = TorchBuckets(model.trainable)
         self._in_backward = BackwardBuckets(self._buckets)
         self._own_changes = OwnChanges(model)
@@ -139,8 +141,8 @@ class TorchReplica:
 
     def _compute(self, step: int, microbatch: int, data: MicrobatchData, sink: LeafSink | None) -> Contribution:
         batch, rows = data.content, data.fed
-        net, forward = self._model.net, self._forward_of(batch.features)
-        net.zero_grad(set_to_none=True)
+        forward = self._forward_of(batch.features)
+        self._forget_gradients()
         self._state.begin()
         self._own_changes.begin()
         self._in_backward.begin(rows, sink)
@@ -153,7 +155,7 @@ class TorchReplica:
             arrays, brought, bad = self._gathered(rows, sink)
         finally:
             self._state.undo()
-            net.zero_grad(set_to_none=True)
+            self._forget_gradients()
         what = describe_not_finite(value, arrays, len(self._buckets.lengths) - brought, self._buckets)
         if bad and not what:
             what = describe_bad_gradient(bad, value)
@@ -165,6 +167,10 @@ class TorchReplica:
             detached = map_tensors(torch.Tensor.detach, predictions)
             metrics = self._metrics.of_minibatch(batch.labels, detached, rows)
         return Contribution(rows, arrays, value, Skips(), metrics, brought)
+
+    def _forget_gradients(self) -> None:
+        for one in self._parameters:
+            one.grad = None
 
     def _gathered(self, rows: int, sink: LeafSink | None) -> tuple[list[Flat], int, str]:
         """The arrays of a contribution that were not brought, how many were, and names of bad gradients in those."""
@@ -192,7 +198,7 @@ class TorchReplica:
         clip(self._plan.clipping, gradients)
         with self._module.guard("the optimizer"):
             optimizer.step()
-        self._model.net.zero_grad(set_to_none=True)
+        self._forget_gradients()
         self._state.apply(changes, rows)
         self.version += 1
 
