@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from elasticdl_core.job import JobSpec
-from elasticdl_core.job.spec import default_of
+from elasticdl_core.job.fields import default_of
 from elasticdl_core.job.strategy import ModelSight
 from elasticdl_worker.trainers.inspection import inspect_model, sized_for_group
 from elasticdl_worker.trainers.tensorflow.implementation import TensorFlowFramework

@@ -13,7 +13,7 @@ import tensorflow as tf
 from elasticdl.data import create_data_reader
 from elasticdl_core.errors import DataError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.job.spec import default_of
+from elasticdl_core.job.fields import default_of
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_worker.local import run_local

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from elasticdl_api.scheduling.cluster_view import ClusterView
@@ -12,13 +12,12 @@ from elasticdl_api.scheduling.explanations import NODE, moment, reason_of
 from elasticdl_api.schemas import scheduling as s
 from elasticdl_core.devices import parse_request
 from elasticdl_core.errors import InvalidInputError, NotFoundError, Problem, SpecError
-from elasticdl_core.job import JobSpec, JobState
+from elasticdl_core.job import JobState
+from elasticdl_core.job.fields import default_of
 from elasticdl_core.scheduling import JobView, Resources
 from elasticdl_core.scheduling.forecast import Change, Comparison, Forecast, what_if
 from elasticdl_core.scheduling.throughput import LONE_SLOPE
 from elasticdl_runtime.scheduling import DEFAULT_RESCALE_COST_S, KIND_FIELDS, kind_of, worker_resources
-
-_DEFAULTS = {field.name: field.default for field in fields(JobSpec) if field.default is not MISSING}
 
 HYPOTHETICAL = "what-if:"
 """Before the names of jobs that do not exist, so that they are no job's id."""
@@ -131,7 +130,7 @@ def _kind(asked: s.HypotheticalJob, home: str) -> str:
     if asked.model_def is None:
         return ""
     given = {name: getattr(asked, name) for name in KIND_FIELDS}
-    return kind_of(home, {name: _DEFAULTS[name] if value is None else value for name, value in given.items()})
+    return kind_of(home, {name: default_of(name) if value is None else value for name, value in given.items()})
 
 
 def _slots(question: s.WhatIf, view: ClusterView) -> int | None:

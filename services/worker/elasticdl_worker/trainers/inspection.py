@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import PARAMETER_SERVERS
 from elasticdl_core.job.strategy import ModelSight, StrategyChoice
@@ -55,8 +54,6 @@ def inspect_model(framework: Framework, spec: JobSpec, zoo: Path) -> ModelSight:
         sight = _sizes_of(replica)
         if not sight.is_clear:
             sight = _timed_in_group(sight, replica, first_records(spec, module, sources))
-    except ElasticDLError as error:
-        return ModelSight(refusal=error.message)
     except Exception as raised:  # whatever the user's code raises is told by the worker that trains it
         return ModelSight(refusal=classify(raised)[1].message)
     if sight.is_clear and not sight.table_bytes:
@@ -66,8 +63,6 @@ def inspect_model(framework: Framework, spec: JobSpec, zoo: Path) -> ModelSight:
         callbacks = framework.callbacks_of(module, served)
         job = framework.prepare(Preparation(served, module, sources.source(sources.main), callbacks))
         return _timed_on_servers(sight, job, spec, module, sources) if sight.rows else sight
-    except ElasticDLError as error:
-        return dataclasses.replace(sight, unserved=error.message)
     except Exception as raised:  # a group can train it
         return dataclasses.replace(sight, unserved=classify(raised)[1].message)
 

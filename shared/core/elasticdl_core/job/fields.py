@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -327,6 +328,17 @@ class JobFields:
             return self.minibatch_size * self.num_minibatches_per_task
         steps = -(-self.num_minibatches_per_task // self.microbatches_per_step)
         return self.minibatch_size * self.microbatches_per_step * steps
+
+
+_DEFAULTS = {
+    one.name: one.default_factory() if callable(one.default_factory) else one.default
+    for one in dataclasses.fields(JobFields)
+}
+
+
+def default_of(name: str) -> Any:
+    """What a field is where nothing is said of it."""
+    return _DEFAULTS[name]
 
 
 def range_of(name: str) -> tuple[int, int] | None:

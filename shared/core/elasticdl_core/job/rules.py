@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from typing import Any
 
 from elasticdl_core.devices import HIDING, parse_request
 from elasticdl_core.errors import InvalidInputError, Problem
@@ -21,6 +20,7 @@ from elasticdl_core.job.fields import (
     WORDS,
     JobFields,
     JobType,
+    default_of,
 )
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -49,6 +49,7 @@ _OF_MODULES = (
     "on_nan",
 )
 """Fields that say something of a model module, and mean nothing to a script."""
+_WHOLE_NUMBERS = tuple(field.name for field in dataclasses.fields(JobFields) if field.type == "int")
 
 
 def value_problems(spec: JobFields) -> list[Problem]:
@@ -74,7 +75,7 @@ def value_problems(spec: JobFields) -> list[Problem]:
     for name, least in AT_LEAST.items():
         value = getattr(spec, name)
         need(value >= least, name, f"{value} is too small", f"give {least} or more")
-    for name in [field.name for field in dataclasses.fields(spec) if field.type == "int"]:
+    for name in _WHOLE_NUMBERS:
         value, most = getattr(spec, name), AT_MOST.get(name, INT32)
         need(value <= most, name, f"{value} is too large", f"give {most} or less")
     need(
@@ -110,7 +111,6 @@ def value_problems(spec: JobFields) -> list[Problem]:
 def combination_problems(spec: JobFields) -> list[Problem]:
     """What is wrong with fields that are right by themselves."""
     problems: list[Problem] = []
-    defaults = _defaults(spec)
 
     def need(ok: bool, name: str, message: str, fix: str) -> None:
         if not ok:
@@ -172,7 +172,7 @@ def combination_problems(spec: JobFields) -> list[Problem]:
         )
         for name in OF_SERVERS:
             need(
-                getattr(spec, name) == defaults[name],
+                getattr(spec, name) == default_of(name),
                 name,
                 f"{ALL_REDUCE} has no parameter servers",
                 "leave it out, or give --distribution_strategy ParameterServerStrategy",
@@ -227,7 +227,7 @@ def combination_problems(spec: JobFields) -> list[Problem]:
     )
     for name in ("table_admission", "table_eviction", "table_max_rows", "hot_rows_staleness"):
         need(
-            spec.type is JobType.TRAINING or getattr(spec, name) == defaults[name],
+            spec.type is JobType.TRAINING or getattr(spec, name) == default_of(name),
             name,
             f"{spec.type.in_words} changes no rows",
             "leave it out",
@@ -274,11 +274,10 @@ def combination_problems(spec: JobFields) -> list[Problem]:
 
 def _script_problems(spec: JobFields) -> list[Problem]:
     """What makes no sense for a script with a training loop of its own."""
-    defaults = _defaults(spec)
     problems = [
         Problem(name, "a script does that itself", "leave it out, and do it in the script")
         for name in _OF_MODULES
-        if getattr(spec, name) != defaults[name]
+        if getattr(spec, name) != default_of(name)
     ]
     if spec.type is not JobType.TRAINING:
         problems.append(Problem("type", f"a script does not do the work of {spec.type.in_words}", "let it train"))
@@ -295,9 +294,3 @@ def _script_problems(spec: JobFields) -> list[Problem]:
     except ValueError as error:
         problems.append(Problem("script_args", f"they cannot be split: {error}", "quote them as for a shell"))
     return problems
-
-
-def _defaults(spec: JobFields) -> dict[str, Any]:
-    """What fields are where nothing is said of them."""
-    fields = dataclasses.fields(spec)
-    return {field.name: {} if field.default is dataclasses.MISSING else field.default for field in fields}

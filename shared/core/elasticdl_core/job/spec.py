@@ -98,12 +98,6 @@ _LARGEST = 10**300
 _LONGEST_FIELD = 40
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = _SHOWN.maxother = 100
-_DEFAULTS = {f.name: f.default for f in dataclasses.fields(JobSpec)}
-
-
-def default_of(name: str) -> Any:
-    """What a field is where nothing is said of it."""
-    return _DEFAULTS[name]
 
 
 def _convert(value: Any, hint: Any) -> tuple[Any, str]:

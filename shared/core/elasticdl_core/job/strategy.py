@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from elasticdl_core.job.fields import ALL_REDUCE, OF_SERVERS, PARAMETER_SERVERS, JobType
-from elasticdl_core.job.spec import JobSpec, default_of
+from elasticdl_core.job.fields import ALL_REDUCE, OF_SERVERS, PARAMETER_SERVERS, JobType, default_of
+from elasticdl_core.job.spec import JobSpec
 
 SMALL_BYTES = 8 << 20
 """A model of fewer bytes without tables is summed in less time than parameter servers take to answer."""
