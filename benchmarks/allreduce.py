@@ -19,18 +19,30 @@ ADAPTERS = ("gloo", "shared_memory", "sockets")
 CALLS = {"1mb": 20, "25mb": 3, "100mb": 1}
 TURNS = {"1mb": 5, "25mb": 3, "100mb": 1}
 """So many times the repeats of each: short sums vary most, and cost least to repeat."""
+CONTROL = "plain, again"
+CLOSE = (CONTROL, "gloo, in place")
+CLOSELY = 4
+"""So many times the turns of what is to be told apart from plain itself: one quotient of 1 MB varies by 30 %."""
 GLOO_GOAL, SHARED_GOAL = 0.95, 2.0
 ABOUT = """\
 *Plain* is `torch.distributed.all_reduce` of the default process group with gloo. The others are our adapters: *in
 place* sums leaves that were computed in the memory that a sum gives (as plain allreduce works on the tensor itself),
 *copied* takes leaves from elsewhere, *tree* brings two leaves a member, summed in the fixed binary tree whose bits do
 not depend on the members. A time is that of the slowest member. A ratio is the median of the quotients of times taken
-side by side: above 1 we are faster."""
+side by side: above 1 we are faster. *Plain, again* compares plain with itself: so far from 1 may be chance."""
 
 
 def sides() -> dict[str, tuple[str, str]]:
     """What is compared, by name: the adapter and the way."""
-    return {f"{adapter}, {way}": (adapter, way) for adapter in ADAPTERS for way in ("in place", "copied", "tree")}
+    own = {f"{adapter}, {way}": (adapter, way) for adapter in ADAPTERS for way in ("in place", "copied", "tree")}
+    return {CONTROL: ("", ""), **own}
+
+
+def time_side(group: BenchGroup, adapter: str, way: str, length: int, calls: int) -> float:
+    """The time of the slowest member."""
+    if not adapter:
+        return max(group.each("time_plain", length, calls))
+    return max(group.each("time_sum", adapter, length, calls, way))
 
 
 def measure(group: BenchGroup, size: str, repeats: int) -> dict[str, tuple[Sample, Sample]]:
@@ -40,13 +52,14 @@ def measure(group: BenchGroup, size: str, repeats: int) -> dict[str, tuple[Sampl
     for name, (adapter, way) in sides().items():
         plain: list[float] = []
         own: list[float] = []
-        for turn in range(repeats * TURNS[size] + 1):
+        turns = repeats * TURNS[size] * (CLOSELY if name in CLOSE else 1)
+        for turn in range(turns + 1):
             # Whoever comes first in one turn comes second in the next one.
             for first in (turn % 2 == 0, turn % 2 == 1):
                 if first:
-                    plain.append(max(group.each("time_plain", length, calls)))
+                    plain.append(time_side(group, "", "", length, calls))
                 else:
-                    own.append(max(group.each("time_sum", adapter, length, calls, way)))
+                    own.append(time_side(group, adapter, way, length, calls))
         # The first turn only warms up.
         sample = Sample(tuple(own[1:]))
         found[name] = (sample, Sample(tuple(plain[1:])).ratios(sample))

@@ -46,11 +46,12 @@ class BenchMember:
         torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
 
     def time_plain(self, length: int, repeats: int) -> float:
-        """Seconds of one allreduce of torch's."""
+        """Seconds of one allreduce of torch's; the one before makes memory and connections ready."""
         import torch
         import torch.distributed
 
-        tensor = torch.ones(length)  # written, so that its memory is there
+        tensor = torch.ones(length)
+        torch.distributed.all_reduce(tensor)
         torch.distributed.barrier()
         started = time.perf_counter()
         for _ in range(repeats):
@@ -58,22 +59,29 @@ class BenchMember:
         return (time.perf_counter() - started) / repeats
 
     def time_sum(self, channel: str, length: int, repeats: int, way: str) -> float:
-        """Seconds of one sum: of a leaf in place, of one that is copied, or of two leaves in the fixed tree."""
+        """Seconds of one sum: of a leaf in place, of one that is copied, or of two leaves in the fixed tree.
+
+        As on the other side, what is summed was just written, and by the connections that carry it now.
+        """
         group = self.groups[channel]
-        leaf = np.zeros(length, np.float32)
+        copied = np.empty(length, np.float32) if way == "copied" else None
         owners = [m // 2 for m in range(2 * group.size)] if way == "tree" else None
         own = [2 * group.rank, 2 * group.rank + 1] if way == "tree" else [group.rank]
+
+        def sum_once(fill: bool = False) -> None:
+            pending = group.begin_sum([length], owners)
+            for microbatch in own:
+                leaf = copied if copied is not None else pending.leaf(microbatch, 0)
+                if fill:
+                    leaf.fill(1.0)
+                pending.add(microbatch, 0, copied)
+            pending.finish()
+
+        sum_once(fill=True)
         group.gather(b"")
         started = time.perf_counter()
         for _ in range(repeats):
-            pending = group.begin_sum([length], owners)
-            for microbatch in own:
-                if way == "copied":
-                    pending.add(microbatch, 0, leaf)
-                else:
-                    pending.leaf(microbatch, 0)
-                    pending.add(microbatch, 0)
-            pending.finish()
+            sum_once()
         return (time.perf_counter() - started) / repeats
 
     def sum_until_broken(self, length: int) -> tuple[float, list[int]]:

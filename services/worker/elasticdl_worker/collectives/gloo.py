@@ -211,6 +211,7 @@ class _Memory:
 
     def __init__(self, shape: SumShape, rank: int, size: int) -> None:
         self.stubs = shape.stubs()
+        self.adder = StubAdder(self.stubs, shape.dtype)
         own = [stub for stub in self.stubs if stub.owner == rank]
         counts = [sum(stub.owner == other for stub in self.stubs) for other in range(size)]
         self.steps: list[int] = []
@@ -251,7 +252,6 @@ class _GlooSum(CarriedSum):
         self._group, self._memory, self._shape = group, memory, shape
         self._operation = operation
         self._timeout_s = timeout_s
-        self._adder = StubAdder(memory.stubs, shape.dtype)
         self._whole: set[int] = set()
         self._issued = 0
         self._works: list[Any] = []
@@ -324,7 +324,7 @@ class _GlooSum(CarriedSum):
             first, end = chunk_bounds(self._shape.lengths[bucket], self._mesh.size, self._shape.itemsize)[
                 self._mesh.rank
             ]
-            self._adder.add([each[: end - first] for each in memory.parts[bucket]], part[: end - first])
+            memory.adder.add([each[: end - first] for each in memory.parts[bucket]], part[: end - first])
             options = dist.AllgatherOptions()
             options.timeout = timedelta(seconds=self._timeout_s)
             works.append(self._live()._allgather_base(torch.from_numpy(sums), torch.from_numpy(part), options))

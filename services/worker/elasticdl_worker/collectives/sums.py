@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -61,7 +62,13 @@ class SumShape:
 
     def stubs(self) -> tuple[Stub, ...]:
         """From left to right."""
-        return stubs_of(self.owners)
+        return _known_stubs(self.owners)
+
+
+@lru_cache(maxsize=64)
+def _known_stubs(owners: tuple[int, ...]) -> tuple[Stub, ...]:
+    """The stubs of owners, which stay the same for many sums and are asked for several times in each."""
+    return stubs_of(owners)
 
 
 class SumCarrier(Protocol):
