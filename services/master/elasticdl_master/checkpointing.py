@@ -119,10 +119,17 @@ class ServerOperations:
             except (ElasticDLError, OSError) as error:
                 message = error.message if isinstance(error, ElasticDLError) else str(error)
                 _log.warning("no checkpoint", error=message)
+                self._end_save()
                 await self._tell(ev.SaveFailed(save.kind, message))
             else:
+                self._end_save()
                 _log.info("checkpoint", version=manifest["version"], directory=manifest["directory"])
                 await self._tell(ev.Saved(save.kind, manifest))
+
+    def _end_save(self) -> None:
+        """Before the machine is told, which may order the next one at once."""
+        if isinstance(self._control, GroupControl):
+            self._control.end_save()
 
     async def prune(self, instruction: do.Prune) -> None:
         """Removes a checkpoint: first its entry, then its files."""

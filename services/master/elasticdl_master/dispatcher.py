@@ -48,11 +48,13 @@ class WorkerReply:
     """What a worker gets for its request.
 
     Attributes:
-        leased: tasks for it.
+        leases: what was leased to it.
+        leased: the tasks of these; none for the group, whose desk tells them.
         directive: what it shall do if there are none.
         outcome: of its report; None if it made none.
     """
 
+    leases: Sequence[Lease] = ()
     leased: Sequence[DispatchedTask] = ()
     directive: Directive = Directive.WAIT
     outcome: Outcome | None = None
@@ -99,7 +101,7 @@ class TaskDispatcher:
         self._listed: dict[str, list[Shard]] = {}
         self._waiting: list[_PendingRequest] = []
         self._collector: asyncio.Task[None] | None = None
-        self._last_leased: dict[str, tuple[LeaseToken, Sequence[DispatchedTask]]] = {}
+        self._last_leased: dict[str, tuple[LeaseToken, Sequence[Lease]]] = {}
         self._rebuilt = 0
 
     async def tell(self, event: ev.Event) -> None:
@@ -111,6 +113,10 @@ class TaskDispatcher:
         """Leases up to ``limit`` tasks to a worker, or says why there are none."""
         reply = await self._serve(_PendingRequest(TaskRequest(owner, limit)))
         return reply.leased, reply.directive
+
+    async def lease_to_group(self, limit: int) -> Sequence[Lease]:
+        """Leases up to ``limit`` tasks to the group. Where their records lie is found out when a member is told."""
+        return (await self._serve(_PendingRequest(TaskRequest(GROUP, limit)))).leases
 
     async def heartbeat(self, beat: ev.WorkerHeartbeat, owner: str) -> tuple[Directive, list[str]]:
         """Extends the worker's leases; returns its directive and the tokens that are void."""
@@ -284,8 +290,8 @@ class TaskDispatcher:
         if pending.error is not None:
             raise pending.error
         assert pending.reply is not None
-        for one in pending.reply.leased:
-            mark("leased", "task", partial(_told, one.lease, pending.request.owner))
+        for lease in pending.reply.leases:
+            mark("leased", "task", partial(_told, lease, pending.request.owner))
         return pending.reply
 
     async def _wait_for_others(self, pending: _PendingRequest) -> None:
@@ -340,7 +346,8 @@ class TaskDispatcher:
                 pending.request = replace(request, limit=0)
         elif directive is not Directive.CONTINUE or self.broken or hold:
             self.machine.note_told(request.owner, directive)
-            pending.reply = WorkerReply((), Directive.WAIT if directive is Directive.CONTINUE else directive)
+            told = Directive.WAIT if directive is Directive.CONTINUE else directive
+            pending.reply = WorkerReply(directive=told)
         return pending.reply is not None or pending.error is not None
 
     async def _exchange(self, pending: Sequence[_PendingRequest]) -> None:
@@ -353,7 +360,6 @@ class TaskDispatcher:
             for one in pending:
                 one.reply, one.error = (WorkerReply(), None) if one.request.task is None else (None, error)
             return
-        leased = [[DispatchedTask(self.machine.task(lease), lease) for lease in one.leases] for one in replies]
         leases = [lease for one in replies for lease in one.leases]
         if leases:
             failpoint("master.after_lease")
@@ -367,8 +373,8 @@ class TaskDispatcher:
         if self._rebuilt != before and any(one.request.task is not None for one in pending):
             # A queue made anew after one of these does not know of reports that came with it.
             await self._carry_out(do.RebuildQueue())
-        for one, reply, tasks in zip(pending, replies, leased, strict=True):
-            one.reply = self._reply(one.request, reply.outcome, tasks)
+        for one, reply in zip(pending, replies, strict=True):
+            one.reply = self._reply(one.request, reply.outcome, reply.leases)
 
     async def _reported(self, pending: _PendingRequest, outcome: Outcome | None) -> None:
         request, task = pending.request, pending.request.task
@@ -380,16 +386,18 @@ class TaskDispatcher:
             failpoint("master.after_report")
             await self._handle(ev.TaskReported(task, request.owner, token, request.result, pending.model_version))
 
-    def _reply(self, request: TaskRequest, outcome: Outcome | None, leased: Sequence[DispatchedTask]) -> WorkerReply:
+    def _reply(self, request: TaskRequest, outcome: Outcome | None, leases: Sequence[Lease]) -> WorkerReply:
         if request.token is not None and request.limit:
             last = self._last_leased.get(request.owner)
             if outcome is Outcome.ACCEPTED:
-                self._last_leased[request.owner] = (request.token, leased)
+                self._last_leased[request.owner] = (request.token, leases)
             elif outcome is Outcome.REPLAY and last is not None and last[0] == request.token:
-                leased = last[1]
+                leases = last[1]
         # What the worker said may have ended its leases, such as those of training that has reached its last step.
-        kept = [one for one in leased if self.machine.workers.holds(request.owner, str(one.lease.token))]
-        return WorkerReply(kept, Directive.CONTINUE if kept else Directive.WAIT, outcome)
+        kept = [lease for lease in leases if self.machine.workers.holds(request.owner, str(lease.token))]
+        told = kept if request.owner != GROUP else []
+        leased = [DispatchedTask(self.machine.task(lease), lease) for lease in told]
+        return WorkerReply(kept, leased, Directive.CONTINUE if kept else Directive.WAIT, outcome)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

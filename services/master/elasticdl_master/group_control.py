@@ -137,11 +137,18 @@ class GroupControl:
         """Does nothing: every step is whole."""
 
     def note_save(self) -> None:
-        """A checkpoint is about to be ordered: what is held now may be in it."""
-        self._desk.leased = {str(lease.token): lease.task for lease in self._machine.workers.group_leases}
+        """A checkpoint was ordered: what is held now may be in it. They are written in the order of their notes."""
+        held = self._machine.workers.group_leases
+        self._desk.noted.append({str(lease.token): lease.task for lease in held})
+
+    def end_save(self) -> None:
+        """The oldest order is over, whether it was written or not."""
+        self._desk.noted.popleft()
 
     async def save(self, directory: str, *, one_version: bool = False) -> SavedParts:
         """Has each member write a share of the model into a directory, as it is between two steps.
+
+        It is the checkpoint of the oldest order.
 
         Raises:
             UnavailableError: the group changed meanwhile.
@@ -212,7 +219,7 @@ class GroupControl:
         course = book["course"]
         last = lease_order(course["last"])
         open_tokens = {entry[0]: TaskId.parse(entry[1]) for entry in course["entries"]}
-        known = {token: task for token, task in self._desk.leased.items() if lease_order(token) <= last}
+        known = {token: task for token, task in self._desk.noted[0].items() if lease_order(token) <= last}
         known.update({end[0]: TaskId.parse(end[1]).front_until(int(end[2])) for end in book["ended"]})
         ended = [task for token, task in known.items() if token not in open_tokens]
         if course["entries"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -69,7 +70,8 @@ class GroupDesk:
         tally_wanted: whether the first member shall tell what is in the model.
         tally: what it told.
         shares: of the present order, by rank.
-        leased: tasks that the group got since the last order, and those that it had then, by token.
+        noted: for each checkpoint that was ordered and is not over, oldest first, the tasks by token that the group
+            held when it was ordered, and those that it got since: of one that came back half done, what was done.
         refused: why the foundation cannot be used; empty if nobody said so.
         heard: set when a member said something.
     """
@@ -84,7 +86,7 @@ class GroupDesk:
         self.tally_wanted = False
         self.tally: Tallied | None = None
         self.shares: dict[int, Share] = {}
-        self.leased: dict[str, TaskId] = {}
+        self.noted: deque[dict[str, TaskId]] = deque()
         self.refused = ""
         self.heard = asyncio.Event()
         self._endpoints: dict[str, bytes] = {}
@@ -187,6 +189,9 @@ class GroupDesk:
                 ended.task, ended.token, GROUP, result=result, model_version=ended.model_version
             )
         else:
+            for known in self.noted:
+                if str(ended.token) in known:
+                    known[str(ended.token)] = ended.task.front_until(ended.position)
             await self._dispatcher.give_back(
                 ended.task, ended.token, GROUP, ended.position, result, model_version=ended.model_version
             )
@@ -266,5 +271,6 @@ class GroupDesk:
         if machine.single_tasks.pending or machine.evaluations.pending():
             missing = max(missing, _TASKS_PER_LEASE)
         if missing > 0:
-            got, _ = await self._dispatcher.lease(GROUP, min(missing, _TASKS_PER_LEASE))
-            self.leased.update({str(one.lease.token): one.lease.task for one in got})
+            for lease in await self._dispatcher.lease_to_group(min(missing, _TASKS_PER_LEASE)):
+                for known in self.noted:
+                    known[str(lease.token)] = lease.task

@@ -67,6 +67,9 @@ def owners(world: World) -> list[str]:
 
 
 def lease(dispatcher: TaskDispatcher, owner: str) -> DispatchedTask:
+    if owner == GROUP:
+        (held,) = finish(dispatcher.lease_to_group(1))
+        return DispatchedTask(dispatcher.machine.task(held), held)
     (one,), directive = finish(dispatcher.lease(owner, 1))
     assert directive is Directive.CONTINUE
     return one
