@@ -17,6 +17,7 @@ from pathlib import Path
 
 from elasticdl.contract_check import check_contract
 from elasticdl.recognition import TENSORFLOW, TORCH, resolve_framework
+from elasticdl_core.devices import WHOLE
 from elasticdl_core.errors import PermissionDeniedError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.places import Reach
@@ -76,10 +77,12 @@ def _check(zoo: Path, spec: JobSpec, reach: Reach | None) -> str:
         modules.require_records()
         return TORCH
     framework = resolve_framework(zoo, spec, reach=reach)
-    if framework == TORCH and spec.device_share:
+    if framework == TORCH and spec.device_share > WHOLE:
         raise UserCodeError(
-            f"a model in PyTorch is computed on the CPU, so that {spec.worker_resource_request} would lie idle",
-            fix="leave worker_resource_request out; a script with its own training loop may use a GPU",
+            f"a worker computes a model in PyTorch on one device, so that with {spec.worker_resource_request} others "
+            "would lie idle",
+            fix="give worker_resource_request gpu=1 and more workers; a script with its own training loop may use "
+            "several devices",
         )
     modules.require(model, "model_def", "the model", f"def {model}():\n    return {_MODELS[framework]}")
     for entry in _entries(spec, framework):

@@ -31,6 +31,7 @@ from elasticdl_core.json_numbers import to_json
 from elasticdl_core.shuffling import RecordOrder, cut
 from elasticdl_core.skips import SkipReason, Skips, doublings, words
 from elasticdl_core.training_rules import TrainingRules, check_trained, success_reason
+from elasticdl_runtime.device_turns import DeviceGrant
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker import framework_environment
 from elasticdl_worker.own_loop.local import run_local_script
@@ -98,7 +99,8 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
     zoo = Path(spec.model_zoo)
     framework = load_framework(spec, zoo)
     # One process, on the devices that it sees: of a share the limit of memory is what can be kept.
-    framework.limit_devices(min(spec.device_share or WHOLE, WHOLE) / WHOLE, 0)
+    asked = spec.worker_resource_request if spec.device_share else ""
+    framework.use_devices(DeviceGrant(asked, min(spec.device_share or WHOLE, WHOLE) / WHOLE))
     if spec.runs_script:
         run_local_script(spec, output, emit)
         return

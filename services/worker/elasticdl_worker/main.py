@@ -25,7 +25,7 @@ from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.strategy import ModelSight
 from elasticdl_core.process_life import EXIT_UNREACHABLE
-from elasticdl_runtime.device_turns import told_share
+from elasticdl_runtime.device_turns import told_grant
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.memory import keep_large_blocks
@@ -157,7 +157,7 @@ def _look_at_model(registration: Registration) -> ModelSight:
         with guarded("the worker", (zoo,)):
             framework = load_framework(spec, zoo)
             framework.configure(_threads(spec), repeatable=True)
-            framework.limit_devices(*told_share())
+            framework.use_devices(told_grant())
             return inspect_model(framework, spec, zoo)
     except BaseException as raised:
         error = raised if isinstance(raised, ElasticDLError) else classify(raised)[1]
@@ -270,7 +270,7 @@ def _run(
     start_up.record("framework")
     # Before the user's module, which may run the framework when it is imported.
     framework.configure(_threads(spec), repeatable=spec.by_group and not spec.fuses)
-    framework.limit_devices(*told_share())
+    framework.use_devices(told_grant())
     keep_large_blocks()
     module = framework.load_module(spec, zoo)
     # Hundreds of thousands of objects that stay: the garbage collector need not look at them again and again.
@@ -306,7 +306,7 @@ def _run_script(
     framework = load_framework(spec, zoo)
     start_up.record("framework")
     framework.configure(_threads(spec))
-    framework.limit_devices(*told_share())
+    framework.use_devices(told_grant())
     keep_large_blocks()
     member = ScriptMember(membership, spec, zoo, session, Path(registration.job_dir), traces, start_up.log_first_step)
     return ExitReason.FINISHED if member.run() else ExitReason.DRAINED

@@ -14,9 +14,12 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
+
+from elasticdl_core.devices import HIDING
 
 NAME_VARIABLE = "ELASTICDL_DEVICE"
 """Names of the devices that a process holds, such as ``gpu0``."""
@@ -107,7 +110,30 @@ def open_turn(variables: Mapping[str, str] = os.environ) -> DeviceTurn | None:
     return DeviceTurn(Path(file)) if file else None
 
 
-def told_share(variables: Mapping[str, str] = os.environ) -> tuple[float, int]:
-    """The share of a device that this process holds (1 for all that it sees), and its memory in MiB (0: unknown)."""
-    share, memory = variables.get(SHARE_VARIABLE, ""), variables.get(MEMORY_VARIABLE, "")
-    return (min(float(share), 1.0) if share else 1.0), (int(memory) if memory else 0)
+@dataclass(frozen=True, slots=True)
+class DeviceGrant:
+    """What a process was given of devices.
+
+    Attributes:
+        names: of the devices, such as ``gpu0`` or ``gpu0,gpu1``; empty if it was given none.
+        share: of the one device that it sees; 1 for all that it sees.
+        memory_mib: the memory that goes with the share; 0 where nobody knows.
+        declared: whether the administrator said that there are such devices, and nobody looked for them.
+    """
+
+    names: str = ""
+    share: float = 1.0
+    memory_mib: int = 0
+    declared: bool = False
+
+
+def told_grant(variables: Mapping[str, str] = os.environ) -> DeviceGrant:
+    """What this process was told that it was given."""
+    names, share = variables.get(NAME_VARIABLE, ""), variables.get(SHARE_VARIABLE, "")
+    memory = variables.get(MEMORY_VARIABLE, "")
+    return DeviceGrant(
+        names,
+        min(float(share), 1.0) if share else 1.0,
+        int(memory) if memory else 0,
+        bool(names) and not variables.get(HIDING[0]),
+    )

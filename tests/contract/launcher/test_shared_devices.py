@@ -16,7 +16,7 @@ from elasticdl_agent.processes.devices import MachineDevices, parse_devices
 from elasticdl_agent.table import ProcessTable
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import DeviceInfo, ProcessId, ProcessSpec, ProcessState, Role
-from elasticdl_runtime.device_turns import DeviceTurn, open_turn, told_share
+from elasticdl_runtime.device_turns import DeviceGrant, DeviceTurn, open_turn, told_grant
 from tests.contract.launcher.conftest import ENDPOINTS
 
 pytestmark = pytest.mark.contract
@@ -111,7 +111,7 @@ async def test_a_process_is_told_its_device_and_sees_no_other(
     table.launch(spec(0, 0, role=Role.PS, slots=0))
     shared = await environment_of(directories, Role.WORKER, 0)
     assert (shared["ELASTICDL_DEVICE"], shared["ELASTICDL_DEVICE_SHARE"]) == ("gpu0", "0.25")
-    assert told_share(shared) == (0.25, 0)
+    assert told_grant(shared) == DeviceGrant("gpu0", 0.25, 0, declared=True)
     turn = open_turn(shared)
     assert isinstance(turn, DeviceTurn)
     with turn.held():
@@ -121,7 +121,7 @@ async def test_a_process_is_told_its_device_and_sees_no_other(
         none = await environment_of(directories, role, index)
         assert (none["CUDA_VISIBLE_DEVICES"], none["NVIDIA_VISIBLE_DEVICES"]) == ("", "void")
         assert not any(name.startswith("ELASTICDL_DEVICE") for name in none)
-        assert open_turn(none) is None and told_share(none) == (1.0, 0)
+        assert open_turn(none) is None and told_grant(none) == DeviceGrant()
 
 
 async def test_what_no_machine_could_give_is_refused_at_once(table: ProcessTable) -> None:
@@ -179,10 +179,10 @@ def test_devices_are_found_as_the_driver_tells_them(tmp_path: Path, monkeypatch:
     )
     half = found.give(50, (1,)).environment
     assert (half["CUDA_VISIBLE_DEVICES"], half["NVIDIA_VISIBLE_DEVICES"]) == ("GPU-bbbb", "GPU-bbbb")
-    assert told_share(half) == (0.5, 40779)
+    assert told_grant(half) == DeviceGrant("gpu1", 0.5, 40779)
     whole = found.give(200, (0, 2)).environment
     assert whole["CUDA_VISIBLE_DEVICES"] == "GPU-aaaa,GPU-cccc"
-    assert told_share(whole) == (1.0, 0) and open_turn(whole) is None
+    assert told_grant(whole) == DeviceGrant("gpu0,gpu2") and open_turn(whole) is None
     assert found.give(0, ()).files == ()
 
 

@@ -37,12 +37,16 @@ def test_a_good_module_passes_and_is_not_run(tmp_path: Path) -> None:
     _check(tmp_path, GOOD)
 
 
-def test_a_share_of_a_gpu_is_refused_where_nothing_would_be_computed_on_it(tmp_path: Path) -> None:
-    _check(tmp_path, GOOD, worker_resource_request="gpu=0.5")
-    with pytest.raises(UserCodeError, match=r"computed on the CPU, so that gpu=0\.5 would lie idle"):
-        _check(tmp_path, GOOD.replace("import keras", "import torch"), worker_resource_request="gpu=0.5")
+def test_devices_are_refused_where_nothing_would_be_computed_on_them(tmp_path: Path) -> None:
+    in_torch = GOOD.replace("import keras", "import torch")
+    for accepted in ("gpu=0.5", "gpu=1"):
+        _check(tmp_path, GOOD, worker_resource_request=accepted)
+        _check(tmp_path, in_torch, worker_resource_request=accepted)
+    with pytest.raises(UserCodeError, match=r"on one device, so that with gpu=2 others would lie idle") as caught:
+        _check(tmp_path, in_torch, worker_resource_request="gpu=2")
+    assert "gpu=1 and more workers" in caught.value.fix
     (tmp_path / "loop.py").write_text("import elasticdl.torch\n")
-    script = _spec(model_def="loop.__main__", worker_resource_request="gpu=0.5")
+    script = _spec(model_def="loop.__main__", worker_resource_request="gpu=2")
     assert check_model_module(tmp_path, script) == "torch"
 
 

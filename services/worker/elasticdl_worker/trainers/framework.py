@@ -21,6 +21,7 @@ from elasticdl.data import DataReader, Shard
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec
 from elasticdl_core.shuffling import Reading
+from elasticdl_runtime.device_turns import DeviceGrant
 from elasticdl_worker.group.replica import Replica
 from elasticdl_worker.parameters import Origin, StateChange
 from elasticdl_worker.reporting.accounts import Intake
@@ -352,12 +353,10 @@ class Framework(Protocol):
             repeatable: whether the same operation on the same values must give the same bits each time.
         """
 
-    def limit_devices(self, share: float, memory_mib: int) -> None:
-        """Takes no more than a share of the memory of the devices that it sees; call before it runs anything.
+    def use_devices(self, grant: DeviceGrant) -> None:
+        """Computes on what the process was given of devices, and takes no more than its share of their memory.
 
-        Args:
-            share: of the one device that it sees; 1 for no limit.
-            memory_mib: what that is; 0 where nobody knows.
+        Call before it runs anything; what cannot be used is refused when a model is prepared.
         """
 
     def load_module(self, spec: JobSpec, zoo: Path) -> ModelModule:

@@ -113,8 +113,9 @@ TORCH = (
         _LAYER,
         _NO,
         "device",
-        "workers do not compute on",
-        "leave the model on the CPU: no .cuda() and no .to(device) but of the CPU in the model function",
+        "the model function is not to choose: a worker moves the model to the device that it was given",
+        "leave the model on the CPU: no .cuda() and no .to(device) but of the CPU in the model function; ask for a "
+        "device with --worker_resource_request gpu=1",
     ),
     rows(
         _LAYER, _AS, "BatchNorm1d BatchNorm2d BatchNorm3d", "shares its running statistics over workers as averages"

@@ -11,6 +11,7 @@ from elasticdl.callbacks import Callback
 from elasticdl.data import DataReader
 from elasticdl_core.errors import InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
+from elasticdl_runtime.device_turns import DeviceGrant
 from elasticdl_worker.trainers.export_request import ExportRequest
 from elasticdl_worker.trainers.framework import (
     LocalSteps,
@@ -55,9 +56,9 @@ class TensorFlowFramework:
         """Sizes the pools; call before TensorFlow runs anything."""
         framework.configure(threads, repeatable=repeatable)
 
-    def limit_devices(self, share: float, memory_mib: int) -> None:
+    def use_devices(self, grant: DeviceGrant) -> None:
         """Limits TensorFlow's allocator; call before TensorFlow runs anything."""
-        framework.limit_devices(share, memory_mib)
+        framework.limit_devices(grant.share, grant.memory_mib)
 
     def load_module(self, spec: JobSpec, zoo: Path) -> ModelModule:
         """Imports the model module of a job."""

@@ -15,6 +15,7 @@ from elasticdl.callbacks import Callback, GradientClipping
 from elasticdl.data import DataReader
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec, JobType
+from elasticdl_runtime.device_turns import DeviceGrant
 from elasticdl_worker.trainers.export_request import ExportRequest
 from elasticdl_worker.trainers.framework import (
     LocalSteps,
@@ -29,6 +30,7 @@ from elasticdl_worker.trainers.framework import (
 )
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.output_files import OutputFile
+from elasticdl_worker.trainers.torch.device import find_device, give_the_same_bits, limit_memory
 from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
 from elasticdl_worker.trainers.torch.layer_prints import print_layer_outputs
 from elasticdl_worker.trainers.torch.model import embeddings
@@ -51,9 +53,12 @@ _NO_TABLES = 1 << 62
 
 
 class TorchFramework:
-    """PyTorch, on CPUs."""
+    """PyTorch, on the CPU or on an accelerator that was granted."""
 
     name = "torch"
+
+    def __init__(self) -> None:
+        self._grant = DeviceGrant()
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -63,16 +68,15 @@ class TorchFramework:
     def configure(self, threads: int, *, repeatable: bool = False) -> None:
         """Sizes the pools; call before PyTorch runs anything."""
         if repeatable:
-            torch.use_deterministic_algorithms(True)
+            give_the_same_bits()
         torch.set_num_threads(threads)
         # It can be set once in a process.
         with contextlib.suppress(RuntimeError):
             torch.set_num_interop_threads(max(1, threads))
 
-    def limit_devices(self, share: float, memory_mib: int) -> None:
-        """Limits PyTorch's allocator to the share of the device that this process sees."""
-        if share < 1.0 and torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(share)
+    def use_devices(self, grant: DeviceGrant) -> None:
+        """Computes on what was granted; what cannot be used is refused when a model is prepared."""
+        self._grant = grant
 
     def load_module(self, spec: JobSpec, zoo: Path) -> ModelModule:
         """Imports the model module of a job."""
@@ -98,6 +102,7 @@ class TorchFramework:
         """Builds the model for parameter servers."""
         spec, module = preparation.spec, preparation.module
         model, sample = _built(preparation)
+        self._place(model, sample, preparation)
         made = _optimizer(preparation, model)
         plan: TorchOptimizerPlan | None = None
         updates: TorchGroupUpdates | None = None
@@ -115,7 +120,6 @@ class TorchFramework:
             keeps_origin=bool(spec.delay_compensation),
             keeps_predictions=preparation.keeps_predictions,
         )
-        _check_exportable(model, sample, preparation)
         groups = plan.groups if plan else {}
         return PreparedJob(model, programs, model.dense_specs(groups), model.table_specs(groups), plan, updates)
 
@@ -125,6 +129,7 @@ class TorchFramework:
 
         model, sample = _built(preparation)
         model.materialise()
+        self._place(model, sample, preparation)
         made = _optimizer(preparation, model)
         if made is not None:
             model.keep_untrained(made.untrained)
@@ -138,7 +143,6 @@ class TorchFramework:
             preparation.module.guard,
         )
         trainer.sample = sample
-        _check_exportable(model, sample, preparation)
         return trainer
 
     def prepare_replica(self, preparation: Preparation) -> TrainedReplica:
@@ -148,14 +152,21 @@ class TorchFramework:
         module = preparation.module
         model, sample = _built(preparation)
         model.materialise()
+        self._place(model, sample, preparation)
         made = make_optimizer(module, model, preparation.callbacks)
         model.keep_untrained(made.untrained)
         _check_for_group(model, made)
         plan = translate(made, preparation.callbacks, module.guard)
-        _check_exportable(model, sample, preparation)
         options = replace(_options(preparation, plan.clipping), one_shape=True)
         metrics = training_metrics(self, module, model.outputs) if preparation.keeps_predictions else None
         return TorchReplica(preparation, model, sample, made, plan, options, metrics)
+
+    def _place(self, model: BuiltModel, sample: Tensors, preparation: Preparation) -> None:
+        """Moves a model to where this process computes, after what is tried on the host."""
+        _check_exportable(model, sample, preparation)
+        device = find_device(self._grant)
+        limit_memory(device, self._grant.share)
+        model.place(device)
 
     def make_metrics(self, module: ModelModule, loss: LossOf | None, outputs: Outputs) -> Metrics:
         """Makes the metrics of a module."""

@@ -37,7 +37,7 @@ def print_layer_outputs(stream: TextIO | None = None) -> Iterator[None]:
 
 def summary(tensor: torch.Tensor) -> str:
     """Shape, dtype, range and first values of a tensor."""
-    values = tensor.detach()
+    values = tensor.detach() if tensor.device.type == "meta" else tensor.detach().cpu()
     text = f"{str(values.dtype).removeprefix('torch.')}{list(values.shape)}"
     if not values.numel() or values.device.type == "meta" or values.dtype.is_complex:
         return text

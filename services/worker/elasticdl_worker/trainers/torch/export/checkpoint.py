@@ -44,7 +44,7 @@ class TorchLocalModel(TorchLocalTrainer):
         """Writes the trained model into a directory."""
         open_tables = {name: table.ids_and_rows() for name, table in self.tables.tables.items()}
         specs = {name: table.spec for name, table in self.tables.tables.items()}
-        return export_model(self.model, self.sample, output, formats, open_tables, specs)
+        return export_model(self.model.on_host(), self.sample, output, formats, open_tables, specs)
 
 
 def export_checkpoint(model: BuiltModel, sample: Tensors, request: ExportRequest) -> list[OutputFile]:

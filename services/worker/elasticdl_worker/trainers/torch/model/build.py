@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
@@ -17,6 +18,7 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import DenseKind, DenseSpec, TableSpec
 from elasticdl_worker.trainers.framework import Array, Outputs
 from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.torch.device import HOST, arrays_of, copies_on_host, fill, move_model
 from elasticdl_worker.trainers.torch.model import embeddings
 from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, describe, leaves, output_names
 from elasticdl_worker.trainers.torch.model.refused_modules import check_modules, check_tensors
@@ -57,6 +59,9 @@ class BuiltModel:
         trainable: what the optimizer changes, by name.
         placeholders: the parameters that stand for a table's rows, by table.
         merging: the other tensors, and how what workers make of them becomes one.
+        device: where it is computed.
+        host_net: of a model with tables that is computed elsewhere than on the CPU, a copy that is on the CPU, with
+            the values that it began with.
     """
 
     def __init__(self, net: nn.Module, registry: embeddings.TorchTableRegistry, outputs: Outputs) -> None:
@@ -64,6 +69,8 @@ class BuiltModel:
         self.registry = registry
         self.call = TorchModelCall(net)
         self.outputs = outputs
+        self.device = HOST
+        self.host_net: nn.Module | None = None
         self.placeholders = {name: cast(nn.Parameter, layers[0].weight) for name, layers in registry.layers.items()}
         check_tensors(net, {id(weight) for weight in self.placeholders.values()})
         self._split(frozenset())
@@ -86,7 +93,7 @@ class BuiltModel:
             self.trainable[name] = parameter
         kept = self.net.state_dict(keep_vars=True).keys()
         others |= {name: buffer for name, buffer in self.net.named_buffers() if name in kept}
-        self.merging = TorchModelState(self.net, others)
+        self.merging = TorchModelState(self.net, others, self.device)
 
     def keep_untrained(self, parameters: Iterable[nn.Parameter]) -> None:
         """Counts parameters that the user's optimizer was not given among the state."""
@@ -108,6 +115,23 @@ class BuiltModel:
         for name in made:
             del self.registry.tables[name], self.placeholders[name]
         self._split(frozenset())
+
+    def place(self, device: torch.device) -> None:
+        """Moves the model to a device, before anything was computed with it there."""
+        if device == self.device:
+            return
+        if self.tables:
+            self.host_net = copy.deepcopy(self.net)
+        move_model(self.net, device)
+        self.device = self.merging.device = device
+
+    def on_host(self) -> BuiltModel:
+        """The model, if it is on the CPU; else a copy that is."""
+        if self.device == HOST:
+            return self
+        twin = copy.deepcopy(self, copies_on_host(self.net))
+        twin.device = twin.merging.device = HOST
+        return twin
 
     def looked_up(self) -> list[str]:
         """Names of the trained parameters that are weights of embeddings."""
@@ -138,11 +162,18 @@ class BuiltModel:
 
     def values(self) -> dict[str, Array]:
         """Copies of all dense parameters."""
-        return {name: np.array(tensor.detach().numpy()) for name, tensor in self._dense().items()}
+        dense = self._dense()
+        return {
+            name: np.array(array)
+            for name, array in zip(dense, arrays_of([*dense.values()], self.device), strict=True)
+        }
 
     def assign(self, values: Mapping[str, Array]) -> None:
         """Sets dense parameters."""
         dense = self._dense()
+        if self.device != HOST:
+            fill([dense[name] for name in values], [*values.values()])
+            return
         with torch.no_grad():
             for name, value in values.items():
                 dense[name].copy_(as_tensor(value))
@@ -227,10 +258,16 @@ def _run_once(net: nn.Module, sample: Tensors | None, module: ModelModule) -> Ou
 
 @contextlib.contextmanager
 def explaining_tables() -> Iterator[None]:
-    """Says what is wrong where a model uses the weight of an embedding whose rows are elsewhere."""
+    """Says what is wrong where a model uses weights whose rows are elsewhere, or tensors on another device."""
     try:
         yield
     except (RuntimeError, NotImplementedError) as error:
+        if "on the same device" in str(error):
+            raise UserCodeError(
+                f"the model or its loss makes a tensor elsewhere than where it is computed: "
+                f"{str(error).partition(chr(10))[0]}",
+                fix="make it with device=features.device, or keep it in the model by register_buffer",
+            ) from error
         if "meta" not in str(error):
             raise
         raise UserCodeError(

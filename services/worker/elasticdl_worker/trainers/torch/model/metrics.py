@@ -22,6 +22,7 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.framework import LossOf, Outputs
 from elasticdl_worker.trainers.metrics import ModuleMetrics, require_sum
 from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.torch.device import HOST, place
 from elasticdl_worker.trainers.torch.model.calling import aligned, leaves, map_tensors
 from elasticdl_worker.user_code import ModelModule
 
@@ -41,7 +42,15 @@ def make_metrics(module: ModelModule, loss: LossOf | None, outputs: Outputs) -> 
     given = module.eval_metrics_fn
     if given is not None:
         module = replace(module, eval_metrics_fn=lambda: _apart(given()))
-    return ModuleMetrics(TorchMetrics(), module, loss, outputs)
+    return HostMetrics(TorchMetrics(), module, loss, outputs)
+
+
+class HostMetrics(ModuleMetrics):
+    """Metrics of what a model gives, wherever it is computed; labels are on the host."""
+
+    def update(self, labels: Tensors, predictions: Tensors, records: int) -> None:
+        """Takes the labels and predictions of one minibatch."""
+        super().update(labels, place(predictions, HOST), records)
 
 
 class TorchMetrics:
@@ -261,7 +270,7 @@ def to_numpy(predictions: Tensors) -> object:
     """Nested tensors as arrays; bfloat16, which numpy does not know, as float32."""
 
     def array(tensor: torch.Tensor) -> NDArray[Any]:
-        tensor = tensor.detach()
+        tensor = tensor.detach().cpu()
         return np.asarray((tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy())
 
     return map_tensors(array, predictions)
@@ -284,7 +293,7 @@ def _apart(given: object) -> object:
 
 def _array(value: Any) -> _Numbers:
     if isinstance(value, torch.Tensor):
-        value = value.detach().to(torch.float64).numpy()
+        value = value.detach().cpu().to(torch.float64).numpy()
     return np.asarray(value, np.float64)
 
 

@@ -16,6 +16,7 @@ from elasticdl_core.contract import Subject, Verdict, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import OptimizerSpec
 from elasticdl_worker.trainers.framework import LearningRates
+from elasticdl_worker.trainers.torch.device import HOST, move_memory
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
 from elasticdl_worker.trainers.torch.model.schedules import SchedulerRates
 from elasticdl_worker.trainers.torch.model.sparse_gradients import check_sparse_gradients
@@ -106,6 +107,8 @@ def make_optimizer(module: ModelModule, model: BuiltModel, callbacks: Sequence[C
     if scheduler is not None and declared:
         raise UserCodeError("optimizer() and callbacks() both give a learning rate scheduler", fix="keep one of them")
     untrained = _untrained(made, model)
+    if model.device != HOST:
+        move_memory(made)
     return MadeOptimizer(made, scheduler or (declared[0] if declared else None), untrained)
 
 

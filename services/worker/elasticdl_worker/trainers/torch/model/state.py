@@ -20,6 +20,7 @@ from torch import nn
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.parameters import StateChange
 from elasticdl_worker.trainers.framework import Array
+from elasticdl_worker.trainers.torch.device import HOST, arrays_of
 
 _RUNNING = ("running_mean", "running_var")
 _COUNTER = "num_batches_tracked"
@@ -42,12 +43,17 @@ class TorchModelState:
     Args:
         model: the model.
         tensors: its buffers that are part of its ``state_dict``, and the parameters that are not trained, by name.
+        device: where they are.
+
+    Attributes:
+        device: where they are.
 
     Raises:
         UserCodeError: one is of a type that cannot be shared.
     """
 
-    def __init__(self, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, model: nn.Module, tensors: Mapping[str, torch.Tensor], device: torch.device = HOST) -> None:
+        self.device = device
         self._homes = {name: _home(model, name) for name in tensors}
         self._kinds = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
         self._averages = dict(_running_statistics(model))
@@ -93,18 +99,29 @@ class TorchModelState:
     def changes(self, before: Mapping[str, torch.Tensor]) -> dict[str, StateChange]:
         """How the values have changed since ``read``."""
         found, tensors = {}, self.tensors
+        if self.device != HOST:
+            before, tensors = self._on_host(before), self._on_host(tensors)
         for name, old in before.items():
             new = tensors[name].detach()
             if not torch.equal(old, new):
-                found[name] = self._change(name, old, new, before)
+                found[name] = self._change(name, old, new, before, tensors)
         return found
 
+    def _on_host(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        arrays = arrays_of([*tensors.values()], self.device)
+        return {name: torch.from_numpy(array) for name, array in zip(tensors, arrays, strict=True)}
+
     def _change(
-        self, name: str, old: torch.Tensor, new: torch.Tensor, before: Mapping[str, torch.Tensor]
+        self,
+        name: str,
+        old: torch.Tensor,
+        new: torch.Tensor,
+        before: Mapping[str, torch.Tensor],
+        tensors: Mapping[str, torch.Tensor],
     ) -> StateChange:
         if name in self._averages:
             momentum, counter = self._averages[name]
-            updates = int(self.tensors[counter]) - int(before[counter]) if counter in before else 1
+            updates = int(tensors[counter]) - int(before[counter]) if counter in before else 1
             keep = (1.0 - momentum) ** updates
             return StateChange(keep, _array(new.double() - keep * old.double(), new.dtype))
         if not new.dtype.is_floating_point and new.dtype is not torch.bool:

@@ -8,6 +8,8 @@ from itertools import accumulate
 import torch
 from torch import nn
 
+from elasticdl_worker.trainers.torch.device import HOST
+
 _BUCKET = 1 << 20
 """Numbers in a bucket; a larger parameter is a bucket of its own."""
 
@@ -18,13 +20,16 @@ class TorchBuckets:
     Args:
         parameters: those that are trained, by name.
         bucket: numbers in a bucket.
+        device: where the parameters are; sums are made of what is on the host.
 
     Attributes:
         lengths: of each bucket.
         marks: how many numbers say which parameters had a gradient.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], bucket: int = _BUCKET) -> None:
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], bucket: int = _BUCKET, device: torch.device = HOST
+    ) -> None:
         self._parameters = dict(reversed(list(parameters.items())))
         self.marks = len(self._parameters)
         self._names: list[list[str]] = []
@@ -37,6 +42,8 @@ class TorchBuckets:
             self._names[-1].append(name)
             self.lengths[-1] += size
         self._flat = [torch.zeros(length) for length in self.lengths]
+        self._device = device
+        self._staged = None if device == HOST else [torch.zeros(length, device=device) for length in self.lengths]
 
     @property
     def parameters(self) -> Sequence[Sequence[nn.Parameter]]:
@@ -52,7 +59,15 @@ class TorchBuckets:
         return self._flat, torch.tensor([mark for each in marks for mark in each])
 
     def pack_one(self, bucket: int, rows: int, flat: torch.Tensor) -> list[float]:
-        """Writes one bucket to some memory; returns which of its parameters have a gradient."""
+        """Writes one bucket to some memory of the host; returns which of its parameters have a gradient."""
+        if self._staged is not None:
+            staged = self._staged[bucket]
+            marks = self._pack(bucket, rows, staged)
+            flat.copy_(staged)
+            return marks
+        return self._pack(bucket, rows, flat)
+
+    def _pack(self, bucket: int, rows: int, flat: torch.Tensor) -> list[float]:
         names, marks = self._names[bucket], []
         for name, part in zip(names, self._split(names, flat), strict=True):
             gradient = self._parameters[name].grad
@@ -66,6 +81,8 @@ class TorchBuckets:
 
     def set_gradients(self, buckets: Sequence[torch.Tensor], marks: torch.Tensor) -> None:
         """Gives parameters their gradients; those that no microbatch had one of are left without."""
+        if self._staged is not None:
+            buckets = [flat.to(self._device) for flat in buckets]
         had = iter(marks.tolist())
         for names, flat in zip(self._names, buckets, strict=True):
             for name, part in zip(names, self._split(names, flat), strict=True):

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from elasticdl_worker.trainers.torch.device import HOST, seed_of
+
 OwnGenerator: TypeAlias = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 _KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
@@ -27,10 +29,12 @@ class SharedRandomness:
 
     Args:
         generators: those that the user's files and model hold themselves.
+        device: whose generator is seeded besides.
     """
 
-    def __init__(self, generators: Sequence[OwnGenerator] = ()) -> None:
+    def __init__(self, generators: Sequence[OwnGenerator] = (), device: torch.device = HOST) -> None:
         self._generators = list(generators)
+        self._seed_device = None if device == HOST else seed_of(device)
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -38,6 +42,8 @@ class SharedRandomness:
         """A context in which all generators begin at a seed, and nobody else draws from them."""
         with self._lock:
             torch.default_generator.manual_seed(seed)
+            if self._seed_device is not None:
+                self._seed_device(seed)
             np.random.seed(seed & 0xFFFFFFFF)
             random.seed(seed)
             for number, generator in enumerate(self._generators):

@@ -25,6 +25,7 @@ from elasticdl_worker.trainers.replica_rules import (
     reading_seed,
     step_seed,
 )
+from elasticdl_worker.trainers.torch.device import arrays_of, run_backward
 from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor
 from elasticdl_worker.trainers.torch.model.calling import leaves, map_tensors
@@ -85,10 +86,10 @@ class TorchReplica:
         # Members must compute a shape the same way whatever they saw before: so one shape is compiled, no other.
         self._compiled = ForwardPass(model, self._module, options) if options.compiled else self._forward
         self._compiled_shape = [(spec.minibatch_size, *leaf.shape[1:]) for leaf in leaves(sample)]
-        self._randomness = SharedRandomness(find_generators(model.net, self._module.roots))
+        self._randomness = SharedRandomness(find_generators(model.net, self._module.roots), model.device)
         # Walking through the layers for them takes longer than to forget their gradients.
         self._parameters = list(model.net.parameters())
-        self._buckets = TorchBuckets(model.trainable)
+        self._buckets = TorchBuckets(model.trainable, device=model.device)
         self._in_backward = BackwardBuckets(self._buckets)
         self._own_changes = OwnChanges(model)
         self._state = TorchStateChanges(model.merging, self._find_changing(sample))
@@ -149,7 +150,7 @@ class TorchReplica:
         try:
             with self._randomness.seeded(step_seed(step, microbatch)), self._module.guard(_STEP, _STEP_FIX):
                 loss, predictions = forward.train(batch.features, batch.labels, None)
-                loss.backward()  # type: ignore[no-untyped-call]
+                run_backward(loss)
             self._own_changes.check()
             value = float(loss.detach())
             arrays, brought, bad = self._gathered(rows, sink)
@@ -209,8 +210,8 @@ class TorchReplica:
     def digest(self) -> bytes:
         """16 bytes of all parameters: a hash of two sums of each."""
         found = hashlib.blake2b(digest_size=16)
-        for tensor in [*self._model.trainable.values(), *self._model.state.values()]:
-            found.update(bits_of(tensor.detach().numpy()))
+        for array in arrays_of([*self._model.trainable.values(), *self._model.state.values()], self._model.device):
+            found.update(bits_of(array))
         return found.digest()
 
     def state(self) -> ReplicaState:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn, optim
 
 from elasticdl_worker.trainers.replica_rules import slots_refusal
+from elasticdl_worker.trainers.torch.device import HOST
 
 _MOMENTS = (("exp_avg", ""), ("exp_avg_sq", ""))
 _SLOTS: Mapping[type[optim.Optimizer], Sequence[tuple[str, str]]] = {
@@ -97,7 +98,7 @@ class TorchSlots:
         value = self._optimizer.state.get(parameter, {}).get(slot)
         if value is None:
             return np.full(tuple(parameter.shape), self._nothing, np.float32)
-        return np.array(value.detach().numpy(), np.float32)
+        return np.array(value.detach().cpu().numpy(), np.float32)
 
     def _set(
         self, parameter: nn.Parameter, slots: Sequence[NDArray[Any]], steps: int, mu_product: float | None
@@ -106,17 +107,23 @@ class TorchSlots:
         optimizer.state.pop(parameter, None)
         if steps == _NO_STATE or id(parameter) not in self._group_of:
             return
-        values = {name: torch.from_numpy(np.array(value)) for name, value in zip(self.names, slots, strict=True)}
+        device = parameter.device
+        values = {
+            name: torch.from_numpy(np.array(value)).to(device) for name, value in zip(self.names, slots, strict=True)
+        }
         if isinstance(optimizer, optim.SGD):
             has = {name: value for name, value in values.items() if not bool(value.isnan().all())}
             if has:
                 optimizer.state[parameter] = has
             return
-        state: dict[str, torch.Tensor] = {"step": torch.tensor(float(steps)), **values}
+        group = self._group_of[id(parameter)]
+        # Where PyTorch counts steps follows from these.
+        counts = device if group.get("capturable") or group.get("fused") else HOST
+        state: dict[str, torch.Tensor] = {"step": torch.tensor(float(steps), device=counts), **values}
         if isinstance(optimizer, optim.NAdam):
             if mu_product is None:
-                mu_product = _mu_product(self._group_of[id(parameter)], steps)
-            state["mu_product"] = torch.tensor(mu_product)
+                mu_product = _mu_product(group, steps)
+            state["mu_product"] = torch.tensor(mu_product, device=counts)
         optimizer.state[parameter] = state
 
 

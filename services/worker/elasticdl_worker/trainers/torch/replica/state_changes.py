@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.torch.device import HOST
 from elasticdl_worker.trainers.torch.model.state import TorchModelState
 
 _LIMB_BITS = 16
@@ -55,7 +56,7 @@ class TorchStateChanges:
         self._state.restore(self._before)
 
     def take(self, rows: int) -> torch.Tensor:
-        """How the state has changed since ``begin``, by a microbatch of some rows.
+        """How the state has changed since ``begin``, by a microbatch of some rows; on the host.
 
         Raises:
             UserCodeError: something changed that none of the first records changed.
@@ -69,7 +70,7 @@ class TorchStateChanges:
                     "--distribution_strategy ParameterServerStrategy",
                 )
         parts = [_part(old, tensors[name].detach(), rows) for name, old in self._before.items()]
-        return torch.cat(parts) if parts else torch.zeros(0)
+        return torch.cat(parts).cpu() if parts else torch.zeros(0)
 
     def apply(self, changes: torch.Tensor, rows: int) -> None:
         """Moves the state by the sum of changes.
@@ -82,7 +83,8 @@ class TorchStateChanges:
         tensors = self._state.tensors
         with torch.no_grad():
             for name, part in zip(self._names, parts, strict=True):
-                tensors[name].copy_(_moved(tensors[name], part, rows))
+                value = tensors[name]
+                value.copy_(_moved(value, part if value.device == HOST else part.to(value.device), rows))
 
     def _length(self, tensor: torch.Tensor) -> int:
         if tensor.dtype.is_floating_point:

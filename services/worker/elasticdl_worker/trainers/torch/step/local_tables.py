@@ -30,11 +30,12 @@ class TorchLocalTable:
         self.spec = spec
         self.weight = weight
         self._index: dict[int, int] = {}
-        weight.data = torch.zeros(_FIRST_ROWS, spec.dim)
+        weight.data = torch.zeros(_FIRST_ROWS, spec.dim, device=weight.device)
 
     def place(self, ids: torch.Tensor, optimizer: optim.Optimizer | None) -> torch.Tensor:
         """Finds or makes the rows of ids, of any shape; their positions."""
-        unique, inverse = torch.unique(ids, return_inverse=True)
+        # The index is the host's.
+        unique, inverse = torch.unique(ids.cpu(), return_inverse=True)
         index, before = self._index, len(self._index)
         wanted = unique.tolist()
         places = torch.tensor([index.setdefault(one, len(index) + 1) for one in wanted], dtype=torch.int64)
@@ -42,19 +43,22 @@ class TorchLocalTable:
             self._grow(len(index) + 1, optimizer)
             fresh = places > before
             with torch.no_grad():
-                self.weight[places[fresh]] = torch.from_numpy(first_rows(self.spec, unique[fresh].numpy()))
-        return places[inverse]
+                self._set(places[fresh], torch.from_numpy(first_rows(self.spec, unique[fresh].numpy())))
+        return places[inverse].to(ids.device)
 
     def fill(self, ids: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
         """Sets rows of unique ids."""
         places = self.place(torch.from_numpy(np.array(ids)), None)
         with torch.no_grad():
-            self.weight[places] = torch.from_numpy(np.array(rows))
+            self._set(places, torch.from_numpy(np.array(rows)))
+
+    def _set(self, places: torch.Tensor, rows: torch.Tensor) -> None:
+        self.weight[places.to(self.weight.device)] = rows.to(self.weight.device)
 
     def ids_and_rows(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """All ids that were seen, and their rows."""
         ids = np.fromiter(self._index, np.int64, len(self._index))
-        return ids, np.array(self.weight.detach()[1 : len(ids) + 1].numpy())
+        return ids, np.array(self.weight.detach()[1 : len(ids) + 1].cpu().numpy())
 
     def _grow(self, needed: int, optimizer: optim.Optimizer | None) -> None:
         old = self.weight.data
@@ -97,5 +101,5 @@ class TorchLocalTables:
 
 
 def _extended(values: torch.Tensor, rows: int, begins: float) -> torch.Tensor:
-    more = torch.full((rows - len(values), values.shape[1]), begins, dtype=values.dtype)
+    more = values.new_full((rows - len(values), values.shape[1]), begins)
     return torch.cat([values, more])

@@ -31,7 +31,7 @@ class TorchLookupCollector:
 
     def __init__(self, model: BuiltModel) -> None:
         self._tables = model.tables
-        self._net = copy.deepcopy(model.net) if model.tables else model.net
+        self._net = model.host_net or (copy.deepcopy(model.net) if model.tables else model.net)
         self._call = TorchModelCall(self._net)
         self._expected: dict[bool, int] = {}
         self._places: dict[bool, list[int] | None] = {}

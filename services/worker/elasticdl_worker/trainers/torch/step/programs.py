@@ -17,10 +17,11 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.parameters import Origin
 from elasticdl_worker.trainers.framework import Array, Lookups, StepResult
 from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.torch.device import HOST, arrays_of, place, run_backward
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor, explaining_tables
 from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, aligned, as_plain, map_tensors
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
-from elasticdl_worker.trainers.torch.model.scopes import TorchRowsScope
+from elasticdl_worker.trainers.torch.model.scopes import Lookup, TorchRowsScope
 from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
 from elasticdl_worker.trainers.torch.step.lookups import TorchLookupCollector
 from elasticdl_worker.user_code import ModelModule
@@ -60,6 +61,7 @@ class ForwardPass:
         self._model = model
         self._module = module
         self._options = options
+        self._elsewhere = model.device != HOST
         self._eager = TorchModelCall(model.net)
         self._call: Callable[[Tensors], Tensors] = self._eager
         self._scope: RowScope | None = None
@@ -67,16 +69,21 @@ class ForwardPass:
             self._call = self._compiled()
 
     def predict(self, features: Tensors, scope: RowScope | None) -> Tensors:
-        """The model's outputs, in inference mode."""
+        """The model's outputs, in inference mode, on the host: there is nothing left to be computed then."""
         self._model.net.eval()
         self._scope = scope
+        if self._elsewhere:
+            features = place(features, self._model.device)
         with torch.no_grad(), finding_rows(scope), self._precision(), explaining_tables():
-            return as_plain(self._call(features))
+            found = as_plain(self._call(features))
+        return place(found, HOST) if self._elsewhere else found
 
     def train(self, features: Tensors, labels: Tensors, scope: RowScope | None) -> tuple[torch.Tensor, Tensors]:
         """The loss of a minibatch, and the model's outputs, in training mode."""
         self._model.net.train()
         self._scope = scope
+        if self._elsewhere:
+            features, labels = place((features, labels), self._model.device)
         with finding_rows(scope), self._precision(), explaining_tables():
             predictions = as_plain(self._call(features))
             loss = self.loss(labels, predictions)
@@ -90,6 +97,8 @@ class ForwardPass:
     def try_training(self, features: Tensors) -> None:
         """Runs the model in training mode, without gradients, for what else that does to it."""
         self._model.net.train()
+        if self._elsewhere:
+            features = place(features, self._model.device)
         with torch.no_grad(), finding_rows(None), self._precision():
             self._call(features)
 
@@ -110,7 +119,7 @@ class ForwardPass:
             return self.loss(labels, predictions)
 
     def _precision(self) -> Any:
-        return torch.autocast("cpu", torch.bfloat16, enabled=self._options.autocast)
+        return torch.autocast(self._model.device.type, torch.bfloat16, enabled=self._options.autocast)
 
     def _compiled(self) -> Callable[[Tensors], Tensors]:
         """Calls the compiled model, until that turns out to be impossible."""
@@ -184,6 +193,10 @@ class TorchPrograms:
         model = self._model
         model.assign(dense)
         before = model.merging.read()
+        elsewhere = model.device != HOST
+        inverse = lookups.inverse
+        if elsewhere:
+            batches, inverse = self._placed(batches, inverse)
         tables = self._row_tensors(rows, lookups, trained=True)
         losses: list[float] = []
         totals: dict[str, torch.Tensor] = {}
@@ -192,10 +205,10 @@ class TorchPrograms:
         for number, (features, labels) in enumerate(batches):
             model.net.zero_grad(set_to_none=True)
             self._own_changes.begin()
-            scope = TorchRowsScope(tables, lookups.inverse[number])
+            scope = TorchRowsScope(tables, inverse[number])
             loss, predictions = self._forward.train(features, labels, scope)
             with scope.answering_again():
-                loss.backward()  # type: ignore[no-untyped-call]
+                run_backward(loss)
             self._own_changes.check()
             losses.append(float(loss.detach()))
             gradients = _gradients_of(model.trainable)
@@ -209,10 +222,12 @@ class TorchPrograms:
                 tables = self._moved(tables, of_rows)
         counts = {table: len(lookups.unique[table]) for table in row_totals}
         origin = Origin(dict(dense), dict(rows)) if self._keeps_origin else Origin({}, {})
+        row_totals = {table: gradient[: counts[table]] for table, gradient in row_totals.items()}
+        arrays = iter(arrays_of([*totals.values(), *row_totals.values()], model.device))
         return StepResult(
             tuple(losses),
-            {name: gradient.numpy() for name, gradient in totals.items()},
-            {table: gradient[: counts[table]].numpy() for table, gradient in row_totals.items()},
+            {name: next(arrays) for name in totals},
+            {table: next(arrays) for table in row_totals},
             model.merging.changes(before),
             origin,
             map_tensors(torch.Tensor.detach, predictions) if self._keeps_predictions else None,
@@ -221,11 +236,31 @@ class TorchPrograms:
     def forward(self, features: Tensors, rows: Mapping[str, NDArray[np.float32]], lookups: Lookups) -> Tensors:
         """The model's outputs for a minibatch, in inference mode."""
         tables = self._row_tensors(rows, lookups, trained=False)
-        return self._forward.predict(features, TorchRowsScope(tables, lookups.inverse[0]))
+        inverse = lookups.inverse
+        if self._model.device != HOST:
+            ((features, _),), inverse = self._placed([(features, None)], inverse)
+        return self._forward.predict(features, TorchRowsScope(tables, inverse[0]))
 
     def evaluation_loss(self, labels: Tensors, predictions: Tensors) -> torch.Tensor:
         """The loss of predictions."""
         return self._forward.evaluation_loss(labels, predictions)
+
+    def _placed(
+        self, batches: Sequence[tuple[Tensors, Tensors]], inverse: Sequence[Mapping[str, Sequence[Lookup]]]
+    ) -> tuple[list[tuple[Tensors, Tensors]], list[dict[str, list[Lookup]]]]:
+        """Minibatches and their lookups where the model is; ids that are a feature stay the same tensor."""
+        device, placed = self._model.device, dict[int, torch.Tensor]()
+        moved = [(place(features, device, placed), place(labels, device, placed)) for features, labels in batches]
+        return moved, [
+            {
+                table: [
+                    Lookup(place(one.ids, device, placed), place(one.positions, device, placed), one.padding)
+                    for one in lookups
+                ]
+                for table, lookups in each.items()
+            }
+            for each in inverse
+        ]
 
     def _row_tensors(
         self, rows: Mapping[str, NDArray[np.float32]], lookups: Lookups, *, trained: bool
@@ -234,8 +269,10 @@ class TorchPrograms:
         made = {}
         for table in lookups.unique:
             values = as_tensor(rows[table])
+            if self._model.device != HOST:
+                values = values.to(self._model.device)
             if table in self._model.registry.padding:
-                values = torch.cat([values, torch.zeros(1, values.shape[1])])
+                values = torch.cat([values, values.new_zeros(1, values.shape[1])])
             made[table] = values.detach().requires_grad_(trained)
         return made
 
