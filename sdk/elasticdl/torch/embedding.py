@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from elasticdl.torch.lookup import FoundRows, find_rows
+from elasticdl.torch.lookup import FoundRows, find_rows, take_rows
 
 MODES = ("sum", "mean", "max")
 INITIALIZERS: Mapping[str, tuple[str, ...]] = {
@@ -99,7 +99,7 @@ class OpenEmbedding(nn.Module):
         if self.mode is None:
             if offsets is not None or per_sample_weights is not None:
                 raise ValueError("offsets and per_sample_weights need a mode: sum, mean or max")
-            return nn.functional.embedding(found.positions, found.rows, found.padding, sparse=found.sparse)
+            return take_rows(found)
         return nn.functional.embedding_bag(
             found.positions,
             found.rows,

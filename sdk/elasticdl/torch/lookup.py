@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import nn
 
 
 class FoundRows(NamedTuple):
@@ -27,6 +28,40 @@ class FoundRows(NamedTuple):
     positions: torch.Tensor
     padding: int | None
     sparse: bool = False
+
+
+class _TakenRows(torch.autograd.Function):
+    """Rows by their positions. The gradient is that of ``embedding``, to the bit, several times as fast.
+
+    PyTorch's own goes through all positions once in each thread and adds to every row by a call of its own.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, positions: torch.Tensor, padding: int | None) -> torch.Tensor:
+        ctx.save_for_backward(positions)
+        ctx.count, ctx.padding = rows.shape[0], padding
+        return nn.functional.embedding(positions, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (positions,), (gradient,) = ctx.saved_tensors, gradients
+        dim = gradient.shape[-1]
+        # One after the other in the order of the positions, as ``embedding`` adds them.
+        total = gradient.new_zeros(ctx.count, dim).index_add_(0, positions.reshape(-1), gradient.reshape(-1, dim))
+        if ctx.padding is not None:
+            total = total.index_fill(0, positions.new_tensor([ctx.padding]), 0.0)
+        return total, None, None
+
+
+def take_rows(found: FoundRows) -> torch.Tensor:
+    """One row for each position, as ``nn.functional.embedding`` gives them."""
+    plain = found.sparse or torch.compiler.is_compiling() or not found.rows.requires_grad
+    # Elsewhere than on the host sums by index are in any order.
+    plain = plain or found.rows.device.type != "cpu" or torch._C._are_functorch_transforms_active()
+    if plain or not torch.is_grad_enabled():
+        return nn.functional.embedding(found.positions, found.rows, found.padding, sparse=found.sparse)
+    taken: torch.Tensor = _TakenRows.apply(found.rows, found.positions, found.padding)  # type: ignore[no-untyped-call]
+    return taken
 
 
 class RowScope(Protocol):

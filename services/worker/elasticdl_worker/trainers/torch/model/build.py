@@ -173,10 +173,9 @@ class BuiltModel:
         dense = self._dense()
         if self.device != HOST:
             fill([dense[name] for name in values], [*values.values()])
-            return
-        with torch.no_grad():
-            for name, value in values.items():
-                dense[name].copy_(as_tensor(value))
+        elif values:
+            with torch.no_grad():
+                torch._foreach_copy_([dense[name] for name in values], [as_tensor(one) for one in values.values()])
 
     def vary_randomness(self, worker_index: int) -> None:
         """Makes the dropout masks of this worker differ from those of others that built the same model."""

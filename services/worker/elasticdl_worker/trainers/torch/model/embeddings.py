@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from elasticdl.torch import Embedding
-from elasticdl.torch.lookup import FoundRows, find_rows
+from elasticdl.torch.lookup import FoundRows, find_rows, take_rows
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import InitializerSpec, TableSpec
 from elasticdl_runtime.initializers import first_rows
@@ -268,9 +268,9 @@ def _note_instead(name: str) -> None:
 
 
 def _embed(layer: nn.Embedding, found: FoundRows) -> torch.Tensor:
-    return nn.functional.embedding(
-        found.positions, found.rows, found.padding, scale_grad_by_freq=layer.scale_grad_by_freq
-    )
+    if not layer.scale_grad_by_freq:
+        return take_rows(found)
+    return nn.functional.embedding(found.positions, found.rows, found.padding, scale_grad_by_freq=True)
 
 
 def _embed_bags(

@@ -172,6 +172,8 @@ class TorchPrograms:
         self._group = group_updates
         self._collector = TorchLookupCollector(model)
         self._own_changes = OwnChanges(model)
+        # Known here: a model that makes another one later is refused.
+        self._parameters = list(model.net.parameters())
         self._keeps_origin = keeps_origin
         self._keeps_predictions = keeps_predictions
 
@@ -203,7 +205,8 @@ class TorchPrograms:
         row_totals: dict[str, torch.Tensor] = {}
         predictions: Tensors = None
         for number, (features, labels) in enumerate(batches):
-            model.net.zero_grad(set_to_none=True)
+            for parameter in self._parameters:
+                parameter.grad = None
             self._own_changes.begin()
             scope = TorchRowsScope(tables, inverse[number])
             loss, predictions = self._forward.train(features, labels, scope)
