@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.training.images import pixels_and_labels
 from benchmarks.training.processes import Train
 from benchmarks.training.zoo import images_torch
+
+_HELD: dict[str, Any] = {}
 
 
 def start(arguments: dict[str, Any]) -> Train:
@@ -38,7 +41,8 @@ def make_step(batch: int, **place: Any) -> Callable[[int], int]:
     dist.init_process_group("gloo", **place)
     torch.manual_seed(0)
     model = DistributedDataParallel(images_torch.forward())
-    optimizer = images_torch.optimizer()(model.parameters())
+    _HELD.update(model=model, values=copy.deepcopy(model.state_dict()))
+    begin_anew()
     pixels, labels = (torch.from_numpy(values) for values in pixels_and_labels())
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1 + dist.get_rank()))
     images = pixels[order, None]
@@ -47,9 +51,17 @@ def make_step(batch: int, **place: Any) -> Callable[[int], int]:
 
     def step(number: int) -> int:
         at = number % count * batch
+        optimizer = _HELD["optimizer"]
         optimizer.zero_grad(set_to_none=True)
         images_torch.loss(labels[at : at + batch], model(images[at : at + batch])).backward()
         optimizer.step()
         return batch
 
     return step
+
+
+def begin_anew() -> None:
+    """The model and the optimizer are as they were at first."""
+    model = _HELD["model"]
+    model.load_state_dict(_HELD["values"])
+    _HELD["optimizer"] = images_torch.optimizer()(model.parameters())

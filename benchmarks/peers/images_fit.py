@@ -13,6 +13,8 @@ from benchmarks.training.models import use_threads
 from benchmarks.training.processes import Train
 from benchmarks.training.zoo import images
 
+_HELD: dict[str, Any] = {}
+
 
 def start(arguments: dict[str, Any]) -> Train:
     """Compiles the model of the zoo, as a user would.
@@ -28,6 +30,9 @@ def start(arguments: dict[str, Any]) -> Train:
     data = data.repeat()
     model = images.forward()
     model.compile(optimizer=images.optimizer(), loss=images.loss, jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    variables = [*model.variables, *model.optimizer.variables]
+    _HELD.update(variables=variables, values=[variable.numpy() for variable in variables])
 
     def train(seconds: float) -> int:
         stop = StopAt(model, time.monotonic() + seconds)
@@ -35,3 +40,9 @@ def start(arguments: dict[str, Any]) -> Train:
         return stop.batches * batch
 
     return train
+
+
+def begin_anew() -> None:
+    """The model and the optimizer are as they were at first."""
+    for variable, value in zip(_HELD["variables"], _HELD["values"], strict=True):
+        variable.assign(value)

@@ -18,14 +18,17 @@ from benchmarks.training.sides import Side
 
 BATCH, MINIBATCHES = 128, 4
 WORKERS = 2
+WARM_UP_S = 2.0
 DDP_GOAL, FIT_GOAL = 0.98, 0.95
 _ABOUT = """## Training
 
 A convolutional network of 212,000 parameters by Adam, {batch} images an update: samples a second. Our jobs run on a
 cluster of their own, with all that belongs to one, and read records; the peers have their images in memory.
 *Deterministic* jobs give the same bits whoever does the work; *fused* ones (`--deterministic false`) compute what a
-worker has of an update in one pass. Medians of {rounds} measurements, in turns, of {seconds:g} s; a ratio is the
-median of the quotients of measurements of one round."""
+worker has of an update in one pass. Each measurement begins with a model that has learned nothing, and lets it train
+for {warm_up:g} s before counting: a step of PyTorch's takes less time the more the model has learned. Medians of
+{rounds} measurements, in turns, of {seconds:g} s; a ratio is the median of the quotients of measurements of one
+round."""
 
 
 def compare_training(report: Report, *, quick: bool, rounds: int) -> None:
@@ -39,7 +42,7 @@ def compare_training(report: Report, *, quick: bool, rounds: int) -> None:
     options = argparse.Namespace(quick=quick, rounds=rounds, sides=[])
     cores = len(os.sched_getaffinity(0))
     with setting(options, WORKERS) as here:
-        report.text(_ABOUT.format(batch=BATCH, rounds=here.rounds, seconds=here.seconds))
+        report.text(_ABOUT.format(batch=BATCH, rounds=here.rounds, seconds=here.seconds, warm_up=WARM_UP_S))
         _against_keras(here, report, cores)
         _against_ddp(here, report, max(1, cores // WORKERS))
 
@@ -47,7 +50,7 @@ def compare_training(report: Report, *, quick: bool, rounds: int) -> None:
 def _against_keras(here: Setting, report: Report, threads: int) -> None:
     peer = {"batch": BATCH, "threads": threads}
     sides: list[Side] = [
-        Team("fit", "Keras fit, one process", "benchmarks.peers.images_fit", [peer], here.folder),
+        Team("fit", "Keras fit, one process", "benchmarks.peers.images_fit", [peer], here.folder, warm_up=WARM_UP_S),
         _job(here, "one", "1 worker, one minibatch an update", "images", 1, 1, deterministic=True),
         _job(
             here, "one_of_4", "1 worker, 4 minibatches, deterministic", "images", 1, MINIBATCHES, deterministic=True
@@ -70,7 +73,14 @@ def _against_ddp(here: Setting, report: Report, threads: int) -> None:
     members = [{**common, "rank": rank} for rank in range(WORKERS)]
     model = "images_torch"
     sides: list[Side] = [
-        Team("ddp", "DDP over gloo, 2 processes", "benchmarks.peers.images_ddp", members, here.folder),
+        Team(
+            "ddp",
+            "DDP over gloo, 2 processes",
+            "benchmarks.peers.images_ddp",
+            members,
+            here.folder,
+            warm_up=WARM_UP_S,
+        ),
         _job(here, "fused", "2 workers, 4 minibatches, fused", model, WORKERS, MINIBATCHES, deterministic=False),
         _job(
             here, "exact", "2 workers, 4 minibatches, deterministic", model, WORKERS, MINIBATCHES, deterministic=True
@@ -88,7 +98,7 @@ def _job(
     if not data.exists():
         write_records(data)
     fields = group_fields(data, model, batch=BATCH, minibatches=minibatches, deterministic=deterministic)
-    return JobSide(name, label, here.cluster, workers, fields)
+    return JobSide(name, label, here.cluster, workers, fields, WARM_UP_S)
 
 
 def _target(report: Report, found: dict[str, Sample], name: str, ours: str, theirs: str, goal: float) -> None:

@@ -21,7 +21,7 @@ _FIRST_S = 180.0
 _END_S = 120.0
 _LATE_S = 30.0
 _LEAST_TASKS = 5
-_POLL_S = 0.02
+_MOMENT_S = 0.02
 _ENDED = {"SUCCEEDED", "FAILED", "CANCELLED"}
 MANY_EPOCHS = 1_000_000
 
@@ -155,8 +155,9 @@ class JobSide:
 class TraceMeter:
     """Counts records by the traces that workers write as their tasks' last pushes are accepted.
 
-    The speed of a worker is that between the arrival of its first and of its last line, so that tasks half done at
-    either end of the time do not matter.
+    The speed of a worker is that between its first and its last line, so that tasks half done at either end of the
+    time do not matter. Lines say themselves when they were written: they are read when the time is over, so that
+    reading them takes nothing from those who are measured.
 
     Args:
         folder: of the job's traces.
@@ -165,27 +166,25 @@ class TraceMeter:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._offsets: dict[Path, int] = {}
-        self._arrivals: dict[str, list[tuple[float, int]]] = {}
+        self._moments: dict[str, list[tuple[float, int]]] = {}
 
     def owners(self) -> int:
         """Number of workers that have processed a task."""
-        return len(self._arrivals)
+        return len(self._moments)
 
     def fewest(self) -> int:
-        """Tasks of the worker that has finished the fewest since counting began."""
-        return min(map(len, self._arrivals.values()), default=0)
+        """Moments with lines of the worker that has the fewest since counting began."""
+        return min(map(len, self._moments.values()), default=0)
 
     def forget(self) -> None:
         """Counts anew from now."""
-        for arrivals in self._arrivals.values():
-            arrivals.clear()
+        for moments in self._moments.values():
+            moments.clear()
 
     def watch(self, seconds: float) -> None:
-        """Looks for new lines for so long."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            self._look()
-            time.sleep(_POLL_S)
+        """Lets so much time pass, and reads the lines that were written."""
+        time.sleep(seconds)
+        self._look()
 
     def rate(self) -> float:
         """Samples a second of all workers.
@@ -194,11 +193,11 @@ class TraceMeter:
             RuntimeError: a worker did too little to tell.
         """
         total = 0.0
-        for owner, arrivals in self._arrivals.items():
-            if len(arrivals) < _LEAST_TASKS:
-                raise RuntimeError(f"{owner} finished {len(arrivals)} tasks only while it was measured")
-            records = sum(count for _, count in arrivals[1:])
-            total += records / (arrivals[-1][0] - arrivals[0][0])
+        for owner, moments in self._moments.items():
+            if len(moments) < _LEAST_TASKS:
+                raise RuntimeError(f"{owner} finished {len(moments)} tasks only while it was measured")
+            records = sum(count for _, count in moments[1:])
+            total += records / (moments[-1][0] - moments[0][0])
         return total
 
     def _look(self) -> None:
@@ -209,13 +208,14 @@ class TraceMeter:
                 file.seek(self._offsets.get(path, 0))
                 data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
-            if not whole:
-                continue
-            now = time.monotonic()
             self._offsets[path] = self._offsets.get(path, 0) + len(whole)
-            lines = [json.loads(line) for line in whole.splitlines()]
-            records = sum(line["end"] - line["start"] for line in lines)
-            self._arrivals.setdefault(path.stem, []).append((now, records))
+            moments = self._moments.setdefault(path.stem, []) if whole else []
+            for line in map(json.loads, whole.splitlines()):
+                at, records = float(line["at"]), line["end"] - line["start"]
+                if moments and at // _MOMENT_S == moments[-1][0] // _MOMENT_S:  # tasks that end together
+                    moments[-1] = (at, moments[-1][1] + records)
+                else:
+                    moments.append((at, records))
 
 
 def job_fields(clicks: Clicks, data: Path, *, dim: int, batch: int, servers: int, **others: Any) -> dict[str, Any]:

@@ -127,6 +127,8 @@ class Team:
         servers: module and arguments of processes that have to be there first; their first answer goes to the others
             as ``servers``.
         cpus: cores that all may use.
+        warm_up: seconds that they train before each measurement, from the first values of their model on, as a job
+            does that is started for it: how long a step takes may depend on what was learned. 0 lets them go on.
     """
 
     def __init__(
@@ -138,8 +140,9 @@ class Team:
         logs: Path,
         servers: tuple[str, Sequence[dict[str, Any]]] = ("", ()),
         cpus: Sequence[int] | None = None,
+        warm_up: float = 0.0,
     ) -> None:
-        self.name, self.label = name, label
+        self.name, self.label, self._warm_up = name, label, warm_up
         self._module, self._arguments, self._logs, self._cpus = module, arguments, logs, cpus
         self._server_module, self._server_arguments = servers
         self._members: list[Member] = []
@@ -163,6 +166,9 @@ class Team:
 
     def measure(self, seconds: float) -> float:
         """Lets them train; the sum of their samples a second."""
+        if self._warm_up:
+            self.ask({"begin": True}, _SLACK_S)
+            self.ask({"train": self._warm_up}, self._warm_up + _SLACK_S)
         answers = self.ask({"train": seconds}, seconds + _SLACK_S)
         return float(sum(answer["samples"] / answer["seconds"] for answer in answers))
 
@@ -259,6 +265,9 @@ def _live(order: dict[str, Any], requests: IO[bytes], answers: IO[str]) -> None:
             begun = time.monotonic()
             samples = train(request["train"])
             answer({"samples": samples, "seconds": time.monotonic() - begun})
+        elif "begin" in request:
+            module.begin_anew()
+            answer("ready")
         else:
             answer(module.answer(request))
 
