@@ -40,7 +40,7 @@ def test_what_was_written_before_is_forgotten_and_half_a_line_waits(tmp_path: Pa
 
 def test_lines_of_one_moment_count_as_one(tmp_path: Path) -> None:
     meter = TraceMeter(tmp_path)
-    _write(tmp_path, "worker-0.1", [(100.0 + number / 1000, 64) for number in range(10)])
+    _write(tmp_path, "worker-0.1", [(100.005 + number / 1000, 64) for number in range(10)])
     meter.watch(0.0)
     assert meter.fewest() == 1
     with pytest.raises(RuntimeError, match=r"worker-0\.1 finished 1 tasks"):

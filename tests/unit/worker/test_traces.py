@@ -51,3 +51,16 @@ def test_a_long_trace_is_put_aside_once(tmp_path: Path) -> None:
     assert [file.name for file in files] == ["worker-0.0.before.jsonl", "worker-0.0.jsonl"]
     assert all(file.stat().st_size < 1200 for file in files)
     assert json.loads(files[1].read_text().splitlines()[-1])["token"] == "1.99.a"
+
+
+def test_lines_of_tasks_in_turns_name_their_own_task_and_lease(tmp_path: Path) -> None:
+    other = Task(TaskId(TaskType.TRAINING, 3, 1, 10, 20), Shard("a", 10, 20))
+    writer = TraceWriter(tmp_path, "worker-0.0")
+    for task, token in [(TASK, "1.1.a"), (other, "1.2.a"), (TASK, "1.1.a"), (TASK, "1.3.a")]:
+        writer.append(task, token, task.shard.start, task.shard.end, version=5)
+    writer.close()
+    lines = [json.loads(line) for line in (tmp_path / "traces" / "worker-0.0.jsonl").read_text().splitlines()]
+    found = [(line["task"], line["token"], line["epoch"], line["start"], line["end"]) for line in lines]
+    own = [(str(TASK.id), token, 0, 0, 10) for token in ("1.1.a", "1.1.a", "1.3.a")]
+    assert found == [own[0], (str(other.id), "1.2.a", 3, 10, 20), *own[1:]]
+    assert all(line["version"] == 5 and line["at"] > 0 for line in lines)

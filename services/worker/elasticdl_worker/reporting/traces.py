@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from io import BufferedWriter
 from pathlib import Path
 
 import structlog
 
-from elasticdl_core.task import Task
+from elasticdl_core.task import Task, TaskId
 
 MAX_BYTES = 64 * 1024 * 1024
 """A file that has grown to this is put aside; what was put aside before is dropped."""
@@ -23,7 +24,7 @@ _log = structlog.get_logger(__name__)
 class TraceWriter:
     """Appends to ``<job_dir>/traces/<owner>.jsonl``.
 
-    Each line is ``{"task", "token", "start", "end", "epoch", "at", "version"}``: the positions ``[start, end)`` of a
+    Each line is ``{"task", "token", "epoch", "start", "end", "at", "version"}``: the positions ``[start, end)`` of a
     task were processed and the effect of their records is in the model, ``at`` seconds since 1970. Where records are
     shuffled, ``records`` says which ones these are, as ``{name: [[start, end], ...]}``. A line is written before the
     master hears of it.
@@ -41,10 +42,13 @@ class TraceWriter:
         self.trouble = ""
         self._path = job_dir / "traces" / f"{owner}.jsonl"
         self._max_bytes = max_bytes
-        self._file = None
+        self._lease: tuple[TaskId, str] | None = None
+        self._head = ""
+        self._file: BufferedWriter | None = None
+        self._size = 0
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a", encoding="utf-8")
+            self._open()
         except OSError as error:
             self._give_up(error)
 
@@ -63,20 +67,22 @@ class TraceWriter:
         """
         if self._file is None:
             return
-        head: dict[str, object] = {"task": str(task.id), "token": token, "start": start, "end": end}
-        head["epoch"] = task.id.epoch
-        head["at"] = round(time.time(), 4)
+        # Each step of a group writes a line, and what JSON's encoder needs is out of the cache by then: the part that
+        # is the same for all lines of a task is made once.
+        if self._lease != (task.id, token):
+            self._lease = (task.id, token)
+            self._head = json.dumps({"task": str(task.id), "token": token, "epoch": task.id.epoch})[:-1]
+        line = f'{self._head}, "start": {start}, "end": {end}, "at": {time.time():.4f}'
         if version is not None:
-            head["version"] = version
-        line = json.dumps(head)
+            line += f', "version": {version}'
         if found := describe_records(task, start, end) if records is None else records:
-            line = f'{line[:-1]}, "records": {found}}}'
+            line += f', "records": {found}'
         try:
-            if self._file.tell() >= self._max_bytes:
+            if self._size >= self._max_bytes:
                 self._file.close()
                 self._path.replace(self._path.with_suffix(".before.jsonl"))
-                self._file = self._path.open("a", encoding="utf-8")
-            self._file.write(line + "\n")
+                self._open()
+            self._size += self._file.write(f"{line}}}\n".encode())
             self._file.flush()
         except OSError as error:
             self._give_up(error)
@@ -87,6 +93,10 @@ class TraceWriter:
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
+
+    def _open(self) -> None:
+        self._file = self._path.open("ab")
+        self._size = self._file.tell()
 
     def _give_up(self, error: OSError) -> None:
         self.trouble = f"cannot write {self._path}: {error.strerror or error}"
