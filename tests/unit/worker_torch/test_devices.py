@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections import namedtuple
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from torch import nn, optim
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.device_turns import DeviceGrant
+from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.torch.device import (
     HOST,
     arrays_of,
@@ -26,6 +29,7 @@ from elasticdl_worker.trainers.torch.device import (
     seed_of,
 )
 
+pytestmark = pytest.mark.unit
 META = torch.device("meta")
 """Like an accelerator, its numbers are not in the host's memory; unlike one, they are nowhere."""
 
@@ -34,20 +38,43 @@ def accelerator() -> torch.device | None:
     return torch.accelerator.current_accelerator(check_available=True)
 
 
+IS_HERE = pytest.mark.skipif(accelerator() is None, reason="no accelerator that PyTorch can use is at hand")
+IS_NOT_HERE = pytest.mark.skipif(accelerator() is not None, reason="PyTorch can use an accelerator here")
+
+
 def test_without_a_grant_a_worker_computes_on_the_cpu() -> None:
     assert find_device(DeviceGrant()) == HOST
 
 
-@pytest.mark.skipif(accelerator() is not None, reason="PyTorch can use an accelerator here")
+@IS_NOT_HERE
 def test_a_granted_device_that_torch_cannot_use_is_an_error() -> None:
     with pytest.raises(InvalidInputError, match=r"was given gpu0, and PyTorch .* can use no accelerator") as caught:
         find_device(DeviceGrant("gpu0"))
     assert "install the build of PyTorch" in caught.value.fix
 
 
-@pytest.mark.skipif(accelerator() is not None, reason="PyTorch can use an accelerator here")
+@IS_NOT_HERE
 def test_a_declared_device_has_the_cpu_behind_it() -> None:
     assert find_device(DeviceGrant("gpu0", declared=True)) == HOST
+
+
+@IS_NOT_HERE
+def test_a_local_job_that_asks_for_a_device_never_trains_without_one(make_spec: Any, tmp_path: Path) -> None:
+    spec = make_spec(model_def="clicks.deepfm", worker_resource_request="gpu=1")
+    with pytest.raises(InvalidInputError, match="can use no accelerator"):
+        run_local(spec, tmp_path / "output", lambda event: None)
+    assert not (tmp_path / "output").exists()
+
+
+@IS_HERE
+def test_a_local_job_trains_on_the_accelerator_as_on_the_cpu(make_spec: Any, tmp_path: Path) -> None:
+    found = {}
+    for asked in ("", "gpu=1"):
+        spec = make_spec(model_def="clicks.deepfm", worker_resource_request=asked, num_epochs=2)
+        run_local(spec, tmp_path / f"output{asked}", lambda event: None)
+        found[asked] = safetensors.torch.load_file(tmp_path / f"output{asked}" / "model.safetensors")
+    for name, value in found[""].items():
+        np.testing.assert_allclose(found["gpu=1"][name].numpy(), value.numpy(), atol=1e-3, err_msg=name)
 
 
 Pair = namedtuple("Pair", "ids values")  # what a feed may give without types
@@ -142,7 +169,7 @@ def test_gradients_are_computed_in_the_thread_that_asks() -> None:
     assert weight.grad is not None and weight.grad.tolist() == [3.0, 3.0]
 
 
-@pytest.mark.skipif(accelerator() is None, reason="no accelerator that PyTorch can use is at hand")
+@IS_HERE
 def test_a_model_trains_on_the_accelerator_as_on_the_cpu() -> None:
     device = find_device(DeviceGrant("gpu0"))
     features, labels = torch.randn(16, 4), torch.randn(16, 1)
@@ -164,7 +191,7 @@ def test_a_model_trains_on_the_accelerator_as_on_the_cpu() -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.skipif(accelerator() is None, reason="no accelerator that PyTorch can use is at hand")
+@IS_HERE
 def test_the_generator_of_the_accelerator_is_seeded() -> None:
     device = find_device(DeviceGrant("gpu0"))
     drawn = []
