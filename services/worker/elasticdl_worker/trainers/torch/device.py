@@ -180,7 +180,7 @@ def place(values: Any, device: torch.device, placed: MutableMapping[int, torch.T
 def arrays_of(tensors: Sequence[torch.Tensor], device: torch.device) -> list[NDArray[Any]]:
     """The numbers of tensors on the host: from a device, in one copy for each type; from the host, as they are."""
     if device == HOST:
-        return [one.detach().numpy() for one in tensors]
+        return [one.numpy(force=True) if one.requires_grad else one.numpy() for one in tensors]
     found: dict[int, NDArray[Any]] = {}
     for dtype in dict.fromkeys(one.dtype for one in tensors):
         numbers = [number for number, one in enumerate(tensors) if one.dtype is dtype]

@@ -226,11 +226,11 @@ class TorchPrograms:
         counts = {table: len(lookups.unique[table]) for table in row_totals}
         origin = Origin(dict(dense), dict(rows)) if self._keeps_origin else Origin({}, {})
         row_totals = {table: gradient[: counts[table]] for table, gradient in row_totals.items()}
-        arrays = iter(arrays_of([*totals.values(), *row_totals.values()], model.device))
+        arrays = arrays_of([*totals.values(), *row_totals.values()], model.device)
         return StepResult(
             tuple(losses),
-            {name: next(arrays) for name in totals},
-            {table: next(arrays) for table in row_totals},
+            dict(zip(totals, arrays, strict=False)),
+            dict(zip(row_totals, arrays[len(totals) :], strict=True)),
             model.merging.changes(before),
             origin,
             map_tensors(torch.Tensor.detach, predictions) if self._keeps_predictions else None,
