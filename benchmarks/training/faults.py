@@ -15,7 +15,7 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -28,6 +28,7 @@ from benchmarks.training.setting import Setting, setting
 
 MEMBERS, BATCH = 4, 128
 MINIBATCH = BATCH // MEMBERS
+WIDE = 10_240
 KILL_GOAL_S, STOP_GOAL_S, JOIN_GOAL_S, AWAY_GOAL_S, RESTART_GOAL = 0.25, 1.25, 0.1, 60.0, 0.1
 _LATE_S = 180.0
 _POLL_S = 0.002
@@ -44,8 +45,9 @@ cluster of their own, and write each update that counts in their traces, which a
 killed, and another one takes its place; one is stopped; the master is killed while the agent, which would start
 another one, stands still. *Waiting* is the time from the signal to the first update that the others did without the
 one that is lost, less the median time of an update before: its own computing. *Joining* is the longest pause between
-two updates in the {window:g} s before and after the first update of the newcomer, less the same. All processes share
-this machine's cores, with the newcomer's start, too.
+two updates in the {window:g} s before and after the first update of the newcomer, less the same; *with a large state*
+it is that of a job whose layer before the last is {wide:,} wide: the newcomer is sent 33 MB of parameters, and 66 MB
+that Adam keeps of them. All processes share this machine's cores, with the newcomer's start, too.
 
 The same network, batch and number of processes with `DistributedDataParallel` under `torchrun --max-restarts`, its
 images in memory and no checkpoint to read: from the signal to the first step of the restarted job. The ratio is that
@@ -170,19 +172,29 @@ def measure_faults(report: Report, *, quick: bool, kills: int, stops: int, resta
         stops: how many are stopped.
         restarts: how often torchrun restarts its job.
     """
-    report.text(_ABOUT.format(members=MEMBERS, batch=BATCH, window=_WINDOW_S, poll=_POLL_S * 1e3))
+    report.text(_ABOUT.format(members=MEMBERS, batch=BATCH, wide=WIDE, window=_WINDOW_S, poll=_POLL_S * 1e3))
     restarted = [_restart(report, number + 1, restarts) for number in range(restarts)]
     options = argparse.Namespace(quick=quick, rounds=1, sides=[])
     with setting(options, MEMBERS) as here:
         data = write_records(here.folder / "images", _PARTS)
-        fields = group_fields(data, "images_torch", batch=BATCH, minibatches=MEMBERS, deterministic=True)
-        job = here.cluster.client.submit(model_zoo=ZOO, min_workers=1, max_workers=MEMBERS, **fields)
-        watch = UpdateWatch(here.cluster.folder / "jobs" / job.id / "traces")
-        try:
-            _Faults(here, report, job.id, watch).measure(kills, stops, restarted, quick=quick)
-        finally:
-            watch.close()
-            here.cluster.client.cancel(job.id)
+        with _job(here, report, data) as faults:
+            faults.measure(kills, stops, restarted, quick=quick)
+        with _job(here, report, data, width=WIDE) as faults:
+            faults.measure_joins(kills)
+
+
+@contextlib.contextmanager
+def _job(here: Setting, report: Report, data: Path, **params: int) -> Iterator[_Faults]:
+    """A job of the network, which is cancelled in the end."""
+    fields = group_fields(data, "images_torch", batch=BATCH, minibatches=MEMBERS, deterministic=True)
+    fields["model_params"] = params
+    job = here.cluster.client.submit(model_zoo=ZOO, min_workers=1, max_workers=MEMBERS, **fields)
+    watch = UpdateWatch(here.cluster.folder / "jobs" / job.id / "traces")
+    try:
+        yield _Faults(here, report, job.id, watch)
+    finally:
+        watch.close()
+        here.cluster.client.cancel(job.id)
 
 
 def _restart(report: Report, number: int, of: int) -> float:
@@ -211,6 +223,19 @@ class _Faults:
         self._tell(killed, joined, stopped, restarted)
         self._report.say("a job, its master away")
         self._leave_alone(10.0 if quick else AWAY_GOAL_S + 2.0, quick=quick)
+
+    def measure_joins(self, kills: int) -> None:
+        """Has members killed and tells how long the others pause for those who come instead."""
+        joined = []
+        for number in range(kills):
+            self._report.say(f"a job with a large state, SIGKILL {number + 1} of {kills}")
+            joined.append(self._kill()[1])
+        spread = ", ".join(f"{1e3 * one:.0f} ms" for one in (min(joined), statistics.median(joined), max(joined)))
+        self._report.text(
+            f"With a large state {kills} members joined: the shortest pause, the median and the longest are "
+            f"{spread}; an update takes {self._step * 1e3:.0f} ms there."
+        )
+        self._report.target("reform_job_join_large_stall_p95_s", _p95(joined), JOIN_GOAL_S, at_least=False)
 
     def _tell(
         self, killed: Sequence[_Loss], joined: Sequence[float], stopped: Sequence[_Loss], restarted: Sequence[float]

@@ -15,9 +15,11 @@ from typing import Any
 
 from elasticdl_core.group.member import (
     Apply,
+    CatchUp,
     Compute,
     Consult,
     DiffersError,
+    Follow,
     FoundGroup,
     Gather,
     GroupMember,
@@ -40,6 +42,21 @@ AHEAD = 3
 
 
 @dataclass
+class Stream:
+    """The model on its way to a newcomer.
+
+    Attributes:
+        params: as they were when it began.
+        arrives: when all of it is there.
+        sums: what was applied elsewhere since.
+    """
+
+    params: list[tuple[int, int, int]]
+    arrives: float
+    sums: list[list[tuple[int, int, int]]] = field(default_factory=list)
+
+
+@dataclass
 class Process:
     """One member's process."""
 
@@ -54,6 +71,8 @@ class Process:
     running: Generator[Operation, Any, None] | None = None
     suspects: tuple[str, ...] = ()
     held_back: list[Callable[[], None]] = field(default_factory=list)
+    stream: Stream | None = None
+    followed: int = 0
     generations: int = 0
 
 
@@ -80,9 +99,13 @@ class GroupWorld:
         tasks: sizes of the tasks.
         microbatches: in a step.
         size: records in a microbatch.
+        stream_s: how long the model is on its way to a newcomer at most, while the others go on.
     """
 
-    def __init__(self, seed: int, tasks: list[int], microbatches: int = 4, size: int = 2) -> None:
+    def __init__(
+        self, seed: int, tasks: list[int], microbatches: int = 4, size: int = 2, *, stream_s: float = 0.1
+    ) -> None:
+        self.stream_s = stream_s
         self.random = random.Random(seed)
         self.now = 0.0
         self.microbatches, self.size = microbatches, size
@@ -258,6 +281,7 @@ class GroupWorld:
         if process.running is not None:
             process.running.close()
             process.running = None
+        process.stream = None
         if process.orders is not None:
             process.member.finished = max(process.member.finished, process.orders.generation)
             process.orders = None
@@ -373,10 +397,26 @@ class GroupWorld:
                     info["fed"] += end - start  # type: ignore[operator]
                     info["rows"] += end - start  # type: ignore[operator]
                 self._reply(process, orders, info, 0.01 * process.slow * len(microbatches))
+            case Follow():
+                process.followed += 1
+                self._take_some(process)
+                behind = process.stream is not None
+                info = {"fed": 0, "rows": 0, "skips": [], "seconds": 0.0, "behind": behind}
+                digest = "" if behind else str(hash(tuple(process.params)))
+                self._reply(process, orders, {**info, "digest": digest}, 0.001)
+            case CatchUp():
+                assert process.stream is not None
+                self._reply(process, orders, None, max(0.0, process.stream.arrives - self.now))
+                process.params = process.stream.params + [one for sums in process.stream.sums for one in sums]
+                process.stream = None
             case Apply(step, _, rows):
                 assert rows == step.end - step.start
                 index = step.entry.task.index
-                process.params += [(index, at, at + 1) for at in range(step.start, step.end)]
+                records = [(index, at, at + 1) for at in range(step.start, step.end)]
+                if process.stream is not None:
+                    process.stream.sums.append(records)
+                else:
+                    process.params += records
                 self._advance(process, None)
             case FoundGroup():
                 process.params = list(self.checkpoint)
@@ -390,6 +430,16 @@ class GroupWorld:
                 self._advance(process, None)
             case Rest():
                 self._reply(process, orders, None, 0.05)
+
+    def _take_some(self, process: Process) -> None:
+        """Takes over the model, when it is there, and of the sums since as many as there is time for."""
+        stream = process.stream
+        if stream is None or self.now < stream.arrives:
+            return
+        for _ in range(min(2, len(stream.sums))):
+            stream.params += stream.sums.pop(0)
+        if not stream.sums:
+            process.params, process.stream = stream.params, None
 
     def _deliver(self, orders: Orders, source: Process) -> None:
         link = self.links[orders.generation]
@@ -422,6 +472,9 @@ class GroupWorld:
             process.params = list(params)
         elif need == "state":
             process.params = list(params)
+        elif need == "stream":
+            process.params = []
+            process.stream = Stream(list(params), self.now + self.stream_s * self.random.random())
         else:
             assert process.params == params
         self._advance(process, book)

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.unit
 def _world(seed: int, members: int = 4, tasks: int = 30) -> GroupWorld:
     world = GroupWorld(seed, [], microbatches=[1, 4, 8][seed % 3])
     sizes = [world.random.choice((1, 3, 8, 16, 17)) for _ in range(tasks)]
-    world = GroupWorld(seed, sizes, microbatches=[1, 4, 8][seed % 3])
+    stream_s = [0.01, 0.3, 3.0][seed // 3 % 3]
+    world = GroupWorld(seed, sizes, microbatches=[1, 4, 8][seed % 3], stream_s=stream_s)
     for _ in range(members):
         world.start_process()
     return world
@@ -142,6 +143,40 @@ def test_a_member_that_stands_still_is_left_behind_and_comes_back_as_a_newcomer(
     assert world.now - began < 1.5
     world.go_on(stopped)
     assert world.run(lambda: stopped.orders is not None and stopped.member.holds, 10.0)
+    _finish(world)
+    assert world.rollbacks == 0
+
+
+def test_nobody_waits_while_a_large_state_is_on_its_way_to_a_newcomer() -> None:
+    world = GroupWorld(7, [16] * 400, stream_s=8.0)
+    for _ in range(3):
+        world.start_process()
+    world.start_master()
+    world.run(lambda: max(one.member.book.course.steps for one in world.living) > 20, 30.0)
+    newcomer = world.start_process()
+    assert world.run(lambda: newcomer.stream is not None, 10.0)
+    began = newcomer.member.book.course.steps
+    assert world.run(lambda: newcomer.member.holds, 30.0)
+    assert newcomer.followed > 20 and newcomer.member.book.course.steps - began >= newcomer.followed - 1
+    assert newcomer.generations == 1
+    others = [one for one in world.living if one is not newcomer]
+    assert world.run(lambda: newcomer.params in [one.params for one in others], 10.0)
+    _finish(world)
+    assert world.rollbacks == 0
+
+
+def test_a_newcomer_whose_source_dies_gets_the_state_from_another_member() -> None:
+    world = GroupWorld(8, [16] * 200, stream_s=8.0)
+    for _ in range(3):
+        world.start_process()
+    world.start_master()
+    world.run(lambda: max(one.member.book.course.steps for one in world.living) > 20, 30.0)
+    newcomer = world.start_process()
+    assert world.run(lambda: newcomer.stream is not None, 10.0)
+    assert newcomer.orders is not None
+    world.kill(world.processes[newcomer.orders.members[0]])
+    assert world.run(lambda: newcomer.stream is None and not newcomer.member.holds, 10.0), "it begins anew"
+    assert world.run(lambda: newcomer.member.holds, 30.0)
     _finish(world)
     assert world.rollbacks == 0
 

@@ -11,8 +11,12 @@ from elasticdl.torch import Minibatches
 PIXELS = 28 * 28
 
 
-def forward():
-    """The model: images [batch, 1, 28, 28] to ten logits."""
+def forward(width=256):
+    """The model: images [batch, 1, 28, 28] to ten logits.
+
+    Args:
+        width: of the layer before the last, which has most of the parameters.
+    """
     return nn.Sequential(
         nn.Conv2d(1, 16, 3),
         nn.ReLU(),
@@ -21,9 +25,9 @@ def forward():
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(800, 256),
+        nn.Linear(800, width),
         nn.ReLU(),
-        nn.Linear(256, 10),
+        nn.Linear(width, 10),
     )
 
 

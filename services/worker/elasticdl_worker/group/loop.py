@@ -18,9 +18,11 @@ import structlog
 from elasticdl_core.errors import DataError
 from elasticdl_core.group.member import (
     Apply,
+    CatchUp,
     Compute,
     Consult,
     DiffersError,
+    Follow,
     FoundGroup,
     Gather,
     GroupMember,
@@ -55,6 +57,7 @@ from elasticdl_worker.group.replica import (
     copied,
 )
 from elasticdl_worker.group.state_files import CheckpointPart, pack_state, read_state, unpack_state
+from elasticdl_worker.group.streams import IncomingState, OutgoingState
 from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.master.group_client import Told, WrittenShare
 from elasticdl_worker.master.session import Session
@@ -76,6 +79,8 @@ _WORDS: Mapping[type[Operation], str] = {
     Apply: "apply",
     Send: "send state",
     Receive: "receive state",
+    Follow: "follow without the state",
+    CatchUp: "catch up",
     FoundGroup: "read the state to begin with",
     Consult: "consult",
     WriteShare: "copy a share of a checkpoint",
@@ -167,11 +172,13 @@ class MemberLoop:
         self._run_task = run_task
         self._traces = traces
         self._on_first_step: Callable[[], None] | None = on_first_step
-        self._member = GroupMember(owner, spec.microbatches_per_step, spec.minibatch_size)
         self._owner = owner
         self._reader = MicrobatchReader(replica.read)
         self._initial = copied(replica.state())
         self._size = 4 * sum(replica.lengths)
+        self._member = GroupMember(owner, spec.microbatches_per_step, spec.minibatch_size)
+        self._outgoing: OutgoingState | None = None
+        self._incoming: IncomingState | None = None
         self._kept: list[Flat] = [np.zeros(length, np.float32) for length in replica.lengths]
         self._kept_note: dict[str, int] = {}
         self._pending: PendingSum | None = None
@@ -225,6 +232,7 @@ class MemberLoop:
             told_beside = {"generation": orders.generation, "members": len(orders.members)}
             with span("form the group", "group", details=told_beside):
                 collective = self._lobby.form(plan, rank, timeout_s=_FORM_S)
+            stack.callback(self._end_streams)
             stack.callback(collective.close)
             operation: Operation | None = None
             result: Any = None
@@ -240,7 +248,7 @@ class MemberLoop:
                     with traced(name, "group", generation=orders.generation, version=self._replica.version):
                         result = self._carry_out(operation, collective, told)
         except StopIteration:
-            pass
+            self._hand_over()
         except DiffersError as error:
             _log.error("parameters differ", error=str(error))
             suspects = list(member.suspects)
@@ -276,6 +284,12 @@ class MemberLoop:
                     return self._compute(operation, collective)
                 finally:
                     self._attendance.set_busy(busy=False)
+            case Follow(step):
+                return self._follow(step, collective)
+            case CatchUp():
+                assert self._incoming is not None
+                self._incoming.take_all()
+                self._arrive()
             case Total():
                 if self._pending is not None:
                     self._sums = self._pending.finish()
@@ -286,6 +300,8 @@ class MemberLoop:
                 for target, need in needs.items():
                     note, buffers = self._packed(need)
                     collective.send(target, json.dumps({**note, "book": book}).encode(), buffers, timeout_s=_LONG_S)
+                if streams := [target for target, need in needs.items() if need == "stream"]:
+                    self._outgoing = OutgoingState(collective, streams, self._replica, _LONG_S)
             case Receive(source, need):
                 return self._receive(collective, source, need)
             case FoundGroup():
@@ -359,6 +375,19 @@ class MemberLoop:
             "digest": self._digest(step.number) if collective.size > 1 else "",
         }
 
+    def _follow(self, step: Step, collective: Collective) -> dict[str, Any]:
+        """Takes part in a step without a microbatch of it."""
+        assert self._incoming is not None
+        owners = None if self._fuses else step.dealt
+        pending = self._pending = collective.begin_sum(self._replica.lengths, owners, timeout_s=_LONG_S)
+        if self._fuses:
+            self._bring(pending, collective.rank, ())
+        behind = not self._incoming.take_some()
+        if not behind:
+            self._arrive()
+        none = {"fed": 0, "rows": 0, "skips": Skips().to_json(), "loss": 0.0, "seconds": 0.0}
+        return {**none, "digest": "" if behind else self._digest(step.number), "behind": behind}
+
     def _read_first(self, orders: Orders, rank: int) -> None:
         """Has the records of a generation's first step read while it is on its way: nobody is to wait for them."""
         step = self._member.first_step(orders)
@@ -415,6 +444,9 @@ class MemberLoop:
                 np.copyto(kept, total)
             self._kept_note = {"rows": rows, "epoch": step.entry.task.epoch}
             sums = self._kept
+        if self._incoming is not None:
+            self._incoming.keep(sums, rows, step.entry.task.epoch)
+            return
         if rows:
             self._replica.apply(sums, rows, step.entry.task.epoch)
         if self._on_first_step is not None:
@@ -447,6 +479,9 @@ class MemberLoop:
     def _receive(self, collective: Collective, source: int, need: str) -> Any:
         text, buffers = collective.receive(source, timeout_s=_LONG_S)
         note = json.loads(text)
+        if need == "stream":
+            self._incoming = IncomingState(collective, source, self._replica, _LONG_S)
+            return note["book"]
         if need == "state":
             self._replica.load(unpack_state(note["state"], buffers))
         elif need == "update":
@@ -457,6 +492,24 @@ class MemberLoop:
                 self._replica.apply(self._kept, self._kept_note["rows"], self._kept_note["epoch"])
         self._attendance.hold()
         return note["book"]
+
+    def _arrive(self) -> None:
+        """The state is here, and all that became of it since."""
+        self._incoming = None
+        self._attendance.hold()
+
+    def _hand_over(self) -> None:
+        """A generation that ends as planned does not end before those who are sent the state have it."""
+        if self._outgoing is not None:
+            self._outgoing.finish()
+
+    def _end_streams(self) -> None:
+        """What is not through when the group has ended is void."""
+        outgoing, self._outgoing = self._outgoing, None
+        incoming, self._incoming = self._incoming, None
+        for one in (outgoing, incoming):
+            if one is not None:
+                one.finish()
 
     def _found(self, told: Told) -> tuple[int, Mapping[tuple[int, int], int]]:
         foundation = told.foundation

@@ -10,6 +10,10 @@ The first member leads: what comes next is its word, which goes to all with a ga
 A step: each member computes the microbatches that are dealt to it; the members gather what became of the records, and
 what comes next; they sum. A member that has the sum applies it: the step counts. If some had the sum when the
 generation ended and others had not, those who have it hand it on in the next one.
+
+A newcomer to a group that holds the model is *behind* while the state is on its way to it: it is in all gatherings
+and sums, computes nothing, and keeps the sums until it can apply them. So the others do not wait. It holds the model
+when it has applied them all; if the generation ends before, it is a newcomer in the next one, too.
 """
 
 from __future__ import annotations
@@ -41,6 +45,21 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
+class Follow:
+    """Compute nothing in a step, as the state is still on its way; take over what has come of it.
+
+    The result: as of ``Compute``, with ``behind``: whether anything is lacking still.
+    """
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Wait for the rest of the state, and take it over with all sums that were kept."""
+
+
+@dataclass(frozen=True, slots=True)
 class Total:
     """Sum the step's contributions over all microbatches; keep the sum until the next one, unless one is alone."""
 
@@ -49,7 +68,7 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Apply the sum that is kept, unless it is of no rows."""
+    """Apply the sum that is kept, unless it is of no rows; who is behind keeps it until the state has come."""
 
     step: Step
     told: Sequence[Mapping[str, Any]]
@@ -58,7 +77,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send to other ranks what they lack, ``book`` along with it."""
+    """Send to other ranks what they lack, ``book`` along with it; a ``stream`` of the state goes on afterwards."""
 
     needs: Mapping[int, str]
     book: Mapping[str, Any]
@@ -66,7 +85,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Receive what one lacks from a rank: an ``update``, the ``state``, or the ``book`` alone; and take it over.
+    """Receive what one lacks from a rank and take it over.
+
+    That is an ``update``, the ``state``, the ``book`` alone, or the book and a ``stream`` of the state, which is not
+    waited for.
 
     The result: the book.
     """
@@ -101,7 +123,9 @@ class Rest:
     solo: Entry | None
 
 
-Operation: TypeAlias = Gather | Compute | Total | Apply | Send | Receive | FoundGroup | Consult | WriteShare | Rest
+Operation: TypeAlias = (
+    Gather | Compute | Follow | CatchUp | Total | Apply | Send | Receive | FoundGroup | Consult | WriteShare | Rest
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +259,7 @@ class GroupMember:
     Attributes:
         book: what goes with the model.
         holds: whether it holds the model.
+        behind: ranks to which the state is on its way.
         keeps: whether it keeps the sum of its last step, to hand it on.
         finished: the last generation that it is done with.
         suspects: ranks that differ from the others, after a generation that ended for that.
@@ -244,9 +269,11 @@ class GroupMember:
         self.owner = owner
         self.book = Book(StepCourse(microbatches, size))
         self.holds = False
+        self.behind: set[int] = set()
         self.keeps = False
         self.finished = 0
         self.suspects: tuple[int, ...] = ()
+        self._mates: tuple[str, ...] = (owner,)
         self._seconds: list[float] = []
 
     def enter(self, orders: Orders) -> Generator[Operation, Any, None]:
@@ -259,14 +286,20 @@ class GroupMember:
         self._check_base(orders)
         self.suspects = ()
         self._seconds = [0.0] * size
-        yield from self._catch_up(rank, size)
+        self._mates = orders.members
+        self.behind = set()
+        yield from self._agree(rank, size)
         told = yield Gather({"lead": (yield from self._lead(rank))})
         while True:
             decision = told[0]["lead"]
             self._follow(decision)
             if decision["save"] is not None:
+                yield from self._catch_up(rank)
                 yield WriteShare(decision["save"], self.book.to_json())
             if decision["regroup"]:
+                yield from self._catch_up(
+                    rank
+                )  # those who come and go are not to keep it from ever holding the model
                 return
             course, limit = self.book.course, decision["limit"]
             if limit and self.book.version >= limit:
@@ -275,6 +308,8 @@ class GroupMember:
                 told = yield from self._step(course.step_dealt(decision["dealt"]), rank)
             else:
                 solo = decision["solo"].get(str(rank))
+                yield from self._catch_up(rank)
+                self.behind = set()  # all that were have caught up here
                 yield Rest(decision["pin"], Entry.from_json(solo) if solo is not None else None)
                 told = yield Gather({"lead": (yield from self._lead(rank))})
 
@@ -292,14 +327,15 @@ class GroupMember:
         course = self.book.course
         if not self.holds or not course.entries:
             return None
-        return course.step_dealt(deal(course.microbatches, [0.0] * len(orders.members)))
+        new = [rank for rank, owner in enumerate(orders.members) if owner not in self._mates]
+        return course.step_dealt(deal(course.microbatches, [0.0] * len(orders.members), new))
 
     def _check_base(self, orders: Orders) -> None:
         self.holds = self.holds_for(orders)
 
     # -- the beginning of a generation -----------------------------------------------------------------------------
 
-    def _catch_up(self, rank: int, size: int) -> Generator[Operation, Any, None]:
+    def _agree(self, rank: int, size: int) -> Generator[Operation, Any, None]:
         """Brings all members to the same state: that of the lowest rank that is furthest."""
         course = self.book.course
         mine = {"holds": self.holds, "steps": course.steps, "known": course.known, "left": len(course.entries)}
@@ -321,20 +357,23 @@ class GroupMember:
                     if any(one[key] != standings[source][key] for key in mine):
                         needs[other] = "book"
                 else:
-                    needs[other] = "update" if keeps and steps[other] == top - 1 else "state"
+                    needs[other] = "update" if keeps and steps[other] == top - 1 else "stream"
+        self.behind = {other for other, need in needs.items() if need == "stream"}
         if rank == source and needs:
             yield Send(needs, self.book.to_json())
         elif rank in needs:
             book = yield Receive(source, needs[rank])
             self.book.adopt(book)
-            self.holds = True
+            self.holds = rank not in self.behind
             self.keeps = self.keeps if needs[rank] == "book" else needs[rank] == "update"
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def _step(self, step: Step, rank: int) -> Generator[Operation, Any, Sequence[Mapping[str, Any]]]:
-        mine = yield Compute(step, step.of(rank))
+        mine = yield Follow(step) if rank in self.behind else Compute(step, step.of(rank))
         told = yield Gather({**mine, "lead": (yield from self._lead(rank))})
+        self.behind = {other for other, one in enumerate(told) if one.get("behind")}
+        self.holds = rank not in self.behind
         self._compare(told, rank)
         self._seconds = [float(one["seconds"]) for one in told]
         rows = sum(int(one["rows"]) for one in told)
@@ -344,13 +383,21 @@ class GroupMember:
         self.book.count(step, told, rows)
         return told  # type: ignore[no-any-return]
 
+    def _catch_up(self, rank: int) -> Generator[Operation, Any, None]:
+        """Waits until this member holds the model."""
+        if rank in self.behind:
+            yield CatchUp()
+            self.behind.discard(rank)
+            self.holds = True
+
     def _compare(self, told: Sequence[Mapping[str, Any]], rank: int) -> None:
-        """Compares the digests of all members' parameters; who differs from most, or from the oldest, is out."""
-        digests = [str(one["digest"]) for one in told]
+        """Compares the digests of all parameters; who differs from most, or from the oldest, is out."""
+        found = {other: str(one["digest"]) for other, one in enumerate(told) if other not in self.behind}
+        digests = list(found.values())
         if len(set(digests)) == 1:
             return
         most = max(digests, key=lambda one: (digests.count(one), -digests.index(one)))
-        self.suspects = tuple(other for other, digest in enumerate(digests) if digest != most)
+        self.suspects = tuple(other for other, digest in found.items() if digest != most)
         if rank in self.suspects:
             self.holds = False
         raise DiffersError(f"members {self.suspects} differ from the others after step {self.book.course.steps}")
@@ -373,7 +420,7 @@ class GroupMember:
             "solo": solo,
             "save": wishes.save,
             "limit": wishes.limit,
-            "dealt": list(deal(self.book.course.microbatches, self._seconds)),
+            "dealt": list(deal(self.book.course.microbatches, self._seconds, self.behind)),
         }
 
     def _follow(self, decision: Mapping[str, Any]) -> None:

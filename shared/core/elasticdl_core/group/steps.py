@@ -5,7 +5,7 @@ All of it follows from numbers alone, so that every member, and whoever does a s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,23 +98,27 @@ class Step:
         return [ComputePass(number, *self.bounds(number)) for number in mine]
 
 
-def deal(microbatches: int, seconds: Sequence[float]) -> tuple[int, ...]:
+def deal(microbatches: int, seconds: Sequence[float], without: Collection[int] = ()) -> tuple[int, ...]:
     """Deals microbatches: to each rank a run of them, shorter to slow members.
 
     Args:
         microbatches: how many there are.
         seconds: by rank, how long one takes there; 0 where that is not known.
+        without: ranks that get none; not all of them.
 
     Returns:
         By microbatch, the rank that computes it.
     """
-    speeds = _speeds(seconds)
+    speeds = [0.0] * len(seconds)
+    able = [rank for rank in range(len(seconds)) if rank not in without]
+    for rank, speed in zip(able, _speeds([seconds[rank] for rank in able]), strict=True):
+        speeds[rank] = speed
     total = sum(speeds)
     shares = [microbatches * speed / total for speed in speeds]
     counts = [int(share) for share in shares]
     # The largest remainders get what is left; among equals the oldest.
     order = sorted(range(len(shares)), key=lambda rank: (counts[rank] - shares[rank], rank))
-    for rank in order[: microbatches - sum(counts)]:
+    for rank in [one for one in order if one not in without][: microbatches - sum(counts)]:
         counts[rank] += 1
     return tuple(rank for rank, count in enumerate(counts) for _ in range(count))
 
