@@ -185,7 +185,7 @@ class MemberLoop:
         self._sums: Sequence[Any] = ()
         self._speed = 0.0
         self._pin = 0
-        self._began = 0.0
+        self._began: float | None = None
         self._parts = StepParts()
         self._writers: list[threading.Thread] = []
 
@@ -378,6 +378,7 @@ class MemberLoop:
     def _follow(self, step: Step, collective: Collective) -> dict[str, Any]:
         """Takes part in a step without a microbatch of it."""
         assert self._incoming is not None
+        self._began, self._parts = time.monotonic(), StepParts()
         owners = None if self._fuses else step.dealt
         pending = self._pending = collective.begin_sum(self._replica.lengths, owners, timeout_s=_LONG_S)
         if self._fuses:
@@ -452,7 +453,8 @@ class MemberLoop:
         if self._on_first_step is not None:
             self._on_first_step()
             self._on_first_step = None
-        elapsed = time.monotonic() - self._began
+        assert self._began is not None, "each step is computed or followed"
+        elapsed, self._began = time.monotonic() - self._began, None
         own = int(operation.told[rank]["rows"])
         progress = self._session.progress
         parts = replace(self._parts, push=max(elapsed - self._parts.data - self._parts.compute, 0.0))
