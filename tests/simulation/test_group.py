@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from tests.fakes.group_world import GroupWorld
+from tests.fakes.group_world import GroupWorld, Process
 
 SEEDS = int(os.environ.get("GROUP_SEEDS", "150"))
 MANY_SEEDS = int(os.environ.get("GROUP_MANY_SEEDS", "3000"))
@@ -26,6 +26,22 @@ def _world(seed: int, members: int = 4, tasks: int = 30) -> GroupWorld:
     for _ in range(members):
         world.start_process()
     return world
+
+
+def _train_a_while(world: GroupWorld) -> None:
+    world.start_master()
+    world.run(lambda: max(one.member.book.course.steps for one in world.living) > 20, 30.0)
+
+
+def _world_with_newcomer(seed: int, tasks: int) -> tuple[GroupWorld, Process]:
+    """Three members that train, and one to which the model is on its way for up to eight seconds."""
+    world = GroupWorld(seed, [16] * tasks, stream_s=8.0)
+    for _ in range(3):
+        world.start_process()
+    _train_a_while(world)
+    newcomer = world.start_process()
+    assert world.run(lambda: newcomer.stream is not None, 10.0)
+    return world, newcomer
 
 
 def _finish(world: GroupWorld) -> None:
@@ -132,8 +148,7 @@ def test_steps_go_on_without_a_master_until_the_tasks_are_done() -> None:
 
 def test_a_member_that_stands_still_is_left_behind_and_comes_back_as_a_newcomer() -> None:
     world = _world(4, tasks=200)
-    world.start_master()
-    world.run(lambda: max(one.member.book.course.steps for one in world.living) > 20, 30.0)
+    _train_a_while(world)
     stopped = world.living[1]
     world.stop(stopped)
     before = max(one.member.book.course.steps for one in world.living)
@@ -148,13 +163,7 @@ def test_a_member_that_stands_still_is_left_behind_and_comes_back_as_a_newcomer(
 
 
 def test_nobody_waits_while_a_large_state_is_on_its_way_to_a_newcomer() -> None:
-    world = GroupWorld(7, [16] * 400, stream_s=8.0)
-    for _ in range(3):
-        world.start_process()
-    world.start_master()
-    world.run(lambda: max(one.member.book.course.steps for one in world.living) > 20, 30.0)
-    newcomer = world.start_process()
-    assert world.run(lambda: newcomer.stream is not None, 10.0)
+    world, newcomer = _world_with_newcomer(7, tasks=400)
     began = newcomer.member.book.course.steps
     assert world.run(lambda: newcomer.member.holds, 30.0)
     assert newcomer.followed > 20 and newcomer.member.book.course.steps - began >= newcomer.followed - 1
@@ -166,13 +175,7 @@ def test_nobody_waits_while_a_large_state_is_on_its_way_to_a_newcomer() -> None:
 
 
 def test_a_newcomer_whose_source_dies_gets_the_state_from_another_member() -> None:
-    world = GroupWorld(8, [16] * 200, stream_s=8.0)
-    for _ in range(3):
-        world.start_process()
-    world.start_master()
-    world.run(lambda: max(one.member.book.course.steps for one in world.living) > 20, 30.0)
-    newcomer = world.start_process()
-    assert world.run(lambda: newcomer.stream is not None, 10.0)
+    world, newcomer = _world_with_newcomer(8, tasks=200)
     assert newcomer.orders is not None
     world.kill(world.processes[newcomer.orders.members[0]])
     assert world.run(lambda: newcomer.stream is None and not newcomer.member.holds, 10.0), "it begins anew"
@@ -183,8 +186,7 @@ def test_a_newcomer_whose_source_dies_gets_the_state_from_another_member() -> No
 
 def test_a_member_that_differs_is_expelled_and_fetches_the_state() -> None:
     world = _world(4, tasks=200)
-    world.start_master()
-    world.run(lambda: max(one.member.book.course.steps for one in world.living) > 20, 30.0)
+    _train_a_while(world)
     odd = world.living[2]
     odd.params[3] = (99, 99, 99)
     world.run(lambda: (99, 99, 99) not in odd.params, 10.0)
