@@ -15,6 +15,8 @@ from torch.optim import Optimizer
 from elasticdl.own_loop import Buffer, LoopFeed, current_feed
 from elasticdl_core.errors import UserCodeError
 
+_HOST = torch.device("cpu")
+
 
 def distributed_optimizer(
     optimizer: Optimizer, global_batch_size: int | None = None, *, model: nn.Module | None = None
@@ -165,7 +167,7 @@ class OptimizedState:
 
     @torch.no_grad()
     def apply(self, sums: Sequence[Buffer], rows: int) -> None:
-        """Makes one update with the mean gradients."""
+        """Makes one update with the mean gradients; nothing is under way on a device when it returns."""
         torch.div(torch.from_numpy(np.asarray(sums[0])), rows, out=self._mean)
         at = 0
         for parameter in self._parameters:
@@ -175,6 +177,8 @@ class OptimizedState:
         self._rates = self._rates + np.asarray(sums[1], np.float64) / rows
         self._set_rates()
         self._optimizer.step()
+        for device in {one.device for one in self._parameters} - {_HOST}:
+            torch.accelerator.synchronize(device)
         self._updates += 1
 
     def values(self) -> Mapping[str, NDArray[Any]]:

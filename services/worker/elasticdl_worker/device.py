@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from elasticdl_runtime.device_turns import DeviceTurn, open_turn
 
@@ -16,7 +17,20 @@ def own_turn() -> DeviceTurn | None:
     return open_turn()
 
 
-def device_turn() -> AbstractContextManager[None]:
-    """Held while something is computed whose results are awaited in it; waits for the neighbours on the device."""
+def device_turn(finish: Callable[[], object] | None = None) -> AbstractContextManager[None]:
+    """Held while something is computed; waits for the neighbours on the device.
+
+    Args:
+        finish: waits until nothing is under way on the device; None if results are awaited before the turn is let go.
+    """
     turn = own_turn()
-    return _NO_TURN if turn is None else turn.held()
+    if turn is None:
+        return _NO_TURN
+    return turn.held() if finish is None else _finished(turn, finish)
+
+
+@contextmanager
+def _finished(turn: DeviceTurn, finish: Callable[[], object]) -> Iterator[None]:
+    with turn.held():
+        yield
+        finish()

@@ -23,6 +23,7 @@ from elasticdl_worker.trainers.job_sources import JobSources
 from elasticdl_worker.trainers.tensorflow.implementation import TensorFlowFramework
 from tests.fakes import group_steps
 from tests.fakes.group_steps import MICROBATCH, RECORDS
+from tests.fakes.shared_device import shared_device
 from tests.integration.worker.small_jobs import make_job
 
 pytestmark = pytest.mark.integration
@@ -401,3 +402,19 @@ def test_what_cannot_be_warmed_up_with_is_left_to_the_step_that_counts(tmp_path:
     nowhere = Shard(str(tmp_path / "nowhere.csv"), 0, 8)
     warm_up(replica, Task(TaskId(TaskType.TRAINING, 0, 0, 0, 8), nowhere))
     assert replica.digest() == before
+
+
+def test_a_model_is_updated_in_the_turn_of_its_device(tmp_path: Path) -> None:
+    spec = make_job(tmp_path, MODEL, records(), minibatch_size=MICROBATCH)
+    replica, seen = replica_of(spec), []
+    with shared_device(tmp_path) as device:
+        apply = replica._steps.apply
+
+        def watched(*arguments: Any) -> None:
+            seen.append(device.is_taken())
+            apply(*arguments)
+
+        replica._steps.apply = watched
+        make_step([replica], spec, 0)
+        assert not device.is_taken()
+    assert seen == [True]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from elasticdl.data import create_data_reader
 from elasticdl_core.errors import DataError, UserCodeError
@@ -23,6 +24,7 @@ from elasticdl_worker.trainers.torch.implementation import TorchFramework
 from elasticdl_worker.trainers.torch.replica.buckets import TorchBuckets
 from tests.fakes import group_steps
 from tests.fakes.group_steps import MICROBATCH, RECORDS
+from tests.fakes.shared_device import shared_device
 
 pytestmark = pytest.mark.unit
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -314,3 +316,16 @@ def test_what_no_member_can_do_is_refused(name: str, job: Any, make_spec: Any) -
         spec = job(**fields)
         replica = replica_of(spec)
         make_step([replica], spec, 0, microbatches=8)
+
+
+def test_a_model_is_updated_in_the_turn_of_its_device(job: Any, tmp_path: Path) -> None:
+    spec = job("plain")
+    replica, seen = replica_of(spec), []
+    with shared_device(tmp_path) as device:
+        hook = register_optimizer_step_pre_hook(lambda *_: seen.append(device.is_taken()))
+        try:
+            make_step([replica], spec, 0)
+        finally:
+            hook.remove()
+        assert not device.is_taken()
+    assert seen == [True]

@@ -211,7 +211,7 @@ class Replica(Protocol):
         """
 
     def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
-        """Makes one update.
+        """Makes one update, in this worker's turn of a device that it shares: nothing is under way there afterwards.
 
         Args:
             sums: the sum of each array over the contributions of all microbatches; they must not be written.

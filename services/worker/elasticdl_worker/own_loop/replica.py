@@ -14,6 +14,7 @@ from elasticdl_core.errors import DataError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec
 from elasticdl_core.task import Task
+from elasticdl_worker.device import device_turn
 from elasticdl_worker.group.replica import Contribution, Flat, MicrobatchData, ModelLayout, ReplicaState
 from elasticdl_worker.own_loop.exchange import ScriptExchange
 from elasticdl_worker.own_loop.records import ScriptRecords
@@ -69,7 +70,8 @@ class ScriptReplica:
     def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
         """Makes one update, while the script waits."""
         trained = self._exchange.trained
-        self._exchange.work(lambda: trained.apply(sums[: len(trained.lengths)], rows))
+        with device_turn():
+            self._exchange.work(lambda: trained.apply(sums[: len(trained.lengths)], rows))
         self._version += 1
         self._exchange.release(self._version)
 

@@ -71,6 +71,12 @@ def give_the_same_bits() -> None:
     torch.use_deterministic_algorithms(True)
 
 
+def finish_on(device: torch.device) -> None:
+    """Waits until nothing is under way on a device."""
+    if device != HOST:
+        torch.accelerator.synchronize(device)
+
+
 def seed_of(device: torch.device) -> Callable[[int], Any]:
     """What seeds the generator of a device."""
     if device == HOST:

@@ -14,6 +14,7 @@ from elasticdl.data import Shard
 from elasticdl_core.errors import DataError
 from elasticdl_core.skips import Skips
 from elasticdl_core.task import Task
+from elasticdl_worker.device import device_turn
 from elasticdl_worker.group.replica import Contribution, Flat, MicrobatchData, ModelLayout, ReplicaState
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
 from elasticdl_worker.trainers.learning_rates import checked_rate
@@ -180,9 +181,10 @@ class KerasReplica:
         self._given = ((), [])
         if sums is not given:  # who is alone applies what it computed
             tensors = [tf.convert_to_tensor(total) for total in sums]
-        with self._module.guard("the optimizer"):
-            self._steps.apply(tensors, tf.constant(rows, tf.float32))
-        self._steps.remember()
+        with device_turn(tf.test.experimental.sync_devices):
+            with self._module.guard("the optimizer"):
+                self._steps.apply(tensors, tf.constant(rows, tf.float32))
+            self._steps.remember()
         self.version += 1
 
     def learning_rate(self) -> float:

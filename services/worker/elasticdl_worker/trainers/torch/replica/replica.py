@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -13,6 +14,7 @@ from elasticdl.data import Shard
 from elasticdl_core.errors import DataError
 from elasticdl_core.skips import Skips
 from elasticdl_core.task import Task
+from elasticdl_worker.device import device_turn
 from elasticdl_worker.group.replica import Contribution, Flat, LeafSink, MicrobatchData, ModelLayout, ReplicaState
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
 from elasticdl_worker.trainers.learning_rates import checked_rate
@@ -25,7 +27,7 @@ from elasticdl_worker.trainers.replica_rules import (
     reading_seed,
     step_seed,
 )
-from elasticdl_worker.trainers.torch.device import arrays_of, run_backward
+from elasticdl_worker.trainers.torch.device import arrays_of, finish_on, run_backward
 from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor
 from elasticdl_worker.trainers.torch.model.calling import leaves, map_tensors
@@ -192,16 +194,20 @@ class TorchReplica:
             name = type(optimizer).__name__
             each = rates if isinstance(rates, tuple) else (rates,) * len(optimizer.param_groups)
             set_rates(optimizer, [checked_rate(rate, self.version, name) for rate in each])
+        with device_turn(partial(finish_on, self._model.device)):
+            self._update(sums, rows)
+        self.version += 1
+
+    def _update(self, sums: Sequence[Flat], rows: int) -> None:
         *buckets, rest = [as_tensor(total) for total in sums]
         marks, changes = torch.split(rest, [self._buckets.marks, self._state.length])
         self._buckets.set_gradients([total / float(rows) for total in buckets], marks)
         gradients = [one.grad for one in self._model.trainable.values() if one.grad is not None]
         clip(self._plan.clipping, gradients)
         with self._module.guard("the optimizer"):
-            optimizer.step()
+            self._optimizer.step()
         self._forget_gradients()
         self._state.apply(changes, rows)
-        self.version += 1
 
     def learning_rate(self) -> float:
         """The rate of the latest update."""
