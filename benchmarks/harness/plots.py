@@ -36,7 +36,8 @@ def bars(
     if goal is not None:
         axes.axhline(goal, color="0.3", linestyle="--", linewidth=1, label=f"goal {goal:g}")
     axes.set_xticks(range(len(groups)), groups)
-    axes.legend(fontsize=8)
+    # Below, since bars of any height may stand anywhere.
+    figure.legend(fontsize=8, loc="outside lower center", ncols=4)
     return figure
 
 

@@ -157,3 +157,16 @@ def test_what_a_group_gets_is_noted_for_no_checkpoint_when_none_was_ordered(tmp_
     job.look()
     assert len(job.machine.workers.group_leases) > 4
     assert not job.desk.noted
+
+
+def test_a_checkpoint_that_no_snapshot_can_describe_is_refused() -> None:
+    machine = OneMember(tasks=2, num_epochs=3).machine
+    main, epochs = machine.plans.main, machine.epochs
+    order = do.Save("periodic", epochs.snapshot(), epochs.epochs_done, epochs.records_done)
+    first = [main.task(0, index) for index in range(2)]
+    done = epochs.advanced(order, [*first, main.task(1, 0)])
+    assert (done.done["round"], done.training_epoch) == (1, 1)
+    with pytest.raises(ConflictError, match="records of epoch 1, but not all of epoch 0"):
+        epochs.advanced(order, [first[0], main.task(1, 0)])
+    with pytest.raises(ConflictError, match="records of epoch 2, but not all of epoch 1"):
+        epochs.advanced(order, [*first, main.task(2, 0)])

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from elasticdl_core.errors import ConflictError
 from elasticdl_core.skips import doublings
 from elasticdl_core.task import TaskId
 from elasticdl_master.state import events as ev
@@ -150,14 +151,26 @@ class Epochs:
         return self.ledger.to_mapping() | ({"accounts": accounts} if accounts else {})
 
     def advanced(self, save: Save, tasks: Iterable[TaskId]) -> Save:
-        """A checkpoint that contains more tasks than were done when it was ordered."""
+        """A checkpoint that contains more tasks than were done when it was ordered.
+
+        Raises:
+            ConflictError: there are tasks of an epoch that does not follow complete ones, as no snapshot can say.
+        """
         main, mine = self._plans.main, [task for task in tasks if self._is_main(task)]
-        number = max((int(save.done["round"]), *(task.epoch for task in mine)))
-        same = number == int(save.done["round"])
-        ledger = EpochLedger.from_mapping(main, save.done) if same else EpochLedger(main, number)
-        for task in mine:
-            if task.epoch == number:
-                ledger.mark(task)
+        ledger = EpochLedger.from_mapping(main, save.done)
+        number = max((ledger.number, *(task.epoch for task in mine)))
+        while True:
+            for task in mine:
+                if task.epoch == ledger.number:
+                    ledger.mark(task)
+            if ledger.number == number:
+                break
+            if not ledger.complete:
+                raise ConflictError(
+                    f"the model has records of epoch {number}, but not all of epoch {ledger.number}",
+                    fix="the checkpoint is repeated later",
+                )
+            ledger = EpochLedger(main, ledger.number + 1)
         return replace(
             save,
             done={**save.done, **ledger.to_mapping()},
