@@ -7,14 +7,21 @@ from pathlib import Path
 import pytest
 
 from tests.contract.collectives.members import Crew, crew_of
-from tests.fakes.frameworks import HAS_TORCH
+from tests.fakes.frameworks import HAS_TORCH, count_cuda_devices
 
 ADAPTERS = (
     "shared_memory",
     "sockets",
     "sockets over tcp",
+    *(
+        pytest.param(
+            name, marks=pytest.mark.skipif(not HAS_TORCH, reason="gloo needs PyTorch, which is not installed")
+        )
+        for name in ("gloo", "gloo_tensors")
+    ),
     pytest.param(
-        "gloo", marks=pytest.mark.skipif(not HAS_TORCH, reason="gloo needs PyTorch, which is not installed")
+        "nccl",
+        marks=pytest.mark.skipif(count_cuda_devices() < 5, reason="groups of five need five CUDA devices for NCCL"),
     ),
 )
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_worker.collectives import CollectiveError, GroupPlan
+from elasticdl_worker.collectives.endpoint import NCCL, ON_DEVICE
 from elasticdl_worker.collectives.lobby import open_lobby
 from elasticdl_worker.collectives.waiting import SilenceLimits
 
@@ -51,6 +52,15 @@ class Member:
         self.groups[plan.channel] = group
         return group.adapter
 
+    def _given(self, values: np.ndarray) -> Any:
+        """A leaf as the adapter takes it."""
+        return on_device(self.groups[""].adapter, values)
+
+    @staticmethod
+    def _taken(total: Any) -> np.ndarray:
+        """A sum as an array."""
+        return total if isinstance(total, np.ndarray) else total.cpu().numpy().copy()
+
     def sums(
         self,
         lengths: Sequence[int],
@@ -68,25 +78,25 @@ class Member:
             todo = [(m, bucket) for m in own for bucket in range(len(lengths))]
             for at in np.random.default_rng((seed, group.rank)).permutation(len(todo)):
                 microbatch, bucket = todo[at]
-                values = leaf_of(seed + repeat, microbatch, bucket, lengths[bucket], dtype)
+                values = self._given(leaf_of(seed + repeat, microbatch, bucket, lengths[bucket], dtype))
                 if at % 2:
                     pending.leaf(microbatch, bucket)[:] = values
                     pending.add(microbatch, bucket)
                 else:
                     pending.add(microbatch, bucket, values)
-            self.results = pending.finish()
+            self.results = [self._taken(one) for one in pending.finish()]
             found.append(digest(self.results))
         return found
 
     def sum_until_broken(self, length: int) -> tuple[str, list[int]]:
         """Sums again and again; returns how the group broke."""
         group = self.groups[""]
-        values = np.ones(length, np.float32)
+        values = self._given(np.ones(length, np.float32))
         try:
             while True:
                 pending = group.begin_sum([length], timeout_s=10 * DEADLINE_S)
                 pending.add(group.rank, 0, values)
-                result = pending.finish()[0]
+                result = self._taken(pending.finish()[0])
                 assert (result == group.size).all()
         except CollectiveError as error:
             return type(error).__name__, sorted(error.suspects)
@@ -96,7 +106,7 @@ class Member:
         group = self.groups[""]
         try:
             pending = group.begin_sum([length], timeout_s=timeout_s)
-            pending.add(group.rank, 0, np.ones(length, np.float32))
+            pending.add(group.rank, 0, self._given(np.ones(length, np.float32)))
             pending.finish()
             return "whole", []
         except CollectiveError as error:
@@ -107,7 +117,7 @@ class Member:
         group = self.groups[""]
         self.pending = group.begin_sum([length], timeout_s=10 * DEADLINE_S)
         if bring:
-            self.pending.add(group.rank, 0, np.ones(length, np.float32))
+            self.pending.add(group.rank, 0, self._given(np.ones(length, np.float32)))
         group.gather(b"begun", timeout_s=DEADLINE_S)
 
     def end_a_sum(self, *, bring: bool) -> tuple[str, list[float]]:
@@ -115,8 +125,9 @@ class Member:
         group = self.groups[""]
         try:
             if bring:
-                self.pending.add(group.rank, 0, np.ones(self.pending.leaf(group.rank, 0).size, np.float32))
-            return "whole", sorted({float(number) for number in self.pending.finish()[0]})
+                length = len(self.pending.leaf(group.rank, 0))
+                self.pending.add(group.rank, 0, self._given(np.ones(length, np.float32)))
+            return "whole", sorted({float(number) for number in self._taken(self.pending.finish()[0])})
         except CollectiveError as error:
             return type(error).__name__, []
 
@@ -171,16 +182,16 @@ class Member:
         group, ones = self.groups[""], np.ones(10, np.float32)
         pending = group.begin_sum([10])
         found = [
-            _refusal(lambda: pending.add(1, 0, ones)),
-            _refusal(lambda: pending.add(0, 0, ones[1:])),
-            _refusal(lambda: pending.add(0, 0, ones.astype(np.float64))),
+            _refusal(lambda: pending.add(1, 0, self._given(ones))),
+            _refusal(lambda: pending.add(0, 0, self._given(ones[1:]))),
+            _refusal(lambda: pending.add(0, 0, self._given(ones.astype(np.float64)))),
             _refusal(pending.finish),
             _refusal(lambda: group.begin_sum([10])),
         ]
-        pending.add(0, 0, ones.astype(np.float16))
+        pending.add(0, 0, self._given(ones.astype(np.float16)))
         found += [
-            _refusal(lambda: pending.add(0, 0, ones)),
-            _refusal(lambda: pending.add(0, 5, ones)),
+            _refusal(lambda: pending.add(0, 0, self._given(ones))),
+            _refusal(lambda: pending.add(0, 5, self._given(ones))),
             _refusal(lambda: group.begin_sum([10], dtype="int32")),
             _refusal(lambda: group.begin_sum([10], [0, 2])),
         ]
@@ -220,7 +231,7 @@ class Member:
         return pid
 
     def finish_pending(self) -> float:
-        return float(self.pending.finish()[0].sum())
+        return float(self._taken(self.pending.finish()[0]).sum())
 
     def kept_results(self) -> str:
         return digest(self.results)
@@ -243,6 +254,16 @@ class Member:
         self.lobby.close()
 
 
+def on_device(adapter: str, values: np.ndarray) -> Any:
+    """A leaf as an adapter takes it: an array, or a tensor on the member's device."""
+    if adapter not in ON_DEVICE:
+        return values
+    import torch
+
+    tensor = torch.from_numpy(np.array(values))
+    return tensor.cuda() if adapter == NCCL else tensor
+
+
 def _refusal(call: Callable[[], object]) -> str:
     try:
         call()
@@ -257,7 +278,9 @@ def digest(arrays: Sequence[np.ndarray]) -> str:
     ).hexdigest()
 
 
-def _serve(pipe: Any, folder: str, host: str, limits: SilenceLimits) -> None:
+def _serve(pipe: Any, folder: str, host: str, limits: SilenceLimits, device: int) -> None:
+    if device >= 0:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(device)
     member = Member(folder, host, limits)
     while True:
         try:
@@ -274,10 +297,11 @@ def _serve(pipe: Any, folder: str, host: str, limits: SilenceLimits) -> None:
 class MemberProcess:
     """One member, as the test sees it."""
 
-    def __init__(self, folder: str, host: str, limits: SilenceLimits) -> None:
+    def __init__(self, folder: str, host: str, limits: SilenceLimits, device: int = -1) -> None:
+        self.device = device
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self.process = context.Process(target=_serve, args=(other, folder, host, limits), daemon=True)
+        self.process = context.Process(target=_serve, args=(other, folder, host, limits, device), daemon=True)
         self.process.start()
         other.close()
         self._endpoint = b""
@@ -327,9 +351,14 @@ class MemberProcess:
 
 
 class Crew:
-    """Members that form groups of one adapter; those that were killed are replaced."""
+    """Members that form groups of one adapter; those that were killed are replaced.
+
+    Attributes:
+        fuses: whether it makes fused sums only.
+    """
 
     def __init__(self, adapter: str, folder: Path, host: str = "", limits: SilenceLimits | None = None) -> None:
+        self.fuses = adapter in ON_DEVICE
         self.adapter, self._folder, self._host = adapter, str(folder) if not host else "", host
         self._limits = limits or SilenceLimits()
         self.members: list[MemberProcess] = []
@@ -343,7 +372,9 @@ class Crew:
                 member.end()
         self.members = alive
         while len(self.members) < count:
-            self.members.append(MemberProcess(self._folder, self._host, self._limits))
+            taken = {member.device for member in self.members}
+            device = next(one for one in range(count) if one not in taken) if self.adapter == NCCL else -1
+            self.members.append(MemberProcess(self._folder, self._host, self._limits, device))
 
     def plan(self, members: Sequence[MemberProcess], *, channel: str = "", **changes: Any) -> GroupPlan:
         self.generation += 1

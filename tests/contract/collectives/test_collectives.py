@@ -36,12 +36,35 @@ def expected(lengths: Sequence[int], microbatches: int, seed: int, dtype: str = 
     )
 
 
+def check_sums(
+    crew: Crew,
+    members: Sequence[MemberProcess],
+    lengths: Sequence[int],
+    owners: Sequence[int],
+    seed: int,
+    repeats: int = 1,
+) -> None:
+    """Has members sum, and compares the bits with the tree's; of fused sums those of the members with each other."""
+    if crew.fuses:
+        found = each(members, "sums", lengths, None, seed, repeats=repeats)
+        assert found == [found[0]] * len(members)
+        return
+    wanted = [expected(lengths, len(owners), seed + repeat) for repeat in range(repeats)]
+    assert each(members, "sums", lengths, owners, seed, repeats=repeats) == [wanted] * len(members)
+
+
+def skip_fused(crew: Crew) -> None:
+    if crew.fuses:
+        pytest.skip("sums on devices are fused")
+
+
 def survivors_of(members: Sequence[MemberProcess], lost: MemberProcess) -> list[MemberProcess]:
     return [member for member in members if member is not lost]
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_bits_of_a_sum_do_not_depend_on_who_owns_what(crew: Crew, size: int) -> None:
+    skip_fused(crew)
     members = crew.form(size)
     rng = np.random.default_rng(size)
     lengths = [1, 5000, 0, 40_001, 16, 100_003]
@@ -55,11 +78,21 @@ def test_the_bits_of_a_sum_do_not_depend_on_who_owns_what(crew: Crew, size: int)
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_odd_numbers_keep_their_bits(crew: Crew, dtype: str) -> None:
+    skip_fused(crew)
     for size in (2, 3):
         members = crew.form(size)
         wanted = expected([3, 1037, 20_011], 8, 3, dtype)
         owners = [m % size for m in range(8)]
         assert each(members, "sums", [3, 1037, 20_011], owners, 3, dtype) == [[wanted]] * size
+
+
+def test_sums_on_devices_have_no_owners(crew: Crew) -> None:
+    if not crew.fuses:
+        pytest.skip("it makes others, too")
+    members = crew.form(2)
+    for member in members:
+        assert "sums on devices are fused" in member.call("attempt", "begin_sum", [100], [0, 1])
+    check_sums(crew, members, [100], [0, 1], 2)
 
 
 @pytest.mark.parametrize("size", [1, 3, 4])
@@ -75,9 +108,9 @@ def test_many_buckets_and_large_ones(crew: Crew) -> None:
     members = crew.form(4)
     many = [int(length) for length in np.random.default_rng(0).integers(1, 3000, 150)]
     owners = [0, 1, 2, 3, 3, 2, 1, 0]
-    assert each(members, "sums", many, owners, 5) == [[expected(many, 8, 5)]] * 4
+    check_sums(crew, members, many, owners, 5)
     large = [(25 << 20) // 4]
-    assert each(members, "sums", large, [0, 1, 2, 3], 6) == [[expected(large, 4, 6)]] * 4
+    check_sums(crew, members, large, [0, 1, 2, 3], 6)
 
 
 def test_groups_of_other_sizes_follow_one_another_and_leave_nothing(crew: Crew) -> None:
@@ -87,10 +120,7 @@ def test_groups_of_other_sizes_follow_one_another_and_leave_nothing(crew: Crew) 
         for size in (5, 2, 4, 1, 3):
             members = crew.form(size)
             owners = [m % size for m in range(8)]
-            assert (
-                each(members, "sums", [9000, 3], owners, 8, repeats=2)
-                == [[expected([9000, 3], 8, 8), expected([9000, 3], 8, 9)]] * size
-            )
+            check_sums(crew, members, [9000, 3], owners, 8, repeats=2)
             each(members, "leave")
         held.append([member.call("held") for member in crew.members])
     # After the first round, in which members make what they keep, and still have what tests before this one made.
@@ -108,7 +138,7 @@ def test_a_member_that_is_killed_frees_the_others_who_go_on(crew: Crew, length: 
     left = survivors_of(members, lost)
     assert [member.answer() for member in left] == [("MemberLostError", [2])] * 3
     crew.form_of(left)
-    assert each(left, "sums", [5000], [0, 1, 2, 1], 11) == [[expected([5000], 4, 11)]] * 3
+    check_sums(crew, left, [5000], [0, 1, 2, 1], 11)
 
 
 def held_after_a_death_in_a_sum(crew: Crew) -> list[Any]:
@@ -167,13 +197,13 @@ def test_a_member_that_was_stopped_is_suspected_and_does_no_harm_when_it_wakes(c
     left = survivors_of(members, stopped)
     assert [member.answer() for member in left] == [("MemberLostError", [1])] * 3
     crew.form_of(left)
-    wanted = [expected([200_000], 4, 12)]
-    assert each(left, "sums", [200_000], [0, 1, 2, 1], 12) == [wanted] * 3
+    check_sums(crew, left, [200_000], [0, 1, 2, 1], 12)
+    kept = each(left, "kept_results")
     stopped.signal(signal.SIGCONT)
     assert stopped.answer()[0] in {"MemberLostError", "GroupAbortedError"}
-    assert each(left, "kept_results") == wanted * 3
+    assert each(left, "kept_results") == kept
     crew.form_of(members)
-    assert each(members, "sums", [200_000], [0, 1, 2, 3], 12) == [wanted] * 4
+    check_sums(crew, members, [200_000], [0, 1, 2, 3], 12)
 
 
 def test_a_member_that_wakes_never_takes_what_others_wrote_since_for_a_sum(crew: Crew) -> None:
@@ -189,7 +219,7 @@ def test_a_member_that_wakes_never_takes_what_others_wrote_since_for_a_sum(crew:
     left[1].begin("end_a_sum", bring=False)
     assert [member.answer()[0] for member in left] == ["MemberLostError"] * 2
     crew.form_of(left)
-    assert each(left, "sums", [length], [0, 1], 12) == [[expected([length], 2, 12)]] * 2
+    check_sums(crew, left, [length], [0, 1], 12)
     stopped.begin("end_a_sum", bring=False)
     stopped.signal(signal.SIGCONT)
     assert stopped.answer() in [("whole", [3.0]), ("MemberLostError", []), ("GroupAbortedError", [])]
@@ -321,4 +351,4 @@ def test_wrong_use_is_refused_and_breaks_nothing(crew: Crew) -> None:
     ]
     assert members[1].call("wait_for_leaf", 10, 30.0) == ("whole", [])
     assert members[0].call("finish_pending") == 20.0
-    assert each(members, "sums", [100], [0, 1], 2) == [[expected([100], 2, 2)]] * 2
+    check_sums(crew, members, [100], [0, 1], 2)

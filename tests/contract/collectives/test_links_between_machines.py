@@ -30,6 +30,8 @@ from elasticdl_worker.collectives.endpoint import MemberEndpoint, choose_adapter
 from elasticdl_worker.collectives.links import Kind
 from elasticdl_worker.collectives.lobby import MemberLobby
 from elasticdl_worker.collectives.security import LinkSecurity
+from tests.contract.collectives.members import DEADLINE_S, on_device
+from tests.fakes.frameworks import NEEDS_TORCH
 from tests.fakes.swallowing_network import HOST, hole_before, seen_from
 
 pytestmark = pytest.mark.contract
@@ -69,20 +71,32 @@ def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def form(
-    members: Sequence[MemberLobby], views: Sequence[Sequence[bytes]] | None = None, timeout_s: float = 20.0
+    members: Sequence[MemberLobby],
+    views: Sequence[Sequence[bytes]] | None = None,
+    timeout_s: float = 20.0,
+    adapter: str = "auto",
 ) -> list[Any]:
     endpoints = [member.endpoint for member in members]
     calls = []
     for rank, member in enumerate(members):
-        plan = GroupPlan(1, views[rank] if views else endpoints, SECRET)
+        plan = GroupPlan(1, views[rank] if views else endpoints, SECRET, adapter=adapter)
         calls.append(lambda member=member, plan=plan, rank=rank: member.form(plan, rank, timeout_s=timeout_s))
     return at_once(calls)
 
 
 def summed(group: Collective, length: int) -> np.ndarray:
     pending = group.begin_sum([length])
-    pending.add(group.rank, 0, np.full(length, group.rank + 1, np.float32))
-    return pending.finish()[0]
+    pending.add(group.rank, 0, on_device(group.adapter, np.full(length, group.rank + 1, np.float32)))
+    return np.asarray(pending.finish()[0])
+
+
+def broken(group: Collective) -> CollectiveError:
+    """Sums until the group breaks."""
+    while True:
+        try:
+            summed(group, 1000)
+        except CollectiveError as error:
+            return error
 
 
 def test_sums_and_state_travel_encrypted(tmp_path: Path) -> None:
@@ -130,7 +144,8 @@ def test_without_tls_nothing_listens_beyond_loopback() -> None:
         open_lobby(None)
 
 
-def test_a_member_that_is_cut_off_without_a_word_is_suspected() -> None:
+@pytest.mark.parametrize("adapter", ["auto", pytest.param("gloo_tensors", marks=NEEDS_TORCH)])
+def test_a_member_that_is_cut_off_without_a_word_is_suspected(adapter: str) -> None:
     """Nothing is closed, nothing arrives: as when a cable is pulled."""
     with lobbies(None, None, None, patience=SilenceLimits(0.05, 0.4, 60.0)) as members:
         endpoints = [member.endpoint for member in members]
@@ -138,11 +153,11 @@ def test_a_member_that_is_cut_off_without_a_word_is_suspected() -> None:
         # Members 1 and 2 reach member 0 only through the hole, and 2 reaches 1 directly.
         views = [seen_from(rank, endpoints, {0: hole}) for rank in range(3)]
         try:
-            groups = form(members, views)
+            groups = form(members, views, DEADLINE_S, adapter)
             for result in at_once([lambda group=group: summed(group, 1000) for group in groups]):
                 assert (result == 6).all()
             hole.swallow()
-            errors = at_once([lambda group=group: summed(group, 1000) for group in groups])
+            errors = at_once([lambda group=group: broken(group) for group in groups])
             assert all(isinstance(error, MemberLostError) for error in errors)
             assert {frozenset(error.suspects) for error in errors[1:]} == {frozenset({0})}
         finally:
@@ -179,6 +194,7 @@ def endpoint(machine: str = "a", unix: str = "/run/x.sock", tcp: str = "h:1", na
         ([endpoint(), endpoint()], "sockets", "sockets"),
         ([endpoint(), endpoint()], "gloo", "gloo"),
         ([endpoint(), endpoint("b")], "gloo", "gloo"),
+        ([endpoint(), endpoint("b")], "nccl", "nccl"),
     ],
 )
 def test_the_adapter_follows_from_where_members_are(endpoints: list[MemberEndpoint], wanted: str, name: str) -> None:
@@ -192,6 +208,7 @@ def test_the_adapter_follows_from_where_members_are(endpoints: list[MemberEndpoi
     [
         ([endpoint(), endpoint("b")], "shared_memory", "share no memory"),
         ([endpoint(name="n"), endpoint("b", name="m")], "gloo", "in the clear"),
+        ([endpoint(name="n"), endpoint("b", name="m")], "nccl", "in the clear"),
         ([endpoint()], "smoke signals", "there is no adapter"),
     ],
 )

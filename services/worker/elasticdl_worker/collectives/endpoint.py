@@ -11,7 +11,11 @@ from pathlib import Path
 from elasticdl_core.errors import InvalidInputError
 
 SHARED_MEMORY, SOCKETS, GLOO = "shared_memory", "sockets", "gloo"
-ADAPTERS = (SHARED_MEMORY, SOCKETS, GLOO)
+GLOO_TENSORS, NCCL = "gloo_tensors", "nccl"
+ON_DEVICE = (GLOO_TENSORS, NCCL)
+"""Those whose leaves are tensors on the members' devices; for the first the CPU is the device."""
+ADAPTERS = (SHARED_MEMORY, SOCKETS, GLOO, *ON_DEVICE)
+OF_TORCH = (GLOO, *ON_DEVICE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ class AdapterChoice:
 def choose_adapter(endpoints: Sequence[MemberEndpoint], wanted: str = "auto") -> AdapterChoice:
     """Chooses; all members come to the same result, since all know the same.
 
-    Gloo is only taken where it was asked for: it encrypts nothing and asks nobody who he is.
+    Those of PyTorch are only taken where they were asked for: they encrypt nothing and ask nobody who he is.
 
     Args:
         endpoints: of all members.
@@ -119,9 +123,9 @@ def choose_adapter(endpoints: Sequence[MemberEndpoint], wanted: str = "auto") ->
         raise InvalidInputError(
             "members that are not on one machine share no memory", fix="use auto or sockets, or move the members"
         )
-    if wanted == GLOO and not together and any(other.name for other in endpoints):
+    if wanted in OF_TORCH and not together and any(other.name for other in endpoints):
         raise InvalidInputError(
-            "gloo sends everything in the clear", fix="use auto or sockets, or say that the network is private"
+            f"{wanted} sends everything in the clear", fix="use auto or sockets, or say that the network is private"
         )
     return AdapterChoice(wanted, "it was asked for")
 

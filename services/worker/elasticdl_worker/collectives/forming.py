@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_worker.collectives import handshake
-from elasticdl_worker.collectives.endpoint import GLOO, SHARED_MEMORY, MemberEndpoint
+from elasticdl_worker.collectives.endpoint import GLOO, ON_DEVICE, SHARED_MEMORY, MemberEndpoint
 from elasticdl_worker.collectives.handshake import Hello, RefusedError
 from elasticdl_worker.collectives.links import Link
 from elasticdl_worker.collectives.mesh import Mesh
@@ -275,8 +275,13 @@ class Forming:
             assert own is not None
             self._region, self._files, self._sums = None, {}, -1
             return SharedMemorySums(self.mesh, own, files, sums, self._lobby.regions)
+        carrier: SumCarrier
+        if self._adapter in ON_DEVICE:
+            form = load_torch("tensors").form_tensors
+            carrier = form(self.mesh, self._adapter, self._lobby.host, self._remaining())
+            return carrier
         if self._adapter == GLOO and len(self._endpoints) > 1:
-            carrier: SumCarrier = load_gloo().form_gloo(self.mesh, self._lobby.host, self._remaining())
+            carrier = load_torch("gloo").form_gloo(self.mesh, self._lobby.host, self._remaining())
             return carrier
         return SocketSums(self.mesh)
 
@@ -296,15 +301,16 @@ class Forming:
                 self._busy = None
 
 
-def load_gloo() -> Any:
-    """The module that needs PyTorch.
+def load_torch(name: str) -> Any:
+    """A module that needs PyTorch.
 
     Raises:
         InvalidInputError: there is no PyTorch.
     """
     try:
-        return importlib.import_module("elasticdl_worker.collectives.gloo")
+        return importlib.import_module(f"elasticdl_worker.collectives.{name}")
     except ImportError:
         raise InvalidInputError(
-            "gloo is a part of PyTorch, which is not installed", fix="pip install 'elasticdl[torch]', or use auto"
+            "gloo and nccl are parts of PyTorch, which is not installed",
+            fix="pip install 'elasticdl[torch]', or use auto",
         ) from None

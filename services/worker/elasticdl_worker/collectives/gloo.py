@@ -1,11 +1,9 @@
-"""Sums by gloo, through a process group of torch's that nobody else sees.
+"""Sums by gloo of leaves in the host's memory.
 
-The group is made outside torch's global state, one for each generation, with a store over the mesh: no rank's store
-is lost with the rank. What members need besides sums goes over the mesh, which also notices deaths: gloo tells only
-the direct neighbours of a member that died, and neither ``abort`` nor ``shutdown`` ends an operation that hangs. So
-when the mesh fails, the group's own connected sockets are shut down, which ends whatever waits for them within a
-millisecond. That is torch's private behaviour: it is tested for the version that is installed, and each operation has
-its time-out besides.
+Gloo tells only the direct neighbours of a member that died, and neither ``abort`` nor ``shutdown`` ends an operation
+that hangs. So when the mesh fails, the group's own connected sockets are shut down, which ends whatever waits for
+them within a millisecond. That is torch's private behaviour: it is tested for the version that is installed, and each
+operation has its time-out besides.
 """
 
 from __future__ import annotations
@@ -14,116 +12,33 @@ import contextlib
 import os
 import socket
 import threading
-import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch._C._distributed_c10d
 
-from elasticdl_worker.collectives.links import Kind
 from elasticdl_worker.collectives.mesh import Mesh
-from elasticdl_worker.collectives.port import CollectiveError, CollectiveTimeoutError, GroupAbortedError, Leaf
-from elasticdl_worker.collectives.sums import CarriedSum, OwnLeaves, SumShape
+from elasticdl_worker.collectives.port import CollectiveError, Leaf
+from elasticdl_worker.collectives.process_groups import GroupSum, GroupSums, MeshStore, dist
+from elasticdl_worker.collectives.sums import OwnLeaves, SumShape
 from elasticdl_worker.collectives.tree import Array, StubAdder, aligned, chunk_bounds, chunk_step
 
-dist: Any = torch._C._distributed_c10d
 _THREADS = 2
-_LOOK_S, _KNOWN_S = 0.01, 2.0
-"""So soon after gloo the mesh knows what happened."""
-
-
-class MeshStore(dist.Store):  # type: ignore[misc]
-    """A store of which each member of a mesh has a copy; what one sets, all get.
-
-    Args:
-        mesh: of the group.
-        timeout_s: how long a key is waited for.
-    """
-
-    def __init__(self, mesh: Mesh, timeout_s: float) -> None:
-        super().__init__()
-        self._mesh = mesh
-        self._timeout_s = timeout_s
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-        self._count = 0
-        mesh.post(partial(mesh.handle, Kind.STORE, self._take))
-        mesh.listen(self._wake)
-
-    def set(self, key: str, value: Any) -> None:
-        """Gives a key a value at all members."""
-        data = value.encode() if isinstance(value, str) else bytes(value)
-        with self._changed:
-            self._values[key] = data
-            self._count += 1
-            number = self._count
-            self._changed.notify_all()
-        name = key.encode()
-        message = len(name).to_bytes(4, "little") + name + data
-        for rank in range(self._mesh.size):
-            if rank != self._mesh.rank:
-                self._mesh.post(partial(self._mesh.send, rank, (Kind.STORE, number, 0, 0), message))
-
-    def get(self, key: str) -> bytes:
-        """The value of a key, once it has one."""
-        self.wait([key])
-        return self._values[key]
-
-    def multi_set(self, keys: Sequence[str], values: Sequence[Any]) -> None:
-        """Sets several."""
-        for key, value in zip(keys, values, strict=True):
-            self.set(key, value)
-
-    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Gets several."""
-        return [self.get(key) for key in keys]
-
-    def has_extended_api(self) -> bool:
-        """Whether ``multi_get`` and its kin are there: ``append`` is not."""
-        return False
-
-    def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys have values."""
-        with self._changed:
-            return all(key in self._values for key in keys)
-
-    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Waits until all keys have values.
-
-        Raises:
-            CollectiveError: the group is broken.
-            TimeoutError: they come too late.
-        """
-        seconds = self._timeout_s if timeout is None else min(self._timeout_s, timeout.total_seconds())
-        with self._changed:
-            there = self._changed.wait_for(
-                lambda: self._mesh.failure is not None or all(key in self._values for key in keys), seconds
-            )
-        self._mesh.check()
-        if not there:
-            raise TimeoutError(f"no member has set {', '.join(keys)}")
-
-    def _take(self, rank: int, tag: object, payload: memoryview) -> None:
-        message = bytes(payload)
-        end = 4 + int.from_bytes(message[:4], "little")
-        with self._changed:
-            self._values[message[4:end].decode()] = message[end:]
-            self._changed.notify_all()
-
-    def _wake(self, error: CollectiveError) -> None:
-        with self._changed:
-            self._changed.notify_all()
 
 
 def form_gloo(mesh: Mesh, host: str, timeout_s: float) -> GlooSums:
-    """Makes the group.
+    """Makes the group of leaves in the host's memory; see ``join_gloo``."""
+    return GlooSums(mesh, join_gloo(mesh, MeshStore(mesh, timeout_s), host, timeout_s))
+
+
+def join_gloo(mesh: Mesh, store: MeshStore, host: str, timeout_s: float) -> GlooGroup:
+    """Makes torch's group.
 
     Args:
         mesh: of at least two members.
+        store: over the mesh.
         host: the address of this member that the others reach.
         timeout_s: how long the others are waited for.
 
@@ -136,70 +51,61 @@ def form_gloo(mesh: Mesh, host: str, timeout_s: float) -> GlooSums:
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
         options._timeout = timedelta(seconds=timeout_s)
         options._threads = _THREADS
-        store = MeshStore(mesh, timeout_s)
         group = dist.ProcessGroupGloo(store, mesh.rank, mesh.size, options)
         new = _descriptors(before)
         ports = sorted(port for descriptor in new if (port := _listening_port(descriptor)))
         store.set(f"ports/{mesh.rank}", ",".join(map(str, ports)))
         foreign = {int(p) for rank in range(mesh.size) for p in store.get(f"ports/{rank}").decode().split(",") if p}
-        return GlooSums(mesh, group, [dup for each in new if (dup := _own_connection(each, ports, foreign))])
+        return GlooGroup(group, [dup for each in new if (dup := _own_connection(each, ports, foreign))])
     except (RuntimeError, TimeoutError) as error:
         mesh.check()
         raise CollectiveError(f"gloo could not form the group: {error}") from None
 
 
-class GlooSums:
-    """The sums of one group.
+class GlooGroup:
+    """Torch's group, which ends with its sockets.
 
     Args:
-        mesh: of the group.
         group: torch's.
         connections: the group's connected sockets, duplicated.
+
+    Attributes:
+        group: torch's; None once it was closed.
     """
 
-    def __init__(self, mesh: Mesh, group: Any, connections: list[socket.socket]) -> None:
-        self._mesh = mesh
-        self._group = group
+    def __init__(self, group: Any, connections: list[socket.socket]) -> None:
+        self.group = group
         self._connections = connections
         self._lock = threading.Lock()
-        self._shape: SumShape | None = None
-        self._memory: _Memory | None = None
-        self._last: _GlooSum | None = None
-        mesh.listen(self._cut)
-        mesh.at_end(self._close)
 
-    def begin(self, operation: int, shape: SumShape, timeout_s: float) -> CarriedSum:
-        """Begins a sum."""
-        memory = self._memory
-        if memory is None or shape != self._shape:
-            memory = self._memory = _Memory(shape, self._mesh.rank, self._mesh.size)
-            self._shape = shape
-        with self._lock:
-            self._last = _GlooSum(self._mesh, self._group, memory, operation, shape, timeout_s)
-            return self._last
-
-    def _cut(self, error: CollectiveError) -> None:
+    def cut(self) -> None:
         """Ends what hangs in gloo."""
         with self._lock:
-            for connection in self._connections:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+            self._shut_down()
 
-    def _close(self) -> None:
+    def close(self, kept: object) -> None:
+        """Drops the group."""
         with self._lock:
+            self._shut_down()  # torch's destructor would wait for the other side
             for connection in self._connections:
-                # Torch's destructor would wait for the other side.
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
                 connection.close()
             self._connections = []
-            group, self._group = self._group, None
-            last, self._last = self._last, None
-            self._memory = None
-        # Outside the lock: what goes with the last reference waits for gloo's threads.
-        del group
-        if last is not None:
-            last.let_go()
+        self.group = None
+
+    def _shut_down(self) -> None:
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+class GlooSums(GroupSums):
+    """The sums of one group, of leaves in the host's memory."""
+
+    def _make_memory(self, shape: SumShape) -> _Memory:
+        return _Memory(shape, self._mesh.rank, self._mesh.size)
+
+    def _make_sum(self, group: Any, memory: _Memory, operation: int, shape: SumShape, timeout_s: float) -> _GlooSum:
+        return _GlooSum(self._mesh, group, memory, operation, shape, timeout_s)
 
 
 class _Memory:
@@ -241,38 +147,18 @@ class _Memory:
         self.counts = counts
 
 
-class _GlooSum(CarriedSum):
-    """Operations are issued in the order of the buckets, which is the same at all members."""
-
+class _GlooSum(GroupSum):
     def __init__(
         self, mesh: Mesh, group: Any, memory: _Memory, operation: int, shape: SumShape, timeout_s: float
     ) -> None:
         leaves = OwnLeaves(shape, mesh.rank, memory.homes, memory.spares)
-        super().__init__(mesh, leaves, len(shape.lengths))
-        self._group, self._memory, self._shape = group, memory, shape
-        self._operation = operation
-        self._timeout_s = timeout_s
-        self._whole: set[int] = set()
-        self._issued = 0
-        self._works: list[Any] = []
-
-    def _bring(self, bucket: int) -> None:
-        self._whole.add(bucket)
-        while self._issued in self._whole:
-            self._works.append(self._issue(self._issued))
-            self._issued += 1
-        if self._group is None:  # the group ended meanwhile
-            self._works = []
+        super().__init__(mesh, group, leaves, operation, shape, timeout_s)
+        self._memory = memory
 
     def _issue(self, bucket: int) -> Any:
-        if not self._shape.lengths[bucket]:
-            return None
-        with self._explained():
-            if self._shape.fused:
-                options = dist.AllreduceOptions()
-                options.timeout = timedelta(seconds=self._timeout_s)
-                return self._live().allreduce([torch.from_numpy(self._memory.homes[bucket][0])], options)
-            return self._exchange(bucket)
+        if self._shape.fused:
+            return self._allreduce(torch.from_numpy(self._memory.homes[bucket][0]))
+        return self._exchange(bucket)
 
     def _exchange(self, bucket: int) -> Any:
         memory, size, rank = self._memory, self._mesh.size, self._mesh.rank
@@ -300,18 +186,6 @@ class _GlooSum(CarriedSum):
                     work.wait()
             return [homes[0].view() for homes in self._memory.homes]
 
-    def let_go(self) -> None:
-        """Drops the group, which keeps its threads and sockets as long as anybody has it; on any thread."""
-        self._group = None
-        self._works = []
-
-    def _live(self) -> Any:
-        """The group, as long as it lives; raises what ended it."""
-        group = self._group
-        if group is None:
-            self._mesh.check()
-        return group
-
     def _add_parts(self, exchanges: Sequence[Any]) -> list[Leaf]:
         memory, works = self._memory, []
         for bucket, work in enumerate(exchanges):
@@ -331,31 +205,6 @@ class _GlooSum(CarriedSum):
         for work in works:
             work.wait()
         return [sums[:length] for sums, length in zip(memory.sums, self._shape.lengths, strict=True)]
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Says what went wrong in gloo as the mesh sees it, which may take a moment longer to notice."""
-        try:
-            yield
-        except (RuntimeError, ValueError) as error:
-            slow = "imed out" in str(error)
-            if not slow:
-                self._await_reason()
-            self._mesh.check()
-            if self._mesh.departed and not slow:
-                self._mesh.fail(GroupAbortedError(f"rank {self._mesh.departed[0]} has left the group"))
-            # Gloo does not say who kept it waiting; the beats do.
-            owing = self._mesh.behind(self._operation)
-            kind = CollectiveTimeoutError if slow else CollectiveError
-            self._mesh.fail(kind(f"gloo: {error}", suspects=owing))
-            self._mesh.check()
-
-    def _await_reason(self) -> None:
-        broken = threading.Event()
-        self._mesh.listen(lambda _: broken.set())
-        end = time.monotonic() + _KNOWN_S
-        while not broken.wait(_LOOK_S) and not self._mesh.departed and time.monotonic() < end:
-            pass
 
 
 def _descriptors(known: Container[tuple[int, str]] = ()) -> list[tuple[int, str]]:

@@ -24,6 +24,7 @@ from elasticdl_core.errors import ElasticDLError
 
 Buffer = NDArray[Any] | bytes | bytearray | memoryview
 Leaf = NDArray[np.floating[Any]]
+"""An array in the host's memory; with an adapter of devices, a tensor on the member's device."""
 
 
 class CollectiveError(ElasticDLError):
@@ -70,8 +71,9 @@ class GroupPlan:
             Who does not know it cannot enter a group.
         channel: groups of different channels live side by side: ``""`` is the training group; a pair that only moves
             state to a newcomer takes a name of its own.
-        adapter: ``auto``, or the name of an adapter (``shared_memory``, ``sockets``, ``gloo``) for tests and
-            measurements.
+        adapter: ``auto``, or the name of an adapter: ``shared_memory``, ``sockets`` and ``gloo`` for tests and
+            measurements; ``nccl``, whose leaves and sums are tensors on the members' devices (``gloo_tensors`` where
+            the CPU is the device), and whose sums are fused.
     """
 
     generation: int
@@ -109,8 +111,8 @@ class PendingSum(Protocol):
     def finish(self) -> list[Leaf]:
         """Waits for the sums: one array for each bucket, the same bits at all members.
 
-        They are read-only views, valid until this member's next ``begin_sum`` of the same group and, if the group is
-        given up, for as long as they are referenced.
+        They are read-only views (tensors on a device are not to be written), valid until this member's next
+        ``begin_sum`` of the same group and, if the group is given up, for as long as they are referenced.
 
         Raises:
             InvalidInputError: a leaf of this member is missing.

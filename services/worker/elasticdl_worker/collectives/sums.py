@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -93,11 +93,18 @@ class OwnLeaves:
         rank: this member's.
         homes: for each bucket, the memory of each of this member's stubs.
         spares: by length, memory for leaves that are not merged yet; kept from sum to sum.
+        write: copies a leaf to memory, after looking whether it fits.
     """
 
     def __init__(
-        self, shape: SumShape, rank: int, homes: Sequence[Sequence[Array]], spares: dict[int, list[Array]]
+        self,
+        shape: SumShape,
+        rank: int,
+        homes: Sequence[Sequence[Array]],
+        spares: dict[int, list[Array]],
+        write: Callable[[Array, Leaf], None] | None = None,
     ) -> None:
+        self._write = write or _write
         own = [stub for stub in shape.stubs() if stub.owner == rank]
         self._shape, self._rank = shape, rank
         self._of_microbatch = {m: at for at, stub in enumerate(own) for m in range(stub.first, stub.end)}
@@ -115,8 +122,7 @@ class OwnLeaves:
         leaves = self._find(microbatch, bucket)
         memory = leaves.leaf(microbatch)
         if values is not None and values is not memory:
-            self._check(values, memory)
-            np.copyto(memory, values)
+            self._write(memory, values)
         leaves.merge(microbatch)
         return self.is_whole(bucket)
 
@@ -153,16 +159,33 @@ class OwnLeaves:
             )
         return leaves
 
-    def _check(self, values: Leaf, memory: Array) -> None:
-        if values.shape != memory.shape:
-            raise InvalidInputError(
-                f"a leaf has shape {values.shape}, its bucket {memory.shape}", fix="bring a flat buffer of its length"
-            )
-        if values.dtype != memory.dtype and not np.can_cast(values.dtype, memory.dtype, "safe"):
-            raise InvalidInputError(
-                f"a leaf of {values.dtype} does not fit into a sum of {memory.dtype}",
-                fix="begin the sum with a wider dtype, or convert the leaf",
-            )
+
+def _write(memory: Array, values: Leaf) -> None:
+    fits = values.dtype == memory.dtype or np.can_cast(values.dtype, memory.dtype, "safe")
+    check_leaf(values.shape, memory.shape, None if fits else (str(values.dtype), str(memory.dtype)))
+    np.copyto(memory, values)
+
+
+def check_leaf(shape: tuple[int, ...], wanted: tuple[int, ...], narrowed: tuple[str, str] | None) -> None:
+    """Refuses a leaf that does not fit.
+
+    Args:
+        shape: its own.
+        wanted: of its memory.
+        narrowed: its type and the sum's, if the latter is narrower.
+
+    Raises:
+        InvalidInputError: it does not fit.
+    """
+    if shape != wanted:
+        raise InvalidInputError(
+            f"a leaf has shape {shape}, its bucket {wanted}", fix="bring a flat buffer of its length"
+        )
+    if narrowed is not None:
+        raise InvalidInputError(
+            f"a leaf of {narrowed[0]} does not fit into a sum of {narrowed[1]}",
+            fix="begin the sum with a wider dtype, or convert the leaf",
+        )
 
 
 class CarriedSum(ABC):
@@ -207,9 +230,13 @@ class CarriedSum(ABC):
         finally:
             self.is_over = True
             self.let_go()
+        self._protect(results)
+        return results
+
+    def _protect(self, results: list[Leaf]) -> None:
+        """Has nobody write to the sums."""
         for result in results:
             result.flags.writeable = False
-        return results
 
     @abstractmethod
     def _bring(self, bucket: int) -> None:
