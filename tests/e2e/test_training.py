@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ import pytest
 from tests.chaos.counting import counting_job
 from tests.chaos.faults import kill, replaced
 from tests.e2e.local_cluster import EXAMPLES, Cluster
+from tests.e2e.predicted_rows import read_predictions
 from tests.e2e.traces import applied_records, read_traces, repeated_leases, uncovered
 from tests.fakes.frameworks import NEEDS_TORCH
 
@@ -246,112 +246,10 @@ def test_a_job_is_evaluated_and_predicted_from_its_checkpoint(cluster: Cluster, 
     cluster.cli(
         "predict", "--local", "--from", name, *data, "--minibatch_size", "32", "--output", str(here), timeout=300
     )
-    there, local = _predictions(output), _predictions(here)
+    there, local = read_predictions(output), read_predictions(here)
     assert list(there) == list(local), "both have each record once, in files of the same names"
     np.testing.assert_allclose(np.array(list(there.values())), np.array(list(local.values())), atol=1e-5)
     assert [path.name for path in sorted(output.iterdir())] == [path.name for path in sorted(here.iterdir())]
-
-
-def _predictions(folder: Path) -> dict[tuple[str, int], list[float]]:
-    """The predictions of a folder of CSV files, by their records; each record once."""
-    found: dict[tuple[str, int], list[float]] = {}
-    for path in sorted(folder.iterdir()):
-        with path.open(newline="") as file:
-            titles, *rows = csv.reader(file)
-        assert titles[:2] == ["file", "row"]
-        for name, row, *values in rows:
-            assert (name, int(row)) not in found
-            found[name, int(row)] = [float(value) for value in values]
-    assert found
-    return found
-
-
-def test_a_cancelled_job_leaves_no_process(cluster: Cluster, digits: Path) -> None:
-    job_id = cluster.submit(*DIGITS, *data_flags(digits), "--job_name", "unwanted", "--num_epochs", "5000")
-    with cluster.client() as client:
-        for job in client.follow(job_id):
-            if job["state"] == "RUNNING":
-                client.cancel(job_id)
-                break
-    job = cluster.wait(job_id, timeout=60)
-    assert job["state"] == "CANCELLED"
-    gone, alive = psutil.wait_procs(processes_of(cluster, job_id), timeout=30)
-    assert alive == [], f"{len(gone)} went, these stayed"
-
-
-def test_a_job_is_suspended_and_goes_on_where_it_was(cluster: Cluster, digits: Path) -> None:
-    job_id = cluster.submit(*DIGITS, *data_flags(digits), "--job_name", "pause", "--num_epochs", "40")
-    done = 0
-    with cluster.client() as client:
-        for job in client.follow(job_id):
-            if job["state"] == "RUNNING" and job["status"]["progress"]["records_done"] > 2000:
-                client.suspend(job_id)
-            if job["state"] == "SUSPENDED":
-                done = job["status"]["progress"]["records_done"]
-                break
-        client.resume(job_id)
-    job = cluster.wait(job_id)
-    assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
-    assert done > 2000
-    tasks = tasks_of(cluster, job)
-    lines = read_traces(cluster.job_dir(job_id))
-    assert uncovered(lines, tasks, 40) == []
-    records = sum(end - start for start, end in tasks.values())
-    assert applied_records(lines) - records * 40 <= 2 * max(end - start for start, end in tasks.values())
-
-
-def test_a_job_of_higher_priority_takes_workers_and_gives_them_back(cluster: Cluster, digits: Path) -> None:
-    low = cluster.submit(
-        *(*DIGITS, *data_flags(digits), "--job_name", "low", "--num_epochs", "150", "--max_workers", "4"),
-        *("--priority", "1"),
-    )
-    targets = []
-    high = ""
-    with cluster.client() as client:
-        for job in client.follow(low):
-            if not targets or targets[-1] != job["target_workers"]:
-                targets.append(job["target_workers"])
-            if not high and job["target_workers"] == 4 and job["state"] == "RUNNING":
-                high = cluster.submit(
-                    *(*DIGITS, *data_flags(digits), "--job_name", "high", "--num_epochs", "10"),
-                    *("--min_workers", "3", "--max_workers", "3", "--priority", "10"),
-                )
-            if high and targets[-2:] == [1, 4]:
-                client.cancel(low)
-                break
-    assert high, f"the first job never had the cluster: {targets}"
-    assert cluster.wait(high)["state"] == "SUCCEEDED"
-    assert targets[-3:] == [4, 1, 4], targets
-    cluster.wait(low, timeout=60)
-
-
-def test_the_live_view_ends_with_the_result(cluster: Cluster, digits: Path) -> None:
-    shown = cluster.cli("train", *DIGITS, *data_flags(digits), "--job_name", "seen", "--num_epochs", "4", timeout=400)
-    assert "SUCCEEDED" in shown.stdout
-    assert "accuracy" in shown.stdout
-
-
-def test_a_dead_master_is_replaced_and_nothing_is_lost(cluster: Cluster, digits: Path) -> None:
-    job_id = cluster.submit(
-        *DIGITS, *data_flags(digits), "--job_name", "headless", "--num_epochs", "40", "--max_workers", "2"
-    )
-    killed: psutil.Process | None = None
-    workers: set[int] = set()
-    with cluster.client() as client:
-        for job in client.follow(job_id):
-            status = job.get("status") or {}
-            if killed is None and sum(w.get("phase") == "training" for w in status.get("workers", [])) == 2:
-                mine = processes_of(cluster, job_id)
-                workers = {p.pid for p in mine if p.environ().get("ELASTICDL_ROLE") == "worker"}
-                killed = next(p for p in mine if "elasticdl_master" in " ".join(p.cmdline()[:4]))
-                killed.send_signal(signal.SIGKILL)
-    assert killed is not None
-    job = cluster.job(job_id)
-    assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
-    lines = read_traces(cluster.job_dir(job_id))
-    tasks = tasks_of(cluster, job)
-    assert uncovered(lines, tasks, 40) == []
-    assert len({line.worker for line in lines}) == 2, f"the workers {workers} should have gone on"
 
 
 @both

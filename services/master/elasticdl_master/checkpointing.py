@@ -22,6 +22,7 @@ from elasticdl_master.parameter_servers import ServerControl, ServerStatus
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.machine import JobMachine
+from elasticdl_master.workers_alone import WorkersAlone
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.retry import Attempts
 
@@ -49,7 +50,7 @@ class ServerOperations:
     def __init__(
         self,
         machine: JobMachine,
-        control: ServerControl | GroupControl,
+        control: ServerControl | GroupControl | WorkersAlone,
         directory: CheckpointDirectory,
         api: ApiClient,
         tell: Tell,

@@ -48,6 +48,7 @@ from elasticdl_master.state.numbers import numbers_of
 from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.status import status_of
 from elasticdl_master.strategy import StrategyChooser
+from elasticdl_master.workers_alone import WorkersAlone
 from elasticdl_proto.v1 import master_pb2
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import EXIT_FENCED
@@ -176,7 +177,8 @@ class JobRunner:
         settings, spec = self._settings, setup.spec
         limits = self._limits or Limits(recovery_s=settings.recovery_s, stuck_s=float(spec.progress_timeout_s))
         machine = JobMachine(setup, limits)
-        addresses = [self._processes.address(Role.PS, index) for index in range(spec.num_ps)]
+        servers = spec.num_ps if spec.has_servers else 0
+        addresses = [self._processes.address(Role.PS, index) for index in range(servers)]
         root = Path(spec.checkpoint_dir) if spec.checkpoint_dir else settings.job_dir / "checkpoints"
         checkpoints = CheckpointDirectory(root, settings.job_id, reach)
         if not spec.checkpoint_dir:
@@ -189,7 +191,7 @@ class JobRunner:
             confined = work.is_dir() and not spec.checkpoint_dir
             handed_in = HandedInShares(work) if confined else None
             self._members = GroupControl(machine, desk, self._tell, settings.job_id, handed_in)
-        control = self._members or ServerControl(addresses, self._token)
+        control = self._members or (ServerControl(addresses, self._token) if servers else WorkersAlone(machine))
         stack.push_async_callback(control.close)
         self._servers = ServerOperations(
             machine,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import structlog
 from elasticdl.model_check import check_model_module
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import ElasticDLError, FencedError
-from elasticdl_core.job import JobSpec
+from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.job.strategy import StrategyChoice
 from elasticdl_core.places import Reach
 from elasticdl_core.ports.launcher import ProcessStatus
@@ -114,8 +115,12 @@ class Startup:
         choice: StrategyChoice,
     ) -> Setup:
         """Everything that was found, for the state machine."""
+        spec = choice.applied_to(lease.spec)
+        if code.initial is not None and not spec.has_servers and spec.type is not JobType.TRAINING:
+            # Each worker reads it when it begins: the very one, not what is the newest of a folder by then.
+            spec = dataclasses.replace(spec, checkpoint_dir_for_init=code.initial["directory"])
         return Setup(
-            spec=choice.applied_to(lease.spec),
+            spec=spec,
             epoch=lease.epoch,
             state=lease.state,
             desired=lease.wishes.desired,

@@ -11,9 +11,15 @@ import structlog
 from elasticdl.recognition import resolve_framework
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputError, UnavailableError
-from elasticdl_core.job import JobSpec
+from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.job.fields import PARAMETER_SERVERS
-from elasticdl_core.job.strategy import ModelSight, StrategyChoice, choose_strategy, settled_strategy
+from elasticdl_core.job.strategy import (
+    ModelSight,
+    StrategyChoice,
+    choose_by_checkpoint,
+    choose_strategy,
+    settled_strategy,
+)
 from elasticdl_core.ports.launcher import ProcessId, ProcessState
 from elasticdl_master.api import ApiClient
 from elasticdl_master.inspection_servicer import InspectionServicer
@@ -70,10 +76,13 @@ class StrategyChooser:
             return StrategyChoice(PARAMETER_SERVERS, "the job was begun so")
         if code.problem is not None:
             return StrategyChoice(PARAMETER_SERVERS, "the job cannot begin")
-        sight = _refused_at_sight(spec, code) or await self._inspect(lease, code)
-        if sight is None:
-            return StrategyChoice(PARAMETER_SERVERS, "the model was not looked at yet")
-        choice = choose_strategy(spec, sight)
+        if spec.type is not JobType.TRAINING:
+            choice = choose_by_checkpoint(spec, has_tables=code.initial is None or _has_tables(code.initial))
+        else:
+            sight = _refused_at_sight(spec, code) or await self._inspect(lease, code)
+            if sight is None:
+                return StrategyChoice(PARAMETER_SERVERS, "the model was not looked at yet")
+            choice = choose_strategy(spec, sight)
         durable = {"strategy": choice.to_mapping()}
         await self._patience.until_works("the api", lambda: self._api.heartbeat(durable, []), "api")
         self._outbox.add_event("strategy", f"{choice.chosen}: {choice.reason}", choice.to_mapping())

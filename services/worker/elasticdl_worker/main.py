@@ -263,6 +263,7 @@ def _run(
         assert membership is not None, "scripts are trained by groups"
         return _run_script(registration, zoo, session, membership, traces, start_up)
     from elasticdl_worker.trainers.choosing import load_framework
+    from elasticdl_worker.trainers.from_checkpoint import CheckpointEngine
     from elasticdl_worker.trainers.in_group import prepare_member
     from elasticdl_worker.trainers.on_servers.engine import ParameterServerEngine
 
@@ -285,6 +286,11 @@ def _run(
                 membership, spec, member.replica, session, member.others.run, traces, start_up.log_first_step
             )
             return ExitReason.FINISHED if loop.run() else ExitReason.DRAINED
+        if not spec.has_servers:
+            alone = CheckpointEngine(framework, spec, module, session, index, job_dir)
+            alone.prepare()
+            start_up.record("prepare")
+            return TaskLoop(alone, session, traces, start_up.log_first_step).run()
         engine = ParameterServerEngine(framework, spec, module, session, parameters, index, job_dir)
         engine.prepare()
         start_up.record("prepare")

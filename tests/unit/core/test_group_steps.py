@@ -84,8 +84,11 @@ def test_a_member_computes_each_microbatch_or_all_of_them_in_one_pass() -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"distribution_strategy": "ParameterServerStrategy"}, "only AllReduceStrategy gives the same bits"),
-        ({"distribution_strategy": "auto"}, "only AllReduceStrategy gives the same bits"),
+        (
+            {"distribution_strategy": "ParameterServerStrategy"},
+            "only training by AllReduceStrategy gives the same bits",
+        ),
+        ({"distribution_strategy": "auto"}, "only training by AllReduceStrategy gives the same bits"),
         ({"model_def": "a.__main__"}, "a script's loop takes one minibatch after the other"),
     ],
 )

@@ -10,7 +10,13 @@ import pytest
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import ALL_REDUCE, OF_SERVERS, PARAMETER_SERVERS
-from elasticdl_core.job.strategy import ModelSight, StrategyChoice, choose_strategy, settled_strategy
+from elasticdl_core.job.strategy import (
+    ModelSight,
+    StrategyChoice,
+    choose_by_checkpoint,
+    choose_strategy,
+    settled_strategy,
+)
 
 GIVEN = {"model_def": "a.b", "model_zoo": "/z", "training_data": "/d", "max_workers": 3}
 OTHERS: dict[str, Any] = {
@@ -56,22 +62,66 @@ def test_what_is_asked_for_is_chosen() -> None:
         assert choice == StrategyChoice(asked, "it was asked for")
 
 
-def test_what_sums_no_gradients_needs_no_look() -> None:
-    evaluation = spec(type="evaluation", validation_data="/d", checkpoint_dir_for_init="/c")
-    for one in (evaluation, spec(xla="on"), spec(max_workers=33)):
+def test_what_no_group_could_do_needs_no_look() -> None:
+    for one in (spec(xla="on"), spec(max_workers=33)):
         choice = settled_strategy(one)
         assert choice is not None and choice.chosen == PARAMETER_SERVERS
     assert settled_strategy(spec()) is None
 
 
-@pytest.mark.parametrize(("kind", "words"), [("evaluation", "an evaluation job"), ("prediction", "a prediction job")])
-def test_a_job_that_sums_no_gradients_is_no_groups_and_says_so(kind: str, words: str) -> None:
+BOTH = pytest.mark.parametrize(("kind", "words"), [("evaluation", "an evaluation"), ("prediction", "a prediction")])
+
+
+def untrained(kind: str, **fields: Any) -> JobSpec:
+    """A job that does not train."""
     data = {"evaluation": "validation_data", "prediction": "prediction_data"}[kind]
     given = {"model_def": "a.b", "model_zoo": "/z", "type": kind, data: "/d", "checkpoint_dir_for_init": "/c"}
-    choice = settled_strategy(JobSpec.from_mapping({**given, "distribution_strategy": "auto"}))
-    assert choice == StrategyChoice(PARAMETER_SERVERS, f"{words} sums no gradients")
-    with pytest.raises(InvalidInputError, match=f"{words} sums no gradients"):
-        JobSpec.from_mapping({**given, "distribution_strategy": ALL_REDUCE})
+    return JobSpec.from_mapping({**given, **fields})
+
+
+@BOTH
+def test_the_checkpoint_says_what_suits_a_job_that_does_not_train(kind: str, words: str) -> None:
+    auto = untrained(kind, distribution_strategy="auto", max_workers=40)
+    assert settled_strategy(auto) is None, "it depends on the checkpoint"
+    choice = choose_by_checkpoint(auto, has_tables=False)
+    assert choice.chosen == ALL_REDUCE
+    assert f"{words} job changes no parameters" in choice.reason
+    applied = StrategyChoice.from_mapping(choice.to_mapping()).applied_to(auto)
+    assert (applied.has_servers, applied.by_group, applied.microbatches) == (False, False, 0)
+    assert choose_by_checkpoint(auto, has_tables=True).chosen == PARAMETER_SERVERS
+
+
+@BOTH
+def test_a_job_that_does_not_train_has_neither_servers_nor_a_group(kind: str, words: str) -> None:
+    asked = untrained(kind, distribution_strategy=ALL_REDUCE)
+    assert (asked.has_servers, asked.by_group) == (False, False)
+    assert settled_strategy(asked) == StrategyChoice(ALL_REDUCE, "it was asked for")
+    assert JobSpec.from_mapping(asked.to_mapping()) == asked
+    by_servers = untrained(kind, distribution_strategy=PARAMETER_SERVERS)
+    assert by_servers.has_servers
+    assert asked.records_per_task == by_servers.records_per_task
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("microbatches", 2), ("deterministic", False), ("xla", "on"), ("num_ps", 2), ("embedding_threshold_bytes", 5)],
+)
+def test_what_means_nothing_without_servers_and_training_is_refused(
+    kind: str, words: str, name: str, value: object
+) -> None:
+    with pytest.raises(InvalidInputError, match=name) as refused:
+        untrained(kind, distribution_strategy=ALL_REDUCE, **{name: value})
+    assert "leave it out" in str(refused.value)
+
+
+@BOTH
+@pytest.mark.parametrize(("name", "value"), [("xla", "on"), ("num_ps", 2), ("embedding_threshold_bytes", 5)])
+def test_options_of_servers_mean_servers_where_nothing_is_trained(
+    kind: str, words: str, name: str, value: object
+) -> None:
+    choice = settled_strategy(untrained(kind, distribution_strategy="auto", **{name: value}))
+    assert choice is not None and choice.chosen == PARAMETER_SERVERS
 
 
 def timed(dense_bytes: int, table_bytes: int, **more: Any) -> ModelSight:

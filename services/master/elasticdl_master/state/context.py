@@ -31,7 +31,7 @@ class JobContext:
         plans: what there is to do.
         single_tasks: what there is to do besides.
         workers: the workers, with what they hold.
-        servers: the parameter servers.
+        servers: the parameter servers; none of a job whose workers hold the model and do not train.
         failures: what went wrong, by task.
         lives: what becomes of workers and servers, to be told.
     """
@@ -53,7 +53,9 @@ class JobContext:
         first = 0 if setup.epoch <= 1 or setup.contents is not None else setup.epoch * _EPOCH_STRIDE
         generation = max(1, setup.epoch) * _EPOCH_STRIDE
         # The PS that a group goes as is no process.
-        lives = ProcessLives((Role.WORKER,) if spec.by_group else (Role.PS, Role.WORKER))
+        lives = ProcessLives((Role.PS, Role.WORKER) if spec.has_servers else (Role.WORKER,))
+        # The members of a group hold the model together: to all other parts they are one PS.
+        servers = spec.num_ps if spec.has_servers else int(spec.by_group)
         return cls(
             setup,
             limits,
@@ -61,8 +63,7 @@ class JobContext:
             JobPlans(spec),
             SingleTasks(),
             WorkerPool(limits, spec.worker_memory_mib, first, lives),
-            # The members of a group hold the model together: to all other parts they are one PS.
-            ServerPool(1 if spec.by_group else spec.num_ps, limits, spec.ps_memory_mib, first, generation, lives),
+            ServerPool(servers, limits, spec.ps_memory_mib, first, generation, lives),
             FailureBook(limits),
             lives,
         )

@@ -199,7 +199,8 @@ class ServerRecovery:
             out += self._job.workers.stop_staying()
         out += self._roll_back(manifest, now)
         self._job.servers.hold(version)
-        return [do.tell("restored", f"the parameter servers hold the checkpoint of version {version}"), *out]
+        who = "the parameter servers hold" if self._job.spec.has_servers else "the workers hold"
+        return [do.tell("restored", f"{who} the checkpoint of version {version}"), *out]
 
     def _restore_failed(self, directory: str, message: str) -> list[do.Instruction]:
         if self._job.servers.phase is not Phase.RESTORING:

@@ -21,8 +21,9 @@ class ModelVersion:
 
     def __init__(self, job: JobContext) -> None:
         self._job = job
-        self.present = 0
         self.start = _start_of(job.setup)
+        # Where there are none that could go back, the model is the checkpoint.
+        self.present = 0 if job.servers.servers else self.start
         self._quiet_until = 0.0
 
     def handle(self, event: ev.Event, now: float) -> list[Instruction]:

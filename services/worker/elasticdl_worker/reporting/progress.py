@@ -85,6 +85,11 @@ class WorkerProgress:
         with self._lock:
             self._phase = name
 
+    def set_version(self, version: int) -> None:
+        """Sets the version of a model that is not trained here."""
+        with self._lock:
+            self._version = version
+
     def set_idle(self) -> None:
         """Sets the phase to waiting, if the worker holds no task."""
         with self._lock:

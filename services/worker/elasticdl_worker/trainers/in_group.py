@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +17,10 @@ from elasticdl_worker.group.replica import copied
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.trainers.declared_rules import declared_rules
 from elasticdl_worker.trainers.description import describe
-from elasticdl_worker.trainers.framework import Framework, LossOf, Outputs, Preparation, TrainedReplica
+from elasticdl_worker.trainers.framework import Framework, Preparation, TrainedReplica
 from elasticdl_worker.trainers.job_sources import JobSources
-from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 from elasticdl_worker.trainers.other_tasks import OtherTasks
+from elasticdl_worker.trainers.present_parameters import PresentParameters
 from elasticdl_worker.user_code import ModelModule
 
 _log = structlog.get_logger(__name__)
@@ -64,7 +63,7 @@ def prepare_member(
     replica = make_replica(framework, spec, module, sources)
     if module.custom_data_reader is None:
         warm_up(replica, first_records(spec, module, sources))
-    others.use(_Present(replica, module))
+    others.use(PresentParameters(replica, module))
     layout = replica.layout
     session.describe_model(describe(module, layout.dense, (), layout.optimizer, declared, framework.versions))
     return PreparedMember(replica, others)
@@ -138,28 +137,3 @@ def warm_up(replica: TrainedReplica, task: Task | None) -> None:
         _log.info("not warmed up", error=str(error))
     finally:
         replica.load(begin)
-
-
-@dataclass(frozen=True)
-class _Present:
-    """Predicts by the parameters that the replica has: members pause for an evaluation."""
-
-    replica: TrainedReplica
-    module: ModelModule
-
-    @property
-    def outputs(self) -> Outputs:
-        """Names of the model's outputs."""
-        return self.replica.outputs
-
-    @property
-    def evaluation_loss(self) -> LossOf:
-        """The loss of labels and predictions."""
-        return self.replica.evaluation_loss
-
-    def infer(self, minibatches: Iterable[Minibatch], pin: int) -> Iterator[tuple[Minibatch, Tensors]]:
-        """The predictions of minibatches."""
-        for batch in minibatches:
-            with self.module.guard("the model"), device_turn():
-                predictions = self.replica.predict(batch.features)
-            yield batch, predictions

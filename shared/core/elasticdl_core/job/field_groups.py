@@ -104,6 +104,7 @@ _TRAINING_ONLY = frozenset(
         "shuffle_block",
         "evaluation_steps",
         "log_loss_steps",
+        "microbatches",
         "deterministic",
         *OF_UPDATES,
         "checkpoint_steps",

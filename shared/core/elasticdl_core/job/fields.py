@@ -157,8 +157,8 @@ class JobFields:
         evaluation_steps: evaluate every N updates; 0 for the end of each epoch only (with validation data).
         log_loss_steps: report the mean loss of every N minibatches of a worker.
         distribution_strategy: ``ParameterServerStrategy``; ``AllReduceStrategy``: every worker holds the model, and
-            they sum their gradients; or ``auto``: the one that suits the model. Who gives options of parameter
-            servers (num_ps, use_async, ...) and no strategy gets parameter servers.
+            in training they sum their gradients; or ``auto``: the one that suits the model. Who gives options of
+            parameter servers (num_ps, use_async, ...) and no strategy gets parameter servers.
         microbatches: minibatches that make one update of ``AllReduceStrategy``, whatever the number of workers; 0 is
             max_workers, rounded up to a power of two.
         deterministic: whether the model of ``AllReduceStrategy`` is the same to the last bit whoever did the work;
@@ -297,9 +297,14 @@ class JobFields:
         return ending[2].lower() if ending[0] and ending[2].lower() in OUTPUT_FORMATS else ""
 
     @property
+    def has_servers(self) -> bool:
+        """Whether there are PS; while the strategy is to be chosen, whether there may be some."""
+        return self.distribution_strategy != ALL_REDUCE
+
+    @property
     def by_group(self) -> bool:
-        """Whether workers hold the model themselves and sum their gradients, so that there are no PS."""
-        return self.distribution_strategy == ALL_REDUCE
+        """Whether workers train as a group: each holds the model, and they sum their gradients."""
+        return not self.has_servers and self.type is JobType.TRAINING
 
     @property
     def runs_script(self) -> bool:

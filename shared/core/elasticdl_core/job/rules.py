@@ -151,25 +151,27 @@ def combination_problems(spec: JobFields) -> list[Problem]:
         f"{spec.max_workers} is less than min_workers ({spec.min_workers})",
         "raise max_workers or lower min_workers",
     )
+    trains = spec.type is JobType.TRAINING
+    of_a_group = f"give --distribution_strategy {ALL_REDUCE}, or leave it out" if trains else "leave it out"
     need(
         spec.by_group or not spec.microbatches,
         "microbatches",
-        "they are of AllReduceStrategy",
-        f"give --distribution_strategy {ALL_REDUCE}, or leave it out",
+        f"they are of training by {ALL_REDUCE}",
+        of_a_group,
     )
     need(
         spec.by_group or spec.deterministic,
         "deterministic",
-        f"only {ALL_REDUCE} gives the same bits whoever did the work, and can do without",
-        f"give --distribution_strategy {ALL_REDUCE}, or leave it out",
+        f"only training by {ALL_REDUCE} gives the same bits whoever did the work, and can do without",
+        of_a_group,
     )
-    if spec.by_group:
-        need(
-            spec.type is JobType.TRAINING,
-            "distribution_strategy",
-            f"{spec.type.in_words} sums no gradients",
-            "leave it out: parameter servers read the checkpoints of either strategy",
-        )
+    need(
+        trains or spec.has_servers or spec.xla != "on",
+        "xla",
+        f"workers of {ALL_REDUCE} run the plain compiled step",
+        "leave it out, or give --distribution_strategy ParameterServerStrategy",
+    )
+    if not spec.has_servers:
         for name in OF_SERVERS:
             need(
                 getattr(spec, name) == default_of(name),
@@ -281,7 +283,7 @@ def _script_problems(spec: JobFields) -> list[Problem]:
     ]
     if spec.type is not JobType.TRAINING:
         problems.append(Problem("type", f"a script does not do the work of {spec.type.in_words}", "let it train"))
-    if not spec.by_group:
+    if spec.has_servers:
         fix = f"leave it out, or give {ALL_REDUCE}"
         problems.append(Problem("distribution_strategy", "a script holds its model itself", fix))
     if not spec.deterministic:

@@ -137,19 +137,30 @@ class StrategyChoice:
 
 
 def settled_strategy(spec: JobSpec) -> StrategyChoice | None:
-    """The strategy that a specification alone leads to; None where the model has to be looked at."""
+    """The strategy that a specification alone leads to; None where the model or its checkpoint is to be looked at."""
     if spec.distribution_strategy != "auto":
         return StrategyChoice(spec.distribution_strategy, "it was asked for")
-    if spec.type is not JobType.TRAINING:
-        return StrategyChoice(PARAMETER_SERVERS, f"{spec.type.in_words} sums no gradients")
     for name in OF_SERVERS:
         if getattr(spec, name) != default_of(name):
             return StrategyChoice(PARAMETER_SERVERS, f"{name} is of parameter servers")
     if spec.xla == "on":
-        return StrategyChoice(PARAMETER_SERVERS, "xla is on, which members of a group do not use")
-    if spec.max_workers > _MOST_MEMBERS:
+        return StrategyChoice(PARAMETER_SERVERS, "xla is on, which only workers of parameter servers use")
+    if spec.type is JobType.TRAINING and spec.max_workers > _MOST_MEMBERS:
         return StrategyChoice(PARAMETER_SERVERS, f"{spec.max_workers} workers are too many for one group")
     return None
+
+
+def choose_by_checkpoint(spec: JobSpec, *, has_tables: bool) -> StrategyChoice:
+    """The strategy of a job that does not train: servers where there are tables for them to hold.
+
+    Args:
+        spec: the job.
+        has_tables: whether the checkpoint that it reads has embedding tables.
+    """
+    if has_tables:
+        return StrategyChoice(PARAMETER_SERVERS, "the checkpoint has embedding tables, which parameter servers share")
+    reason = f"{spec.type.in_words} changes no parameters, and the checkpoint has no tables: each worker reads it"
+    return StrategyChoice(ALL_REDUCE, reason)
 
 
 def choose_strategy(spec: JobSpec, sight: ModelSight) -> StrategyChoice:

@@ -1,0 +1,81 @@
+"""Workers that hold a checkpoint each and change nothing of it: commanded in the words for parameter servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from elasticdl_core.checkpoint_manifest import Manifest
+from elasticdl_core.errors import ConflictError, DataError, UnavailableError
+from elasticdl_master.parameter_servers import SavedParts, ServerStatus
+from elasticdl_master.state.machine import JobMachine
+from elasticdl_master.state.tally import Tallied
+
+
+class WorkersAlone:
+    """Takes the place of parameter servers where a job needs none: it evaluates or predicts, and workers read for it.
+
+    Args:
+        machine: the job.
+
+    Attributes:
+        addresses: none, for nobody is to be called.
+    """
+
+    def __init__(self, machine: JobMachine) -> None:
+        self.addresses: Sequence[str] = ()
+        self._machine = machine
+
+    async def status(self, index: int) -> ServerStatus:
+        """Says that there is none to tell of.
+
+        Raises:
+            UnavailableError: always.
+        """
+        raise UnavailableError("the job has no parameter servers", fix="nothing is to do")
+
+    async def restore(self, manifest: Manifest, *, other_job: bool = False, stop_at: int = 0) -> int:
+        """Sees that workers will find the checkpoint, which each reads when it begins; returns the version.
+
+        Raises:
+            DataError: a file is not there, or not whole.
+        """
+        await asyncio.to_thread(_require_files, manifest)
+        return int(manifest["version"])
+
+    async def pin(self, number: int, *, one_version: bool = False) -> int:
+        """Does nothing: the parameters stay as they are; returns their version."""
+        return self._machine.version.start
+
+    async def unpin(self, number: int) -> None:
+        """Does nothing."""
+
+    async def flush(self) -> None:
+        """Does nothing."""
+
+    async def tallies(self) -> list[Tallied]:
+        """Nothing: no record goes into the model."""
+        return []
+
+    async def save(self, directory: str, *, one_version: bool = False) -> SavedParts:
+        """Refuses to: there is nothing that the checkpoint does not have.
+
+        Raises:
+            ConflictError: always.
+        """
+        raise ConflictError("the job does not train, so there is nothing to save", fix="nothing is to do")
+
+    async def close(self) -> None:
+        """Does nothing."""
+
+
+def _require_files(manifest: Manifest) -> None:
+    for file in manifest["files"]:
+        path = Path(manifest["directory"]) / file["name"]
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}", fix="give another checkpoint") from None
+        if size != file["size"]:
+            raise DataError(f"{path} has {size} bytes instead of {file['size']}", fix="give another checkpoint")
