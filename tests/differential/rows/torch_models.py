@@ -280,6 +280,17 @@ _REFUSALS = [
     _refused(
         "numpy_loss", "loss returned a float", "def loss(labels, predictions):\n    return float(predictions.sum())"
     ),
+    _refused(
+        "loss_that_learns",
+        "used by the model or its loss and is none of the model's parameters",
+        "SCALE = nn.Parameter(torch.ones(()))\n\n\n"
+        "def loss(labels, predictions):\n    return (predictions.squeeze(-1) * SCALE - labels).pow(2).mean()",
+    ),
+    _refused(
+        "differentiable",
+        "SGD with differentiable=True is what PyTorch refuses",
+        "def optimizer():\n    return functools.partial(torch.optim.SGD, lr=0.1, differentiable=True)",
+    ),
     _refused("wrong_shape", "calling the model", "def forward():\n    return nn.Linear(5, 1)"),
 ]
 

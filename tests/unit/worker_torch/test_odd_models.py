@@ -31,12 +31,12 @@ def job(tmp_path: Path, make_spec: Any) -> Any:
     data = tmp_path / "values.csv"
     data.write_text("\n".join(",".join(map(str, row)) for row in values.tolist()) + "\n")
 
-    def make(kind: str, **options: Any) -> Any:
+    def make(kind: str, *, loss: str = "loss", **options: Any) -> Any:
         which: dict[str, Any] = {"model_def": "odd.model", "model_params": {"kind": kind, **options}}
         if kind[0].islower():
             which = {"model_def": f"odd.{kind}"}
         own = {"num_minibatches_per_task": STEPS, "minibatch_size": MICROBATCH}
-        return make_spec(training_data=str(data), **which, **own)
+        return make_spec(training_data=str(data), loss=loss, **which, **own)
 
     return make
 
@@ -69,6 +69,7 @@ REFUSED = {
     "Unfreezes": "parameter body.weight gets requires_grad=True",
     "Grows": r"model's more\.\w+ is made while the model trains",
     "MakesBuffer": "model's mean is made while the model trains",
+    "InList": r"layers\[1\]\[.*second.*\]\.weight of the model \(InList\) is used by the model or its loss",
     "Lazy": "head.weight of a lazy layer",
     "Wraps": "returns a dict, in which no tensor",
     "elsewhere": "far is on the device meta",
@@ -88,7 +89,7 @@ def test_a_model_that_no_cluster_could_train_alike_is_refused_by_name(kind: str,
     assert raised.value.fix
 
 
-@pytest.mark.parametrize("kind", ["Clamps", "Unfreezes"])
+@pytest.mark.parametrize("kind", ["Clamps", "Unfreezes", "InList"])
 async def test_with_parameter_servers_too(kind: str, job: Any, tmp_path: Path) -> None:
     master = FakeMaster(job(kind), tmp_path / "cluster")
     await master.start()
@@ -102,17 +103,32 @@ async def test_with_parameter_servers_too(kind: str, job: Any, tmp_path: Path) -
 
 def test_what_goes_past_the_counts_is_found_in_later_steps_as_well() -> None:
     net: Any = torch.nn.Linear(3, 1)
-    built: Any = type("Built", (), {"net": net, "trainable": dict(net.named_parameters()), "state": {}})
-    own = OwnChanges(built)
+    built: Any = type("Built", (), {"net": net, "trainable": dict(net.named_parameters()), "state": {}, "roots": ()})
+    own, loss = OwnChanges(built), net(torch.ones(3)).sum()
     for step in range(1, 300):
         own.begin()
         if step > 200:
             net.weight.data.mul_(0.5)
         if step == 256:
             with pytest.raises(UserCodeError, match="parameter weight is changed"):
-                own.check()
+                own.check(loss)
             break
-        own.check()
+        own.check(loss)
+
+
+def test_a_loss_that_learns_is_refused(job: Any) -> None:
+    with pytest.raises(UserCodeError, match=r"parameter learns\.scale of .*odd\.py is used by the model or its loss"):
+        locally(job("Net", loss="learns"))
+    with pytest.raises(UserCodeError, match=r"parameter SCALE of .*odd\.py is used by the model or its loss"):
+        locally(job("OfTheFile"))
+
+
+@pytest.mark.parametrize("train", [locally, by_members])
+def test_parts_that_are_hidden_from_the_model_may_help_as_long_as_nobody_trains_them(train: Any, job: Any) -> None:
+    """A frozen teacher in a list, and an input that has a gradient."""
+    hidden, plain = train(job("Teacher")), train(job("Net"))
+    assert hidden.keys() == plain.keys()
+    assert any(not np.array_equal(hidden[name], value) for name, value in plain.items())
 
 
 async def test_tensors_of_every_layout_train_alike_everywhere(job: Any, tmp_path: Path) -> None:

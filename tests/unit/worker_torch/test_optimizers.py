@@ -191,6 +191,11 @@ class OwnAdam(torch.optim.Adam):
 REFUSED = {
     "LBFGS": (lambda: torch.optim.LBFGS, None, "LBFGS is not among the optimizers"),
     "an own class": (lambda: OwnAdam, None, "OwnAdam has an update of its own"),
+    "differentiable": (
+        lambda: functools.partial(torch.optim.SGD, lr=0.1, differentiable=True),
+        None,
+        "SGD with differentiable=True is what PyTorch refuses",
+    ),
     "no optimizer": (lambda: 3, None, "returned a int"),
     "another model": (lambda: torch.optim.SGD(net().parameters(), 0.1), None, "none of the model"),
     "plateau": (

@@ -106,6 +106,14 @@ class ModelModule:
         return cast(Callable[..., object], entry)
 
 
+def imported_from(roots: Sequence[Path]) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """The files below some directories that were imported, each with the names in it."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and any(Path(file).is_relative_to(root) for root in roots):
+            yield file, dict(vars(module))
+
+
 def load_model_module(spec: JobSpec, zoo: Path, *, optimizer_takes: int = 0) -> ModelModule:
     """Imports the model module of a job.
 

@@ -83,6 +83,15 @@ TORCH = (
     rows(
         _LAYER,
         _NO,
+        "untracked",
+        "is used by the model or its loss and is none of the model's parameters (PyTorch does not look into lists, "
+        "dicts, globals and losses): it would be neither trained nor shared nor exported",
+        "keep layers in nn.ModuleList or nn.ModuleDict and parameters as attributes of the model; let forward return "
+        "what the loss needs of them; or give it requires_grad=False",
+    ),
+    rows(
+        _LAYER,
+        _NO,
         "ScriptModule",
         "is compiled by torch.jit, which hides what it is made of",
         "return the module as it is; --torch_compile on compiles it",
@@ -129,7 +138,14 @@ TORCH = (
         "param_groups",
         "have hyper-parameters of their own; parameters in none of them are not trained, and shared as state",
     ),
-    rows(_OPTIMIZER, _YES, "foreach fused capturable differentiable", "changes no result"),
+    rows(_OPTIMIZER, _YES, "foreach fused capturable", "changes no result"),
+    rows(
+        _OPTIMIZER,
+        _NO,
+        "differentiable",
+        "is what PyTorch refuses in the first step of a model: its parameters are changed in place",
+        "leave differentiable=True out",
+    ),
     rows(
         _OPTIMIZER,
         _NO,

@@ -114,6 +114,57 @@ def synchronised():
     return nn.Sequential(nn.Linear(3, 4), nn.SyncBatchNorm(4), nn.Linear(4, 1), nn.Flatten(0))
 
 
+SCALE = nn.Parameter(torch.ones(()))
+
+
+class InList(Net):
+    """The classic mistake: layers in a list and a dict, of which PyTorch does not know."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Identity(), {"first": nn.Identity(), "second": nn.Linear(3, 3)}]
+
+    def forward(self, x):
+        return super().forward(self.layers[1]["second"](x))
+
+
+class OfTheFile(Net):
+    def forward(self, x):
+        return super().forward(x) * SCALE
+
+
+class Learns(nn.Module):
+    """A loss with a parameter of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, labels, predictions):
+        return loss(labels, predictions * self.scale)
+
+
+learns = Learns()
+
+
+class Teacher(Net):
+    """Layers that are hidden on purpose: one is used without gradients, one has none."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        weights = torch.randn(2, 3, 3, generator=generator)
+        self.teachers = [nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False).requires_grad_(False)]
+        for layer, weight in zip(self.teachers, weights, strict=True):
+            layer.weight.data.copy_(weight)
+
+    def forward(self, x):
+        x = x.clone().requires_grad_() if self.training else x
+        with torch.no_grad():
+            told = self.teachers[0](x)
+        return super().forward(self.teachers[1](x) + told)
+
+
 class Plain(Net):
     """A weight that is not contiguous, one in another memory format, weight and spectral norms, a hook."""
 
@@ -171,7 +222,7 @@ class Roots(Net):
         return super().forward(x) + (self.out.weight.sum() * 0.0).abs().sqrt()
 
 
-MODELS = {kind.__name__: kind for kind in Net.__subclasses__()} | {"Whole": Whole, "Twice": Twice}
+MODELS = {kind.__name__: kind for kind in [Net, *Net.__subclasses__()]} | {"Whole": Whole, "Twice": Twice}
 
 
 def model(kind, **options):

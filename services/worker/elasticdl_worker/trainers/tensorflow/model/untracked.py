@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tensorflow.python.framework import op_callbacks
 from elasticdl_core.contract import Subject, refusal
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.types import KerasModel, Tensor, Variable
+from elasticdl_worker.user_code import imported_from
 
 _GENERATOR_STATES = ((2,), (3,))
 _OF_TABLES = "Lookup"
@@ -106,12 +106,10 @@ def _named(variable: Variable, model: KerasModel, roots: Sequence[Path]) -> str:
         for attribute, value in sorted(vars(layer).items(), key=lambda item: item[0].startswith("_")):
             if _holds(value, variable):
                 return f"the variable {attribute} of the layer {layer.name} ({type(layer).__name__})"
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if file and any(Path(file).is_relative_to(root) for root in roots):
-            for name, value in vars(module).items():
-                if _holds(value, variable):
-                    return f"the variable {name} of {file}"
+    for file, names in imported_from(roots):
+        for name, value in names.items():
+            if _holds(value, variable):
+                return f"the variable {name} of {file}"
     name = str(variable.name).removesuffix(":0")
     return f"the variable {name} ({variable.dtype.name}{variable.shape.as_list()})"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -53,6 +54,7 @@ class BuiltModel:
         net: the model.
         registry: its embedding tables.
         outputs: names of the outputs; empty for a single one, None for several without names.
+        roots: directories whose code counts as the user's.
 
     Attributes:
         call: calls the model.
@@ -64,8 +66,11 @@ class BuiltModel:
             the values that it began with.
     """
 
-    def __init__(self, net: nn.Module, registry: embeddings.TorchTableRegistry, outputs: Outputs) -> None:
+    def __init__(
+        self, net: nn.Module, registry: embeddings.TorchTableRegistry, outputs: Outputs, roots: Sequence[Path]
+    ) -> None:
         self.net = net
+        self.roots = roots
         self.registry = registry
         self.call = TorchModelCall(net)
         self.outputs = outputs
@@ -223,7 +228,7 @@ def build_model(module: ModelModule, sample: Tensors | None, options: TorchBuild
         check_modules(net)
         more = registry.adopt(net)
         if not more:
-            return BuiltModel(net, registry, _run_once(net, sample, module))
+            return BuiltModel(net, registry, _run_once(net, sample, module), module.roots)
         keep |= more
     raise UserCodeError(
         f"the model function in {module.path} makes other embeddings each time that it is called",

@@ -38,6 +38,7 @@ _OPTIONS: Mapping[type[optim.Optimizer], tuple[str, tuple[str, ...]]] = {
 }
 """The optimizers of the parameter servers: their names there, and the options that change a result."""
 _HARMLESS = ("foreach", "fused", "capturable", "differentiable")
+"""Options that change no result; ``differentiable`` only where it is False."""
 _NAMES = {"lr": "learning_rate", "eps": "epsilon"}
 _MODEL_NAMES = ("model", "module", "net", "network")
 _FORM = "return a function of the parameters, e.g. functools.partial(torch.optim.Adam, lr=0.001)"
@@ -209,6 +210,8 @@ def check_optimizer(optimizer: optim.Optimizer) -> None:
                 f"the optimizer {kind.__name__} has a group with {unknown[0]!r}, which is no option of it",
                 fix="leave it out",
             )
+        if group.get("differentiable"):
+            raise refusal(Subject.TORCH_OPTIMIZER, "differentiable", f"{kind.__name__} with differentiable=True")
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise refusal(Subject.TORCH_OPTIMIZER, "step_hooks", f"the optimizer {kind.__name__} with hooks on step()")
 

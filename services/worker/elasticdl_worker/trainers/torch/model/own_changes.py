@@ -1,4 +1,4 @@
-"""Notices what a model does to its own parameters while it trains, of which no other process would learn.
+"""Notices what a model does beside its optimizer while it trains, of which no other process would learn.
 
 Parameters belong to the job: they are pulled before a step, or are the same in all members of a group, and change by
 the optimizer alone. A model that clamps a weight in ``forward``, unfreezes a layer or makes another parameter would
@@ -14,15 +14,16 @@ from torch import nn
 
 from elasticdl_core.contract import Subject, refusal
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
+from elasticdl_worker.trainers.torch.model.untracked import refuse_untracked
 
 _COMPARED_EVERY = 256
 
 
 class OwnChanges:
-    """Refuses a model that changes what only an optimizer may change.
+    """Refuses a model that changes what only an optimizer may change, or that uses parameters it does not have.
 
     Each step looks at what PyTorch counts of a parameter. What goes past that (``.data``), and parameters or buffers
-    that are new, show in a comparison of all numbers: in the steps 1, 2, 4, 8, ..., and in each 256th.
+    that are new or elsewhere, show in a comparison of all numbers: in the steps 1, 2, 4, 8, ..., and in each 256th.
 
     Args:
         model: the model, its optimizer's parameters known.
@@ -30,6 +31,7 @@ class OwnChanges:
 
     def __init__(self, model: BuiltModel) -> None:
         self._net = model.net
+        self._roots = model.roots
         trained = model.trainable
         self._trained = [(name, *_home(model.net, name), one) for name, one in trained.items()]
         self._frozen = [(name, one) for name, one in model.net.named_parameters() if not one.requires_grad]
@@ -45,8 +47,11 @@ class OwnChanges:
         self._versions = [one._version for *_, one in self._trained]
         self._values = [one.detach().clone() for *_, one in self._trained] if whole else None
 
-    def check(self) -> None:
+    def check(self, loss: torch.Tensor) -> None:
         """After the backward pass of the step.
+
+        Args:
+            loss: that was gone back from.
 
         Raises:
             UserCodeError: with the name of what changed.
@@ -66,6 +71,7 @@ class OwnChanges:
             if one.shape != before.shape or not torch.equal(one.detach().view(torch.int32), before.view(torch.int32)):
                 raise _changed(name)
         self._check_names()
+        refuse_untracked(self._net, loss, self._roots)
 
     def _check_names(self) -> None:
         for path, module in self._net.named_modules():

@@ -153,7 +153,7 @@ class TorchReplica:
             with self._randomness.seeded(step_seed(step, microbatch)), self._module.guard(_STEP, _STEP_FIX):
                 loss, predictions = forward.train(batch.features, batch.labels, None)
                 run_backward(loss)
-            self._own_changes.check()
+            self._own_changes.check(loss)
             value = float(loss.detach())
             arrays, brought, bad = self._gathered(rows, sink)
         finally:

@@ -89,7 +89,7 @@ class TorchLocalTrainer:
         loss, predictions = self._forward.train(batch.features, batch.labels, self.tables)
         with finding_rows(self.tables):  # a part that is checkpointed runs once more
             run_backward(loss)
-        self._own_changes.check()
+        self._own_changes.check(loss)
         predictions = map_tensors(torch.Tensor.detach, predictions)
         value = float(loss.detach())
         bad = self._not_finite(value)

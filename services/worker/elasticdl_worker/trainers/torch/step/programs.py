@@ -212,7 +212,7 @@ class TorchPrograms:
             loss, predictions = self._forward.train(features, labels, scope)
             with scope.answering_again():
                 run_backward(loss)
-            self._own_changes.check()
+            self._own_changes.check(loss)
             losses.append(float(loss.detach()))
             gradients = _gradients_of(model.trainable)
             of_rows = _gradients_of(tables)
