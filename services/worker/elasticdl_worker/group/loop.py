@@ -54,6 +54,7 @@ from elasticdl_worker.group.replica import (
     Flat,
     MicrobatchData,
     Replica,
+    UpdatesAlone,
     copied,
 )
 from elasticdl_worker.group.state_files import CheckpointPart, pack_state, read_state, unpack_state
@@ -263,7 +264,7 @@ class MemberLoop:
             suspects = [other for other in error.suspects if other != rank]
         finally:
             running.close()
-            self._pending = None
+            self._pending = self._began = None
             self._attendance.set_busy(busy=False)
         return suspects
 
@@ -273,8 +274,9 @@ class MemberLoop:
         rank = collective.rank
         match operation:
             case Gather(data):
-                if collective.size == 1:
-                    collective.gather(b"", timeout_s=_LONG_S)  # it may have ended; but nobody else has to read this
+                if collective.size == 1:  # nobody else has to read this
+                    if self._began is None:
+                        collective.gather(b"", timeout_s=_LONG_S)  # it may have ended
                     return [data]
                 given = collective.gather(json.dumps(data).encode(), timeout_s=_LONG_S)
                 return [json.loads(one) for one in given]
@@ -324,6 +326,9 @@ class MemberLoop:
 
     def _compute(self, operation: Compute, collective: Collective) -> dict[str, Any]:
         step, rank = operation.step, collective.rank
+        if collective.size == 1:
+            # It may have ended. From here on the step counts: the update may be made along with what is computed.
+            collective.gather(b"", timeout_s=_LONG_S)
         work.begin(str(step.entry.task), step.entry.token)
         self._pin = 0
         self._session.progress.set_phase("compiling" if self._on_first_step is not None else "training")
@@ -418,6 +423,10 @@ class MemberLoop:
                 assert isinstance(replica, ComputesAtOnce)
                 found = replica.compute_at_once(version, microbatches, epoch)
                 return {number: one for (number, _), one in zip(microbatches, found, strict=True)}
+            if pending is None and isinstance(replica, UpdatesAlone):
+                if replica.about_to_compile:
+                    self._session.progress.set_phase("compiling")
+                return {first: replica.update(version, first, data, epoch)}
             if pending is not None and isinstance(replica, BringsEarly):
                 sink = _PendingLeaf(pending, rank if self._fuses else first)
                 return {first: replica.compute_into(version, first, data, epoch, sink)}

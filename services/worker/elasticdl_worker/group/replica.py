@@ -174,6 +174,26 @@ class ComputesAtOnce(Protocol):
         """
 
 
+@runtime_checkable
+class UpdatesAlone(Protocol):
+    """A replica that can apply what it computes while it computes, where a step is one pass of one member."""
+
+    @property
+    def about_to_compile(self) -> bool:
+        """Whether the next ``update`` takes as long as a first step may."""
+
+    def update(self, step: int, microbatch: int, data: MicrobatchData, epoch: int) -> Contribution:
+        """Does what ``Replica.compute`` does, and may make the update meanwhile.
+
+        If it does, what it holds afterwards has the bits that ``apply`` would give, if the job asks for equal bits.
+        ``apply`` with the contribution's arrays has to follow in any case; after an error nothing of the model may be
+        used any more.
+
+        Raises:
+            UserCodeError: as ``compute``.
+        """
+
+
 class Replica(Protocol):
     """The whole model in one member. All calls but ``read`` come from one thread."""
 

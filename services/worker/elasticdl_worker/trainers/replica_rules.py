@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,9 +61,21 @@ def describe_not_finite(loss: float, arrays: Sequence[Flat], buckets: int, names
         buckets: how many there are.
         names: says which parameters are in them.
     """
+    return describe_bad_parts(loss, (is_finite(array) for array in arrays), buckets, names)
+
+
+def describe_bad_parts(loss: float, parts: Iterable[bool], buckets: int, names: NamesBuckets) -> str:
+    """What of a contribution is not finite; empty if all is.
+
+    Args:
+        loss: of the microbatch.
+        parts: whether each of the buckets of gradients, and of what follows them, is finite.
+        buckets: how many there are.
+        names: says which parameters are in them.
+    """
     if not math.isfinite(loss):
         return f"the loss is {loss}"
-    finite = [is_finite(array) for array in arrays]
+    finite = list(parts)
     if all(finite):
         return ""
     found = names.find_not_finite(finite[:buckets])

@@ -48,6 +48,13 @@ class GradientBuckets:
             found |= {name: tf.reshape(part, self._shapes[name]) for name, part in zip(names, parts, strict=True)}
         return found
 
+    def finite(self, gradients: Mapping[str, Tensor]) -> list[Tensor]:
+        """Whether each bucket is finite, without packing it; to be called while tracing."""
+        return [
+            tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(gradients[name])) for name in names]))
+            for names in self._names
+        ]
+
     def find_not_finite(self, finite: Sequence[bool]) -> str:
         """Names of the gradients in the first bucket that is not finite; empty if all are.
 

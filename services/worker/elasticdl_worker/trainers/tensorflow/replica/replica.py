@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import cast
 
 import numpy as np
+import structlog
 
 from elasticdl.data import Shard
 from elasticdl_core.errors import DataError
 from elasticdl_core.skips import Skips
 from elasticdl_core.task import Task
-from elasticdl_worker.device import device_turn
-from elasticdl_worker.group.replica import Contribution, Flat, MicrobatchData, ModelLayout, ReplicaState
+from elasticdl_worker.device import device_turn, own_turn
+from elasticdl_worker.group.replica import Contribution, Flat, MicrobatchData, ModelLayout, ReplicaState, copied
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
 from elasticdl_worker.trainers.learning_rates import checked_rate
+from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.not_finite import NanPolicy
-from elasticdl_worker.trainers.replica_rules import bits_of, check_same_model, describe_not_finite, reading_seed
+from elasticdl_worker.trainers.replica_rules import (
+    bits_of,
+    check_same_model,
+    describe_bad_parts,
+    describe_not_finite,
+    reading_seed,
+)
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
@@ -30,6 +39,10 @@ from elasticdl_worker.trainers.tensorflow.replica.slots import OptimizerSlots
 from elasticdl_worker.trainers.tensorflow.replica.steps import Computed, GroupSteps
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
 from elasticdl_worker.trainers.tensorflow.types import Features, KerasOptimizer, Labels, Predictions, Tensor
+
+_ALONE_STEPS = 100
+"""After so many of them alone, steps are made in one go: tracing that takes as long as tracing them at first did."""
+_log = structlog.get_logger(__name__)
 
 
 class KerasReplica:
@@ -90,6 +103,12 @@ class KerasReplica:
         self._forward: Callable[[Features], Predictions] | None = None
         self._all_values: CompiledFunction[list[Tensor]] | None = None
         self._given: tuple[Sequence[Flat], list[Tensor]] = ((), [])
+        self._made: list[Flat] | None = None
+        self._alone = 0
+        # Where minibatches that are not finite are left out, they are looked at before the update. In a device's turn
+        # it is one thing at a time.
+        self._in_one_go = not (self._eager or self._nan.skips or own_turn() is not None)
+        self._compares = not spec.fuses
         self._threads: ThreadPoolExecutor | None = None
 
     @property
@@ -132,6 +151,49 @@ class KerasReplica:
         self._given = (given.arrays, computed.arrays)
         return given
 
+    @property
+    def about_to_compile(self) -> bool:
+        """Whether the next ``update`` is the first to be made in one go."""
+        return self._in_one_go and self._alone == _ALONE_STEPS
+
+    def update(self, step: int, microbatch: int, data: MicrobatchData, epoch: int) -> Contribution:
+        """Computes as ``compute`` does; after some time alone, the update is made along with it."""
+        self._alone += 1
+        if not self._in_one_go or self._alone <= _ALONE_STEPS:
+            return self.compute(step, microbatch, data, epoch)
+        if self._compares:
+            self._compares = False
+            return self._update_both_ways(step, microbatch, data, epoch)
+        return self._update(step, microbatch, data, epoch)
+
+    def _update_both_ways(self, step: int, microbatch: int, data: MicrobatchData, epoch: int) -> Contribution:
+        """TensorFlow optimizes a function as a whole: what it makes of both parts must have the bits of each."""
+        begin = copied(self.state())
+        given = self.compute(step, microbatch, data, epoch)
+        self.apply(given.arrays, given.rows, epoch)
+        wanted = copied(self.state())
+        self.load(begin)
+        made = self._update(step, microbatch, data, epoch)
+        self._in_one_go = _bits(self.state()) == _bits(wanted)
+        if not self._in_one_go:
+            _log.info("updates are not made in one go", reason="that would give other bits", version=self.version)
+            self.load(wanted)
+            self.version = begin.version  # `apply` counts it
+        return made
+
+    def _update(self, step: int, microbatch: int, data: MicrobatchData, epoch: int) -> Contribution:
+        self._draws.seed(step, microbatch)
+        self._set_rate(epoch)
+        batch, rows = data.content, data.fed
+        with self._guarded(batch):
+            made = self._steps.update(batch.features, batch.labels, tf.constant(rows, tf.float32))
+        loss, buckets = float(made.loss), self._steps.buckets
+        what = describe_bad_parts(loss, made.finite.numpy().tolist(), len(buckets.lengths), buckets)
+        if what:
+            self._nan.handle(what, batch.where, rows, self.version)
+        self._made = []
+        return Contribution(rows, self._made, loss, Skips(), self._shown(step, batch, made.predictions, rows))
+
     def most_at_once(self, members: int) -> int:
         """As many as there are cores for, if none of them changes a variable, be it for a moment."""
         if self._eager or not self._steps.is_pure:
@@ -156,8 +218,7 @@ class KerasReplica:
 
     def _run(self, data: MicrobatchData) -> Computed:
         batch = data.content
-        guard = self._module.guard("a training step", "check the shapes of features, labels and predictions")
-        with guard, self._programs.explaining(batch.features):
+        with self._guarded(batch):
             return self._steps.compute(batch.features, batch.labels, tf.constant(data.fed, tf.float32))
 
     def _contribution(self, step: int, data: MicrobatchData, computed: Computed) -> Contribution:
@@ -167,16 +228,31 @@ class KerasReplica:
         if what:
             return Contribution(0, (), loss, self._nan.handle(what, batch.where, rows, self.version))
         self._nan.reset()
-        metrics: dict[str, float] = {}
-        if self._metrics is not None and computed.predictions is not None and step % self._metrics_every == 0:
-            metrics = self._metrics.of_minibatch(batch.labels, computed.predictions, rows)
-        return Contribution(rows, arrays, loss, Skips(), metrics)
+        return Contribution(rows, arrays, loss, Skips(), self._shown(step, batch, computed.predictions, rows))
+
+    @contextlib.contextmanager
+    def _guarded(self, batch: Minibatch) -> Iterator[None]:
+        guard = self._module.guard("a training step", "check the shapes of features, labels and predictions")
+        with guard, self._programs.explaining(batch.features):
+            yield
+
+    def _shown(self, step: int, batch: Minibatch, predictions: Predictions | None, rows: int) -> Mapping[str, float]:
+        """The metrics of a microbatch, if they are shown of this step."""
+        if self._metrics is None or predictions is None or step % self._metrics_every:
+            return {}
+        return self._metrics.of_minibatch(batch.labels, predictions, rows)
 
     def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
         """Makes one update by the mean over all rows."""
-        schedule, name = self._translated.learning_rate, self._translated.spec.name
-        if schedule is not None:
-            self._optimizer.learning_rate = checked_rate(schedule(self.version, epoch), self.version, name)
+        made, self._made = self._made, None
+        if made is not None and sums is made:
+            self._steps.remember()
+        else:
+            self._apply(sums, rows, epoch)
+        self.version += 1
+
+    def _apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
+        self._set_rate(epoch)
         given, tensors = self._given
         self._given = ((), [])
         if sums is not given:  # who is alone applies what it computed
@@ -185,7 +261,11 @@ class KerasReplica:
             with self._module.guard("the optimizer"):
                 self._steps.apply(tensors, tf.constant(rows, tf.float32))
             self._steps.remember()
-        self.version += 1
+
+    def _set_rate(self, epoch: int) -> None:
+        schedule, name = self._translated.learning_rate, self._translated.spec.name
+        if schedule is not None:
+            self._optimizer.learning_rate = checked_rate(schedule(self.version, epoch), self.version, name)
 
     def learning_rate(self) -> float:
         """The rate of the latest update."""
@@ -231,6 +311,14 @@ class KerasReplica:
     def evaluation_loss(self, labels: Labels, predictions: Predictions) -> Tensor:
         """The loss of predictions without regularisation."""
         return self._programs.evaluation_loss(labels, predictions)
+
+
+def _bits(state: ReplicaState) -> dict[str, list[bytes]]:
+    """All that training goes on from, but for the number of updates."""
+    return {
+        name: [value.tobytes(), *(slot.tobytes() for slot in state.slots.get(name, ()))]
+        for name, value in state.values.items()
+    }
 
 
 def _view(tensor: Tensor) -> Flat:

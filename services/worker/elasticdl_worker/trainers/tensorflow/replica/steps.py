@@ -39,6 +39,20 @@ class Computed(NamedTuple):
     predictions: Predictions | None
 
 
+class Updated(NamedTuple):
+    """What an update gives that was made along with computing it.
+
+    Attributes:
+        loss: the mean over the rows, with regularisation.
+        finite: whether each bucket of gradients was, and the change of the state if there is one.
+        predictions: in training mode; None unless they are kept.
+    """
+
+    loss: Tensor
+    finite: Tensor
+    predictions: Predictions | None
+
+
 class GroupSteps:
     """Computes and applies.
 
@@ -75,12 +89,13 @@ class GroupSteps:
         self._optimizer = optimizer
         self._keeps_predictions = keeps_predictions
         self._trained = dict(zip(model.trainable, model.keras_model.trainable_variables, strict=True))
-        signature = (model.features_spec, labels_spec, tf.TensorSpec([], tf.float32))
-        self._discover(signature)
+        self._signature = (model.features_spec, labels_spec, tf.TensorSpec([], tf.float32))
+        self._update: CompiledFunction[Updated] | None = None
+        self._discover(self._signature)
         self.compute: Callable[[Features, Labels, Tensor], Computed] = self._compute_now
         self.apply: Callable[[list[Tensor], Tensor], None] = self._apply_now
         if not eager:
-            self.compute = CompiledFunction(self._compute_now, signature)
+            self.compute = CompiledFunction(self._compute_now, self._signature)
             sums = [tf.TensorSpec([length], tf.float32) for length in self.lengths]
             self.apply = CompiledFunction(self._apply_now, (sums, tf.TensorSpec([], tf.float32)))
 
@@ -124,13 +139,44 @@ class GroupSteps:
         """Sets the state as it was remembered, after a microbatch that was computed in part."""
         self._state.assign(self._kept)
 
-    def _compute_now(self, features: Features, labels: Labels, rows: Tensor) -> Computed:
+    def update(self, features: Features, labels: Labels, rows: Tensor) -> Updated:
+        """Computes, and applies what was computed, in one compiled function, which is traced in the first call.
+
+        What is not finite is applied, too: nobody may use the model then.
+        """
+        if self._update is None:
+            self._update = CompiledFunction(self._update_now, self._signature)
+        return self._update(features, labels, rows)
+
+    def _update_now(self, features: Features, labels: Labels, rows: Tensor) -> Updated:
         before = self._state.read()
+        loss, predictions, gradients = self._gradients(features, labels, rows)
+        finite = self.buckets.finite(gradients)
+        self._optimize({name: gradient / rows for name, gradient in gradients.items()})
+        if self._state.length:
+            change = self._state.take(before, rows)
+            self._state.apply(change, rows)
+            finite.append(tf.reduce_all(tf.math.is_finite(change)))
+        return Updated(loss, tf.stack(finite), predictions if self._keeps_predictions else None)
+
+    def _gradients(
+        self, features: Features, labels: Labels, rows: Tensor
+    ) -> tuple[Tensor, Predictions, dict[str, Tensor]]:
+        """The loss, the predictions, and the gradient of each variable times the rows."""
         with tf.GradientTape() as tape:
             loss, predictions = self._programs.compute(features, labels, None)
         found = tape.gradient(loss, [self._model.trainable[name] for name in self._used])
         pairs = zip(self._used, found, strict=True)
-        gradients = {name: _weighed(gradient, self._model.trainable[name], rows) for name, gradient in pairs}
+        weighed = {name: _weighed(gradient, self._model.trainable[name], rows) for name, gradient in pairs}
+        return loss, predictions, weighed
+
+    def _optimize(self, gradients: dict[str, Tensor]) -> None:
+        pairs: list[tuple[object, KerasVariable]] = [(gradients[name], self._trained[name]) for name in self._used]
+        self._optimizer.apply_gradients(pairs)
+
+    def _compute_now(self, features: Features, labels: Labels, rows: Tensor) -> Computed:
+        before = self._state.read()
+        loss, predictions, gradients = self._gradients(features, labels, rows)
         arrays = self.buckets.pack(gradients)
         if self._state.length:
             arrays.append(self._state.take(before, rows))
@@ -138,9 +184,7 @@ class GroupSteps:
 
     def _apply_now(self, sums: list[Tensor], rows: Tensor) -> None:
         buckets = len(self.buckets.lengths)
-        gradients = self.buckets.unpack([total / rows for total in sums[:buckets]])
-        pairs: list[tuple[object, KerasVariable]] = [(gradients[name], self._trained[name]) for name in self._used]
-        self._optimizer.apply_gradients(pairs)
+        self._optimize(self.buckets.unpack([total / rows for total in sums[:buckets]]))
         if self._state.length:
             self._state.apply(sums[buckets], rows)
 
