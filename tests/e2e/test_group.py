@@ -46,17 +46,22 @@ def _check_exact(job: dict[str, Any]) -> None:
 
 @NEEDS_TORCH
 def test_a_torch_model_is_the_same_to_the_last_bit_though_a_member_was_killed(cluster: Cluster, digits: Path) -> None:
-    """Dropout and BatchNorm in it; and it is evaluated and exported."""
+    """Dropout and BatchNorm in it; all are killed, too; and it is evaluated and exported."""
     evaluation = ("--validation_data", str(digits / "validation"))
     quiet = _submit(cluster, digits, "torch-quiet", 1, "--num_epochs", str(TORCH_EPOCHS), zoo="digits_torch")
-    job_id = _submit(
-        cluster, digits, "torch-killed", 2, "--num_epochs", str(TORCH_EPOCHS), *evaluation, zoo="digits_torch"
-    )
+    more = ("--num_epochs", str(TORCH_EPOCHS), "--checkpoint_steps", "20", *evaluation)
+    job_id = _submit(cluster, digits, "torch-killed", 2, *more, zoo="digits_torch")
     _until(lambda: _members(cluster, job_id) == 2, "two members train")
     _signal(_processes(cluster, job_id)[1], signal.SIGKILL)
+    _until(lambda: _members(cluster, job_id) == 2 and len(_launched(cluster, job_id)) == 3, "another took its place")
+    _until(lambda: "checkpoint of version 20" in str(_events(cluster, job_id)), "there is a checkpoint")
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none can hand on what it has
+        for pid in _processes(cluster, job_id).values():
+            _signal(pid, number)
     job = cluster.wait(job_id)
     _check_exact(job)
-    assert [event["kind"] for event in _events(cluster, job_id)].count("worker_lost") == 1
+    kinds = [event["kind"] for event in _events(cluster, job_id)]
+    assert (kinds.count("worker_lost"), kinds.count("restored")) == (3, 1), kinds
     assert job["status"]["metrics"]["accuracy"] >= 0.9
     _check_exact(cluster.wait(quiet))
     _check_equal(_parameters(cluster, quiet), _parameters(cluster, job_id))
@@ -182,6 +187,11 @@ def _processes(cluster: Cluster, job_id: str) -> dict[int, int]:
     """The process of each worker that runs."""
     running = [one for one in cluster.launches(job_id) if one["role"] == "worker" and one["state"] == "running"]
     return {one["index"]: one["pid"] for one in running}
+
+
+def _launched(cluster: Cluster, job_id: str) -> list[dict[str, Any]]:
+    """All workers that there were."""
+    return [one for one in cluster.launches(job_id) if one["role"] == "worker"]
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

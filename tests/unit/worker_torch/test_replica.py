@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Task, TaskId, TaskType
-from elasticdl_worker.group.state_files import pack_state, unpack_state
+from elasticdl_worker.group.state_files import CheckpointPart, pack_state, read_state, unpack_state
 from elasticdl_worker.trainers.framework import Preparation
 from elasticdl_worker.trainers.torch.implementation import TorchFramework
 from elasticdl_worker.trainers.torch.replica.buckets import TorchBuckets
@@ -97,18 +98,17 @@ def locally(spec: JobSpec, steps: int) -> Any:
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # of Adagrad in PyTorch itself
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_one_microbatch_a_step_is_a_step_of_a_local_run(name: str, job: Any) -> None:
-    """Also over two changes of members, one of which knows of the past by a checkpoint alone."""
+def test_one_microbatch_a_step_is_a_step_of_a_local_run(name: str, job: Any, tmp_path: Path) -> None:
+    """Also over two ends of all members, after one of which the checkpoint says what parameter servers would say."""
     sparse = name in ("SGD", "Adagrad")
     spec = job(optimizer_params={"name": name, **OPTIMIZERS[name]}, model_params={"sparse": sparse})
     replica = replica_of(spec)
     for step in range(12):
-        if step == 4:
+        if step in (4, 8):
             state, replica = replica.state(), replica_of(spec)
-            replica.load(type(state)(state.version, state.values, state.slots))
-        if step == 8:
-            state, replica = replica.state(), replica_of(spec)
-            replica.load(state)
+            kept = state if step == 8 else dataclasses.replace(state, extra={})
+            files = [CheckpointPart(replica.layout, kept, rank, 2, {}).write(tmp_path) for rank in range(2)]
+            replica.load(read_state(str(tmp_path), files, replica.layout)[0])
         make_step([replica], spec, step, microbatches=1)
     local = locally(spec, 12)
     wanted = local.model.values()

@@ -108,11 +108,16 @@ def read_state(directory: str, files: Sequence[CheckpointFile], layout: ModelLay
                 assert isinstance(block, DensePiece)
                 _place(flat[block.section.spec.name], block)
         same = first.slots == layout.slots and first.optimizer.name == layout.optimizer.name
+        # Below, `[n, ...]` is an array also where a parameter is a single number, and `[n]` would be that number.
         shaped = {name: whole.reshape(-1, *specs[name].shape) for name, whole in flat.items()}
         state = ReplicaState(
             max(reader.header.version for reader in readers),
-            {name: whole[0] for name, whole in shaped.items()},
-            {name: list(whole[1:]) for name, whole in shaped.items() if same and len(whole) > 1},
+            {name: whole[0, ...] for name, whole in shaped.items()},
+            {
+                name: [whole[slot, ...] for slot in range(1, len(whole))]
+                for name, whole in shaped.items()
+                if same and len(whole) > 1
+            },
             _extra_of(first.replica) if same else {},
         )
         return state, _tally_of(first.tally)
