@@ -11,6 +11,7 @@ from typing import Any
 from elasticdl_core.errors import DataError, InvalidInputError
 from elasticdl_core.job import JobSpec, resolve_aliases
 from elasticdl_core.job.field_groups import OF_THE_MODEL
+from elasticdl_core.job.fields import default_of
 from elasticdl_runtime.home import expand_home
 
 _DATA = ("training_data", "validation_data", "prediction_data")
@@ -44,7 +45,10 @@ def continue_from(job: Mapping[str, Any], version: int | None = None) -> dict[st
         raise InvalidInputError(
             f"job {job['id']} has no checkpoint of version {chosen}", fix=f"it has checkpoints of {known}"
         )
-    fields = {name: value for name, value in job["spec"].items() if name in OF_THE_MODEL and value not in ("", {})}
+    # What is as it would be anyway says nothing: an option of parameter servers would mean them.
+    fields = {
+        name: value for name, value in job["spec"].items() if name in OF_THE_MODEL and value != default_of(name)
+    }
     return {**fields, "checkpoint_dir_for_init": str(committed[chosen]["manifest"]["directory"])}
 
 

@@ -136,6 +136,7 @@ class FakeWorker:
         self.records = self.steps = 0
         self.drain = asyncio.Event()
         self.losses: list[tuple[int, float]] = []
+        self.read_version = 0
 
     async def run(self) -> int:
         welcome = await self.call(
@@ -151,7 +152,11 @@ class FakeWorker:
         if failure:
             await self.call("Fail", master_pb2.FailRequest(**failure))
             return 1
-        if not self.world.servers[0].initialized:
+        if not self.world.num_ps:
+            manifest = Path(self.spec["checkpoint_dir_for_init"]) / "manifest.json"
+            self.read_version = int(json.loads(manifest.read_text())["version"])
+            self.world.read.append(str(manifest.parent))
+        elif not self.world.servers[0].initialized:
             for server in self.world.servers.values():
                 server.initialized = True
         await self.call(
@@ -188,6 +193,11 @@ class FakeWorker:
         elif task.type == "list_shards":
             await self.list_shards(task)
         else:
+            await self.world.pulse.until(lambda: not self.world.holds_back(id_) or self.drain.is_set(), 120.0)
+            if self.world.holds_back(id_):
+                await self.give_back(task, id_.start)
+                self.held.pop(task.token)
+                return
             result = self.world.result_of(task, id_)
         await self.call(
             "Report",
@@ -215,8 +225,7 @@ class FakeWorker:
                 await self.call("Fail", master_pb2.FailRequest(task_id=task.id, token=task.token, **failure))
                 return False
             if self.drain.is_set():
-                request = master_pb2.ReturnRequest(task_id=task.id, token=task.token, position=position)
-                await self.call("Return", request)
+                await self.give_back(task, position)
                 return False
             end = min(position + self.spec["minibatch_size"], id_.end)
             await self.world.pulse.until(lambda: self.servers_there or task.token in self.lost, 120.0)
@@ -232,6 +241,10 @@ class FakeWorker:
             self.held[task.token] = position
             await asyncio.sleep(self.world.step_s)
         return task.token not in self.lost
+
+    async def give_back(self, task: Any, position: int) -> None:
+        request = master_pb2.ReturnRequest(task_id=task.id, token=task.token, position=position)
+        await self.call("Return", request)
 
     async def list_shards(self, task: Any) -> None:
         purpose = json.loads(task.payload)["purpose"]
@@ -271,7 +284,7 @@ class FakeWorker:
 
     @property
     def version(self) -> int:
-        return max((server.version for server in self.world.servers.values()), default=0)
+        return max((server.version for server in self.world.servers.values()), default=self.read_version)
 
     async def call(self, method: str, request: Any) -> Any:
         while True:
@@ -287,13 +300,15 @@ class JobProcesses:
     Args:
         folder: for sockets; short.
         job_id: the job.
-        num_ps: number of its PS.
+        num_ps: number of its PS; 0 if workers read the checkpoint themselves.
         secret: the job's secret.
         pulse: beats when anything happens.
 
     Attributes:
         gate: workers train while it is set.
         applied: every trace line: (worker, task, token, shard, start, end).
+        holds_back: tasks that are no training and wait, by their id.
+        read: the checkpoint of each worker that read one itself.
     """
 
     def __init__(self, folder: Path, job_id: str, num_ps: int, secret: str, pulse: Pulse, *, slots: int = 8) -> None:
@@ -330,6 +345,8 @@ class JobProcesses:
         self.training_metrics: dict[str, float] = {}
         self.evaluated_records: Callable[[TaskId], int] = lambda task: task.records
         self.evaluated: list[tuple[str, int]] = []
+        self.holds_back: Callable[[TaskId], bool] = lambda task: False
+        self.read: list[str] = []
         self.exports: list[dict[str, Any]] = []
         self.away = False
         self._watchers: list[asyncio.Queue[ProcessStatus]] = []
@@ -459,7 +476,7 @@ class JobProcesses:
 
     async def _work(self, spec: ProcessSpec) -> None:
         if spec.id.index != INSPECTOR:
-            await self.pulse.until(lambda: self.servers, 60.0)
+            await self.pulse.until(lambda: self.servers or not self.num_ps, 60.0)
         worker = FakeWorker(self, spec.id, dict(spec.environment))
         self.workers[spec.id] = worker
         try:

@@ -16,6 +16,7 @@ from elasticdl.cli.output import EXIT_OK, write_line
 from elasticdl.cli.script_command import flags_of_script
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobType
+from elasticdl_core.job.fields import ALL_REDUCE
 
 if TYPE_CHECKING:
     from elasticdl.client import Client
@@ -233,6 +234,8 @@ def _with_job(given: str, mapping: dict[str, Any], *, local: bool) -> tuple[dict
         )
     with connect() as client:
         fields = continue_from(find_job(client, name), int(version) if at else None)
+    if mapping.get("distribution_strategy") == ALL_REDUCE:
+        fields.pop("embedding_threshold_bytes", None)  # no embedding becomes a table of parameter servers
     own_code = {"model_zoo", "model_bundle"} & mapping.keys()
     if own_code:
         fields = {name: value for name, value in fields.items() if name not in {"model_zoo", "model_bundle"}}

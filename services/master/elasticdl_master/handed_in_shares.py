@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from elasticdl_core.errors import ConflictError
+from elasticdl_master.copied_files import copy_verified
 from elasticdl_master.group_calls import Share
-from elasticdl_runtime.safe_files import open_regular
-
-_PIECE = 1 << 20
 
 
 class HandedInShares:
@@ -47,13 +43,5 @@ class HandedInShares:
         shutil.rmtree(self.folder(directory), ignore_errors=True)
 
     def _copied(self, share: Share, directory: Path) -> bool:
-        digest, size = hashlib.sha256(), 0
-        source = os.fdopen(open_regular(self._base, f"{directory.name}/{share.name}"), "rb")
-        with source, (directory / share.name).open("xb") as target:
-            while (piece := source.read(_PIECE)) and size <= share.bytes:
-                size += len(piece)
-                digest.update(piece)
-                target.write(piece)
-            target.flush()
-            os.fsync(target.fileno())
-        return (size, digest.hexdigest()) == (share.bytes, share.sha256)
+        relative = f"{directory.name}/{share.name}"
+        return copy_verified(self._base, relative, directory / share.name, share.bytes, share.sha256)

@@ -30,6 +30,7 @@ from elasticdl_master.group_control import GroupControl
 from elasticdl_master.group_desk import GroupDesk
 from elasticdl_master.handed_in_shares import HandedInShares
 from elasticdl_master.job_lease import Wishes
+from elasticdl_master.kept_checkpoint import remove_kept
 from elasticdl_master.listing import list_shards
 from elasticdl_master.outbox import Outbox
 from elasticdl_master.parameter_servers import ServerControl
@@ -160,6 +161,7 @@ class JobRunner:
         )
         choice = await chooser.choose(lease, code)
         failpoint("master.after_strategy")
+        code = await startup.keep_checkpoint(code, choice.applied_to(lease.spec))
         contents = await self._patience.until_works("the task queue", queue.load, "queue")
         failpoint("master.after_queue_load")
         processes = await self._patience.until_works("the launcher", self._processes.present, "launcher")
@@ -394,6 +396,9 @@ class JobRunner:
 
     async def _finish(self) -> None:
         await self._outbox.flushed()
+        decision = self._dispatcher.machine.lifecycle.decision
+        if decision is not None and decision.to is not None and decision.to.terminal:
+            await asyncio.to_thread(remove_kept, self._settings.job_dir)
         failpoint("master.before_queue_discard")
         with contextlib.suppress(UnavailableError):
             await self._dispatcher.discard()

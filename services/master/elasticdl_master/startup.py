@@ -21,6 +21,7 @@ from elasticdl_core.ports.launcher import ProcessStatus
 from elasticdl_master.api import ApiClient, JobHeldError
 from elasticdl_master.checkpoint_directory import find_checkpoint
 from elasticdl_master.job_lease import JobLease
+from elasticdl_master.kept_checkpoint import find_kept, keep
 from elasticdl_master.listing import has_own_reader
 from elasticdl_master.patience import PatientCalls
 from elasticdl_master.queue.port import Contents
@@ -95,7 +96,7 @@ class Startup:
             zoo = await asyncio.to_thread(require_reach, await self._code_of(spec), reach)
             framework = await asyncio.to_thread(check_model_module, zoo, spec, reach=reach)
             if spec.checkpoint_dir_for_init:
-                initial = await asyncio.to_thread(find_checkpoint, spec.checkpoint_dir_for_init, reach)
+                initial = await asyncio.to_thread(self._find_initial, spec.checkpoint_dir_for_init, reach)
             if spec.output:
                 output = str(await asyncio.to_thread(require_reach, spec.output, reach, writing=True))
             if spec.checkpoint_dir:
@@ -105,6 +106,21 @@ class Startup:
         except ElasticDLError as error:
             return FoundCode(zoo, initial, error)
         return FoundCode(zoo, initial, output=output, framework=framework)
+
+    async def keep_checkpoint(self, code: FoundCode, spec: JobSpec) -> FoundCode:
+        """Has the job keep the checkpoint that it begins with, if each worker reads it.
+
+        Args:
+            code: what was found.
+            spec: the job, with its strategy.
+        """
+        if code.initial is None or code.problem is not None or not _reads_by_itself(spec):
+            return code
+        try:
+            kept = await asyncio.to_thread(keep, code.initial, self._settings.job_dir)
+        except ElasticDLError as error:
+            return dataclasses.replace(code, problem=error)
+        return dataclasses.replace(code, initial=kept)
 
     def setup(
         self,
@@ -116,8 +132,7 @@ class Startup:
     ) -> Setup:
         """Everything that was found, for the state machine."""
         spec = choice.applied_to(lease.spec)
-        if code.initial is not None and not spec.has_servers and spec.type is not JobType.TRAINING:
-            # Each worker reads it when it begins: the very one, not what is the newest of a folder by then.
+        if code.initial is not None and _reads_by_itself(spec):
             spec = dataclasses.replace(spec, checkpoint_dir_for_init=code.initial["directory"])
         return Setup(
             spec=spec,
@@ -140,6 +155,9 @@ class Startup:
             strategy=choice,
         )
 
+    def _find_initial(self, path: str, reach: Reach | None) -> Manifest:
+        return find_kept(self._settings.job_dir) or find_checkpoint(path, reach)
+
     async def _code_of(self, spec: JobSpec) -> Path:
         if not spec.model_bundle:
             return await asyncio.to_thread(Path(spec.model_zoo).absolute)
@@ -151,3 +169,8 @@ class Startup:
             zoo = await asyncio.to_thread(unpack_zoo, archive, folder)
             archive.unlink()
         return zoo
+
+
+def _reads_by_itself(spec: JobSpec) -> bool:
+    """Whether each worker of a job reads the checkpoint when it begins."""
+    return not spec.has_servers and spec.type is not JobType.TRAINING

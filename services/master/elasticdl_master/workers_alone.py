@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
 from elasticdl_core.checkpoint_manifest import Manifest
-from elasticdl_core.errors import ConflictError, DataError, UnavailableError
+from elasticdl_core.errors import ConflictError, UnavailableError
 from elasticdl_master.parameter_servers import SavedParts, ServerStatus
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.tally import Tallied
@@ -36,12 +34,7 @@ class WorkersAlone:
         raise UnavailableError("the job has no parameter servers", fix="nothing is to do")
 
     async def restore(self, manifest: Manifest, *, other_job: bool = False, stop_at: int = 0) -> int:
-        """Sees that workers will find the checkpoint, which each reads when it begins; returns the version.
-
-        Raises:
-            DataError: a file is not there, or not whole.
-        """
-        await asyncio.to_thread(_require_files, manifest)
+        """Returns the version: each worker reads the checkpoint when it begins, which is kept for them."""
         return int(manifest["version"])
 
     async def pin(self, number: int, *, one_version: bool = False) -> int:
@@ -68,14 +61,3 @@ class WorkersAlone:
 
     async def close(self) -> None:
         """Does nothing."""
-
-
-def _require_files(manifest: Manifest) -> None:
-    for file in manifest["files"]:
-        path = Path(manifest["directory"]) / file["name"]
-        try:
-            size = path.stat().st_size
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}", fix="give another checkpoint") from None
-        if size != file["size"]:
-            raise DataError(f"{path} has {size} bytes instead of {file['size']}", fix="give another checkpoint")

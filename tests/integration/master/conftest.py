@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from elasticdl.data import tfrecord
-from elasticdl_core.job import JobSpec
+from elasticdl_core.job import JobSpec, JobType
 from elasticdl_master.queue.redis import RedisQueue
 from elasticdl_master.runner import JobRunner
 from elasticdl_master.settings import MasterSettings
@@ -152,10 +152,11 @@ async def make_job(redis_server: RedisServer) -> AsyncIterator[Any]:
             }
             if spec.get("validation_data"):
                 spec["validation_data"] = str(folder / "val.csv")
-            JobSpec.from_mapping(spec)
+            checked = JobSpec.from_mapping(spec)
             job_id = f"job-{next(_numbers)}"
             api = await stack.enter_async_context(InternalApi(job_id, spec))
-            processes = JobProcesses(folder, job_id, int(spec["num_ps"]), SECRET, api.pulse)
+            by_itself = spec.get("distribution_strategy", "") != "" and checked.type is not JobType.TRAINING
+            processes = JobProcesses(folder, job_id, 0 if by_itself else int(spec["num_ps"]), SECRET, api.pulse)
             job = Job(
                 api, processes, redis_server, folder, limits or Limits(heartbeat_s=0.1, recovery_s=0.0, drain_s=5.0)
             )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from elasticdl_core.job.fields import default_of
 from tests.fakes.api import FakeApi, make_job
 from tests.unit.cli.conftest import Cli
 
@@ -71,6 +72,20 @@ def test_a_version_can_be_named_and_what_is_given_besides_counts(trained: FakeAp
     body = submitted(trained)
     assert body["checkpoint_dir_for_init"].endswith("/200")
     assert (body["model_params"], body["max_workers"], body["type"]) == ({"units": 4}, 2, "evaluation")
+
+
+def test_settings_of_parameter_servers_are_taken_where_there_are_some(trained: FakeApi, cli: Cli) -> None:
+    spec = dict(trained.jobs["digits-1"]["spec"])
+    given = ("evaluate", "--from=digits", "--validation_data=data", "--detach")
+    trained.jobs["digits-1"]["spec"] = {**spec, "embedding_threshold_bytes": default_of("embedding_threshold_bytes")}
+    assert cli(*given).code == 0
+    assert "embedding_threshold_bytes" not in submitted(trained), "it would mean parameter servers"
+    trained.jobs["digits-1"]["spec"] = {**spec, "embedding_threshold_bytes": 7}
+    assert cli(*given).code == 0
+    assert submitted(trained)["embedding_threshold_bytes"] == 7
+    outcome = cli(*given, "--distribution_strategy=AllReduceStrategy")
+    assert outcome.code == 0, outcome.err
+    assert "embedding_threshold_bytes" not in submitted(trained)
 
 
 def test_newer_code_can_be_given(trained: FakeApi, cli: Cli) -> None:
