@@ -98,6 +98,8 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
 
     zoo = Path(spec.model_zoo)
     framework = load_framework(spec, zoo)
+    if spec.worker_threads:
+        framework.configure(spec.worker_threads)
     # One process, on the devices that it sees: of a share the limit of memory is what can be kept.
     asked = spec.worker_resource_request if spec.device_share else ""
     framework.use_devices(DeviceGrant(asked, min(spec.device_share or WHOLE, WHOLE) / WHOLE))

@@ -324,6 +324,8 @@ def _threads(spec: JobSpec) -> int:
     The last bits of a sum depend on them, so members of a group that shall give the same bits go by what stays as it
     is while workers come and go.
     """
+    if spec.worker_threads:
+        return spec.worker_threads
     sharing = spec.microbatches_per_step if spec.by_group and spec.deterministic else spec.max_workers
     return max(1, len(os.sched_getaffinity(0)) // max(1, sharing))
 

@@ -49,6 +49,7 @@ FIELD_GROUPS: Mapping[str, tuple[str, ...]] = {
         "num_ps",
         "priority",
         "progress_timeout_s",
+        "worker_threads",
         "worker_memory_mib",
         "ps_memory_mib",
         "worker_resource_request",

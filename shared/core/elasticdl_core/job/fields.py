@@ -74,6 +74,7 @@ AT_LEAST = {
     "min_workers": 1,
     "max_workers": 1,
     "progress_timeout_s": 1,
+    "worker_threads": 0,
     "worker_memory_mib": 0,
     "ps_memory_mib": 0,
     "seed": 0,
@@ -84,6 +85,7 @@ AT_MOST = {
     "num_minibatches_per_task": 2**24,
     "num_epochs": 1_000_000,
     "progress_timeout_s": 30 * 24 * 3600,
+    "worker_threads": 1024,
     "worker_memory_mib": 2**24,
     "ps_memory_mib": 2**24,
     "microbatches": 1024,
@@ -205,6 +207,9 @@ class JobFields:
         priority: higher goes first; -1000 to 1000.
         progress_timeout_s: a worker that holds a task and processes no record of it for so many seconds, or ten times
             its slowest usual minibatch if that is longer, is replaced; a task that holds up three fails the job.
+        worker_threads: threads that one operation of the framework may use in a worker; 0 takes the worker's share of
+            the machine's cores, and one thread for small PyTorch models where that share is two cores and parameter
+            servers want one of them.
         worker_memory_mib: memory limit of a worker in MiB; 0 for none.
         ps_memory_mib: memory limit of a PS in MiB; 0 for none.
         worker_resource_request: what one worker takes of an accelerator: ``gpu=0.5`` is a half of one device,
@@ -279,6 +284,7 @@ class JobFields:
     max_workers: int = 1
     priority: int = 0
     progress_timeout_s: int = 60
+    worker_threads: int = 0
     worker_memory_mib: int = 0
     ps_memory_mib: int = 0
     worker_resource_request: str = ""

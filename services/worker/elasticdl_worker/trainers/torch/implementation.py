@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import structlog
 import torch
 
 from elasticdl.callbacks import Callback, GradientClipping
@@ -36,7 +37,9 @@ from elasticdl_worker.trainers.torch.layer_prints import print_layer_outputs
 from elasticdl_worker.trainers.torch.model import embeddings
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, TorchBuildOptions, build_model
 from elasticdl_worker.trainers.torch.model.callbacks import callbacks_of
+from elasticdl_worker.trainers.torch.model.calling import leaves
 from elasticdl_worker.trainers.torch.model.metrics import make_metrics, to_numpy
+from elasticdl_worker.trainers.torch.model.operation_work import one_thread_is_better
 from elasticdl_worker.trainers.torch.model.optimizers import (
     MadeOptimizer,
     TorchOptimizerPlan,
@@ -48,6 +51,7 @@ from elasticdl_worker.trainers.torch.step.local_tables import TorchLocalTables
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, StepOptions, TorchPrograms
 from elasticdl_worker.user_code import ModelModule, load_model_module
 
+_log = structlog.get_logger(__name__)
 _NO_TABLES = 1 << 62
 """A threshold that no embedding reaches."""
 
@@ -103,6 +107,7 @@ class TorchFramework:
         spec, module = preparation.spec, preparation.module
         model, sample = _built(preparation)
         self._place(model, sample, preparation)
+        _choose_threads(model, sample, spec)
         made = _optimizer(preparation, model)
         plan: TorchOptimizerPlan | None = None
         updates: TorchGroupUpdates | None = None
@@ -213,6 +218,16 @@ def _options(preparation: Preparation, clipping: GradientClipping | None) -> Ste
         aligned=module.feed is None,
         clipping=clipping,
     )
+
+
+def _choose_threads(model: BuiltModel, sample: Tensors, spec: JobSpec) -> None:
+    """Leaves the second of two cores to the servers where operations are small, unless the user says otherwise."""
+    if sample is None or spec.worker_threads:
+        return
+    work, threads = model.work.mean(spec.minibatch_size / len(leaves(sample)[0])), torch.get_num_threads()
+    if one_thread_is_better(work, threads):
+        torch.set_num_threads(1)
+        _log.info("operations are small: computing with one thread", work=round(work), instead_of=threads)
 
 
 def _check_for_group(model: BuiltModel, made: MadeOptimizer) -> None:

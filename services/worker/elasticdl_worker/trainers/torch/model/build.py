@@ -22,6 +22,7 @@ from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.device import HOST, arrays_of, copies_on_host, fill, move_model
 from elasticdl_worker.trainers.torch.model import embeddings
 from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, describe, leaves, output_names
+from elasticdl_worker.trainers.torch.model.operation_work import OperationWork
 from elasticdl_worker.trainers.torch.model.refused_modules import check_modules, check_tensors
 from elasticdl_worker.trainers.torch.model.scopes import TorchCollectScope
 from elasticdl_worker.trainers.torch.model.state import TorchModelState
@@ -55,6 +56,7 @@ class BuiltModel:
         registry: its embedding tables.
         outputs: names of the outputs; empty for a single one, None for several without names.
         roots: directories whose code counts as the user's.
+        work: of the operations of a forward pass over the records of the sample.
 
     Attributes:
         call: calls the model.
@@ -67,10 +69,16 @@ class BuiltModel:
     """
 
     def __init__(
-        self, net: nn.Module, registry: embeddings.TorchTableRegistry, outputs: Outputs, roots: Sequence[Path]
+        self,
+        net: nn.Module,
+        registry: embeddings.TorchTableRegistry,
+        outputs: Outputs,
+        roots: Sequence[Path],
+        work: OperationWork,
     ) -> None:
         self.net = net
         self.roots = roots
+        self.work = work
         self.registry = registry
         self.call = TorchModelCall(net)
         self.outputs = outputs
@@ -228,7 +236,8 @@ def build_model(module: ModelModule, sample: Tensors | None, options: TorchBuild
         check_modules(net)
         more = registry.adopt(net)
         if not more:
-            return BuiltModel(net, registry, _run_once(net, sample, module), module.roots)
+            work = OperationWork()
+            return BuiltModel(net, registry, _run_once(net, sample, module, work), module.roots, work)
         keep |= more
     raise UserCodeError(
         f"the model function in {module.path} makes other embeddings each time that it is called",
@@ -241,7 +250,7 @@ def _wants_numbers(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError | NotImplementedError) and any(word in str(error) for word in _OF_META)
 
 
-def _run_once(net: nn.Module, sample: Tensors | None, module: ModelModule) -> Outputs:
+def _run_once(net: nn.Module, sample: Tensors | None, module: ModelModule, work: OperationWork) -> Outputs:
     """Runs the model on a few records, so that lazy layers are made and wrong shapes show at once."""
     if sample is None:
         return ()
@@ -249,7 +258,7 @@ def _run_once(net: nn.Module, sample: Tensors | None, module: ModelModule) -> Ou
     training = net.training
     net.eval()
     guarded = module.guard("calling the model on the features", fix)
-    with guarded, explaining_tables(), torch.no_grad(), finding_rows(TorchCollectScope()):
+    with guarded, explaining_tables(), torch.no_grad(), finding_rows(TorchCollectScope()), work:
         predictions = TorchModelCall(net)(sample)
     net.train(training)
     if not leaves(predictions):
