@@ -112,7 +112,8 @@ class GroupDesk:
         self.heard.set()
         self.refresh()
         board = self._board(call.owner)
-        if not acknowledged and not shares and not first_word and call.seen == board.revision:
+        # That a task's end was heard nobody waits for: the next task is leased at once, and that is news.
+        if not shares and not first_word and call.seen == board.revision:
             await board.news()
         return self._answer(call, acknowledged, shares)
 

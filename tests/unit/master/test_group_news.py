@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from elasticdl_master import group_desk
-from elasticdl_master.group_calls import GroupReport, MemberAnswer, MemberCall
+from elasticdl_master.group_calls import EndedTask, GroupReport, MemberAnswer, MemberCall
 from elasticdl_master.state import events as ev
+from elasticdl_master.state.accounts import RecordAccount
 from tests.unit.master.test_group_tasks import OWNER, OneMember
 
 pytestmark = pytest.mark.unit
@@ -100,6 +101,21 @@ async def test_what_comes_next_is_told_to_the_first_member_alone(members: Member
     await members.turns()
     assert not other.done()
     other.cancel()
+
+
+async def test_that_the_end_of_a_task_was_heard_is_told_along_with_the_next_news(members: Members) -> None:
+    await members.desk.look()
+    task, *others = (await members.say(OWNER, GroupReport(0, 0, 1, "", 0))).tasks
+    await members.wait(OWNER)
+    end = EndedTask(task.lease.task, task.lease.token, task.lease.task.end, RecordAccount(), 1)
+    told = asyncio.create_task(
+        members.say(OWNER, GroupReport(1, 1, 1, str(others[-1].lease.token), len(others), [end]))
+    )
+    await members.turns()
+    assert not told.done()
+    members.desk.pin = 7
+    members.desk.refresh()
+    assert list((await told).acknowledged) == [str(end.token)]
 
 
 async def test_all_are_told_at_once_of_another_generation(members: Members) -> None:

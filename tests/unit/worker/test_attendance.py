@@ -28,10 +28,13 @@ class MeetingMaster(FakeMaster):
     def __init__(self, job_dir: Path) -> None:
         super().__init__(JobSpec(model_def="softmax.forward"), job_dir)
         self.meetings = 0
+        self.ended: list[list[str]] = []
 
     async def Meet(self, request: pb.MeetRequest, caller: str) -> pb.MeetResponse:
         self.meetings += 1
         number = self.meetings
+        ended = [one.token for one in request.report.ended]
+        self.ended.append(ended)
         await self._note()
         if number > ANSWERS:
             await asyncio.Event().wait()  # there is no more to say
@@ -49,6 +52,7 @@ class MeetingMaster(FakeMaster):
             endpoints=[b"here"],
             directive=pb.DIRECTIVE_CONTINUE,
             tasks=[task],
+            acknowledged=ended,
         )
 
 
@@ -81,3 +85,31 @@ async def test_each_task_is_taken_once_and_answers_of_before_are_let_go(tmp_path
     assert taken[-1] == f"t:{EPOCH}:{ANSWERS}:{ANSWERS * RECORDS}:{(ANSWERS + 1) * RECORDS}"
     assert len(taken) == len(set(taken))
     assert len(kept) <= 2, "of a job of weeks there would be millions"
+
+
+async def test_what_the_master_has_heard_is_not_told_again(tmp_path: Path) -> None:
+    """A member speaks between two steps, and meets its master many times in a long one."""
+    master = MeetingMaster(tmp_path)
+    await master.start()
+    client = MasterClient(master.address, lambda: "token", patience_s=10)
+    attendance = Attendance(client, Session(client), OWNER, b"here", lambda reason: None)
+    book = Book(StepCourse(1, RECORDS))
+    try:
+        attendance.start()
+        assert await asyncio.to_thread(attendance.next_orders, 0) is not None
+        attendance.enter(1, holds=True)
+        book.course.add(attendance.wishes(book, 1).entries)
+        while book.course.entries:
+            book.count(book.course.step_dealt([0]), [{"fed": RECORDS, "skips": []}], RECORDS)
+        (token,) = book.ended
+        attendance.speak(book, 1, 1.0, pinned=0)
+        await asyncio.wait_for(master.until(lambda: master.meetings > ANSWERS), 60)
+        for _ in range(2):  # it is told until the member does not name it any more
+            assert attendance.wishes(book, 1).acknowledged == [token]
+        book.ended.clear()
+        assert attendance.wishes(book, 1).acknowledged == []
+    finally:
+        await attendance.close()
+        await client.close()
+        await master.stop()
+    assert [ended for ended in master.ended if ended] == [[token]]

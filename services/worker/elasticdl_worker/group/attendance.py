@@ -95,8 +95,12 @@ class Attendance:
     def _now(self) -> Standing:
         with self._changed:
             busy = time.monotonic() - self._busy_since if self._busy_since is not None else 0.0
+            report = self._standing.report
+            if report is not None and self._acknowledged:  # by the time that steps take, these would be told again
+                report = replace(report, ended=[one for one in report.ended if one.token not in self._acknowledged])
             return replace(
                 self._standing,
+                report=report,
                 leaving=self._session.drain.is_set(),
                 busy_s=busy,
                 seen=self._told.revision if self._told is not None else 0,
@@ -211,7 +215,7 @@ class Attendance:
                 return GroupWishes()
             fresh, void = self._news_of(told, book)
             acknowledged = [token for token in book.ended if token in self._acknowledged]
-            self._acknowledged.clear()
+            self._acknowledged &= book.ended.keys()
             solo = [one for one in told.solo if one.token not in self._given]
             self._given |= {one.token for one in solo[: len(told.orders.members)]}
             save = told.save if told.save is not None and told.save["order"] > self._saved else None
