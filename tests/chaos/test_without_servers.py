@@ -72,14 +72,17 @@ def test_workers_that_hold_a_checkpoint_are_replaced_and_each_record_counts_once
 
     fired = arm(armory, "worker.after_other_task", "kill@4")
     output, here = cluster.directory / f"alone-{framework}", cluster.directory / f"alone-here-{framework}.csv"
-    data = ("--prediction_data", validation, *checkpoints, "--output_format", "csv")
+    data = ("--prediction_data", validation, "--output_format", "csv")
     # The checkpoint has no tables, so that nobody needs to say how.
-    predicted = run(cluster, "predict", *model, *data, *SMALL_TASKS, "--output", str(output))
+    trainer = ("--from", f"alone-{framework}")
+    predicted = run(cluster, "predict", *trainer, *data, *SMALL_TASKS, "--output", str(output))
     assert fired.exists(), "void: no worker died"
     assert predicted["lost"] == 1
     check_alone(cluster, predicted)
     zoo = ("--model_zoo", str(example_of(framework) / "zoo"), "--model_def", "digits.forward")
-    cluster.cli("predict", "--local", *zoo, *data, "--minibatch_size", "8", "--output", str(here), timeout=300)
+    cluster.cli(
+        "predict", "--local", *zoo, *checkpoints, *data, "--minibatch_size", "8", "--output", str(here), timeout=300
+    )
     there, local = read_predictions(output), read_predictions(here)
     assert there.keys() == local.keys(), "both have each record once"
     np.testing.assert_allclose(np.array([there[key] for key in local]), np.array(list(local.values())), atol=1e-5)

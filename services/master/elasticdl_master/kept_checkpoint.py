@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from elasticdl_core.checkpoint_manifest import Manifest
-from elasticdl_core.errors import DataError
+from elasticdl_core.errors import DataError, InvalidInputError
 from elasticdl_master.checkpoint_directory import MANIFEST, find_checkpoint
 from elasticdl_master.copied_files import copy_verified
 
 _FOLDER = "initial"
+_MOST_SLOTS = 3
+"""Of any optimizer."""
 
 
 def find_kept(job_dir: Path) -> Manifest | None:
@@ -62,6 +65,35 @@ def keep(manifest: Manifest, job_dir: Path) -> Manifest:
             "ParameterServerStrategy, which needs no copy",
         ) from None
     return kept
+
+
+def require_room(manifest: Manifest, memory_mib: int) -> None:
+    """Sees that a worker may hold the parameters of a checkpoint, by what its files say at least.
+
+    Args:
+        manifest: of the checkpoint.
+        memory_mib: the most that a worker may ever take; 0 for no limit.
+
+    Raises:
+        InvalidInputError: it may not.
+    """
+    needed = sum(file["size"] for file in manifest["files"]) // (1 + _slots(manifest)) >> 20
+    if memory_mib and needed > memory_mib:
+        raise InvalidInputError(
+            f"the parameters of the checkpoint take {needed:,} MiB, and a worker gets {memory_mib:,} MiB at most",
+            fix="raise worker_memory_mib, or give --distribution_strategy ParameterServerStrategy: its workers pull "
+            "those rows of tables that they need",
+        )
+
+
+def _slots(manifest: Manifest) -> int:
+    """How many numbers of the optimizer's lie beside each parameter; too many rather than too few."""
+    model = manifest.get("model")
+    try:
+        described: Any = json.loads(model) if isinstance(model, str) else model
+        return len(described["slots"])
+    except (ValueError, TypeError, KeyError):
+        return _MOST_SLOTS
 
 
 def remove_kept(job_dir: Path) -> None:

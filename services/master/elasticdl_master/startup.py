@@ -21,11 +21,12 @@ from elasticdl_core.ports.launcher import ProcessStatus
 from elasticdl_master.api import ApiClient, JobHeldError
 from elasticdl_master.checkpoint_directory import find_checkpoint
 from elasticdl_master.job_lease import JobLease
-from elasticdl_master.kept_checkpoint import find_kept, keep
+from elasticdl_master.kept_checkpoint import find_kept, keep, require_room
 from elasticdl_master.listing import has_own_reader
 from elasticdl_master.patience import PatientCalls
 from elasticdl_master.queue.port import Contents
 from elasticdl_master.settings import MasterSettings
+from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.setup import Setup
 from elasticdl_runtime.bundles import unpack_zoo, unpacked_zoo
 from elasticdl_runtime.places import require_reach
@@ -117,6 +118,7 @@ class Startup:
         if code.initial is None or code.problem is not None or not _reads_by_itself(spec):
             return code
         try:
+            require_room(code.initial, int(spec.worker_memory_mib * Limits().memory_limit))
             kept = await asyncio.to_thread(keep, code.initial, self._settings.job_dir)
         except ElasticDLError as error:
             return dataclasses.replace(code, problem=error)

@@ -105,9 +105,8 @@ async def test_open_tables_are_read_from_the_checkpoint_as_servers_have_them(
         assert own["states"].keys() == theirs["states"].keys() >= {"accuracy", "loss"}
         for name, state in theirs["states"].items():
             # A prediction at a threshold may be at either side of it by its last bits.
-            assert numbers(own["states"][name]["sum"]) == pytest.approx(numbers(state["sum"]), rel=1e-5, abs=1.0), (
-                name
-            )
+            expected = pytest.approx(numbers(state["sum"]), rel=1e-5, abs=1e-4 if name == "loss" else 1.0)
+            assert numbers(own["states"][name]["sum"]) == expected, name
 
 
 async def test_a_checkpoint_that_no_worker_can_use_is_told_as_such(cluster: Cluster, tmp_path: Path) -> None:
