@@ -20,6 +20,7 @@ from elasticdl.recognition import TENSORFLOW, TORCH, resolve_framework
 from elasticdl_core.devices import WHOLE
 from elasticdl_core.errors import PermissionDeniedError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
+from elasticdl_core.job.fields import NCCL
 from elasticdl_core.places import Reach
 from elasticdl_runtime.places import open_within
 
@@ -83,6 +84,11 @@ def _check(zoo: Path, spec: JobSpec, reach: Reach | None) -> str:
             "would lie idle",
             fix="give worker_resource_request gpu=1 and more workers; a script with its own training loop may use "
             "several devices",
+        )
+    if framework != TORCH and spec.collective == NCCL:
+        raise UserCodeError(
+            "NCCL adds gradients of models in PyTorch only; those of TensorFlow are summed in the host's memory",
+            fix="leave --collective out",
         )
     modules.require(model, "model_def", "the model", f"def {model}():\n    return {_MODELS[framework]}")
     for entry in _entries(spec, framework):

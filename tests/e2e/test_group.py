@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from elasticdl_runtime.checkpoint_files import CheckpointFile, read_checkpoint
-from tests.e2e.local_cluster import EXAMPLES, Cluster
+from tests.e2e.local_cluster import EXAMPLES, Cluster, user_environment
 from tests.e2e.test_training import exported_accuracies
 from tests.fakes.frameworks import NEEDS_TORCH
 
@@ -108,6 +108,28 @@ def test_members_that_fuse_their_minibatches_count_each_record_once_though_one_w
     assert (strategy["chosen"], strategy["deterministic"]) == ("AllReduceStrategy", False)
     assert status["model_version"] == EPOCHS * math.ceil(progress["records_total"] / EPOCHS / 64), "constant updates"
     assert "not deterministic" in cluster.cli("jobs", "get", job_id).stdout
+
+
+@NEEDS_TORCH
+def test_sums_of_tensors_are_made_on_declared_devices_though_a_member_was_killed(
+    tmp_path_factory: pytest.TempPathFactory, digits: Path
+) -> None:
+    """The way to NCCL, with gloo in its place: nothing is behind a declared device."""
+    directory = tmp_path_factory.mktemp("nccl")
+    asked = ("--collective", "nccl", "--deterministic", "false", "--worker_resource_request", "gpu=1")
+    more = ("--num_epochs", str(TORCH_EPOCHS), "--validation_data", str(digits / "validation"))
+    with Cluster(directory, user_environment(directory)).running(
+        "--slots", "3", "--policy", "fair", "--devices", "gpu=2"
+    ) as devices:
+        job_id = _submit(devices, digits, "nccl", 2, *asked, *more, zoo="digits_torch")
+        _until(lambda: _members(devices, job_id) == 2, "two members train")
+        _signal(_processes(devices, job_id)[1], signal.SIGKILL)
+        job = devices.wait(job_id)
+        _check_exact(job)
+        assert job["status"]["metrics"]["accuracy"] >= 0.9
+        assert [event["kind"] for event in _events(devices, job_id)].count("worker_lost") == 1
+        (log,) = (devices.job_dir(job_id) / "logs").glob("worker-0.*.log")
+        assert "gloo sums instead of NCCL" in log.read_text()
 
 
 def test_the_strategy_follows_from_the_model(cluster: Cluster, digits: Path) -> None:

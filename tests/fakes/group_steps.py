@@ -31,6 +31,6 @@ def make_step(
         assert [len(array) for array in part.arrays] == list(member.lengths)
         rows += part.rows
         for total, array in zip(sums, part.arrays, strict=True):
-            total += array
+            total += member.memory.on_host(array)
     for member in members:
         member.apply([total.copy() for total in sums], rows, 0)

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.job.fields import NCCL
 from elasticdl_worker.collectives import CollectiveError, GroupPlan
-from elasticdl_worker.collectives.endpoint import NCCL, ON_DEVICE
+from elasticdl_worker.collectives.endpoint import ON_DEVICE
 from elasticdl_worker.collectives.lobby import open_lobby
 from elasticdl_worker.collectives.waiting import SilenceLimits
 

@@ -50,6 +50,18 @@ def test_devices_are_refused_where_nothing_would_be_computed_on_them(tmp_path: P
     assert check_model_module(tmp_path, script) == "torch"
 
 
+def test_nccl_is_refused_for_models_of_which_it_adds_nothing(tmp_path: Path) -> None:
+    asked = {
+        "collective": "nccl",
+        "distribution_strategy": "AllReduceStrategy",
+        "deterministic": False,
+        "worker_resource_request": "gpu=1",
+    }
+    _check(tmp_path, GOOD.replace("import keras", "import torch"), **asked)
+    with pytest.raises(UserCodeError, match="of models in PyTorch only"):
+        _check(tmp_path, GOOD, **asked)
+
+
 @pytest.mark.parametrize("name", ["custom_model", "loss", "optimizer", "feed"])
 def test_each_needed_entry_is_missed(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserCodeError, match=f"model.py does not define '{name}'") as caught:

@@ -99,6 +99,35 @@ def test_what_cannot_fuse_refuses_by_name(fields: dict[str, str], told: str) -> 
     assert [(one.field, told in one.message) for one in raised.value.problems] == [("deterministic", True)]
 
 
+NCCL: dict[str, object] = {
+    "distribution_strategy": "AllReduceStrategy",
+    "deterministic": False,
+    "worker_resource_request": "gpu=1",
+    "collective": "nccl",
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"deterministic": True}, "adds in an order of its own"),
+        ({"distribution_strategy": "auto", "deterministic": True}, "adds in an order of its own"),
+        ({"worker_resource_request": "gpu=0.5"}, "one of this job takes gpu=0.5"),
+        ({"worker_resource_request": "gpu=2"}, "one of this job takes gpu=2"),
+        ({"worker_resource_request": ""}, "one of this job takes none"),
+        ({"collective": "pigeons"}, "'pigeons' is unknown"),
+        ({"model_def": "a.__main__", "deterministic": True}, "in the host's memory"),
+    ],
+)
+def test_sums_on_devices_are_refused_where_nccl_cannot_make_them(fields: dict[str, object], told: str) -> None:
+    given = {"model_def": "a.b", "model_zoo": "/z", "training_data": "/d", **NCCL}
+    assert JobSpec.from_mapping(given).collective == "nccl"
+    with pytest.raises(SpecError) as raised:
+        JobSpec.from_mapping({**given, **fields})
+    assert {one.field for one in raised.value.problems} == {"collective"}
+    assert any(told in one.message for one in raised.value.problems)
+
+
 def _steps_of(member: GroupMember, orders: Orders, wishes: Iterator[GroupWishes]) -> list[Step]:
     """The steps that a member of rank 0 begins in a generation; a second member knows nothing and says nothing."""
     newcomer = {"holds": False, "steps": 0, "known": 0, "left": 0, "keeps": False}

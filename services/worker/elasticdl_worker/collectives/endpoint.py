@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.job.fields import NCCL
 
 SHARED_MEMORY, SOCKETS, GLOO = "shared_memory", "sockets", "gloo"
-GLOO_TENSORS, NCCL = "gloo_tensors", "nccl"
+GLOO_TENSORS = "gloo_tensors"
 ON_DEVICE = (GLOO_TENSORS, NCCL)
 """Those whose leaves are tensors on the members' devices; for the first the CPU is the device."""
 ADAPTERS = (SHARED_MEMORY, SOCKETS, GLOO, *ON_DEVICE)

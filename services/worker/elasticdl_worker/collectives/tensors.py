@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_worker.collectives.endpoint import NCCL
+from elasticdl_core.job.fields import NCCL
 from elasticdl_worker.collectives.gloo import join_gloo
 from elasticdl_worker.collectives.mesh import Mesh
 from elasticdl_worker.collectives.nccl import find_cuda_device, join_nccl, name_of

@@ -180,7 +180,7 @@ class MemberLoop:
         self._member = GroupMember(owner, spec.microbatches_per_step, spec.minibatch_size)
         self._outgoing: OutgoingState | None = None
         self._incoming: IncomingState | None = None
-        self._kept: list[Flat] = [np.zeros(length, np.float32) for length in replica.lengths]
+        self._kept = [replica.memory.zeros(length) for length in replica.lengths]
         self._kept_note: dict[str, int] = {}
         self._pending: PendingSum | None = None
         self._sums: Sequence[Any] = ()
@@ -229,7 +229,8 @@ class MemberLoop:
         self._read_first(orders, rank)
         collective: Collective | None = None
         try:
-            plan = GroupPlan(orders.generation, told.endpoints, told.secret)
+            adapter = self._replica.memory.adapter
+            plan = GroupPlan(orders.generation, told.endpoints, told.secret, adapter=adapter)
             told_beside = {"generation": orders.generation, "members": len(orders.members)}
             with span("form the group", "group", details=told_beside):
                 collective = self._lobby.form(plan, rank, timeout_s=_FORM_S)
@@ -451,7 +452,7 @@ class MemberLoop:
         sums, self._sums = self._sums, ()
         if len(operation.told) > 1:  # else there is nobody to hand it on to
             for kept, total in zip(self._kept, sums, strict=True):
-                np.copyto(kept, total)
+                self._replica.memory.copy(kept, total)
             self._kept_note = {"rows": rows, "epoch": step.entry.task.epoch}
             sums = self._kept
         if self._incoming is not None:
@@ -485,7 +486,9 @@ class MemberLoop:
         if need == "state":
             note, buffers = pack_state(self._replica.state())
             return {"state": note}, buffers
-        return ({"update": self._kept_note}, list(self._kept)) if need == "update" else ({}, [])
+        if need == "update":
+            return {"update": self._kept_note}, [self._replica.memory.on_host(one) for one in self._kept]
+        return {}, []
 
     def _receive(self, collective: Collective, source: int, need: str) -> Any:
         text, buffers = collective.receive(source, timeout_s=_LONG_S)
@@ -498,7 +501,7 @@ class MemberLoop:
         elif need == "update":
             self._kept_note = note["update"]
             for kept, given in zip(self._kept, buffers, strict=True):
-                np.copyto(kept, given.view(np.float32))
+                self._replica.memory.copy(kept, given.view(np.float32))
             if self._kept_note["rows"]:
                 self._replica.apply(self._kept, self._kept_note["rows"], self._kept_note["epoch"])
         self._attendance.hold()

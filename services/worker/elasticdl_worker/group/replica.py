@@ -26,7 +26,53 @@ from elasticdl_core.skips import Skips
 from elasticdl_core.task import Task
 
 Flat: TypeAlias = NDArray[np.float32]
-"""A one-dimensional array of float32, in one piece."""
+"""A one-dimensional array of float32, in one piece; a tensor, if the replica's memory is a device's."""
+
+
+class Memory(Protocol):
+    """Where the arrays of contributions and of sums are."""
+
+    @property
+    def adapter(self) -> str:
+        """Of the collectives, that sums there."""
+
+    def zeros(self, length: int) -> Flat:
+        """An array of its own."""
+
+    def copy(self, target: Flat, source: Flat) -> None:
+        """Copies an array there or in the host's memory to one that is there."""
+
+    def on_host(self, array: Flat) -> Flat:
+        """An array in the host's memory, which may be the same one."""
+
+
+class HostMemory:
+    """The memory of the host, whose arrays are numpy's."""
+
+    adapter = "auto"
+
+    def zeros(self, length: int) -> Flat:
+        """An array of its own."""
+        return np.zeros(length, np.float32)
+
+    def copy(self, target: Flat, source: Flat) -> None:
+        """Copies an array."""
+        np.copyto(target, source)
+
+    def on_host(self, array: Flat) -> Flat:
+        """The array itself."""
+        return array
+
+
+HOST_MEMORY: Memory = HostMemory()
+
+
+def copies(memory: Memory, arrays: Sequence[Flat]) -> list[Flat]:
+    """Arrays that stay as they are, whatever becomes of others."""
+    found = [memory.zeros(len(array)) for array in arrays]
+    for target, source in zip(found, arrays, strict=True):
+        memory.copy(target, source)
+    return found
 
 
 @dataclass(frozen=True)
@@ -196,6 +242,10 @@ class UpdatesAlone(Protocol):
 
 class Replica(Protocol):
     """The whole model in one member. All calls but ``read`` come from one thread."""
+
+    @property
+    def memory(self) -> Memory:
+        """Where the arrays of contributions are, and sums are taken."""
 
     @property
     def version(self) -> int:

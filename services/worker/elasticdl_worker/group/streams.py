@@ -9,10 +9,8 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from elasticdl_worker.collectives import Collective, CollectiveError
-from elasticdl_worker.group.replica import Flat, Replica, ReplicaState, copied
+from elasticdl_worker.group.replica import Flat, Replica, ReplicaState, copied, copies
 from elasticdl_worker.group.state_files import pack_state, unpack_state
 
 _KEPT_BYTES = 512 << 20
@@ -85,7 +83,7 @@ class IncomingState:
 
     def keep(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
         """Keeps a copy of what is to be applied later."""
-        self._kept.append(_Kept([np.array(one) for one in sums] if rows else (), rows, epoch))
+        self._kept.append(_Kept(copies(self._replica.memory, sums) if rows else (), rows, epoch))
 
     def take_some(self) -> bool:
         """Takes over what has come, but not so much that others would wait; returns whether that is all.

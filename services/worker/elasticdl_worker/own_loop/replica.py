@@ -15,7 +15,15 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec
 from elasticdl_core.task import Task
 from elasticdl_worker.device import device_turn
-from elasticdl_worker.group.replica import Contribution, Flat, MicrobatchData, ModelLayout, ReplicaState
+from elasticdl_worker.group.replica import (
+    HOST_MEMORY,
+    Contribution,
+    Flat,
+    Memory,
+    MicrobatchData,
+    ModelLayout,
+    ReplicaState,
+)
 from elasticdl_worker.own_loop.exchange import ScriptExchange
 from elasticdl_worker.own_loop.records import ScriptRecords
 
@@ -40,6 +48,11 @@ class ScriptReplica:
         self._version = 0
         self._lengths = tuple(exchange.trained.lengths) or (1,)
         self._layout = self._lay_out()
+
+    @property
+    def memory(self) -> Memory:
+        """The host's: that is where the script's gradients are brought."""
+        return HOST_MEMORY
 
     @property
     def version(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import structlog
 
 from elasticdl_core.job import JobSpec, JobType
@@ -13,7 +12,7 @@ from elasticdl_core.shard import Shard
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_core.training_rules import TrainingRules
 from elasticdl_worker.device import device_turn
-from elasticdl_worker.group.replica import copied
+from elasticdl_worker.group.replica import copied, copies
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.trainers.declared_rules import declared_rules
 from elasticdl_worker.trainers.description import describe
@@ -132,7 +131,7 @@ def warm_up(replica: TrainedReplica, task: Task | None) -> None:
         with device_turn():
             given = replica.compute(1, 0, data, 0) if data.fed else None
         if given is not None and given.rows:
-            replica.apply([np.array(array) for array in given.arrays], given.rows, 0)
+            replica.apply(copies(replica.memory, given.arrays), given.rows, 0)
     except Exception as error:
         _log.info("not warmed up", error=str(error))
     finally:

@@ -16,6 +16,7 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import PARAMETER_SERVERS
 from elasticdl_core.job.strategy import ModelSight, StrategyChoice
 from elasticdl_core.task import Task
+from elasticdl_worker.group.replica import copies
 from elasticdl_worker.reporting.failures import classify
 from elasticdl_worker.trainers.framework import Framework, Preparation, PreparedJob, TrainedReplica
 from elasticdl_worker.trainers.in_group import first_records, make_replica
@@ -84,7 +85,7 @@ def _timed_in_group(sight: ModelSight, replica: TrainedReplica, task: Task | Non
     given = replica.compute(1, 0, data, 0)
     if not given.rows:
         return sight
-    sums = [np.array(array) for array in given.arrays]
+    sums = copies(replica.memory, given.arrays)
     replica.apply(sums, given.rows, 0)
     return dataclasses.replace(
         sight,

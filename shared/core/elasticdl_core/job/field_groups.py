@@ -56,6 +56,7 @@ FIELD_GROUPS: Mapping[str, tuple[str, ...]] = {
         "distribution_strategy",
         "microbatches",
         "deterministic",
+        "collective",
         *OF_UPDATES,
     ),
     "Checkpoints and results": (
@@ -107,6 +108,7 @@ _TRAINING_ONLY = frozenset(
         "log_loss_steps",
         "microbatches",
         "deterministic",
+        "collective",
         *OF_UPDATES,
         "checkpoint_steps",
         "checkpoint_dir",

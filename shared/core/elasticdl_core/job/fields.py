@@ -36,6 +36,8 @@ XLA_MODES = ("auto", "on", "off")
 WIRE_DTYPES = ("float32", "bfloat16")
 OUTPUT_FORMATS = ("npz", "csv", "parquet")
 NAN_POLICIES = ("fail", "skip")
+NCCL = "nccl"
+COLLECTIVES = ("auto", NCCL)
 SCRIPT = "__main__"
 """The object of ``model_def`` that stands for the whole file, run as a script."""
 
@@ -48,6 +50,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "on_nan": NAN_POLICIES,
     "wire_dtype": WIRE_DTYPES,
     "distribution_strategy": STRATEGIES,
+    "collective": COLLECTIVES,
 }
 """Fields that take one of a few words."""
 AT_LEAST = {
@@ -165,6 +168,8 @@ class JobFields:
             max_workers, rounded up to a power of two.
         deterministic: whether the model of ``AllReduceStrategy`` is the same to the last bit whoever did the work;
             if not, a worker computes all its minibatches of an update in one pass, which takes less time.
+        collective: what adds the gradients of ``AllReduceStrategy``: ``auto`` does it in the host's memory; ``nccl``
+            on CUDA devices, a whole one for each worker, of a model in PyTorch that need not be deterministic.
         num_ps: number of parameter servers.
         use_async: asynchronous SGD, else synchronous.
         grads_to_wait: gradients that make one synchronous update.
@@ -254,6 +259,7 @@ class JobFields:
     distribution_strategy: str = "auto"
     microbatches: int = 0
     deterministic: bool = True
+    collective: str = "auto"
     num_ps: int = 1
     use_async: bool = True
     grads_to_wait: int = 1

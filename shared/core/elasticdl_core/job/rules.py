@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import shlex
 
-from elasticdl_core.devices import HIDING, parse_request
+from elasticdl_core.devices import HIDING, WHOLE, parse_request
 from elasticdl_core.errors import InvalidInputError, Problem
 from elasticdl_core.job.fields import (
     ALL_REDUCE,
@@ -14,6 +15,7 @@ from elasticdl_core.job.fields import (
     AT_MOST,
     EXPORT_FORMATS,
     INT32,
+    NCCL,
     OF_SERVERS,
     OUTPUT_FORMATS,
     SCRIPT,
@@ -165,6 +167,21 @@ def combination_problems(spec: JobFields) -> list[Problem]:
         f"only training by {ALL_REDUCE} gives the same bits whoever did the work, and can do without",
         of_a_group,
     )
+    if spec.collective == NCCL:
+        need(
+            spec.fuses,
+            "collective",
+            f"NCCL adds in an order of its own, and only what members of {ALL_REDUCE} bring",
+            f"give --distribution_strategy {ALL_REDUCE} --deterministic false, or leave it out",
+        )
+        with contextlib.suppress(InvalidInputError):  # of which is told by itself
+            need(
+                spec.device_share == WHOLE,
+                "collective",
+                "NCCL joins workers that have a whole device each, and one of this job takes "
+                + (spec.worker_resource_request or "none"),
+                "give --worker_resource_request gpu=1, or leave it out",
+            )
     need(
         trains or spec.has_servers or spec.xla != "on",
         "xla",
@@ -289,6 +306,8 @@ def _script_problems(spec: JobFields) -> list[Problem]:
     if not spec.deterministic:
         fix = "leave it out; for fewer and larger passes give fewer --microbatches of a larger --minibatch_size"
         problems.append(Problem("deterministic", "a script's loop takes one minibatch after the other", fix))
+    if spec.collective != default_of("collective"):
+        problems.append(Problem("collective", "a script's gradients are summed in the host's memory", "leave it out"))
     if spec.framework != "torch":
         problems.append(Problem("framework", "scripts are those of PyTorch", "leave it out"))
     try:

@@ -21,6 +21,7 @@ from torch import nn, optim
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.device_turns import DeviceGrant
+from elasticdl_worker.trainers.replica_rules import is_finite
 
 HOST = torch.device("cpu")
 _WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -181,6 +182,18 @@ def place(values: Any, device: torch.device, placed: MutableMapping[int, torch.T
             object.__setattr__(twin, field.name, place(getattr(values, field.name), device, placed))
         return twin
     return values
+
+
+def finite_flag(tensor: torch.Tensor) -> bool | torch.Tensor:
+    """Whether all numbers are finite: the answer, or a tensor of it that the device has still to make."""
+    return is_finite(tensor.numpy()) if tensor.device == HOST else torch.isfinite(tensor).all()
+
+
+def settle_flags(flags: Sequence[bool | torch.Tensor]) -> list[bool]:
+    """The answers; those of a device all at once."""
+    asked = [flag for flag in flags if isinstance(flag, torch.Tensor)]
+    answers = iter(torch.stack(asked).tolist() if asked else [])
+    return [bool(next(answers)) if isinstance(flag, torch.Tensor) else flag for flag in flags]
 
 
 def arrays_of(tensors: Sequence[torch.Tensor], device: torch.device) -> list[NDArray[Any]]:

@@ -17,7 +17,16 @@ from elasticdl_core.errors import DataError
 from elasticdl_core.skips import Skips
 from elasticdl_core.task import Task
 from elasticdl_worker.device import device_turn, own_turn
-from elasticdl_worker.group.replica import Contribution, Flat, MicrobatchData, ModelLayout, ReplicaState, copied
+from elasticdl_worker.group.replica import (
+    HOST_MEMORY,
+    Contribution,
+    Flat,
+    Memory,
+    MicrobatchData,
+    ModelLayout,
+    ReplicaState,
+    copied,
+)
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
 from elasticdl_worker.trainers.learning_rates import checked_rate
 from elasticdl_worker.trainers.minibatch import Minibatch
@@ -110,6 +119,11 @@ class KerasReplica:
         self._in_one_go = not (self._eager or self._nan.skips or own_turn() is not None)
         self._compares = not spec.fuses
         self._threads: ThreadPoolExecutor | None = None
+
+    @property
+    def memory(self) -> Memory:
+        """The host's: TensorFlow and the collectives share no other."""
+        return HOST_MEMORY
 
     @property
     def lengths(self) -> Sequence[int]:

@@ -198,8 +198,10 @@ class BuiltModel:
         return {**self.trainable, **self.state}
 
 
-def as_tensor(array: Array) -> torch.Tensor:
-    """A tensor of an array's numbers; of the array itself where it may be written to."""
+def as_tensor(array: Array | torch.Tensor) -> torch.Tensor:
+    """A tensor of an array's numbers; of the array itself where it may be written to. A tensor stays what it is."""
+    if isinstance(array, torch.Tensor):
+        return array
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 

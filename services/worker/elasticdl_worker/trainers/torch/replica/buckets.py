@@ -20,7 +20,8 @@ class TorchBuckets:
     Args:
         parameters: those that are trained, by name.
         bucket: numbers in a bucket.
-        device: where the parameters are; sums are made of what is on the host.
+        device: where the parameters are.
+        leaves: where sums are made of what is packed: on the host or on the device.
 
     Attributes:
         lengths: of each bucket.
@@ -28,7 +29,11 @@ class TorchBuckets:
     """
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], bucket: int = _BUCKET, device: torch.device = HOST
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        bucket: int = _BUCKET,
+        device: torch.device = HOST,
+        leaves: torch.device = HOST,
     ) -> None:
         self._parameters = dict(reversed(list(parameters.items())))
         self.marks = len(self._parameters)
@@ -41,9 +46,9 @@ class TorchBuckets:
                 self.lengths.append(0)
             self._names[-1].append(name)
             self.lengths[-1] += size
-        self._flat = [torch.zeros(length) for length in self.lengths]
+        self._flat = [torch.zeros(length, device=leaves) for length in self.lengths]
         self._device = device
-        self._staged = None if device == HOST else [torch.zeros(length, device=device) for length in self.lengths]
+        self._staged = None if device == leaves else [torch.zeros(length, device=device) for length in self.lengths]
 
     @property
     def parameters(self) -> Sequence[Sequence[nn.Parameter]]:
@@ -59,7 +64,7 @@ class TorchBuckets:
         return self._flat, torch.tensor([mark for each in marks for mark in each])
 
     def pack_one(self, bucket: int, rows: int, flat: torch.Tensor) -> list[float]:
-        """Writes one bucket to some memory of the host; returns which of its parameters have a gradient."""
+        """Writes one bucket to some memory where leaves are; returns which of its parameters have a gradient."""
         if self._staged is not None:
             staged = self._staged[bucket]
             marks = self._pack(bucket, rows, staged)
@@ -96,10 +101,15 @@ class TorchBuckets:
             finite: of each bucket.
         """
         bad = [bucket for bucket, good in enumerate(finite) if not good]
-        return self.find_not_finite_in(bad[0], self._flat[bad[0]]) if bad else ""
+        return self._find_not_finite_in(bad[0], self._flat[bad[0]]) if bad else ""
 
-    def find_not_finite_in(self, bucket: int, flat: torch.Tensor) -> str:
-        """Names of the gradients of a bucket that are not finite."""
+    def find_not_finite_gradients(self, bucket: int, rows: int) -> str:
+        """Names of the present gradients of a bucket that are not finite, times rows; of all in it, if none is."""
+        flat = torch.zeros(self.lengths[bucket], device=self._device)
+        self._pack(bucket, rows, flat)
+        return self._find_not_finite_in(bucket, flat) or ", ".join(self._names[bucket])
+
+    def _find_not_finite_in(self, bucket: int, flat: torch.Tensor) -> str:
         names = self._names[bucket]
         parts = zip(names, self._split(names, flat), strict=True)
         return ", ".join(name for name, part in parts if not bool(torch.isfinite(part).all()))

@@ -10,7 +10,8 @@ from functools import partial
 import torch
 
 from elasticdl_worker.group.replica import BroughtTooEarlyError, LeafSink
-from elasticdl_worker.trainers.replica_rules import is_finite
+from elasticdl_worker.trainers.torch.device import finite_flag, settle_flags
+from elasticdl_worker.trainers.torch.model.build import as_tensor
 from elasticdl_worker.trainers.torch.replica.buckets import TorchBuckets
 
 
@@ -35,7 +36,7 @@ class BackwardBuckets:
         self._rows = 0
         self._sink: LeafSink | None = None
         self._wrong: Exception | None = None
-        self._bad = ""
+        self._finite: dict[int, bool | torch.Tensor] = {}
         number = 0
         for bucket, parameters in enumerate(buckets.parameters):
             for parameter in parameters:
@@ -51,7 +52,7 @@ class BackwardBuckets:
             sink: takes the buckets; None to bring none, and only to see what is added to more than once.
         """
         self._left, self._seen, self._marks = list(self._sizes), set(), {}
-        self._rows, self._sink, self._wrong, self._bad = rows, sink, None, ""
+        self._rows, self._sink, self._wrong, self._finite = rows, sink, None, {}
 
     def finish(self) -> tuple[torch.Tensor, str]:
         """After the pass: brings the other buckets.
@@ -69,7 +70,10 @@ class BackwardBuckets:
         self._sink = None
         if self._wrong is not None:
             raise self._wrong
-        return torch.tensor([mark for bucket in sorted(self._marks) for mark in self._marks[bucket]]), self._bad
+        flags = settle_flags(list(self._finite.values()))
+        wrong = [bucket for bucket, finite in zip(self._finite, flags, strict=True) if not finite]
+        bad = self._buckets.find_not_finite_gradients(wrong[0], self._rows) if wrong else ""
+        return torch.tensor([mark for bucket in sorted(self._marks) for mark in self._marks[bucket]]), bad
 
     def _made(self, number: int, bucket: int, parameter: torch.Tensor) -> None:
         if number in self._seen:
@@ -87,10 +91,9 @@ class BackwardBuckets:
         if self._sink is None or self._wrong is not None:
             return
         try:
-            memory = torch.from_numpy(self._sink.leaf(bucket))
+            memory = as_tensor(self._sink.leaf(bucket))
             self._marks[bucket] = self._buckets.pack_one(bucket, self._rows, memory)
-            if not self._bad and not is_finite(memory.numpy()):
-                self._bad = self._buckets.find_not_finite_in(bucket, memory)
+            self._finite[bucket] = finite_flag(memory)
             self._sink.add(bucket)
         except Exception as error:
             self._wrong = error

@@ -15,7 +15,16 @@ from elasticdl_core.errors import DataError
 from elasticdl_core.skips import Skips
 from elasticdl_core.task import Task
 from elasticdl_worker.device import device_turn
-from elasticdl_worker.group.replica import Contribution, Flat, LeafSink, MicrobatchData, ModelLayout, ReplicaState
+from elasticdl_worker.group.replica import (
+    HOST_MEMORY,
+    Contribution,
+    Flat,
+    LeafSink,
+    Memory,
+    MicrobatchData,
+    ModelLayout,
+    ReplicaState,
+)
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
 from elasticdl_worker.trainers.learning_rates import checked_rate
 from elasticdl_worker.trainers.minibatch import Tensors
@@ -23,11 +32,11 @@ from elasticdl_worker.trainers.not_finite import NanPolicy, describe_bad_gradien
 from elasticdl_worker.trainers.replica_rules import (
     bits_of,
     check_same_model,
-    describe_not_finite,
+    describe_bad_parts,
     reading_seed,
     step_seed,
 )
-from elasticdl_worker.trainers.torch.device import arrays_of, finish_on, run_backward
+from elasticdl_worker.trainers.torch.device import HOST, arrays_of, finish_on, finite_flag, run_backward, settle_flags
 from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor
 from elasticdl_worker.trainers.torch.model.calling import leaves, map_tensors
@@ -35,6 +44,7 @@ from elasticdl_worker.trainers.torch.model.optimizers import MadeOptimizer, Torc
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
 from elasticdl_worker.trainers.torch.replica.buckets import TorchBuckets
 from elasticdl_worker.trainers.torch.replica.in_backward import BackwardBuckets
+from elasticdl_worker.trainers.torch.replica.memory import as_flat, choose_memory
 from elasticdl_worker.trainers.torch.replica.randomness import SharedRandomness, find_generators
 from elasticdl_worker.trainers.torch.replica.slots import TorchSlots
 from elasticdl_worker.trainers.torch.replica.state_changes import TorchStateChanges
@@ -91,15 +101,22 @@ class TorchReplica:
         self._randomness = SharedRandomness(find_generators(model.net, self._module.roots), model.device)
         # Walking through the layers for them takes longer than to forget their gradients.
         self._parameters = list(model.net.parameters())
-        self._buckets = TorchBuckets(model.trainable, device=model.device)
+        self._memory = choose_memory(spec.collective, model.device)
+        self._leaves = HOST if self._memory is HOST_MEMORY else model.device
+        self._buckets = TorchBuckets(model.trainable, device=model.device, leaves=self._leaves)
         self._in_backward = BackwardBuckets(self._buckets)
         self._own_changes = OwnChanges(model)
-        self._state = TorchStateChanges(model.merging, self._find_changing(sample))
+        self._state = TorchStateChanges(model.merging, self._find_changing(sample), self._leaves)
         self._slots = TorchSlots(made.optimizer, model.trainable)
         self._layout = ModelLayout(
             model.dense_specs(plan.groups), plan.spec, self._slots.names, frozenset(model.looked_up())
         )
         self._lengths = [*self._buckets.lengths, self._buckets.marks + self._state.length]
+
+    @property
+    def memory(self) -> Memory:
+        """The host's, or that of the device if the job asks for sums there."""
+        return self._memory
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -155,11 +172,12 @@ class TorchReplica:
                 run_backward(loss)
             self._own_changes.check(loss)
             value = float(loss.detach())
-            arrays, brought, bad = self._gathered(rows, sink)
+            tensors, brought, bad = self._gathered(rows, sink)
         finally:
             self._state.undo()
             self._forget_gradients()
-        what = describe_not_finite(value, arrays, len(self._buckets.lengths) - brought, self._buckets)
+        finite = settle_flags([finite_flag(one) for one in tensors])
+        what = describe_bad_parts(value, finite, len(self._buckets.lengths) - brought, self._buckets)
         if bad and not what:
             what = describe_bad_gradient(bad, value)
         if what:
@@ -169,22 +187,23 @@ class TorchReplica:
         if self._metrics is not None and step % self._metrics_every == 0:
             detached = map_tensors(torch.Tensor.detach, predictions)
             metrics = self._metrics.of_minibatch(batch.labels, detached, rows)
+        arrays = [one.numpy() if self._memory is HOST_MEMORY else as_flat(one) for one in tensors]
         return Contribution(rows, arrays, value, Skips(), metrics, brought)
 
     def _forget_gradients(self) -> None:
         for one in self._parameters:
             one.grad = None
 
-    def _gathered(self, rows: int, sink: LeafSink | None) -> tuple[list[Flat], int, str]:
-        """The arrays of a contribution that were not brought, how many were, and names of bad gradients in those."""
+    def _gathered(self, rows: int, sink: LeafSink | None) -> tuple[list[torch.Tensor], int, str]:
+        """The tensors of a contribution that were not brought, how many were, and names of bad gradients in those."""
         buckets: list[torch.Tensor] = []
         bad = ""
         if sink is None:
             buckets, marks = self._buckets.pack(rows)
         else:
             marks, bad = self._in_backward.finish()
-        tensors = [*buckets, torch.cat([marks, self._state.take(rows)])]
-        return [tensor.numpy() for tensor in tensors], 0 if sink is None else len(self._buckets.lengths), bad
+        tensors = [*buckets, torch.cat([marks.to(self._leaves), self._state.take(rows)])]
+        return tensors, 0 if sink is None else len(self._buckets.lengths), bad
 
     def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
         """Makes one update by the mean over all rows."""

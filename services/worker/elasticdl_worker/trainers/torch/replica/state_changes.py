@@ -29,12 +29,14 @@ class TorchStateChanges:
     Args:
         state: of the model.
         names: of the tensors that a minibatch may change.
+        leaves: where sums are made of what is taken.
 
     Attributes:
         length: of the flat array.
     """
 
-    def __init__(self, state: TorchModelState, names: Sequence[str]) -> None:
+    def __init__(self, state: TorchModelState, names: Sequence[str], leaves: torch.device = HOST) -> None:
+        self._leaves = leaves
         self._state = state
         self._names = list(names)
         tensors = state.tensors
@@ -56,7 +58,7 @@ class TorchStateChanges:
         self._state.restore(self._before)
 
     def take(self, rows: int) -> torch.Tensor:
-        """How the state has changed since ``begin``, by a microbatch of some rows; on the host.
+        """How the state has changed since ``begin``, by a microbatch of some rows; where sums are made.
 
         Raises:
             UserCodeError: something changed that none of the first records changed.
@@ -70,7 +72,7 @@ class TorchStateChanges:
                     "--distribution_strategy ParameterServerStrategy",
                 )
         parts = [_part(old, tensors[name].detach(), rows) for name, old in self._before.items()]
-        return torch.cat(parts).cpu() if parts else torch.zeros(0)
+        return torch.cat(parts).to(self._leaves) if parts else torch.zeros(0, device=self._leaves)
 
     def apply(self, changes: torch.Tensor, rows: int) -> None:
         """Moves the state by the sum of changes.
