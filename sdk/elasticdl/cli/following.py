@@ -242,7 +242,7 @@ def _sums(job: Job) -> str:
     done = {JobType.TRAINING: "trained on", JobType.EVALUATION: "evaluated", JobType.PREDICTION: "predicted"}
     words = [f"{done[job.type]} {job.status.progress.records_done:,} records"]
     if job.type is JobType.TRAINING:
-        words.append(f"{job.status.model_version:,} updates")
+        words.append(f"{max(job.status.model_version - job.status.start_version, 0):,} updates")
     if job.status.loss is not None:
         words.append(f"loss {job.status.loss:.4g}")
     parts = [", ".join(words), training_words(job.status.training_metrics)]

@@ -54,7 +54,8 @@ class JobStatus:
         last_loss: training loss of the latest minibatch.
         learning_rate: that it was trained with.
         training_metrics: values of ``eval_metrics_fn`` on a recent training minibatch.
-        model_version: updates applied so far.
+        model_version: of the model as it is: each update adds 1.
+        start_version: that the job began at: of the checkpoint that it started from, or 0.
         workers: one mapping a worker: index, incarnation, state, phase, records, samples_per_second, step (where the
             seconds of a minibatch go), straggler.
         ps: one mapping a parameter server: index, state, rows, bytes, version, load.
@@ -76,6 +77,7 @@ class JobStatus:
     learning_rate: float | None = None
     training_metrics: Mapping[str, float] = field(default_factory=dict)
     model_version: int = 0
+    start_version: int = 0
     workers: Sequence[Mapping[str, Any]] = ()
     ps: Sequence[Mapping[str, Any]] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -101,6 +103,7 @@ class JobStatus:
             learning_rate=_number(data.get("learning_rate")),
             training_metrics=from_json(data.get("training_metrics") or {}),
             model_version=int(data.get("model_version") or 0),
+            start_version=int(data.get("start_version") or 0),
             workers=tuple(data.get("workers") or ()),
             ps=tuple(data.get("ps") or ()),
             metrics=from_json(data.get("metrics") or {}),

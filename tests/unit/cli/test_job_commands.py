@@ -176,6 +176,15 @@ def test_a_job_that_succeeds_is_followed_to_its_result(api: FakeApi, cli: Cli, z
     assert "model.keras" in outcome.out and "2.0 KiB" in outcome.out
 
 
+def test_updates_are_counted_from_where_the_job_began(api: FakeApi, cli: Cli, zoo: Path) -> None:
+    status = {**make_status(600, 600), "model_version": 965, "start_version": 920}
+    ended = make_job("digits-1", state="SUCCEEDED", status=status)
+    api.streams["digits-1"] = [[sse("status", ended), sse("end", {})]]
+    api.on_end = {"digits-1": ended}
+    outcome = cli(*TRAIN)
+    assert "trained on 600 records, 45 updates" in outcome.out
+
+
 def test_a_job_that_fails_says_why_with_the_traceback_and_exits_with_one(api: FakeApi, cli: Cli, zoo: Path) -> None:
     error = {"message": "loss() raised", "fix": "mend digits.py", "traceback": 'File "digits.py", line 3\nKeyError'}
     api.on_end = {"digits-1": make_job("digits-1", state="FAILED", reason="user code", error=error)}

@@ -10,6 +10,7 @@ import pytest
 from elasticdl_core.job import JobState
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskType
+from elasticdl_master.state.status import status_of
 from tests.fakes.job_world import World, ended, run
 from tests.fakes.sim_faults import SEEDS, Faults, check_that_nothing_is_lost, kinds, make_world
 
@@ -67,6 +68,29 @@ def test_max_steps_are_exact_and_say_what_was_left_out(faults: bool) -> None:
             assert trained == [int(left[2]) - int(left[1])] * 2, (
                 "each record is either in the model or told as left out"
             )
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("faults", [False, True])
+def test_a_job_that_is_over_says_the_version_of_its_model_however_short_it_was(seed: int, faults: bool) -> None:
+    world = make_world(seed, validation_data=["", "/v"][seed % 2])
+    world.start_from(100)
+    hurt = Faults(world)
+    world.start_master()
+    last = world.machine
+
+    def until(world: World) -> bool:
+        nonlocal last
+        if faults:
+            hurt.maybe()
+        last = world.machine or last
+        return ended(world)
+
+    run(world, until)
+    assert world.state is JobState.SUCCEEDED, world.detail
+    assert last is not None
+    status = status_of(last)
+    assert status["model_version"] == world.manifests[-1]["version"] > status["start_version"] == 100
 
 
 def test_max_steps_count_from_the_checkpoint_that_the_job_starts_from() -> None:

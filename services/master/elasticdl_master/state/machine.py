@@ -137,9 +137,9 @@ class JobMachine:
             ev.ServerSilent: (self.recovery,),
             ev.ServersRestored: (self.recovery,),
             ev.RestoreFailed: (self.recovery,),
-            ev.Pinned: (self.evaluations, self.schedule),
+            ev.Pinned: (self.version, self.evaluations, self.schedule),
             ev.RoundFlushed: (self.schedule,),
-            ev.Saved: (self.checkpoints, self.closing),
+            ev.Saved: (self.version, self.checkpoints, self.closing),
             ev.SaveFailed: (self.checkpoints,),
             ev.TalliesRead: (self.closing,),
             # what is in the way

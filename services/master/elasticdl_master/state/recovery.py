@@ -194,8 +194,10 @@ class ServerRecovery:
             return []
         self._go_back(version, now)
         out: list[do.Instruction] = []
-        if not self._never_used and self._trains and not self._checkpoints.is_own(manifest):
-            # It has the other job's optimizer and mode: the workers that come push the model of this one again.
+        begins = not self._checkpoints.is_own(manifest) or int(manifest["version"]) == self._version.start > 0
+        if not self._never_used and self._trains and begins:
+            # It has the other job's optimizer and mode, also if this one had saved it before any worker pushed its
+            # own: the workers that come push the model of this one again.
             out += self._job.workers.stop_staying()
         out += self._roll_back(manifest, now)
         self._job.servers.hold(version)

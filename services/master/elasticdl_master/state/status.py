@@ -93,6 +93,7 @@ class MasterStatus(Measurements):
     learning_rate: float | None
     training_metrics: dict[str, float]
     model_version: int
+    start_version: int
     workers: list[WorkerStatus]
     step: dict[str, float]
     ps: list[ParameterServerStatus]
@@ -137,6 +138,7 @@ def status_of(machine: JobMachine, trouble: str = "") -> MasterStatus:
         "learning_rate": reports.learning_rate,
         "training_metrics": reports.training_metrics,
         "model_version": machine.version.present,
+        "start_version": machine.version.start,
         "workers": [_worker(worker, slow=worker.index in slow) for worker in machine.workers.living],
         "step": {name: round(seconds, 6) for name, seconds in mean_step(machine.workers.running).items()},
         # A group goes as the job's only server, which is a matter of the machine's alone.

@@ -35,6 +35,10 @@ class ModelVersion:
                 self._hear(event.model_version, now)
             case ev.ServerSeen(index=0) if self._job.servers.servers[0].incarnation == event.incarnation:
                 self._hear(event.version, now)
+            case ev.Pinned(version=version):
+                self._know(version)
+            case ev.Saved(manifest=manifest):
+                self._know(int(manifest["version"]))
         return []
 
     def go_back(self, version: int, now: float) -> None:
@@ -43,7 +47,12 @@ class ModelVersion:
         self._quiet_until = now + 2.0 * self._job.limits.heartbeat_s
 
     def _hear(self, version: int, now: float) -> None:
-        if self._job.servers.ready and now >= self._quiet_until:
+        if now >= self._quiet_until:
+            self._know(version)
+
+    def _know(self, version: int) -> None:
+        """The model itself was seen at a version, or nobody can say any more what was true before it went back."""
+        if self._job.servers.ready:
             self.present = max(self.present, version)
 
 
