@@ -102,6 +102,7 @@ FIELDS: Mapping[str, str] = {
     "output_format": "is of predictions",
     "priority": "is for the scheduler",
     "progress_timeout_s": "says when a job that stands still is given up",
+    "collective": "says who adds gradients up, which tests of collectives and replicas compare",
     "worker_threads": "changes the last bits of sums only",
     "worker_memory_mib": "limits a process",
     "ps_memory_mib": "limits a process",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from elasticdl_worker.collectives import CollectiveError
-from elasticdl_worker.group.replica import Flat, ReplicaState
+from elasticdl_worker.group.replica import HOST_MEMORY, Flat, ReplicaState
 from elasticdl_worker.group.state_files import pack_state
 from elasticdl_worker.group.streams import IncomingState
 
@@ -40,6 +40,7 @@ class Parameters:
     """A model of so many numbers that few sums of them may be kept; it notes what happens to it."""
 
     lengths = (128 << 20 >> 2,)
+    memory = HOST_MEMORY
 
     def __init__(self) -> None:
         self.story: list[Any] = []
