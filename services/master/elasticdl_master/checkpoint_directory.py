@@ -53,22 +53,6 @@ class CheckpointDirectory:
             raise OSError(errno.EPERM, error.message) from None
         return path
 
-    def commit(self, manifest: Manifest) -> None:
-        """Writes a manifest so that it is there wholly or not at all, also after a power cut."""
-        directory = Path(manifest["directory"])
-        temporary = directory / f".{MANIFEST}.tmp"
-        with temporary.open("w") as file:
-            json.dump(manifest, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(directory / MANIFEST)
-        for folder in (directory, directory.parent):
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
     def abandon(self, directory: Path) -> None:
         """Removes a checkpoint that was never committed."""
         shutil.rmtree(directory, ignore_errors=True)
@@ -95,6 +79,23 @@ class CheckpointDirectory:
             return
         (directory / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def commit_manifest(manifest: Manifest) -> None:
+    """Writes a manifest so that it is there wholly or not at all, also after a power cut."""
+    directory = Path(manifest["directory"])
+    temporary = directory / f".{MANIFEST}.tmp"
+    with temporary.open("w") as file:
+        json.dump(manifest, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(directory / MANIFEST)
+    for folder in (directory, directory.parent):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def find_checkpoint(path: str, reach: Reach | None = None) -> Manifest:

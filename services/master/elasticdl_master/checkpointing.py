@@ -16,7 +16,7 @@ from elasticdl_core.backoff import Backoff
 from elasticdl_core.checkpoint_manifest import Manifest, Provenance
 from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError
 from elasticdl_master.api import ApiClient
-from elasticdl_master.checkpoint_directory import CheckpointDirectory
+from elasticdl_master.checkpoint_directory import CheckpointDirectory, commit_manifest
 from elasticdl_master.group_control import GroupControl
 from elasticdl_master.parameter_servers import ServerControl, ServerStatus
 from elasticdl_master.state import events as ev
@@ -230,7 +230,7 @@ class ServerOperations:
             "start_version": self._machine.version.start,
         }
         failpoint("master.after_parts_saved")
-        await asyncio.to_thread(self._directory.commit, manifest)
+        await asyncio.to_thread(commit_manifest, manifest)
         failpoint("master.after_manifest_written")
         return manifest
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import DataError, InvalidInputError
-from elasticdl_master.checkpoint_directory import MANIFEST, find_checkpoint
+from elasticdl_master.checkpoint_directory import MANIFEST, commit_manifest, find_checkpoint
 from elasticdl_master.copied_files import copy_verified
 
 _FOLDER = "initial"
@@ -51,9 +51,7 @@ def keep(manifest: Manifest, job_dir: Path) -> Manifest:
             if not copy_verified(source, name, folder / Path(name).name, file["size"], file["sha256"]):
                 raise DataError(f"{source / name} is damaged", fix="give another checkpoint_dir_for_init")
         kept: Manifest = {**manifest, "directory": str(folder)}
-        temporary = folder / f".{MANIFEST}.tmp"
-        temporary.write_text(json.dumps(kept))
-        temporary.rename(folder / MANIFEST)
+        commit_manifest(kept)
     except FileNotFoundError as error:
         raise DataError(
             f"the checkpoint in {source} is not whole: {error}", fix="give another checkpoint_dir_for_init"

@@ -16,7 +16,7 @@ from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import SPAN_PARTS, cut
 from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
 from elasticdl_master.artifacts import locate
-from elasticdl_master.checkpoint_directory import CheckpointDirectory, find_checkpoint
+from elasticdl_master.checkpoint_directory import CheckpointDirectory, commit_manifest, find_checkpoint
 from elasticdl_master.listing import has_own_reader, list_shards
 from elasticdl_master.state.checkpoints import PERIODIC, RECOVERY, CheckpointBook
 from elasticdl_master.state.events import WorkerHeartbeat
@@ -185,7 +185,7 @@ class TestCheckpoints:
         directory = CheckpointDirectory(tmp_path, "job-1")
         for version in (7, 12):
             path = directory.prepare(version)
-            directory.commit(
+            commit_manifest(
                 {"version": version, "directory": str(path), "files": [], "job_id": "job-1", "created_at": version}
             )
         directory.prepare(99)
@@ -198,7 +198,7 @@ class TestCheckpoints:
     def test_another_jobs_checkpoint_is_never_removed(self, tmp_path: Path) -> None:
         path = CheckpointDirectory(tmp_path, "job-1").prepare(1)
         entry = {"version": 1, "directory": str(path), "files": [], "job_id": "job-1"}
-        CheckpointDirectory(tmp_path, "job-1").commit(entry)
+        commit_manifest(entry)
         CheckpointDirectory(tmp_path, "job-2").prune(entry)
         CheckpointDirectory(tmp_path / "elsewhere", "job-1").prune(entry)
         assert find_checkpoint(str(tmp_path))["version"] == 1

@@ -12,7 +12,7 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.collectives import CollectiveError
 from elasticdl_worker.group.replica import BringsEarly, BroughtTooEarlyError
 from elasticdl_worker.reporting.failures import NotFiniteError
-from tests.fakes.group_steps import MICROBATCH, RECORDS
+from tests.fakes.group_steps import MICROBATCH
 from tests.unit.worker_torch.test_replica import read, replica_of
 
 pytestmark = pytest.mark.unit
@@ -40,13 +40,9 @@ class Leaves:
 
 
 @pytest.fixture
-def job(tmp_path: Path, make_spec: Any) -> Any:
-    values = np.random.default_rng(5).normal(size=(RECORDS, 4)).round(4)
-    data = tmp_path / "values.csv"
-    data.write_text("\n".join(",".join(map(str, row)) for row in values.tolist()) + "\n")
-
+def job(values: Path, make_spec: Any) -> Any:
     def make(model: str, **fields: Any) -> Any:
-        return make_spec(training_data=str(data), model_def=model, minibatch_size=MICROBATCH, **fields)
+        return make_spec(training_data=str(values), model_def=model, minibatch_size=MICROBATCH, **fields)
 
     return make
 

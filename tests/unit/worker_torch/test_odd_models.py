@@ -26,17 +26,13 @@ STEPS = RECORDS // MICROBATCH
 
 
 @pytest.fixture
-def job(tmp_path: Path, make_spec: Any) -> Any:
-    values = np.random.default_rng(5).normal(size=(RECORDS, 4)).round(4)
-    data = tmp_path / "values.csv"
-    data.write_text("\n".join(",".join(map(str, row)) for row in values.tolist()) + "\n")
-
+def job(values: Path, make_spec: Any) -> Any:
     def make(kind: str, *, loss: str = "loss", **options: Any) -> Any:
         which: dict[str, Any] = {"model_def": "odd.model", "model_params": {"kind": kind, **options}}
         if kind[0].islower():
             which = {"model_def": f"odd.{kind}"}
         own = {"num_minibatches_per_task": STEPS, "minibatch_size": MICROBATCH}
-        return make_spec(training_data=str(data), loss=loss, **which, **own)
+        return make_spec(training_data=str(values), loss=loss, **which, **own)
 
     return make
 

@@ -42,13 +42,9 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def job(tmp_path: Path, make_spec: Any) -> Any:
-    values = np.random.default_rng(5).normal(size=(RECORDS, 4)).round(4)
-    data = tmp_path / "values.csv"
-    data.write_text("\n".join(",".join(map(str, row)) for row in values.tolist()) + "\n")
-
+def job(values: Path, make_spec: Any) -> Any:
     def make(model: str = "net", **fields: Any) -> JobSpec:
-        own = {"training_data": str(data), "model_def": f"grouped.{model}", "minibatch_size": MICROBATCH}
+        own = {"training_data": str(values), "model_def": f"grouped.{model}", "minibatch_size": MICROBATCH}
         spec: JobSpec = make_spec(**own, **fields)
         return spec
 

@@ -40,13 +40,9 @@ STEPS = 6
 
 
 @pytest.fixture
-def job(tmp_path: Path, make_spec: Any) -> Any:
-    values = np.random.default_rng(5).normal(size=(RECORDS, 4)).round(4)
-    data = tmp_path / "values.csv"
-    data.write_text("\n".join(",".join(map(str, row)) for row in values.tolist()) + "\n")
-
+def job(values: Path, make_spec: Any) -> Any:
     def make(model: str, **fields: Any) -> JobSpec:
-        own = {"training_data": str(data), "model_def": f"grouped.{model}", "minibatch_size": MICROBATCH}
+        own = {"training_data": str(values), "model_def": f"grouped.{model}", "minibatch_size": MICROBATCH}
         spec: JobSpec = make_spec(**own, **{**ON_DEVICES, **fields})
         return spec
 
