@@ -93,6 +93,10 @@ class LoopFeed(Protocol):
         """Minibatches that make one update, whatever the number of workers."""
 
     @property
+    def minibatches_per_task(self) -> int:
+        """Minibatches of a task, which is what the master gives out at a time."""
+
+    @property
     def epochs(self) -> int:
         """Passes over the records."""
 

@@ -5,6 +5,6 @@ from __future__ import annotations
 from elasticdl.own_loop import LoopFeed, current_feed
 
 
-def build_master_client(master_addr: str | None = None, worker_id: int | None = None) -> LoopFeed:
-    """The feed of this process; addresses and numbers are the launcher's to know, and not looked at."""
+def build_master_client(master_addr: str | None = None) -> LoopFeed:
+    """The feed of this process; an address is the launcher's to know, and not looked at."""
     return current_feed("elasticai_api")

@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 from elasticai_api.common.data_shard_service import DataShardService, RecordIndexService
 from elasticai_api.common.master_client import build_master_client
-from elasticdl.own_loop import LoopFeed
 from elasticdl.torch.distributed import DistributedOptimizer
+from elasticdl_core.errors import UserCodeError
 
 
 def create_elastic_controller(
@@ -27,27 +27,27 @@ def create_elastic_controller(
         dataset_size: number of records.
         shuffle: whether their order is random.
     """
-    feed = build_master_client()
     service = RecordIndexService(
-        feed, batch_size=batch_size, num_epochs=num_epochs, dataset_size=dataset_size, shuffle=shuffle
+        batch_size=batch_size, num_epochs=num_epochs, dataset_size=dataset_size, shuffle=shuffle
     )
-    return PyTorchAllReduceController(feed, service)
+    return PyTorchAllReduceController(service)
 
 
 class PyTorchAllReduceController:
     """Runs batches; workers that come and go do not show.
 
     Args:
-        master_client: what ``build_master_client`` gives.
         data_shard_service: gives the records.
 
     Attributes:
         data_shard_service: the same.
+        batch_count_per_epoch: whole batches in a pass over the records.
     """
 
-    def __init__(self, master_client: LoopFeed, data_shard_service: DataShardService) -> None:
+    def __init__(self, data_shard_service: DataShardService) -> None:
         self.data_shard_service = data_shard_service
-        self._feed = master_client
+        self.batch_count_per_epoch = data_shard_service.get_minibatch_count_per_epoch()
+        self._feed = build_master_client()
         self._model: nn.Module | None = None
         self._optimizer: Optimizer | None = None
 
@@ -55,6 +55,23 @@ class PyTorchAllReduceController:
     def global_completed_batch_num(self) -> int:
         """Batches that all workers together have done."""
         return self._feed.updates * self._feed.microbatches
+
+    def get_current_epoch(self) -> int:
+        """Passes over the records that are done, by the number of updates; a newcomer's is that of the others."""
+        begun = self._feed.epoch
+        return max(begun, min(self._feed.updates // self.data_shard_service.updates_per_epoch, begun + 1))
+
+    def set_resume_epoch(self, epoch: int) -> None:
+        """Checks that the script begins where the job does, which goes on by itself where it was.
+
+        Raises:
+            UserCodeError: it wants to begin elsewhere.
+        """
+        if epoch != self._feed.epoch:
+            raise UserCodeError(
+                f"the script wants to go on with epoch {epoch}, and the job is in epoch {self._feed.epoch}",
+                fix="leave set_resume_epoch out: a job goes on where it was",
+            )
 
     def set_broadcast_model(self, model: nn.Module) -> None:
         """The model, whose parameters and buffers newcomers get."""

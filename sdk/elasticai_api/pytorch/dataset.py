@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Sequence
@@ -43,19 +44,45 @@ ElasticDataset = IndexedSamples
 """By the name that the original's example gives it."""
 
 
-def ElasticImageFolder(root: str, *args: Any, **kwargs: Any) -> IndexedSamples:  # noqa: N802 - the original's name
-    """Images in folders named by their class, as ``torchvision.datasets.ImageFolder`` has them.
+class _ServedSamples:
+    """What ``ElasticImageFolder`` has before ``torchvision.datasets.ImageFolder``."""
 
-    Args:
-        root: the directory.
-        args: the other arguments of ``ImageFolder``.
-        kwargs: the same.
+    samples: Sequence[Any]
+    _data_shard_service: RecordIndexService | None = None
 
-    Raises:
-        InvalidInputError: torchvision is not installed.
-    """
+    def set_data_shard_service(self, data_shard_service: RecordIndexService) -> None:
+        """Sets the service that says which sample comes next."""
+        self._data_shard_service = data_shard_service
+
+    def __len__(self) -> int:
+        """Number of samples; with a service there is no saying."""
+        return sys.maxsize if self._data_shard_service else len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        if self._data_shard_service:
+            index = self._data_shard_service.fetch_record_index()
+        return super().__getitem__(index)  # type: ignore[misc]
+
+
+@functools.cache
+def _image_folder() -> type[Any]:
     try:
         datasets = importlib.import_module("torchvision.datasets")
     except ModuleNotFoundError as error:
         raise InvalidInputError("ElasticImageFolder needs torchvision", fix="pip install torchvision") from error
-    return IndexedSamples(datasets.ImageFolder(root, *args, **kwargs))
+    names = {
+        "__module__": __name__,
+        "__doc__": "Images in folders named by their class; arguments as for ``torchvision.datasets.ImageFolder``.",
+    }
+    return type("ElasticImageFolder", (_ServedSamples, datasets.ImageFolder), names)
+
+
+def __getattr__(name: str) -> Any:
+    """``ElasticImageFolder``, which derives from a class of torchvision's, when a script asks for it.
+
+    Raises:
+        InvalidInputError: torchvision is not installed.
+    """
+    if name == "ElasticImageFolder":
+        return _image_folder()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

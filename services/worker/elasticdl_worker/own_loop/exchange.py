@@ -97,6 +97,11 @@ class ScriptExchange:
         return self._spec.microbatches_per_step
 
     @property
+    def minibatches_per_task(self) -> int:
+        """Minibatches in a full task."""
+        return self._spec.num_minibatches_per_task
+
+    @property
     def epochs(self) -> int:
         """Passes over the records."""
         return self._spec.num_epochs
