@@ -162,6 +162,32 @@ def test_a_member_that_stands_still_is_left_behind_and_comes_back_as_a_newcomer(
     assert world.rollbacks == 0
 
 
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_model_that_nobody_else_holds_is_not_given_up_for_a_pause(members: int) -> None:
+    world = _world(4, members=members, tasks=200)
+    _train_a_while(world)
+    for one in world.living:
+        world.stop(one)
+    waiting = world.start_process()
+    assert not world.run(lambda: world.rollbacks > 0, 10.0)
+    steps = max(one.member.book.course.steps for one in world.living)
+    for one in world.living:
+        world.go_on(one)
+    assert world.run(lambda: waiting.member.holds and waiting.member.book.course.steps > steps, 20.0)
+    _finish(world)
+    assert world.rollbacks == 0
+
+
+def test_a_model_whose_last_holder_stands_still_for_long_is_given_up() -> None:
+    world = _world(4, members=1, tasks=200)
+    _train_a_while(world)
+    world.stop(world.living[0])
+    newcomer = world.start_process()
+    assert world.run(lambda: newcomer.member.holds, 30.0)
+    assert world.rollbacks == 1
+    _finish(world)
+
+
 def test_nobody_waits_while_a_large_state_is_on_its_way_to_a_newcomer() -> None:
     world, newcomer = _world_with_newcomer(7, tasks=400)
     began = newcomer.member.book.course.steps

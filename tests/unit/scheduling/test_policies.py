@@ -168,14 +168,28 @@ def test_a_small_gain_does_not_pay_for_a_change() -> None:
         job("a", current_workers=5, rescale_cost_s=60.0),
         job("b", current_workers=3, rescale_cost_s=60.0, submitted_at=NOW - 999),
     ]
-    assert plan("goodput", 8, *jobs).targets() == {"a": 5, "b": 3}
+    decided = plan("goodput", 8, *jobs)
+    assert decided.targets() == {"a": 5, "b": 3}
+    told = decided.allocations["b"].reason
+    assert told.code is ReasonCode.NOT_WORTH_A_CHANGE
+    assert told.text == (
+        "it has 3 of at most 8 workers; 4 would speed it up by 33%, too little for what other jobs would lose and the 60 s "
+        "of work that a change costs"
+    )
     cheap = [replace(j, rescale_cost_s=0.1) for j in jobs]
     assert plan("goodput", 8, *cheap).targets() == {"a": 4, "b": 4}
 
 
 def test_a_job_that_just_changed_is_not_grown_again() -> None:
-    fresh = job("a", current_workers=2, last_rescale_at=NOW - 5, rescale_cost_s=1.0)
-    assert plan("goodput", 8, fresh).targets() == {"a": 2}
+    fresh = job("a", current_workers=2, last_rescale_at=NOW - 5, rescale_cost_s=1.0, throughput={1: 10.0, 2: 20.0})
+    decided = plan("goodput", 8, fresh)
+    assert decided.targets() == {"a": 2}
+    told = decided.allocations["a"].reason
+    assert told.code is ReasonCode.CHANGED_LATELY
+    assert told.text == (
+        "it has 2 of at most 8 workers; 8 would speed it up by 300%, but it keeps a number of workers for 60 s, and got "
+        "this number less than that ago"
+    )
     assert plan("goodput", 8, replace(fresh, last_rescale_at=NOW - 500)).targets() == {"a": 8}
 
 

@@ -18,6 +18,9 @@ from typing import Any
 
 SILENT_S = 0.9
 """A member of which nothing was heard for so long is taken for lost; it says something several times in that time."""
+LAST_SILENT_S = 15.0
+"""The same where nobody else holds the model: without it the job goes back to its last checkpoint, which costs more than
+a pause."""
 NEWCOMER_SILENT_S = 5.0
 STALLED_S = 0.4
 """A pause between two looks at the clock that says that the master itself stood still."""
@@ -232,9 +235,7 @@ class Rendezvous:
                 one.heard += now - self._looked
         self._looked = now
         for owner, one in list(self._attendants.items()):
-            silent = SILENT_S if self._belongs(owner) else NEWCOMER_SILENT_S
-            silent = BLAMED_S if owner in self._blamed and not self._is_out(owner) else silent
-            if now - one.heard > silent:
+            if now - one.heard > self._patience(owner, now):
                 self._drop(owner, f"{owner} was not heard of for {now - one.heard:.1f} s")
         if self._first_out is not None and now - self._first_out > PATIENCE_S and not self._is_over:
             self._end("")
@@ -296,6 +297,16 @@ class Rendezvous:
         if not self.generation or self._is_over or not self._present:
             return False
         return bool(self.waiting) or any(self._attendants[owner].leaving for owner in self._present)
+
+    def _patience(self, owner: str, now: float) -> float:
+        """How long somebody may be silent."""
+        if not self._belongs(owner):
+            return NEWCOMER_SILENT_S
+        if self._established and self._attendants[owner].holds:
+            others = [self._attendants[other] for other in self._present if other != owner]
+            if not any(one.holds and now - one.heard <= SILENT_S for one in others):
+                return LAST_SILENT_S
+        return BLAMED_S if owner in self._blamed and not self._is_out(owner) else SILENT_S
 
     def _is_out(self, owner: str) -> bool:
         return self._attendants[owner].finished >= self.generation

@@ -79,7 +79,15 @@ def _reason(
     if lack is not None:
         return Reason(ReasonCode.CLUSTER_FULL, f"{head}; another {lack[0]}", lack[1], data)
     if c.current and ideal > workers >= c.current:
-        text = f"{head}; {ideal} would be a little better, but a change costs {job.rescale_cost_s:.0f} s of work"
+        faster = curve.rate(ideal) / rate - 1.0 if rate > 0 else 0.0
+        better = f"{head}; {ideal} would speed it up by {faster:.0%}"
+        if c.frozen and job.last_rescale_at is not None:
+            kept = f"it keeps a number of workers for {c.thaws_at - job.last_rescale_at:.0f} s"
+            return Reason(ReasonCode.CHANGED_LATELY, f"{better}, but {kept}, and got this number less than that ago", (), data)
+        cost = f"the {job.rescale_cost_s:.0f} s of work that a change costs"
+        if any(holder != job.id for holder in holders):
+            cost = f"what other jobs would lose and {cost}"
+        text = f"{better}, too little for {cost}"
         return Reason(ReasonCode.NOT_WORTH_A_CHANGE, text, (), data)
     if short is not None:
         text = f"{head}; team {job.team} has its share of {short:.1f} slots above minimums"
