@@ -18,6 +18,7 @@ from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.accounts import RecordAccount
+from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.setup import Setup
 from tests.fakes.sim_processes import JOB, finish
@@ -53,6 +54,7 @@ class OneMember:
         self.epoch = 0
         self.plan: Any = None
         self.states: list[JobState] = []
+        self.told: list[tuple[str, str]] = []
         self.rate = 1000.0
         self.version = self.finished = self.generation = 0
         self.held: list[Lease] = []
@@ -130,6 +132,8 @@ class OneMember:
 
     def _carry_out(self, instruction: do.Instruction) -> None:
         match instruction:
+            case do.PostEvent(kind, message):
+                self.told.append((kind, message))
             case do.PutPlan(plan):
                 self.plan = json.loads(json.dumps(plan))
             case do.SetState(to):
@@ -206,6 +210,8 @@ def test_a_group_that_is_lost_goes_back_to_the_tasks_of_the_epoch_that_it_is_in(
     process = ProcessId(JOB, Role.PS, 0, job.machine.servers.servers[0].incarnation)
     job.tell(ev.GroupVoided())
     job.tell(ev.ProcessChanged(ProcessStatus(process, ProcessState.EXITED)))
+    assert ("model_lost", "no worker holds the model any more") in job.told
+    assert not [message for _, message in job.told if "PS" in message or "ps-" in message]
     job.held, job.finished, job.version = [], job.generation, 0
     job.now += 10.0
     job.tell(ev.Tick())
@@ -216,6 +222,23 @@ def test_a_group_that_is_lost_goes_back_to_the_tasks_of_the_epoch_that_it_is_in(
     job.speak()
     job.look()
     assert order([lease.task for lease in job.held]) == sorted([*range(5)] * 3)
+
+
+def test_a_group_that_is_lost_over_and_over_fails_the_job_with_words_of_workers() -> None:
+    job = OneMember(tasks=3, num_epochs=5)
+    for _ in range(Limits().server_crashes + 1):
+        process = ProcessId(JOB, Role.PS, 0, job.machine.servers.servers[0].incarnation)
+        job.tell(ev.GroupVoided())
+        job.tell(ev.ProcessChanged(ProcessStatus(process, ProcessState.EXITED)))
+        job.finished = job.generation
+        job.now += 20.0
+        job.tell(ev.Tick())
+        if not job.machine.lifecycle.ending:
+            job.found()
+    decision = job.machine.lifecycle.decision
+    assert decision is not None
+    assert "the group lost its model 6 times" in decision.detail["message"]
+    assert "workers" in decision.detail["fix"]
 
 
 def test_training_that_ends_in_the_middle_of_a_later_epoch_has_all_its_records() -> None:

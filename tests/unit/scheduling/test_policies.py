@@ -173,8 +173,8 @@ def test_a_small_gain_does_not_pay_for_a_change() -> None:
     told = decided.allocations["b"].reason
     assert told.code is ReasonCode.NOT_WORTH_A_CHANGE
     assert told.text == (
-        "it has 3 of at most 8 workers; 4 would speed it up by 33%, too little for what other jobs would lose and the 60 s "
-        "of work that a change costs"
+        "it has 3 of at most 8 workers; 4 would speed it up by 33%, too little for what other jobs would lose and "
+        "the 60 s of work that a change costs"
     )
     cheap = [replace(j, rescale_cost_s=0.1) for j in jobs]
     assert plan("goodput", 8, *cheap).targets() == {"a": 4, "b": 4}
@@ -187,8 +187,8 @@ def test_a_job_that_just_changed_is_not_grown_again() -> None:
     told = decided.allocations["a"].reason
     assert told.code is ReasonCode.CHANGED_LATELY
     assert told.text == (
-        "it has 2 of at most 8 workers; 8 would speed it up by 300%, but it keeps a number of workers for 60 s, and got "
-        "this number less than that ago"
+        "it has 2 of at most 8 workers; 8 would speed it up by 300%, but it keeps a number of workers for 60 s, and "
+        "got this number less than that ago"
     )
     assert plan("goodput", 8, replace(fresh, last_rescale_at=NOW - 500)).targets() == {"a": 8}
 

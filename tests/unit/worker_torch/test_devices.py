@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import namedtuple
 from pathlib import Path
@@ -64,6 +65,15 @@ def test_a_local_job_that_asks_for_a_device_never_trains_without_one(make_spec: 
     with pytest.raises(InvalidInputError, match="can use no accelerator"):
         run_local(spec, tmp_path / "output", lambda event: None)
     assert not (tmp_path / "output").exists()
+
+
+@IS_HERE
+def test_a_local_job_may_ask_for_nccl_where_workers_may(make_spec: Any, tmp_path: Path) -> None:
+    asked = {"worker_resource_request": "gpu=1", "collective": "nccl", "deterministic": False}
+    spec = make_spec(model_def="clicks.deepfm", distribution_strategy="AllReduceStrategy", **asked)
+    has_nccl = torch.cuda.is_available() and torch.distributed.is_nccl_available()
+    with contextlib.nullcontext() if has_nccl else pytest.raises(InvalidInputError, match="NCCL"):
+        run_local(spec, tmp_path / "output", lambda event: None)
 
 
 @IS_HERE

@@ -163,7 +163,13 @@ class ServerRecovery:
             return []
         words = f"ps-{status.id.index}.{status.id.incarnation} {server.stuck or describe_exit(status)}"
         why = self._job.servers.lost(server, status, now)
-        if why:
+        if why and self._job.spec.by_group:
+            self._job.lifecycle.fail(
+                f"the group lost its model {self._job.servers.crashes} times without any progress: all workers that "
+                "held it ended, or stood still, at a time",
+                fix="see what ended the workers: their logs, and `elasticdl jobs events`",
+            )
+        elif why:
             self._job.lifecycle.fail(
                 f"{why}; the last one, {words}", fix="look at the log of the PS; raise ps_memory_mib"
             )
@@ -171,14 +177,17 @@ class ServerRecovery:
             self._never_used = self._begins = False
             self._trusts_ledger = False
             self._job.servers.restart()
+        if self._job.spec.by_group:
+            return [do.tell("model_lost", "no worker holds the model any more", reason=status.reason)]
         return [do.tell("ps_lost", words, exit_code=status.exit_code, reason=status.reason)]
 
     def _start_over(self, now: float) -> list[do.Instruction]:
         """Nothing was saved yet: every PS and every worker begins anew."""
         self._go_back(0, now)
         self._never_used = True
+        what = "the model" if self._job.spec.by_group else "a PS"
         return [
-            do.tell("start_over", "a PS was lost before the first checkpoint: training starts over"),
+            do.tell("start_over", f"{what} was lost before the first checkpoint: training starts over"),
             *self._job.servers.wipe(),
             *self._job.workers.stop_staying(),
         ]

@@ -19,8 +19,8 @@ from typing import Any
 SILENT_S = 0.9
 """A member of which nothing was heard for so long is taken for lost; it says something several times in that time."""
 LAST_SILENT_S = 15.0
-"""The same where nobody else holds the model: without it the job goes back to its last checkpoint, which costs more than
-a pause."""
+"""The same where nobody else holds the model: without it the job goes back to its last checkpoint, and a pause costs
+less."""
 NEWCOMER_SILENT_S = 5.0
 STALLED_S = 0.4
 """A pause between two looks at the clock that says that the master itself stood still."""

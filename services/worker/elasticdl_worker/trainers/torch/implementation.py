@@ -131,10 +131,13 @@ class TorchFramework:
     def prepare_local(self, preparation: Preparation) -> LocalSteps:
         """Builds the model for this process alone."""
         from elasticdl_worker.trainers.torch.export.checkpoint import TorchLocalModel
+        from elasticdl_worker.trainers.torch.replica.memory import choose_memory
 
         model, sample = _built(preparation)
         model.materialise()
         self._place(model, sample, preparation)
+        # Nothing is added up here, as by a member that is alone; which devices can be is the same.
+        choose_memory(preparation.spec.collective, model.device)
         made = _optimizer(preparation, model)
         if made is not None:
             model.keep_untrained(made.untrained)

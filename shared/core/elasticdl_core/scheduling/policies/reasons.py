@@ -83,7 +83,9 @@ def _reason(
         better = f"{head}; {ideal} would speed it up by {faster:.0%}"
         if c.frozen and job.last_rescale_at is not None:
             kept = f"it keeps a number of workers for {c.thaws_at - job.last_rescale_at:.0f} s"
-            return Reason(ReasonCode.CHANGED_LATELY, f"{better}, but {kept}, and got this number less than that ago", (), data)
+            return Reason(
+                ReasonCode.CHANGED_LATELY, f"{better}, but {kept}, and got this number less than that ago", (), data
+            )
         cost = f"the {job.rescale_cost_s:.0f} s of work that a change costs"
         if any(holder != job.id for holder in holders):
             cost = f"what other jobs would lose and {cost}"

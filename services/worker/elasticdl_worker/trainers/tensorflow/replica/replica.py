@@ -189,7 +189,9 @@ class KerasReplica:
         self.load(begin)
         made = self._update(step, microbatch, data, epoch)
         self._in_one_go = _bits(self.state()) == _bits(wanted)
-        if not self._in_one_go:
+        if self._in_one_go:
+            _log.info("updates are made in one go", version=begin.version)
+        else:
             _log.info("updates are not made in one go", reason="that would give other bits", version=self.version)
             self.load(wanted)
             self.version = begin.version  # `apply` counts it
