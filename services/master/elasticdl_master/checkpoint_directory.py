@@ -81,15 +81,21 @@ class CheckpointDirectory:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def commit_manifest(manifest: Manifest) -> None:
-    """Writes a manifest so that it is there wholly or not at all, also after a power cut."""
-    directory = Path(manifest["directory"])
-    temporary = directory / f".{MANIFEST}.tmp"
+def commit_manifest(manifest: Manifest, path: Path | None = None) -> None:
+    """Writes a manifest so that it is there wholly or not at all, also after a power cut.
+
+    Args:
+        manifest: what to write.
+        path: the file; None for the one that makes its directory a checkpoint.
+    """
+    path = path or Path(manifest["directory"]) / MANIFEST
+    directory = path.parent
+    temporary = directory / f".{path.name}.tmp"
     with temporary.open("w") as file:
         json.dump(manifest, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    temporary.rename(directory / MANIFEST)
+    temporary.rename(path)
     for folder in (directory, directory.parent):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

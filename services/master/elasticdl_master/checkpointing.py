@@ -202,13 +202,10 @@ class ServerOperations:
 
     async def _save(self, save: do.Save, generation: int) -> Manifest:
         directory = await asyncio.to_thread(self._directory.prepare, self._machine.version.present)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._directory.abandon, directory)
             manifest = await self._write(save, directory)
-            await self._commit(manifest, generation)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                self._directory.abandon(directory)
-            raise
+            await self._commit(manifest, generation, undo)
         return manifest
 
     async def _write(self, save: do.Save, directory: Path) -> Manifest:
@@ -234,16 +231,21 @@ class ServerOperations:
         failpoint("master.after_manifest_written")
         return manifest
 
-    async def _commit(self, manifest: Manifest, generation: int) -> None:
+    async def _commit(self, manifest: Manifest, generation: int, undo: contextlib.ExitStack) -> None:
         async for _ in Attempts(_BACKOFF):
             if generation != self._machine.servers.generation:
                 raise UnavailableError("a PS was lost while the checkpoint was being committed", fix="it is repeated")
+            # From here on the api may have it, whether its answer comes or not; who goes by the api needs the files.
+            kept = undo.pop_all()
             try:
                 await self._api.commit_checkpoint(manifest)
                 failpoint("master.after_checkpoint_committed")
                 return
             except UnavailableError as error:
                 _log.warning("the api is away", wanted="commit", error=error.message)
+            except ElasticDLError:
+                kept.close()
+                raise
 
 
 def _json(text: str) -> Any:

@@ -1,7 +1,8 @@
-"""The checkpoint of a job whose workers read it themselves: kept by the job, so that all of them read the same one.
+"""The checkpoint of another job that a job begins with: the same one for all of its masters and workers.
 
-Workers begin at any time, and so do masters. By then the job that trained may have removed the checkpoint, and the
-newest of a folder may be another one.
+Both begin at any time. By then the job that trained may have removed the checkpoint, and the newest of a folder may
+be another one. Where each worker reads it the job keeps a copy; where parameter servers read it once the job keeps in
+mind which one it is, for the tables in it may be larger than the disk has room for twice.
 """
 
 from __future__ import annotations
@@ -13,22 +14,62 @@ from typing import Any
 
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import DataError, InvalidInputError
-from elasticdl_master.checkpoint_directory import MANIFEST, commit_manifest, find_checkpoint
+from elasticdl_core.places import Reach
+from elasticdl_master.checkpoint_directory import MANIFEST, MAX_MANIFEST_BYTES, commit_manifest, find_checkpoint
 from elasticdl_master.copied_files import copy_verified
+from elasticdl_master.json_forms import read_manifest
+from elasticdl_runtime.places import require_reach
+from elasticdl_runtime.safe_files import read_regular
 
 _FOLDER = "initial"
+_NAMED = "named.json"
 _MOST_SLOTS = 3
 """Of any optimizer."""
 
 
-def find_kept(job_dir: Path) -> Manifest | None:
-    """The checkpoint that the job keeps; None if it keeps none yet.
+def find_kept(job_dir: Path, reach: Reach | None = None) -> Manifest | None:
+    """The checkpoint that the job keeps, or keeps in mind; None if neither yet.
+
+    Args:
+        job_dir: of the job.
+        reach: what the job may read; None for everything.
 
     Raises:
         DataError: it is damaged.
+        PermissionDeniedError: the checkpoint that it keeps in mind is not the job's to read any more.
     """
     folder = job_dir / _FOLDER
-    return find_checkpoint(str(folder)) if (folder / MANIFEST).is_file() else None
+    if (folder / MANIFEST).is_file():
+        return find_checkpoint(str(folder))
+    try:
+        named = read_regular(folder, _NAMED, MAX_MANIFEST_BYTES)
+        place = str(json.loads(named)["directory"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(
+            f"{folder / _NAMED} cannot be read: {error}",
+            fix="submit the job again: it cannot go on without this file",
+        ) from None
+    require_reach(place, reach)
+    return read_manifest(named, place)
+
+
+def keep_in_mind(manifest: Manifest, job_dir: Path) -> None:
+    """Writes down which checkpoint it is, for the masters to come.
+
+    Raises:
+        DataError: the disk does not allow it.
+    """
+    folder = job_dir / _FOLDER
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        commit_manifest(manifest, folder / _NAMED)
+    except OSError as error:
+        raise DataError(
+            f"{folder / _NAMED} cannot be written: {error.strerror}",
+            fix="see to the disk of the cluster's data directory",
+        ) from None
 
 
 def keep(manifest: Manifest, job_dir: Path) -> Manifest:
@@ -95,5 +136,5 @@ def _slots(manifest: Manifest) -> int:
 
 
 def remove_kept(job_dir: Path) -> None:
-    """Removes it: the job has ended."""
+    """Removes the copy, and what is kept in mind: the job has ended."""
     shutil.rmtree(job_dir / _FOLDER, ignore_errors=True)

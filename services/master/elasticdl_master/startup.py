@@ -21,7 +21,7 @@ from elasticdl_core.ports.launcher import ProcessStatus
 from elasticdl_master.api import ApiClient, JobHeldError
 from elasticdl_master.checkpoint_directory import find_checkpoint
 from elasticdl_master.job_lease import JobLease
-from elasticdl_master.kept_checkpoint import find_kept, keep, require_room
+from elasticdl_master.kept_checkpoint import find_kept, keep, keep_in_mind, require_room
 from elasticdl_master.listing import has_own_reader
 from elasticdl_master.patience import PatientCalls
 from elasticdl_master.queue.port import Contents
@@ -109,15 +109,18 @@ class Startup:
         return FoundCode(zoo, initial, output=output, framework=framework)
 
     async def keep_checkpoint(self, code: FoundCode, spec: JobSpec) -> FoundCode:
-        """Has the job keep the checkpoint that it begins with, if each worker reads it.
+        """Has the job keep the checkpoint that it begins with: a copy if each worker reads it, else which one it is.
 
         Args:
             code: what was found.
             spec: the job, with its strategy.
         """
-        if code.initial is None or code.problem is not None or not _reads_by_itself(spec):
+        if code.initial is None or code.problem is not None:
             return code
         try:
+            if not _reads_by_itself(spec):
+                await asyncio.to_thread(keep_in_mind, code.initial, self._settings.job_dir)
+                return code
             require_room(code.initial, int(spec.worker_memory_mib * Limits().memory_limit))
             kept = await asyncio.to_thread(keep, code.initial, self._settings.job_dir)
         except ElasticDLError as error:
@@ -158,7 +161,7 @@ class Startup:
         )
 
     def _find_initial(self, path: str, reach: Reach | None) -> Manifest:
-        return find_kept(self._settings.job_dir) or find_checkpoint(path, reach)
+        return find_kept(self._settings.job_dir, reach) or find_checkpoint(path, reach)
 
     async def _code_of(self, spec: JobSpec) -> Path:
         if not spec.model_bundle:

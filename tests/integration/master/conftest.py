@@ -155,7 +155,8 @@ async def make_job(redis_server: RedisServer) -> AsyncIterator[Any]:
             checked = JobSpec.from_mapping(spec)
             job_id = f"job-{next(_numbers)}"
             api = await stack.enter_async_context(InternalApi(job_id, spec))
-            by_itself = spec.get("distribution_strategy", "") != "" and checked.type is not JobType.TRAINING
+            chosen = spec.get("distribution_strategy", "ParameterServerStrategy")
+            by_itself = chosen != "ParameterServerStrategy" and checked.type is not JobType.TRAINING
             processes = JobProcesses(folder, job_id, 0 if by_itself else int(spec["num_ps"]), SECRET, api.pulse)
             job = Job(
                 api, processes, redis_server, folder, limits or Limits(heartbeat_s=0.1, recovery_s=0.0, drain_s=5.0)

@@ -544,3 +544,21 @@ async def test_only_workers_of_the_job_with_their_own_name_are_served(make_job: 
         await attempt(tokens.issue(SECRET, "another-job", Role.WORKER, 0, 0))
     with pytest.raises(PermissionDeniedError):
         await attempt(tokens.issue(SECRET, job.api.job_id, Role.PS, 0, 0))
+
+
+async def test_a_master_that_ends_while_the_api_takes_a_checkpoint_leaves_its_files(make_job: MakeJob) -> None:
+    """The api has it and says so to the next master, which may need it."""
+    job = await make_job(checkpoint_steps=4)
+    job.start_master()
+    await job.api.pulse.until(lambda: bool(job.api.checkpoints), 60.0)
+    await job.kill_master()
+    (manifest,) = job.api.checkpoints.values()
+    kept = {path.name for path in Path(manifest["directory"]).iterdir()}
+    assert kept == {"manifest.json", *(file["name"] for file in manifest["files"])}
+    for server in job.processes.living(Role.PS):
+        job.processes.kill(server)
+    job.start_master()
+    assert await job.finish() == 0
+    assert job.api.state is JobState.SUCCEEDED
+    restored = [event["message"] for event in job.api.events if event["kind"] == "restored"]
+    assert restored == [f"the parameter servers hold the checkpoint of version {manifest['version']}"]
