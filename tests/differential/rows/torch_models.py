@@ -204,6 +204,40 @@ _EMBEDDINGS = [
         """,
     ),
     _with_ids(
+        "tied",
+        """
+        class Tied(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rows, self.body = nn.Embedding(50, 3), nn.Linear(9, 3)
+                nn.init.normal_(self.rows.weight, std=0.1)
+
+            def forward(self, ids):
+                return nn.functional.linear(self.body(self.rows(ids).flatten(1)), self.rows.weight).mean(1)
+
+
+        def forward():
+            return Tied()
+        """,
+    ),
+    _with_ids(
+        "open_pair",
+        """
+        class Pair(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rows, self.bags, self.out = Embedding(3), Embedding(3, mode="sum"), nn.Linear(12, 1)
+                self.bags.weight = self.rows.weight
+
+            def forward(self, ids):
+                return self.out(torch.cat([self.rows(ids).flatten(1), self.bags(ids)], 1)).squeeze(-1)
+
+
+        def forward():
+            return Pair()
+        """,
+    ),
+    _with_ids(
         "open",
         """
         class Open(Net):
@@ -290,6 +324,22 @@ _REFUSALS = [
         "differentiable",
         "SGD with differentiable=True is what PyTorch refuses",
         "def optimizer():\n    return functools.partial(torch.optim.SGD, lr=0.1, differentiable=True)",
+    ),
+    _refused(
+        "capturable",
+        "Adam with capturable=True is what PyTorch refuses",
+        "def optimizer():\n    return functools.partial(torch.optim.Adam, capturable=True)",
+    ),
+    _refused(
+        "warmed_up",
+        "Adagrad with a state that it was given",
+        """
+        def optimizer(params):
+            made = torch.optim.Adagrad(params)
+            for one in made.state.values():
+                one["sum"] += 1.0
+            return made
+        """,
     ),
     _refused("wrong_shape", "calling the model", "def forward():\n    return nn.Linear(5, 1)"),
 ]

@@ -8,15 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import torch
 from torch import nn
 
+from elasticdl.torch import Embedding
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, TorchBuildOptions, build_model
 from elasticdl_worker.user_code import ModelModule
 
 pytestmark = pytest.mark.unit
 ROWS, DIM = 100, 4
+
+
+class Uses(nn.Module):
+    """Looks up rows, and computes with their weight besides."""
+
+    def __init__(self, use: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(ROWS, DIM)
+        self.use = use
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.use(self, self.rows(ids))
 
 
 def built(change: Callable[[nn.Module], object], **options: Any) -> BuiltModel:
@@ -130,3 +144,63 @@ def test_an_error_of_the_model_function_itself_is_told_as_it_is() -> None:
     with pytest.raises(UserCodeError, match="the file is not there"):
         built(fails)
     assert len(made) == 1, "no second attempt, with all numbers"
+
+
+USED: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    "tied": lambda net, found: nn.functional.linear(found, net.rows.weight),
+    "penalised": lambda net, found: found + net.rows.weight.pow(2).sum(),
+    "looked up otherwise": lambda net, found: found + nn.functional.embedding(torch.tensor([1]), net.rows.weight),
+    "in training alone": lambda net, found: found + net.rows.weight.pow(2).sum() if net.training else found,
+}
+
+
+@pytest.mark.parametrize("use", USED)
+def test_a_weight_that_forward_computes_with_stays_in_the_model(use: str) -> None:
+    sample = torch.tensor([1, 2])
+    made = build_model(ModelModule(Path("m.py"), (), lambda: Uses(USED[use])), sample, TorchBuildOptions(0))
+    assert not made.tables and list(made.trainable) == ["rows.weight"]
+
+
+def test_a_weight_of_which_forward_wants_the_form_alone_has_a_table() -> None:
+    def use(net: Any, found: torch.Tensor) -> torch.Tensor:
+        weight = net.rows.weight
+        assert weight.requires_grad and weight.dtype is torch.float32
+        return found + torch.zeros(weight.shape[1]) + torch.zeros(weight.new_zeros(3).shape[0], 1).sum()
+
+    made = build_model(ModelModule(Path("m.py"), (), lambda: Uses(use)), torch.tensor([1]), TorchBuildOptions(0))
+    assert list(made.tables) == ["rows"]
+
+
+def open_pair(**options: Any) -> nn.Module:
+    net: Any = nn.Module()
+    net.first, net.second = Embedding(DIM), Embedding(DIM, "sum", **options)
+    net.second.weight = net.first.weight
+    return net
+
+
+def test_open_embeddings_that_share_a_weight_share_a_table() -> None:
+    made = build_model(ModelModule(Path("m.py"), (), open_pair), None, TorchBuildOptions(0))
+    assert list(made.tables) == ["first"]
+    assert made.net.second.elasticdl_table == "first"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"padding_idx": 0}, "differ in padding_idx"), ({"initializer": "ones"}, "how their rows begin")],
+)
+def test_open_embeddings_that_share_a_weight_have_the_same_rows(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserCodeError, match=said):
+        build_model(ModelModule(Path("m.py"), (), lambda: open_pair(**options)), None, TorchBuildOptions(0))
+
+
+@pytest.mark.parametrize(
+    ("change", "warned"),
+    [(lambda net: None, False), (lambda net: nn.init.normal_(net.rows.weight), True)],
+    ids=["by the layer", "filled"],
+)
+def test_a_padding_row_that_is_zero_in_pytorch_is_not_warned_of(
+    change: Callable[[Any], object], warned: bool
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        assert built(change, padding_idx=2).tables
+    assert [one["event"] for one in logs] == ["the padding row of a large embedding reads as zeros"] * warned

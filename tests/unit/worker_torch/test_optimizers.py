@@ -188,8 +188,44 @@ class OwnAdam(torch.optim.Adam):
     """A class of the user's."""
 
 
+def with_state(params: Any) -> Any:
+    made = torch.optim.Adam(params)
+    made.state[made.param_groups[0]["params"][0]] = {"step": torch.tensor(9.0)}
+    return made
+
+
+def with_sums(params: Any) -> Any:
+    made = torch.optim.Adagrad(params)
+    made.state[made.param_groups[0]["params"][0]]["sum"] += 1.0
+    return made
+
+
+def with_step(params: Any) -> Any:
+    made: Any = torch.optim.SGD(params, lr=0.1)
+    made.step = lambda closure=None: None
+    return made
+
+
+def with_scheduler(params: Any) -> Any:
+    made = torch.optim.SGD(params, lr=0.1)
+    lr_scheduler.StepLR(made, 2)
+    return made
+
+
+def scheduled_itself(params: Any) -> Any:
+    made = torch.optim.SGD(params, lr=0.1)
+    return made, lambda _: lr_scheduler.StepLR(torch.optim.SGD([torch.zeros(1)], lr=0.1), 2)
+
+
 REFUSED = {
     "LBFGS": (lambda: torch.optim.LBFGS, None, "LBFGS is not among the optimizers"),
+    "Adafactor": (lambda: torch.optim.Adafactor, None, "Adafactor is not among the optimizers"),
+    "capturable": (lambda: functools.partial(torch.optim.Adam, capturable=True), None, "Adam with capturable=True"),
+    "a state": (with_state, None, "Adam with a state that it was given"),
+    "sums": (with_sums, None, "Adagrad with a state that it was given"),
+    "another step": (with_step, None, r"SGD with a step\(\) of the module's own"),
+    "a scheduler that is made": (with_scheduler, None, "SGD has a scheduler, which nobody would step"),
+    "a scheduler of another": (scheduled_itself, None, "makes it of another optimizer than it is given"),
     "an own class": (lambda: OwnAdam, None, "OwnAdam has an update of its own"),
     "differentiable": (
         lambda: functools.partial(torch.optim.SGD, lr=0.1, differentiable=True),

@@ -138,7 +138,15 @@ TORCH = (
         "param_groups",
         "have hyper-parameters of their own; parameters in none of them are not trained, and shared as state",
     ),
-    rows(_OPTIMIZER, _YES, "foreach fused capturable", "changes no result"),
+    rows(_OPTIMIZER, _YES, "foreach fused", "changes no result"),
+    rows(_OPTIMIZER, _YES, "capturable", "changes no result, on devices whose work can be captured as a graph"),
+    rows(
+        _OPTIMIZER,
+        _NO,
+        "capturable_on_cpus",
+        "is what PyTorch refuses in the first step of a model on a CPU: there is no graph to capture",
+        "leave capturable=True out, or ask for a device with --worker_resource_request gpu=1",
+    ),
     rows(
         _OPTIMIZER,
         _NO,
@@ -170,6 +178,20 @@ TORCH = (
     rows(
         _OPTIMIZER,
         _NO,
+        "replaced_step",
+        "would have it called in no process: parameter servers make the updates",
+        "leave optimizer.step as it is; callbacks() can clip gradients and set learning rates",
+    ),
+    rows(
+        _OPTIMIZER,
+        _NO,
+        "state",
+        "would begin with moments that no parameter server knows of",
+        "return a new optimizer; --checkpoint_dir_for_init goes on from a job's checkpoint, moments included",
+    ),
+    rows(
+        _OPTIMIZER,
+        _NO,
         "sparse_gradients",
         "is what PyTorch refuses in the first step: only SGD, Adagrad and SparseAdam take sparse gradients",
         "leave sparse=True out, as a layer larger than --embedding_threshold_bytes becomes a table without it; or "
@@ -187,6 +209,14 @@ TORCH = (
         _AS,
         "LRScheduler",
         "gives the learning rates by model version (updates applied so far), each update being one step of it",
+    ),
+    rows(
+        _SCHEDULER,
+        _NO,
+        "made_already",
+        "nobody would step: it was made in optimizer(), and only the optimizer was returned",
+        "return a function that makes it beside the optimizer: return optimizer, "
+        "functools.partial(torch.optim.lr_scheduler.StepLR, step_size=100)",
     ),
     rows(
         _SCHEDULER,

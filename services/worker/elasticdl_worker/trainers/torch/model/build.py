@@ -22,6 +22,7 @@ from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.device import HOST, arrays_of, copies_on_host, fill, move_model
 from elasticdl_worker.trainers.torch.model import embeddings
 from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, describe, leaves, output_names
+from elasticdl_worker.trainers.torch.model.first_values import WeightUses
 from elasticdl_worker.trainers.torch.model.operation_work import OperationWork
 from elasticdl_worker.trainers.torch.model.refused_modules import check_modules, check_tensors
 from elasticdl_worker.trainers.torch.model.scopes import TorchCollectScope
@@ -238,8 +239,19 @@ def build_model(module: ModelModule, sample: Tensors | None, options: TorchBuild
         check_modules(net)
         more = registry.adopt(net)
         if not more:
-            work = OperationWork()
-            return BuiltModel(net, registry, _run_once(net, sample, module, work), module.roots, work)
+            work, uses = OperationWork(), WeightUses(registry.number_of)
+            try:
+                outputs = _run_once(net, sample, module, work, uses)
+            except UserCodeError:
+                if not uses.numbers:
+                    raise
+            else:
+                if registry.tables and not uses.numbers:
+                    _try_training(net, sample, registry, uses)
+            if not uses.numbers:
+                return BuiltModel(net, registry, outputs, module.roots, work)
+            more = frozenset(uses.numbers)
+            _log.warning("large embeddings stay in the model", reason="forward uses their weights, not rows of them")
         keep |= more
     raise UserCodeError(
         f"the model function in {module.path} makes other embeddings each time that it is called",
@@ -252,7 +264,9 @@ def _wants_numbers(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError | NotImplementedError) and any(word in str(error) for word in _OF_META)
 
 
-def _run_once(net: nn.Module, sample: Tensors | None, module: ModelModule, work: OperationWork) -> Outputs:
+def _run_once(
+    net: nn.Module, sample: Tensors | None, module: ModelModule, work: OperationWork, uses: WeightUses
+) -> Outputs:
     """Runs the model on a few records, so that lazy layers are made and wrong shapes show at once."""
     if sample is None:
         return ()
@@ -260,7 +274,7 @@ def _run_once(net: nn.Module, sample: Tensors | None, module: ModelModule, work:
     training = net.training
     net.eval()
     guarded = module.guard("calling the model on the features", fix)
-    with guarded, explaining_tables(), torch.no_grad(), finding_rows(TorchCollectScope()), work:
+    with guarded, explaining_tables(), torch.no_grad(), finding_rows(TorchCollectScope()), work, uses:
         predictions = TorchModelCall(net)(sample)
     net.train(training)
     if not leaves(predictions):
@@ -269,6 +283,22 @@ def _run_once(net: nn.Module, sample: Tensors | None, module: ModelModule, work:
             fix="return a tensor, or a dict, tuple or named tuple of tensors",
         )
     return output_names(predictions)
+
+
+def _try_training(
+    net: nn.Module, sample: Tensors | None, registry: embeddings.TorchTableRegistry, uses: WeightUses
+) -> None:
+    """Runs a copy of the model in training mode, for weights that are used then alone.
+
+    What it raises the first step of training raises as well.
+    """
+    if sample is None:
+        return
+    with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]), torch.no_grad():
+        weights = (layers[0].weight for layers in registry.layers.values())
+        twin = copy.deepcopy(net, {id(weight): weight for weight in weights}).train()
+        with finding_rows(TorchCollectScope()), uses:
+            TorchModelCall(twin)(sample)
 
 
 @contextlib.contextmanager

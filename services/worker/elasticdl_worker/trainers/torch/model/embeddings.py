@@ -112,11 +112,18 @@ class TorchTableRegistry:
         return frozenset(range(self._made))
 
     def notes_of(self, tensor: torch.Tensor) -> FirstValues | None:
+        """What is noted of the layer that a tensor is the weight of, or a part of that."""
+        found = self._candidate_of(tensor)
+        return None if found is None else found.begins
+
+    def number_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of the layer that a tensor is the weight of, or a part of that."""
+        found = self._candidate_of(tensor)
+        return None if found is None else found.number
+
+    def _candidate_of(self, tensor: torch.Tensor) -> _Candidate | None:
         address = tensor.untyped_storage()._cdata
-        for one in self._candidates:
-            if one.weight.untyped_storage()._cdata == address:
-                return one.begins
-        return None
+        return next((one for one in self._candidates if one.weight.untyped_storage()._cdata == address), None)
 
     def adopt(self, model: nn.Module) -> frozenset[int]:
         """Gives tables to the layers of a finished model.
@@ -144,6 +151,7 @@ class TorchTableRegistry:
             wrong.update(one.number for one in self._candidates)
         if wrong:
             return frozenset(wrong)
+        open_tables: dict[int, str] = {}
         for name, layer in model.named_modules():
             if isinstance(layer, Embedding):
                 if has_hooks(layer.weight):
@@ -151,7 +159,8 @@ class TorchTableRegistry:
                         f"the weight of {name}, an elasticdl.torch.Embedding, has a hook, and its rows lie elsewhere",
                         fix="use torch.nn.Embedding, or change the vectors in forward (their register_hook works)",
                     )
-                self._add(name, layer, None, InitializerSpec(layer.initializer, layer.initializer_params))
+                begins = InitializerSpec(layer.initializer, layer.initializer_params)
+                self._add(open_tables.setdefault(id(layer.weight), name), layer, None, begins)
             elif isinstance(layer, ClosedLayer) and id(layer.weight) in users:
                 one = by_weight[id(layer.weight)]
                 first = users[id(layer.weight)][0].rpartition(".")[0]
@@ -169,13 +178,18 @@ class TorchTableRegistry:
             self.layers[name] = []
             if layer.padding_idx is not None:
                 self.padding[name] = layer.padding_idx
-        elif layer.padding_idx != self.padding.get(name):
+        elif layer.padding_idx != self.padding.get(name) or not self._begins_so(name, begins):
+            what = "padding_idx" if layer.padding_idx != self.padding.get(name) else "how their rows begin"
+            rest = "" if size is None else ", or raise --embedding_threshold_bytes so that they keep their weight"
             raise UserCodeError(
-                f"embeddings that share the weight of {name} differ in padding_idx",
-                fix="give all of them the same, or raise --embedding_threshold_bytes so that they keep their weight",
+                f"embeddings that share the weight of {name} differ in {what}", fix=f"give all of them the same{rest}"
             )
         self.layers[name].append(layer)
         layer.elasticdl_table = name
+
+    def _begins_so(self, name: str, begins: InitializerSpec) -> bool:
+        known = self.tables[name].initializer
+        return (known.kind, dict(known.params)) == (begins.kind, dict(begins.params))
 
 
 def install() -> None:

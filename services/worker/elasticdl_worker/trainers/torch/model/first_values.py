@@ -31,7 +31,7 @@ class FirstValues:
     """
 
     def __init__(self, padding_idx: int | None, rows: int, dim: int) -> None:
-        self.padding_is_zero = padding_idx is None
+        self.padding_is_zero = True  # by the layer's own initialisation
         self._obstacle = self._use = ""
         self._padding_idx = padding_idx
         self._size, self._dim = rows * dim, dim
@@ -208,6 +208,34 @@ class FirstValuesRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  
 
     def _notes(self, value: object) -> FirstValues | None:
         return self._find(value) if isinstance(value, torch.Tensor) and value.device.type == "meta" else None
+
+
+class WeightUses(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
+    """While active, notes which weights without numbers a model computes with, beside its lookups.
+
+    Args:
+        find: gives the number of the layer that a tensor is the weight of; None for any other tensor.
+
+    Attributes:
+        numbers: of the layers whose weights were used.
+    """
+
+    def __init__(self, find: Callable[[torch.Tensor], int | None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.numbers: set[int] = set()
+        self._find = find
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Runs an operation, after noting it."""
+        if not _makes_another(func.overloadpacket.__name__):
+            for given in (*args, *(kwargs or {}).values()):
+                for tensor in given if isinstance(given, list | tuple) else (given,):
+                    if isinstance(tensor, torch.Tensor) and tensor.device.type == "meta":
+                        number = self._find(tensor)
+                        self.numbers |= set() if number is None else {number}
+        return func(*args, **(kwargs or {}))
 
 
 def _moves_to_cpu(func: Any, options: Mapping[str, Any]) -> bool:

@@ -38,7 +38,7 @@ _OPTIONS: Mapping[type[optim.Optimizer], tuple[str, tuple[str, ...]]] = {
 }
 """The optimizers of the parameter servers: their names there, and the options that change a result."""
 _HARMLESS = ("foreach", "fused", "capturable", "differentiable")
-"""Options that change no result; ``differentiable`` only where it is False."""
+"""Options that change no result: ``differentiable`` if it is False, ``capturable`` on devices that have graphs."""
 _NAMES = {"lr": "learning_rate", "eps": "epsilon"}
 _MODEL_NAMES = ("model", "module", "net", "network")
 _FORM = "return a function of the parameters, e.g. functools.partial(torch.optim.Adam, lr=0.001)"
@@ -102,7 +102,7 @@ def make_optimizer(module: ModelModule, model: BuiltModel, callbacks: Sequence[C
             scheduler = scheduler or later
     if not isinstance(made, optim.Optimizer):
         raise UserCodeError(f"optimizer() returned a {type(made).__name__}", fix=_FORM)
-    check_optimizer(made)
+    check_optimizer(made, model.device)
     check_sparse_gradients(made, model.net)
     declared = [one.make for one in callbacks if isinstance(one, TorchScheduler)]
     if scheduler is not None and declared:
@@ -190,8 +190,12 @@ def clipping_of(callbacks: Sequence[Callback]) -> GradientClipping | None:
     return found[0] if found else None
 
 
-def check_optimizer(optimizer: optim.Optimizer) -> None:
+def check_optimizer(optimizer: optim.Optimizer, device: torch.device) -> None:
     """Refuses what the parameter servers would do otherwise.
+
+    Args:
+        optimizer: as the user's function made it.
+        device: where the model is computed.
 
     Raises:
         UserCodeError: with the name of the class, or of the option.
@@ -199,21 +203,48 @@ def check_optimizer(optimizer: optim.Optimizer) -> None:
     kind = type(optimizer)
     if kind not in _OPTIONS:
         name = kind.__name__
-        row = find(Subject.TORCH_OPTIMIZER, name) if kind.__module__.startswith("torch.optim.") else None
+        own = kind.__module__ == "torch.optim" or kind.__module__.startswith("torch.optim.")
+        row = find(Subject.TORCH_OPTIMIZER, name) if own else None
         known = row is not None and row.verdict is Verdict.REFUSED
         raise refusal(Subject.TORCH_OPTIMIZER, name if known else "Optimizer", f"the optimizer {name}")
+    name = kind.__name__
     known_options = {"params", "lr", "initial_lr", "param_names", *_HARMLESS, *_OPTIONS[kind][1]}
     for group in optimizer.param_groups:
         unknown = sorted(group.keys() - known_options)
         if unknown:
             raise UserCodeError(
-                f"the optimizer {kind.__name__} has a group with {unknown[0]!r}, which is no option of it",
+                f"the optimizer {name} has a group with {unknown[0]!r}, which is no option of it",
                 fix="leave it out",
             )
         if group.get("differentiable"):
-            raise refusal(Subject.TORCH_OPTIMIZER, "differentiable", f"{kind.__name__} with differentiable=True")
+            raise refusal(Subject.TORCH_OPTIMIZER, "differentiable", f"{name} with differentiable=True")
+        if group.get("capturable") and device == HOST:
+            raise refusal(Subject.TORCH_OPTIMIZER, "capturable_on_cpus", f"{name} with capturable=True")
+    if getattr(optimizer.step, "_wrapped_by_lr_sched", False):
+        raise refusal(Subject.TORCH_SCHEDULER, "made_already", f"the optimizer {name} has a scheduler, which")
+    if "step" in vars(optimizer):
+        raise refusal(
+            Subject.TORCH_OPTIMIZER, "replaced_step", f"the optimizer {name} with a step() of the module's own"
+        )
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-        raise refusal(Subject.TORCH_OPTIMIZER, "step_hooks", f"the optimizer {kind.__name__} with hooks on step()")
+        raise refusal(Subject.TORCH_OPTIMIZER, "step_hooks", f"the optimizer {name} with hooks on step()")
+    if _has_memory(optimizer):
+        raise refusal(Subject.TORCH_OPTIMIZER, "state", f"the optimizer {name} with a state that it was given")
+
+
+def _has_memory(optimizer: optim.Optimizer) -> bool:
+    """Whether an optimizer knows of steps before its first one; Adagrad's begins with sums."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = dict(optimizer.state.get(parameter, {}))
+            if isinstance(optimizer, optim.Adagrad):
+                first, sums = float(group["initial_accumulator_value"]), state.pop("sum")
+                # That of a table has no numbers.
+                if float(state.pop("step")) or not (sums.is_meta or bool((sums == first).all())):
+                    return True
+            if state:
+                return True
+    return False
 
 
 def _params_of(group: Mapping[str, Any], options: Sequence[str]) -> dict[str, float | bool]:

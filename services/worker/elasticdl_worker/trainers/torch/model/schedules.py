@@ -58,6 +58,11 @@ class SchedulerRates:
             )
         self._scheduler = scheduler
         self._name = type(scheduler).__name__
+        if scheduler.optimizer is not self._stand_in:
+            raise UserCodeError(
+                f"what makes the {self._name} makes it of another optimizer than it is given",
+                fix="make it of the argument, e.g. lambda optimizer: StepLR(optimizer, 100)",
+            )
         if _cycles_momentum(scheduler):
             raise refusal(Subject.TORCH_SCHEDULER, "cycle_momentum", f"the scheduler {self._name}")
         self._check_others()
