@@ -91,6 +91,14 @@ class DistributedOptimizer(Optimizer):
         self._feed.commit()
         return loss
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: what is trained is known before the loop.
+
+        Raises:
+            UserCodeError: always.
+        """
+        raise _group_added()
+
     def keep_model(self, model: nn.Module) -> None:
         """Has the buffers of the model go along; before the loop."""
         self._state.keep(model)
@@ -107,6 +115,9 @@ class DistributedOptimizer(Optimizer):
 
 class OptimizedState:
     """Parameters, buffers and the state of an optimizer, as arrays.
+
+    A parameter that no record of an update had a gradient for is left alone by the optimizer, decay and momentum
+    included; one that some had gets the mean over all.
 
     The rate of an update is the mean of those at which its records were computed, so that it is the same at all
     workers, whatever their schedulers did meanwhile.
@@ -150,15 +161,16 @@ class OptimizedState:
 
     @property
     def lengths(self) -> Sequence[int]:
-        """All gradients, and how far the rates are from those of the last update."""
-        return (self._size, len(self._rates))
+        """All gradients, how far the rates are from those of the last update, and records with a gradient of each."""
+        return (self._size, len(self._rates), len(self._parameters))
 
     def contribute(self, arrays: Sequence[Buffer], rows: int) -> None:
         """Adds the present gradients, times rows."""
         flat, at = torch.from_numpy(arrays[0]), 0
-        for parameter in self._parameters:
+        for number, parameter in enumerate(self._parameters):
             until = at + parameter.numel()
             if parameter.grad is not None:
+                arrays[2][number] += rows
                 gradient = parameter.grad
                 gradient = gradient.to_dense() if gradient.is_sparse else gradient
                 flat[at:until].add_(gradient.detach().reshape(-1).to("cpu", torch.float32), alpha=rows)
@@ -170,9 +182,10 @@ class OptimizedState:
         """Makes one update with the mean gradients; nothing is under way on a device when it returns."""
         torch.div(torch.from_numpy(np.asarray(sums[0])), rows, out=self._mean)
         at = 0
-        for parameter in self._parameters:
+        for parameter, used in zip(self._parameters, np.asarray(sums[2]) > 0, strict=True):
             until = at + parameter.numel()
-            parameter.grad = self._mean[at:until].view(parameter.shape).to(parameter.device, parameter.dtype)
+            mean = self._mean[at:until].view(parameter.shape)
+            parameter.grad = mean.to(parameter.device, parameter.dtype) if used else None
             at = until
         self._rates = self._rates + np.asarray(sums[1], np.float64) / rows
         self._set_rates()
@@ -185,13 +198,19 @@ class OptimizedState:
         """Parameters, buffers, the optimizer's state, and the rates."""
         found = {f"parameter.{name}": _array(one) for name, one in zip(self._names, self._parameters, strict=True)}
         found |= {f"buffer.{name}": _array(one) for name, one in self._buffers.items()}
+        kept = [self._optimizer.state.get(one, {}) for one in self._parameters]
         for number, slots in self._slots.items():
-            present = self._optimizer.state.get(self._parameters[number], {})
+            present = kept[number]
             for key, like in slots.items():
                 value = present.get(key)
                 value = like if value is None else torch.as_tensor(value)
                 found[f"optimizer.{self._names[number]}.{key}"] = _array(value)
-        return found | {"rates": self._rates.copy(), "updates": np.array([self._updates], np.int64)}
+        return found | {
+            "rates": self._rates.copy(),
+            "updates": np.array([self._updates], np.int64),
+            # An optimizer begins to count the steps of a parameter with its first gradient.
+            "begun": np.array([bool(one) for one in kept], np.int64),
+        }
 
     @torch.no_grad()
     def load(self, values: Mapping[str, NDArray[Any]]) -> None:
@@ -205,7 +224,7 @@ class OptimizedState:
         self._set_rates()
         self._optimizer.state.clear()
         for number, parameter in enumerate(self._parameters):
-            if not self._updates:
+            if not self._updates or not values["begun"][number]:
                 if number in self._initial:
                     self._optimizer.state[parameter] = copy.deepcopy(self._initial[number])
                 continue
@@ -224,7 +243,10 @@ class OptimizedState:
         torch.manual_seed(seed)
 
     def _present_rates(self) -> NDArray[np.float64]:
-        return np.array([float(group.get("lr", 0.0)) for group in self._optimizer.param_groups], np.float64)
+        groups = self._optimizer.param_groups
+        if sum(len(group["params"]) for group in groups) != len(self._parameters):
+            raise _group_added()
+        return np.array([float(group.get("lr", 0.0)) for group in groups], np.float64)
 
     def _set_rates(self) -> None:
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
@@ -232,6 +254,13 @@ class OptimizedState:
                 group["lr"].fill_(float(rate))
             elif "lr" in group and group["lr"] != float(rate):
                 group["lr"] = float(rate)
+
+
+def _group_added() -> UserCodeError:
+    return UserCodeError(
+        "a group of parameters was added to an optimizer that is wrapped already",
+        fix="give the optimizer all groups before distributed_optimizer; what has requires_grad=False is left alone",
+    )
 
 
 def _kept_buffers(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -311,6 +312,66 @@ def test_the_loader_of_the_document_works_without_elasticdl(make_spec: Any, tmp_
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+CALLED = """
+import functools
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def forward(self, ARGUMENTS):
+        return self.layer(SUM)
+
+def forward():
+    return Net()
+
+def loss(labels, predictions):
+    return (predictions - labels).square().mean()
+
+def optimizer():
+    return functools.partial(torch.optim.SGD, lr=0.1)
+
+def feed(dataset, mode, metadata):
+    for record in dataset:
+        a, b = (torch.tensor([float(one)]) for one in record.values())
+        yield GIVEN, a - b
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "summed", "given"),
+    [
+        ("values", "values", "a + b"),
+        ("first, second", "first + second", "(a, b)"),
+        ("first, second", "first + second", "{'second': b, 'first': a}"),
+        ("pair", "pair['a'] + pair['b']", "{'a': a, 'b': b}"),
+        ("pair", "pair[0] + pair[1]", "[a, b]"),
+    ],
+)
+def test_the_note_of_an_export_says_how_its_program_is_called(
+    make_spec: Any, tmp_path: Path, arguments: str, summed: str, given: str
+) -> None:
+    (tmp_path / "zoo").mkdir()
+    source = CALLED.replace("ARGUMENTS", arguments).replace("SUM", summed).replace("GIVEN", given)
+    (tmp_path / "zoo" / "called.py").write_text(source)
+    (tmp_path / "values.csv").write_text("a,b\n" + "1.0,2.0\n" * 64)
+    fields = {"model_zoo": str(tmp_path / "zoo"), "model_def": "called.forward", "max_steps": 1}
+    data = str(tmp_path / "values.csv")
+    spec = make_spec(**fields, training_data=data, validation_data="", prediction_data="", data_reader_params={})
+    run_local(spec, tmp_path / "export", lambda event: None)
+    note = json.loads((tmp_path / "export" / "README.json").read_text())["formats"]["pt2"]
+    file, _, call = note.partition(": ")
+    a, b = torch.ones(5, 1), torch.zeros(5, 1)
+    names = {"torch": torch, "features": eval(given, {"a": a, "b": b})}  # noqa: S307 - of this test
+    with contextlib.chdir(tmp_path / "export"):
+        assert file == "model.pt2"
+        predictions = eval(call, names)  # noqa: S307 - what the note says
+    assert predictions.shape == (5, 1)
 
 
 @pytest.mark.parametrize("model", ["deepfm", "open_tables"])

@@ -92,6 +92,57 @@ def test_an_own_loop_equals_plain_pytorch_whatever_makes_the_batch(run: Run, mic
         torch.testing.assert_close(found[name], values, rtol=1e-5, atol=1e-6)
 
 
+def test_a_hook_clips_the_gradient_of_an_update(run: Run) -> None:
+    """As the document has it: of all its minibatches together."""
+    make = "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)"
+    clip = "nn.utils.clip_grad_norm_(model.parameters(), 0.1)"
+    hook = f"optimizer = et.distributed_optimizer({make})\ndef clip(*_):\n    {clip}\n"
+    hook += "optimizer.register_step_pre_hook(clip)\n"
+    _, found = run(MODEL + hook + LOOP + END, microbatches=2)
+
+    def clipped(model: torch.nn.Module) -> torch.optim.Optimizer:
+        inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def clip(*_: Any) -> None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+        inner.register_step_pre_hook(clip)
+        return inner
+
+    expected = plain(clipped, 16, 1)
+    torch.testing.assert_close(found["weight"], expected["weight"], rtol=1e-5, atol=1e-6)
+
+
+def test_parameters_without_gradients_are_left_alone(run: Run) -> None:
+    """Frozen ones, and those that no record uses, have neither decay nor momentum, as in plain PyTorch."""
+    more = (
+        MODEL
+        + """
+frozen, late = nn.Linear(2, 2), nn.Linear(3, 1)
+frozen.weight.requires_grad_(False)
+model.kept = frozen
+model.late = late
+def forward(a):
+    return nn.Linear.forward(model, a) + (late(a) if len(seen) >= 24 else 0)
+"""
+    )
+    make = "torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)"
+    loop = LOOP.replace("model(a)", "forward(a)")
+    _, found = run(more + f"optimizer = et.distributed_optimizer({make}, model=model)\n" + loop + END)
+    names: dict[str, Any] = {"seen": []}
+    exec(more + f"optimizer = {make}\n", names)
+    before = {name: value.clone() for name, value in names["model"].state_dict().items()}
+    for start in range(0, 50, 8):
+        names["optimizer"].zero_grad()
+        a, b = names["x"][start : start + 8], names["y"][start : start + 8]
+        torch.nn.functional.mse_loss(names["forward"](a), b).backward()
+        names["optimizer"].step()
+        names["seen"].extend(a)
+    for name, values in names["model"].state_dict().items():
+        torch.testing.assert_close(found[name], values, rtol=1e-5, atol=1e-6)
+        assert torch.equal(values, before[name]) == name.startswith("kept"), name
+
+
 def test_records_count_when_they_are_committed(run: Run) -> None:
     own = LOOP.replace("optimizer.step()\n", "optimizer.step()\n        data.commit(loss)\n")
     done, found = run(
@@ -190,6 +241,29 @@ MISTAKES = {
     ),
     "the job names no data": (MODEL + WRAPPED + LOOP.replace("TensorDataset(x, y)", "") + END, {}),
     "called sys.exit(3)": ("import sys, elasticdl\nsys.exit(3)\n", {}),
+    "takes no record": (MODEL + WRAPPED + LOOP.replace("for a, b in loader", "for a, b in []") + END, {}),
+    "in another thread": (
+        MODEL + WRAPPED + LOOP + "import threading\ndef elsewhere():\n    one = threading.Thread(target=train)\n"
+        "    one.start()\n    one.join()\nthreading.excepthook = lambda _: None\net.run(elsewhere)\n",
+        {},
+    ),
+    "drop_last": (MODEL + WRAPPED + LOOP.replace("batch_size=8", "batch_size=8, drop_last=True") + END, {}),
+    "a group of parameters was added": (
+        MODEL
+        + WRAPPED
+        + LOOP.replace("        optimizer.step()\n", "        optimizer.add_param_group({'params': [x]})\n")
+        + END,
+        {},
+    ),
+    "a group of parameters was added to": (
+        MODEL
+        + "inner = torch.optim.SGD(model.parameters(), lr=0.1)\noptimizer = et.distributed_optimizer(inner)\n"
+        + LOOP.replace(
+            "        optimizer.step()\n", "        inner.add_param_group({'params': [x]}); optimizer.step()\n"
+        )
+        + END,
+        {},
+    ),
     "raised ZeroDivisionError": (MODEL + WRAPPED + LOOP.replace("seen.extend(", "1 / 0; seen.extend(") + END, {}),
     "read in the process that trains": (
         MODEL + WRAPPED + LOOP.replace("batch_size=8", "batch_size=8, num_workers=1") + END,
@@ -203,10 +277,12 @@ def test_mistakes_of_scripts_are_named(run: Run, message: str) -> None:
     script, fields = MISTAKES[message]
     with pytest.raises(ElasticDLError) as caught:
         run(script, **fields)
-    assert message in caught.value.message
+    assert message in caught.value.message + caught.value.fix
     assert "Traceback" not in caught.value.message
     if isinstance(caught.value, UserCodeError):
         assert caught.value.fix
+    if not caught.value.message.startswith("the script has ended"):
+        assert "script.py:" in caught.value.message, "where it is"
 
 
 def test_without_a_launcher_the_script_says_how_to_start_it(tmp_path: Path) -> None:
@@ -253,6 +329,32 @@ def test_state_goes_over_exactly(tmp_path: Path) -> None:
     assert json.dumps(optimizer.state_dict()["param_groups"])
     taken.load(first)
     assert not optimizer.state, "the state that it began with"
+
+
+def test_a_newcomer_has_no_state_of_parameters_that_were_not_used_yet() -> None:
+    """Or its optimizer would count one step more than the others' do."""
+    from elasticdl.torch.distributed import OptimizedState
+
+    def made() -> tuple[list[torch.nn.Parameter], OptimizedState]:
+        parameters = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))]
+        return parameters, OptimizedState(torch.optim.AdamW(parameters, lr=0.1), None)
+
+    def step(parameters: list[torch.nn.Parameter], state: OptimizedState, used: int) -> None:
+        for one in parameters:
+            one.grad = None
+        sum(((one * one).sum() for one in parameters[:used]), torch.zeros(())).backward()
+        arrays = [np.zeros(length, np.float32) for length in state.lengths]
+        state.contribute(arrays, 1)
+        state.apply(arrays, 1)
+
+    ours, state = made()
+    step(ours, state, 1)
+    theirs, taken = made()
+    taken.load({name: value.copy() for name, value in state.values().items()})
+    for parameters, one in ((ours, state), (theirs, taken)):
+        step(parameters, one, 2)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=0)
 
 
 def test_what_is_random_does_not_depend_on_when_a_loader_was_made(run: Run) -> None:

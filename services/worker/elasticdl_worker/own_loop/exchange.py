@@ -21,7 +21,7 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 
 _MOST_LEFT = 3
-"""How often in a row a loop may leave records that it took."""
+"""How often in a row a loop may leave records that it took, or take none."""
 
 
 class NothingTrained:
@@ -65,11 +65,14 @@ class ScriptExchange:
         self._spec = spec
         self._start: Callable[[], None] | None = start
         self._turn = threading.Condition()
+        self._script: int | None = None
+        self._from_elsewhere = False
         self._bound = False
         self._piece: FedPiece | None = None
         self._position = 0
         self._repeats = 0
         self._left = 0
+        self._idle = 0
         self._epoch = 0
         self._passing = False
         self._contribution: list[Buffer] = []
@@ -135,6 +138,7 @@ class ScriptExchange:
             BaseException: what the script raised.
         """
         with self._turn:
+            self._script = threading.get_ident()
             try:
                 script()
             except BaseException as error:
@@ -172,18 +176,27 @@ class ScriptExchange:
 
     def more(self) -> bool:
         """Waits until there are records, or all are done."""
+        self._refuse_other_threads()
         self._begin()
         self._wait_for(lambda: self._piece is not None or self._over)
+        self._idle += 1
+        if self._piece is not None and self._idle > _MOST_LEFT:
+            raise UserCodeError(
+                "the loop returns again and again, and takes no record",
+                fix="let the function that elasticdl.torch.run calls begin a new pass over the ElasticDataset",
+            )
         return self._piece is not None
 
     def begin_pass(self) -> None:
         """The loop begins anew to take records."""
+        self._refuse_other_threads()
         self._begin()
         self._left = self._left + 1 if self.uncommitted else 0
         if self._left > _MOST_LEFT:
             raise UserCodeError(
                 "the loop takes records again and again, and commits none",
-                fix="call optimizer.step() of a distributed_optimizer, or commit() of the dataset, after each batch",
+                fix="call optimizer.step() of a distributed_optimizer, or commit() of the dataset, after each batch, "
+                "and leave DataLoader's drop_last out",
             )
         self._position -= self.uncommitted
         self.uncommitted = 0
@@ -191,6 +204,8 @@ class ScriptExchange:
 
     def take(self) -> Any:
         """The next record, or ``END``."""
+        self._refuse_other_threads()
+        self._idle = 0
         piece = self._piece
         if piece is None or self._position >= len(piece.records):
             if self.uncommitted:
@@ -218,6 +233,7 @@ class ScriptExchange:
 
     def commit(self, loss: float | None = None) -> None:
         """The records that were taken are applied."""
+        self._refuse_other_threads()
         if self._piece is None or not self.uncommitted:
             raise UserCodeError(
                 "a batch was committed, and no record was taken since the last one",
@@ -252,6 +268,15 @@ class ScriptExchange:
         if self._start is not None:
             start, self._start = self._start, None
             start()
+
+    def _refuse_other_threads(self) -> None:
+        """The turn is the script's thread's, which is refused as well: the other one may have swallowed it."""
+        self._from_elsewhere = self._from_elsewhere or self._script not in (None, threading.get_ident())
+        if self._from_elsewhere:
+            raise UserCodeError(
+                "records were taken or committed in another thread than the script's",
+                fix="read the ElasticDataset in the thread that the script runs in",
+            )
 
     def _refuse_large_batches(self) -> None:
         if self._piece is not None and self._piece.full:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from elasticdl.extras import require
 from elasticdl.recognition import TORCH, resolve_framework
+from elasticdl_core.errors import InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.trainers.framework import Framework
 
@@ -18,11 +19,14 @@ def load_framework(spec: JobSpec, zoo: Path) -> Framework:
         zoo: the model zoo directory.
 
     Raises:
-        UserCodeError: the module does not tell its framework, or the job asks for something of another one.
-        InvalidInputError: the framework is not installed here.
+        UserCodeError: the module does not tell its framework, the job asks for something of another one, or the
+            framework is not installed here.
     """
     name = resolve_framework(zoo, spec)
-    require(f"a model in {name}", name)
+    try:
+        require(f"a model in {name}", name)
+    except InvalidInputError as error:  # nothing of the user's is in its traceback
+        raise UserCodeError(error.message, fix=error.fix) from None
     if name == TORCH:
         from elasticdl_worker.trainers.torch.implementation import TorchFramework
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
-from elasticdl_worker.user_code.modules import guarded
+from elasticdl_worker.user_code.modules import guarded, user_location
 from elasticdl_worker.user_code.zoo_path import make_importable, refuse_hidden
 
 
@@ -30,9 +30,22 @@ def run_script(spec: JobSpec, zoo: Path) -> None:
     make_importable(zoo)
     refuse_hidden(zoo, path)
     sys.argv = [str(path), *shlex.split(spec.script_args)]
-    with guarded("the script", (zoo,), fix=f"correct {path.name}"):
-        try:
-            runpy.run_path(str(path), run_name="__main__")
-        except SystemExit as error:
-            if error.code not in (None, 0):
-                raise
+    try:
+        with guarded("the script", (zoo,), fix=f"correct {path.name}"):
+            _run(path, zoo)
+    except UserCodeError as error:
+        if error.traceback:
+            raise
+        # One of ours, which does not know where in the script it was raised.
+        raise UserCodeError(error.message + user_location(error, (zoo,)), fix=error.fix) from error
+
+
+def _run(path: Path, zoo: Path) -> None:
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            raise UserCodeError(
+                f"the script called sys.exit({error.code!r}){user_location(error, (zoo,))}",
+                fix=f"correct {path.name}, or the arguments that it gets after `--`",
+            ) from error

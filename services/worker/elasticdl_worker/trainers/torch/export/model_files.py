@@ -95,7 +95,8 @@ def export_model(
                 if sample is None:
                     raise ValueError("there was no record to run the model on")
                 torch.export.save(_program(model, sample, tables), staging / PROGRAM)
-                written["pt2"] = f"{PROGRAM}: torch.export.load('{PROGRAM}').module()(features)"
+                call = TorchModelCall(model.net).written(sample)
+                written["pt2"] = f"{PROGRAM}: torch.export.load('{PROGRAM}').module()({call})"
             except Exception as error:
                 if "auto" not in formats:
                     raise

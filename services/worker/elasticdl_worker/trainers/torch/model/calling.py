@@ -48,6 +48,13 @@ class TorchModelCall:
             return tuple(features), {}
         return (features,), {}
 
+    def written(self, features: Tensors) -> str:
+        """How one writes the call for such features: with ``features``, ``*features`` or ``**features``."""
+        arguments, named = self.arguments(features)
+        if named:
+            return "**features"
+        return "features" if len(arguments) == 1 and arguments[0] is features else "*features"
+
 
 def output_names(predictions: Tensors) -> Outputs:
     """Names of a model's outputs."""
