@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,8 @@ import pytest
 from tests.e2e.local_cluster import EXAMPLES, Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+COPIES = 64
+"""Of the validation data: so many that an evaluation lasts while workers come and go."""
 
 ATTACK = """
 
@@ -97,3 +101,61 @@ def test_workers_of_a_tenant_make_a_group(cluster: Cluster, digits: Path) -> Non
     log = tenant.cli("jobs", "logs", job_id, expect=None).stdout
     assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1) + log[-3000:]
     assert job["status"]["audit"]["state"] == "passed", job["status"]["audit"]
+
+
+def test_workers_of_a_tenant_evaluate_without_servers_and_come_and_go(cluster: Cluster, digits: Path) -> None:
+    """Each reads the checkpoint itself, those that come later, too; nothing is counted twice."""
+    tenant = tenant_of(cluster, "alone", digits)
+    model = ("--model_zoo", str(EXAMPLES / "digits" / "zoo"), "--model_def", "digits.forward")
+    strategy = ("--distribution_strategy", "AllReduceStrategy")
+    trained = tenant.submit(
+        *model,
+        *strategy,
+        "--training_data",
+        str(digits / "train"),
+        "--job_name",
+        "to-be-evaluated",
+        "--num_epochs",
+        "2",
+    )
+    assert tenant.wait(trained)["state"] == "SUCCEEDED"
+    (manifest, *_) = sorted((cluster.job_dir(trained) / "checkpoints").glob("*/manifest.json"), reverse=True)
+    many = digits / "many"
+    many.mkdir(exist_ok=True)
+    for number in range(COPIES):
+        for file in (digits / "validation").iterdir():
+            shutil.copy(file, many / f"{number:02d}-{file.name}")
+    evaluate = (
+        *("evaluate", "--detach", *model, *strategy, "--checkpoint_dir_for_init", str(manifest.parent)),
+        *("--minibatch_size", "1", "--num_minibatches_per_task", "40", "--min_workers", "1", "--max_workers", "1"),
+    )
+    once = tenant.cli(
+        *evaluate, "--validation_data", str(digits / "validation"), "--job_name", "once"
+    ).stdout.split()[-1]
+    job_id = tenant.cli(*evaluate, "--validation_data", str(many), "--job_name", "alone").stdout.split()[-1]
+
+    def workers() -> int:
+        running = [one for one in cluster.launches(job_id) if one["state"] == "running"]
+        return sum(one["role"] == "worker" for one in running)
+
+    def evaluated() -> int:
+        return tenant.job(job_id)["status"].get("progress", {}).get("records_done", 0)
+
+    _until(lambda: evaluated() > 0, "it evaluates")
+    for number in (3, 1):
+        tenant.cli("jobs", "scale", job_id, "--min-workers", str(number), "--max-workers", str(number))
+        _until(lambda number=number: workers() == number, f"{number} workers")
+    assert tenant.job(job_id)["state"] == "RUNNING", "void: it was over before its workers came and went"
+    job = tenant.wait(job_id)
+    assert job["state"] == "SUCCEEDED", job.get("error")
+    wanted = tenant.wait(once)["status"]
+    assert evaluated() == COPIES * wanted["progress"]["records_done"] > 0
+    assert job["status"]["metrics"] == pytest.approx(wanted["metrics"], rel=1e-5)
+    assert "ps" not in {one["role"] for one in cluster.launches(job_id)}
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 120.0
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)  # a poll of another process

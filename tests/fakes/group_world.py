@@ -73,6 +73,7 @@ class Process:
     held_back: list[Callable[[], None]] = field(default_factory=list)
     stream: Stream | None = None
     followed: int = 0
+    computed: int = 0
     generations: int = 0
 
 
@@ -389,9 +390,10 @@ class GroupWorld:
                     "fed": 0,
                     "rows": 0,
                     "skips": [],
-                    "seconds": 0.01 * process.slow,
+                    "seconds": 0.01 * process.slow if microbatches else 0.0,
                     "digest": str(hash(tuple(process.params))),
                 }
+                process.computed += len(microbatches)
                 for microbatch in microbatches:
                     start, end = operation.step.bounds(microbatch)
                     info["fed"] += end - start  # type: ignore[operator]

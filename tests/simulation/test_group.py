@@ -188,6 +188,23 @@ def test_a_model_whose_last_holder_stands_still_for_long_is_given_up() -> None:
     _finish(world)
 
 
+def test_a_member_that_is_dealt_nothing_for_being_slow_is_tried_again_seldom() -> None:
+    world = _world(4, members=3, tasks=400)
+    for one in world.living:
+        one.slow = 1.0
+    _train_a_while(world)
+    slow = world.living[1]
+    slow.slow = 100.0
+    steps = world.living[0].member.book.course.steps
+    world.run(lambda: False, 20.0)
+    made = world.living[0].member.book.course.steps - steps
+    assert made > 100, "every other step would wait a second for it"
+    slow.slow = 1.0
+    before = slow.computed
+    assert world.run(lambda: slow.computed > before + 20, 20.0), "it is dealt microbatches again when it is as fast"
+    _finish(world)
+
+
 def test_nobody_waits_while_a_large_state_is_on_its_way_to_a_newcomer() -> None:
     world, newcomer = _world_with_newcomer(7, tasks=400)
     began = newcomer.member.book.course.steps

@@ -16,6 +16,7 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import default_of
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Task, TaskId, TaskType
+from elasticdl_worker.group.replica import copied
 from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.framework import Preparation
 from elasticdl_worker.trainers.in_group import make_replica, warm_up
@@ -244,6 +245,19 @@ def test_dropout_follows_step_and_microbatch_alone(job: Any) -> None:
     once = gradient(3, 1)
     assert gradient(3, 2) != once != gradient(4, 1)
     assert gradient(3, 1) == once
+
+
+@pytest.mark.parametrize(("dropout", "differs"), [(0.5, True), (0.0, False)])
+def test_dropout_follows_the_seed_of_the_job(job: Any, dropout: float, differs: bool) -> None:
+    found, states = set(), []
+    for seed in (0, 7):
+        spec = job(model_params={"dropout": dropout}, seed=seed)
+        replica = replica_of(spec)
+        states.append(copied(replica.state()))
+        replica.load(states[0])
+        data = replica.read(task_of(spec), 0, MICROBATCH)
+        found.add(b"".join(array.tobytes() for array in replica.compute(3, 1, data, 0).arrays))
+    assert (len(found) == 2) is differs
 
 
 def test_what_feed_draws_follows_from_the_records_alone(job: Any) -> None:

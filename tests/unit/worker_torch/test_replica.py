@@ -19,6 +19,7 @@ from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Task, TaskId, TaskType
+from elasticdl_worker.group.replica import copied
 from elasticdl_worker.group.state_files import CheckpointPart, pack_state, read_state, unpack_state
 from elasticdl_worker.trainers.framework import Preparation
 from elasticdl_worker.trainers.torch.implementation import TorchFramework
@@ -199,6 +200,19 @@ def test_dropout_follows_step_and_microbatch_alone(job: Any) -> None:
     once = gradient(3, 1)
     assert gradient(3, 2) != once != gradient(4, 1)
     assert gradient(3, 1) == once
+
+
+@pytest.mark.parametrize(("dropout", "differs"), [(0.5, True), (0.0, False)])
+def test_dropout_follows_the_seed_of_the_job(job: Any, dropout: float, differs: bool) -> None:
+    found, states = set(), []
+    for seed in (0, 7):
+        spec = job(model_params={"dropout": dropout}, seed=seed)
+        replica = replica_of(spec)
+        states.append(copied(replica.state()))
+        replica.load(states[0])
+        data = read(replica, spec)
+        found.add(b"".join(array.tobytes() for array in replica.compute(3, 1, data, 0).arrays))
+    assert (len(found) == 2) is differs
 
 
 def test_a_parameter_without_a_gradient_in_any_microbatch_is_left_alone(job: Any) -> None:

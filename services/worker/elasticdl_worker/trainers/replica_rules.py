@@ -26,9 +26,15 @@ class NamesBuckets(Protocol):
         """Names of the gradients in the first bucket that is not finite; empty if all are."""
 
 
-def step_seed(step: int, microbatch: int) -> int:
-    """64 bits for all that is random in a microbatch of a step, whoever computes it."""
-    return _mix(_mix(step + 1) ^ microbatch)
+def step_seed(step: int, microbatch: int, seed: int = 0) -> int:
+    """64 bits for all that is random in a microbatch of a step, whoever computes it.
+
+    Args:
+        step: the version that the step begins with.
+        microbatch: number within the step.
+        seed: of the job, where generators do not begin with it themselves.
+    """
+    return _mix(_mix(_mix(seed) ^ (step + 1)) ^ microbatch)
 
 
 def reading_seed(seed: int, task: Task, start: int, end: int) -> int:

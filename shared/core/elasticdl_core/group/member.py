@@ -28,6 +28,9 @@ from elasticdl_core.group.steps import Entry, Step, StepCourse, deal
 from elasticdl_core.skips import Skips
 from elasticdl_core.task import TaskId
 
+_FORGIVING = 0.95
+"""How long a microbatch is thought to take of a member that computed none, as a part of what was thought before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gather:
@@ -375,7 +378,9 @@ class GroupMember:
         self.behind = {other for other, one in enumerate(told) if one.get("behind")}
         self.holds = rank not in self.behind
         self._compare(told, rank)
-        self._seconds = [float(one["seconds"]) for one in told]
+        # Who was dealt nothing for being slow is tried again, more seldom the slower it was.
+        now = [float(one["seconds"]) for one in told]
+        self._seconds = [one or _FORGIVING * before for one, before in zip(now, self._seconds, strict=True)]
         rows = sum(int(one["rows"]) for one in told)
         yield Total(step)
         yield Apply(step, told, rows)

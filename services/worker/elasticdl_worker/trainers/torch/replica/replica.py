@@ -167,7 +167,10 @@ class TorchReplica:
         self._own_changes.begin()
         self._in_backward.begin(rows, sink)
         try:
-            with self._randomness.seeded(step_seed(step, microbatch)), self._module.guard(_STEP, _STEP_FIX):
+            with (
+                self._randomness.seeded(step_seed(step, microbatch, self._seed)),
+                self._module.guard(_STEP, _STEP_FIX),
+            ):
                 loss, predictions = forward.train(batch.features, batch.labels, None)
                 run_backward(loss)
             self._own_changes.check(loss)
