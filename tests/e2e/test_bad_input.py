@@ -38,10 +38,11 @@ def flags(zoo: Path, digits: Path, *more: str) -> tuple[str, ...]:
     )
 
 
+@in_torch
 def test_a_missing_function_is_refused_before_submission(
-    cluster: Cluster, digits: Path, zoo: Callable[[str], Path]
+    cluster: Cluster, digits: Path, zoo: Callable[[str], Path], source: str
 ) -> None:
-    done = cluster.cli(*flags(zoo(GOOD.replace("def loss(", "def los(")), digits), expect=None)
+    done = cluster.cli(*flags(zoo(source.replace("def loss(", "def los(")), digits), expect=None)
     assert done.returncode != 0
     shown = done.stdout + done.stderr
     assert "loss" in shown
@@ -49,10 +50,13 @@ def test_a_missing_function_is_refused_before_submission(
     assert "fix" in shown
 
 
-def test_a_syntax_error_is_refused_with_its_line(cluster: Cluster, digits: Path, zoo: Callable[[str], Path]) -> None:
-    source = GOOD.replace("def optimizer(lr=0.001):", "def optimizer(lr=0.001:")
-    line = next(number for number, text in enumerate(source.splitlines(), 1) if "lr=0.001:" in text)
-    done = cluster.cli(*flags(zoo(source), digits), expect=None)
+@in_torch
+def test_a_syntax_error_is_refused_with_its_line(
+    cluster: Cluster, digits: Path, zoo: Callable[[str], Path], source: str
+) -> None:
+    wrong = source.replace("def optimizer(lr=", "def optimizer(lr:=")
+    line = next(number for number, text in enumerate(wrong.splitlines(), 1) if "lr:=" in text)
+    done = cluster.cli(*flags(zoo(wrong), digits), expect=None)
     assert done.returncode != 0
     assert f"digits.py:{line}" in (done.stdout + done.stderr).replace("\n", "")
 

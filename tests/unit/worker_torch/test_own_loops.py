@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -16,7 +17,11 @@ import torch
 
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.job import JobSpec
+from elasticdl_worker.group.state_files import CheckpointPart
+from elasticdl_worker.own_loop.exchange import ScriptExchange
 from elasticdl_worker.own_loop.local import run_local_script
+from elasticdl_worker.own_loop.records import ScriptRecords
+from elasticdl_worker.own_loop.replica import ScriptReplica
 
 pytestmark = pytest.mark.timeout(120)
 MODEL = """
@@ -329,6 +334,41 @@ def test_state_goes_over_exactly(tmp_path: Path) -> None:
     assert json.dumps(optimizer.state_dict()["param_groups"])
     taken.load(first)
     assert not optimizer.state, "the state that it began with"
+
+
+def test_a_local_run_begins_with_a_job_s_checkpoint(run: Run, tmp_path: Path) -> None:
+    """And says so where there is none: it began anew without a word."""
+    from elasticdl.torch.distributed import OptimizedState
+
+    make = "torch.optim.Adam(model.parameters(), lr=0.01)"
+    script = MODEL + f"optimizer = et.distributed_optimizer({make}, model=model)\n" + LOOP + END
+    names: dict[str, Any] = {}
+    exec(MODEL + f"optimizer = {make}\n", names)
+    spec = JobSpec(model_zoo=str(tmp_path), model_def="script.__main__", minibatch_size=8)
+    exchange = ScriptExchange(spec, lambda: None)
+    exchange.use(OptimizedState(names["optimizer"], names["model"]))
+    replica = ScriptReplica(spec, exchange, ScriptRecords(spec, tmp_path, 50))
+    for updates in range(5):
+        gradients = [np.ones(length, np.float32) * (updates + 1) for length in replica.lengths]
+        replica.apply([gradients[0], np.zeros_like(gradients[1]), gradients[2]], 1, 0)
+    written = CheckpointPart(replica.layout, replica.state(), 0, 1, {}).write(tmp_path)
+    manifest = {"version": 5, "files": [dataclasses.asdict(written)]}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+
+    done, found = run(script, checkpoint_dir_for_init=str(tmp_path), max_steps=3)
+    assert (done["steps"], found["seen"].tolist()) == (3, [*range(24)]), "updates of its own"
+    for start in range(0, 24, 8):
+        names["optimizer"].zero_grad()
+        a, b = names["x"][start : start + 8], names["y"][start : start + 8]
+        torch.nn.functional.mse_loss(names["model"](a), b).backward()
+        names["optimizer"].step()
+    for name, value in names["model"].state_dict().items():
+        torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-7)
+
+    with pytest.raises(ElasticDLError, match="there is no checkpoint in"):
+        run(script, checkpoint_dir_for_init=str(tmp_path / "nowhere"))
+    with pytest.raises(ElasticDLError, match="of another model"):
+        run(script.replace("Adam", "SGD"), checkpoint_dir_for_init=str(tmp_path))
 
 
 def test_a_newcomer_has_no_state_of_parameters_that_were_not_used_yet() -> None:

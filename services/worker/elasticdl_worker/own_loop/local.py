@@ -16,11 +16,13 @@ from elasticdl_core.skips import SkipReason, Skips, doublings
 from elasticdl_core.training_rules import check_trained, success_reason
 from elasticdl_worker.collectives.tree import Stub, StubLeaves, aligned
 from elasticdl_worker.group.replica import Flat, MicrobatchData
+from elasticdl_worker.group.state_files import read_state
 from elasticdl_worker.own_loop.exchange import ScriptExchange
 from elasticdl_worker.own_loop.member import NO_RECORDS
 from elasticdl_worker.own_loop.records import ScriptRecords
 from elasticdl_worker.own_loop.replica import ScriptReplica
 from elasticdl_worker.reporting.local_progress import Emit, LocalProgress
+from elasticdl_worker.trainers.export_request import locate_checkpoint
 from elasticdl_worker.trainers.output_files import describe_folder
 from elasticdl_worker.user_code import run_script
 
@@ -55,7 +57,7 @@ class _LocalCourse:
         self._emit = emit
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        self._total = self._updates = 0
+        self._total = self._updates = self._begun = 0
         self._progress = LocalProgress(emit, 0)
         self._skips = Skips()
         self._stopped = ""
@@ -106,6 +108,10 @@ class _LocalCourse:
         spec = self._spec
         records = ScriptRecords(spec, self._zoo, self.exchange.size)
         replica = ScriptReplica(spec, self.exchange, records)
+        if spec.checkpoint_dir_for_init:
+            directory, files, _ = locate_checkpoint(Path(spec.checkpoint_dir_for_init))
+            replica.load(read_state(str(directory), files, replica.layout)[0])
+        self._begun = replica.version
         shards = cut(records.shards(), spec.records_per_task)
         self._total = spec.num_epochs * sum(shard.records for shard in shards)
         self._progress = LocalProgress(self._emit, self._total, spec.log_loss_steps)
@@ -145,7 +151,7 @@ class _LocalCourse:
         self._skip(skipped)
         if rows:
             replica.apply([leaves.whole for leaves in sums], rows, epoch)
-            self._updates = replica.version
+            self._updates = replica.version - self._begun
         self._progress.begin(step.records)
         self._progress.advance(rows, epoch, self._updates, None if math.isnan(loss) or not rows else loss / rows)
         self._progress.end(skipped)

@@ -62,8 +62,24 @@ class ExportRequest:
         return read_checkpoint(self.directory, self.files)
 
 
+def locate_checkpoint(path: Path) -> tuple[Path, tuple[CheckpointFile, ...], int]:
+    """Finds a checkpoint for a local run: a directory with a manifest, or a directory of such directories.
+
+    Returns:
+        Directory, files and model version of the newest one.
+
+    Raises:
+        DataError: there is no checkpoint.
+    """
+    manifests = sorted(path.glob("*/manifest.json")) if not (path / "manifest.json").is_file() else []
+    manifest = path / "manifest.json" if not manifests else max(manifests, key=_version)
+    if not manifest.is_file():
+        raise DataError(f"there is no checkpoint in {path}", fix="give a checkpoint of a training job")
+    return manifest.parent, _files(json.loads(manifest.read_text())), _version(manifest)
+
+
 def find_checkpoint(path: Path) -> tuple[CheckpointContent, int]:
-    """Reads a checkpoint for a local run: a directory with a manifest, or a directory of such directories.
+    """Reads a checkpoint for a local run, which is found as ``locate_checkpoint`` does it.
 
     Returns:
         The newest one, and its model version.
@@ -71,11 +87,8 @@ def find_checkpoint(path: Path) -> tuple[CheckpointContent, int]:
     Raises:
         DataError: there is no checkpoint, or it is damaged.
     """
-    manifests = sorted(path.glob("*/manifest.json")) if not (path / "manifest.json").is_file() else []
-    manifest = path / "manifest.json" if not manifests else max(manifests, key=_version)
-    if not manifest.is_file():
-        raise DataError(f"there is no checkpoint in {path}", fix="give a checkpoint of a training job")
-    return read_checkpoint(manifest.parent, _files(json.loads(manifest.read_text()))), _version(manifest)
+    directory, files, version = locate_checkpoint(path)
+    return read_checkpoint(directory, files), version
 
 
 def _version(manifest: Path) -> int:
