@@ -96,6 +96,8 @@ def _check(zoo: Path, spec: JobSpec, reach: Reach | None) -> str:
     if spec.type is JobType.TRAINING:
         modules.require_arguments(spec.loss, ("labels", "predictions"))
     modules.require_arguments(spec.feed or "feed", ("dataset", "mode", "metadata"))
+    if framework == TORCH:
+        modules.require_arguments(spec.collate, ("samples",))
     if spec.type is JobType.TRAINING or spec.validation_data or spec.prediction_data:
         _check_feed(spec, modules)
     modules.check_contract(model, spec, framework)
@@ -222,8 +224,9 @@ class _Modules:
         needs = len(names) - len(arguments.defaults)
         fits = needs <= len(given) and (len(names) >= len(given) or arguments.vararg is not None)
         if not fits or None in arguments.kw_defaults:
+            so_many = f"{len(given)} argument{'s' if len(given) > 1 else ''}"
             raise UserCodeError(
-                f"{place}:{function.lineno}: {name} cannot be called with {len(given)} arguments",
+                f"{place}:{function.lineno}: {name} cannot be called with {so_many}",
                 fix=f"write it as def {name}({', '.join(given)}): ...",
             )
 

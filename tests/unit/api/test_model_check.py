@@ -115,6 +115,16 @@ def test_a_function_that_cannot_be_called_is_told_with_its_line(tmp_path: Path, 
     assert line.removesuffix(" ...") in caught.value.fix
 
 
+def test_a_collate_function_that_takes_nothing_is_told_with_its_line(tmp_path: Path) -> None:
+    source = GOOD.replace("import keras", "import torch") + "\n\ndef collate(): ...\n"
+    line = source.splitlines().index("def collate(): ...") + 1
+    with pytest.raises(
+        UserCodeError, match=rf"model\.py:{line}: collate cannot be called with 1 argument$"
+    ) as caught:
+        _check(tmp_path, source)
+    assert caught.value.fix == "write it as def collate(samples): ..."
+
+
 @pytest.mark.parametrize(
     "definition",
     [

@@ -48,6 +48,7 @@ MODELS = {
     "tied": ({"model_def": "clicks.tied"}, set()),
     "open": ({"model_def": "clicks.open_tables"}, {"one", "bag"}),
     "autocast": ({"model_def": "clicks.deepfm", "autocast": "bfloat16"}, {"wide", "deep"}),
+    "looked up by the ids": ({"model_def": "more.sometimes"}, {"embedding", "other"}),
     "clipped": ({"model_def": "clicks.deepfm", "callbacks": "more.clipping"}, {"wide", "deep"}),
 }
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from elasticdl.callbacks import Callback
 from elasticdl.data import DataReader, Shard
+from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec
 from elasticdl_core.shuffling import Reading
@@ -50,10 +51,16 @@ class Lookups:
         unique: for each table, its ids without duplicates, int64. Tables with the same ids may share one array.
         inverse: for each table, a tensor in the ids' shape that indexes ``unique`` for each of its lookups, minibatch
             by minibatch; of the framework, for its own use.
+        whole: whether the whole model ran for them; else it was taken to look up as it did with the first records.
     """
 
     unique: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     inverse: Tensors = field(default_factory=dict)
+    whole: bool = False
+
+
+class LookupsChangedError(UserCodeError):
+    """A model looks up otherwise than with the first records: its ids are to be found anew, by whole runs."""
 
 
 @dataclass(frozen=True)

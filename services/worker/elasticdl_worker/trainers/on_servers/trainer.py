@@ -27,7 +27,16 @@ from elasticdl_worker.device import device_turn
 from elasticdl_worker.parameters import LIMIT, Gradients, ParameterClient, Pulled, PushResult
 from elasticdl_worker.reporting.accounts import TaskAccounts
 from elasticdl_worker.reporting.progress import StepParts, WorkerProgress
-from elasticdl_worker.trainers.framework import Array, Lookups, LossOf, Metrics, Outputs, PreparedJob, StepResult
+from elasticdl_worker.trainers.framework import (
+    Array,
+    Lookups,
+    LookupsChangedError,
+    LossOf,
+    Metrics,
+    Outputs,
+    PreparedJob,
+    StepResult,
+)
 from elasticdl_worker.trainers.learning_rates import checked_rate
 from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 from elasticdl_worker.trainers.not_finite import NanPolicy, find_not_finite
@@ -258,19 +267,30 @@ class Trainer:
         try:
             dense = True
             for batch in minibatches:
-                with self._module.guard("the model"):
-                    lookups = self._programs.collect(batch.features, training=False)
+                lookups = self._lookups_of(batch)
                 pulled = self._runner.call(self._parameters.pull(lookups.unique, dense=dense, pin=pin))
                 if dense:
                     self._model.assign(self._latest | dict(pulled.dense) if not pin else pulled.dense)
                     if not pin:
                         self._latest.update(pulled.dense)
                     dense = False
-                with self._module.guard("the model"), device_turn():
-                    predictions = self._programs.forward(batch.features, pulled.rows, lookups)
+                try:
+                    predictions = self._forward(batch, pulled, lookups)
+                except LookupsChangedError:
+                    lookups = self._lookups_of(batch)
+                    pulled = self._runner.call(self._parameters.pull(lookups.unique, dense=False, pin=pin))
+                    predictions = self._forward(batch, pulled, lookups)
                 yield batch, predictions
         finally:
             self._model.assign(self._latest)
+
+    def _lookups_of(self, batch: Minibatch) -> Lookups:
+        with self._module.guard("the model"):
+            return self._programs.collect(batch.features, training=False)
+
+    def _forward(self, batch: Minibatch, pulled: Pulled, lookups: Lookups) -> Tensors:
+        with self._module.guard("the model"), device_turn():
+            return self._programs.forward(batch.features, pulled.rows, lookups)
 
     def _drop_announced(self, step: TrainingStep) -> None:
         """Removes a step from the announced ones, and those before it, which the loop left out."""
@@ -299,7 +319,16 @@ class Trainer:
             pulled: Pulled = self._runner.call(self._parameters.pull(unique))
         return pulled
 
-    def _gradients(self, step: TrainingStep, pulled: Pulled) -> StepResult:
+    def _gradients(self, step: TrainingStep, pulled: Pulled) -> tuple[StepResult, int]:
+        """The gradients of a step, and the model version that they are of."""
+        try:
+            return self._computed(step, pulled), pulled.version
+        except LookupsChangedError:
+            step.lookups = None
+            pulled = self._pull(step)
+            return self._computed(step, pulled), pulled.version
+
+    def _computed(self, step: TrainingStep, pulled: Pulled) -> StepResult:
         self.version = max(self.version, pulled.version)
         self._latest.update(pulled.dense)
         model = self._model
@@ -322,9 +351,9 @@ class Trainer:
         return result
 
     def _compute_and_push(self, step: TrainingStep, pulled: Pulled) -> None:
-        result = self._gradients(step, pulled)
-        if self._is_finite(step, result, pulled.version):
-            self._pushes.append(self._send(step, result, pulled.version))
+        result, version = self._gradients(step, pulled)
+        if self._is_finite(step, result, version):
+            self._pushes.append(self._send(step, result, version))
             self._measure(step, result)
 
     def _measure(self, step: TrainingStep, result: StepResult) -> None:
@@ -358,10 +387,10 @@ class Trainer:
     def _train_until_accepted(self, step: TrainingStep, pulled: Pulled) -> None:
         """Computes a step until the parameter servers accept it."""
         for _ in range(_MAX_REFUSALS):
-            result = self._gradients(step, pulled)
-            if not self._is_finite(step, result, pulled.version):
+            result, version = self._gradients(step, pulled)
+            if not self._is_finite(step, result, version):
                 return
-            outcome: PushResult = self._runner.call(self._push(step, result, pulled.version))
+            outcome: PushResult = self._runner.call(self._push(step, result, version))
             self.version = max(self.version, outcome.version)
             if outcome.reason == LIMIT:
                 self._leave_out(step)

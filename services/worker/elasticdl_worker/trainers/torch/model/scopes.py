@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from elasticdl.torch.lookup import FoundRows, finding_rows
-from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.framework import LookupsChangedError
 
 
 class EnoughCollectedError(BaseException):
@@ -79,7 +79,11 @@ class TorchRowsScope:
         self._calls.clear()
 
     def find(self, table: str, ids: torch.Tensor, dim: int, padding_idx: int | None) -> FoundRows:
-        """The rows, by the lookup's place in the order of the table's lookups."""
+        """The rows, by the lookup's place in the order of the table's lookups.
+
+        Raises:
+            LookupsChangedError: the model looks up otherwise than when its ids were collected.
+        """
         known = self._lookups.get(table, ())
         if self._again:
             number = next((n for n, one in enumerate(known) if torch.equal(one.ids, ids)), len(known))
@@ -87,13 +91,13 @@ class TorchRowsScope:
             number = self._calls.get(table, 0)
             self._calls[table] = number + 1
         if number >= len(known):
-            raise UserCodeError(
+            raise LookupsChangedError(
                 f"table {table}: the model looks up more often than when its ids were collected",
                 fix="let the model call its embedding layers equally often each time",
             )
         found = known[number]
         if found.ids is not ids and not torch.equal(found.ids, ids):
-            raise UserCodeError(
+            raise LookupsChangedError(
                 f"the ids of the embedding {table} are not the same when they are computed again: they are random, "
                 "or follow from what is trained",
                 fix="compute ids from the features alone; draw random ones in feed, and give them as a feature",

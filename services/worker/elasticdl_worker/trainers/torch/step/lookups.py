@@ -1,7 +1,8 @@
 """Finds the rows that minibatches need: which ids the model asks for, each of them once, and where it goes.
 
 The ids come from the model itself: a copy of it runs without gradients until its last lookup. Where every lookup's
-ids are a feature as it stands, nothing needs to run.
+ids are a feature as it stands, nothing needs to run. A model that turns out to look up otherwise with other records
+runs to its end.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ class TorchLookupCollector:
         self._expected: dict[bool, int] = {}
         self._places: dict[bool, list[int] | None] = {}
         self._named: dict[bool, list[tuple[str, int | None]]] = {}
+        self._whole = False
+
+    def run_whole(self) -> None:
+        """Runs the whole model from now on: what it looked up with the first records does not hold for others."""
+        self._whole = True
 
     def collect(self, *batches: Tensors, training: bool) -> Lookups:
         """Finds the rows that minibatches need together, from the features of each.
@@ -49,7 +55,8 @@ class TorchLookupCollector:
         """
         if not self._tables:
             return Lookups({}, [{} for _ in batches])
-        asked = [self._asked(features, training) for features in batches]
+        whole = self._whole
+        asked = [self._asked(features, training, whole=whole) for features in batches]
         unique: dict[str, torch.Tensor] = {}
         inverse: list[dict[str, list[Lookup]]] = [{} for _ in batches]
         known: dict[tuple[object, ...], tuple[torch.Tensor, list[torch.Tensor], int | None]] = {}
@@ -65,10 +72,10 @@ class TorchLookupCollector:
             for (number, ids, _), found in zip(mine, positions, strict=True):
                 inverse[number].setdefault(table, []).append(Lookup(ids, found, place))
         arrays = {id(ids): ids.numpy() for ids in unique.values()}
-        return Lookups({table: arrays[id(ids)] for table, ids in unique.items()}, inverse)
+        return Lookups({table: arrays[id(ids)] for table, ids in unique.items()}, inverse, whole)
 
-    def _asked(self, features: Tensors, training: bool) -> _Asked:
-        places = self._places.get(training)
+    def _asked(self, features: Tensors, training: bool, *, whole: bool) -> _Asked:
+        places = None if whole else self._places.get(training)
         if places is not None:
             flat = leaves(features)
             return [
@@ -76,13 +83,13 @@ class TorchLookupCollector:
                 for at, (name, pad) in zip(places, self._named[training], strict=True)
             ]
         self._net.train(training)
-        scope = TorchCollectScope(self._expected.get(training, 0))
+        scope = TorchCollectScope(0 if whole else self._expected.get(training, 0))
         with finding_rows(scope), torch.no_grad(), explaining_tables():
             try:
                 self._call(features)
             except EnoughCollectedError:
                 return scope.lookups
-        if training not in self._expected:
+        if training not in self._expected and not whole:
             self._expected[training] = len(scope.lookups)
             self._places[training] = _places(features, scope.lookups)
             self._named[training] = [(name, pad) for name, _, pad in scope.lookups]

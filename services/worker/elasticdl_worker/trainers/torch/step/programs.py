@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from elasticdl.callbacks import GradientClipping
 from elasticdl.torch.lookup import RowScope, finding_rows, keep_out_of_graphs
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.parameters import Origin
-from elasticdl_worker.trainers.framework import Array, Lookups, StepResult
+from elasticdl_worker.trainers.framework import Array, Lookups, LookupsChangedError, StepResult
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.device import HOST, arrays_of, place, run_backward
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor, explaining_tables
@@ -191,10 +192,26 @@ class TorchPrograms:
         rows: Mapping[str, NDArray[np.float32]],
         lookups: Lookups,
     ) -> StepResult:
-        """Runs the model forward and backward on minibatches, one after the other; gradients come clipped."""
+        """Runs the model forward and backward on minibatches, one after the other; gradients come clipped.
+
+        Raises:
+            LookupsChangedError: the ids of these minibatches are to be collected anew.
+        """
         model = self._model
         model.assign(dense)
         before = model.merging.read()
+        with self._noticing(lookups, before):
+            return self._steps(batches, dense, rows, lookups, before)
+
+    def _steps(
+        self,
+        batches: Sequence[tuple[Tensors, Tensors]],
+        dense: Mapping[str, Array],
+        rows: Mapping[str, NDArray[np.float32]],
+        lookups: Lookups,
+        before: Mapping[str, torch.Tensor],
+    ) -> StepResult:
+        model = self._model
         elsewhere = model.device != HOST
         inverse = lookups.inverse
         if elsewhere:
@@ -237,16 +254,36 @@ class TorchPrograms:
         )
 
     def forward(self, features: Tensors, rows: Mapping[str, NDArray[np.float32]], lookups: Lookups) -> Tensors:
-        """The model's outputs for a minibatch, in inference mode."""
+        """The model's outputs for a minibatch, in inference mode.
+
+        Raises:
+            LookupsChangedError: the ids of the minibatch are to be collected anew.
+        """
         tables = self._row_tensors(rows, lookups, trained=False)
         inverse = lookups.inverse
         if self._model.device != HOST:
             ((features, _),), inverse = self._placed([(features, None)], inverse)
-        return self._forward.predict(features, TorchRowsScope(tables, inverse[0]))
+        with self._noticing(lookups):
+            return self._forward.predict(features, TorchRowsScope(tables, inverse[0]))
 
     def evaluation_loss(self, labels: Tensors, predictions: Tensors) -> torch.Tensor:
         """The loss of predictions."""
         return self._forward.evaluation_loss(labels, predictions)
+
+    @contextlib.contextmanager
+    def _noticing(self, lookups: Lookups, before: Mapping[str, torch.Tensor] | None = None) -> Iterator[None]:
+        """Has whole runs find the ids from now on, once a model looks up otherwise than with the first records."""
+        try:
+            yield
+        except LookupsChangedError as error:
+            if lookups.whole:
+                raise UserCodeError(error.message, fix=error.fix) from error
+            self._collector.run_whole()
+            if before is not None:
+                self._model.merging.restore(before)
+            if self._group is not None:
+                self._group.reset()
+            raise
 
     def _placed(
         self, batches: Sequence[tuple[Tensors, Tensors]], inverse: Sequence[Mapping[str, Sequence[Lookup]]]
