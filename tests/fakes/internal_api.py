@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qsl
 
 from elasticdl_core.job import LEGAL_TRANSITIONS, JobState
 from tests.fakes.pulse import Pulse
@@ -25,6 +26,7 @@ class InternalApi:
         url: where it listens, once started.
         away: while set, requests are answered with 503.
         checkpoints_away: the same for checkpoints only.
+        in_use: directories of checkpoints that other jobs begin with.
         offered: every checkpoint that a master wanted to commit.
     """
 
@@ -33,6 +35,7 @@ class InternalApi:
         self.url = ""
         self.away = False
         self.checkpoints_away = False
+        self.in_use: set[str] = set()
         self.epoch = 0
         self.incarnation = -1
         self.state = JobState.STARTING
@@ -101,12 +104,16 @@ class InternalApi:
             return 401, {"title": "no token"}
         if path == "/lease":
             return self._lease(body)
-        epoch = int(query.removeprefix("epoch=")) if query else body.get("epoch")
+        asked = dict(parse_qsl(query))
+        epoch = int(asked["epoch"]) if asked else body.get("epoch")
         if path != "/bundle" and epoch != self.epoch:
             return 409, {"title": "fenced", "code": "fenced", "detail": f"epoch {self.epoch} took over"}
         name = (method + path).partition("checkpoints/")
         if name[1]:
-            self.checkpoints.pop(int(name[2]), None)
+            if asked["directory"] in self.in_use:
+                return 409, {"title": "in use", "code": "conflict", "detail": "job other begins with this checkpoint"}
+            if self.checkpoints.get(int(name[2]), {}).get("directory") == asked["directory"]:
+                del self.checkpoints[int(name[2])]
             return 204, b""
         return getattr(self, f"_{method.lower()}_{path.removeprefix('/')}")(body)
 

@@ -186,9 +186,8 @@ class World:
                 assert not self.state.terminal, f"{self.state} -> {to}"
                 self.state, self.detail = to, detail
                 self.transitions.append(to)
-            case do.Prune(manifest, replaced):
-                if not replaced:
-                    self.manifests = [m for m in self.manifests if m["version"] != manifest["version"]]
+            case do.Prune(manifest):
+                self.manifests = [m for m in self.manifests if m["directory"] != manifest["directory"]]
                 self.checkpoints.pop(manifest["directory"], None)
             case do.Depart():
                 self.machine = self.dispatcher = None

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 
@@ -108,9 +109,14 @@ class ApiClient:
         """Commits a checkpoint."""
         await self._post("/checkpoints", manifest=manifest)
 
-    async def forget_checkpoint(self, version: int) -> None:
-        """Removes a checkpoint's entry."""
-        await self._send("DELETE", f"/checkpoints/{version}?epoch={self.epoch}", None)
+    async def forget_checkpoint(self, version: int, directory: str) -> None:
+        """Removes a checkpoint's entry, unless one of the same version elsewhere has replaced it.
+
+        Raises:
+            ConflictError: another job begins with it.
+        """
+        query = urlencode({"epoch": self.epoch, "directory": directory})
+        await self._send("DELETE", f"/checkpoints/{version}?{query}", None)
 
     async def publish_evaluation(
         self, number: int, model_version: int, training_epoch: int, metrics: Mapping[str, float]

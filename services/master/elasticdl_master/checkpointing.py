@@ -14,7 +14,7 @@ import structlog
 
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.checkpoint_manifest import Manifest, Provenance
-from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError
+from elasticdl_core.errors import ConflictError, ElasticDLError, FencedError, UnavailableError
 from elasticdl_master.api import ApiClient
 from elasticdl_master.checkpoint_directory import CheckpointDirectory, commit_manifest
 from elasticdl_master.group_control import GroupControl
@@ -66,6 +66,7 @@ class ServerOperations:
         self._saves: asyncio.Queue[tuple[do.Save, int]] = asyncio.Queue()
         self._used: dict[str, tuple[float, float]] = {}
         self._first_seen: dict[str, tuple[int, int]] = {}
+        self._unwanted: list[Manifest] = []
 
     def carry_out(self, instruction: do.Instruction) -> None:
         """Takes an instruction about the PS."""
@@ -132,12 +133,19 @@ class ServerOperations:
         if isinstance(self._control, GroupControl):
             self._control.end_save()
 
-    async def prune(self, instruction: do.Prune) -> None:
-        """Removes a checkpoint: first its entry, then its files."""
-        if not instruction.replaced:
-            await self._api.forget_checkpoint(int(instruction.manifest["version"]))
-        failpoint("master.after_entry_forgotten")
-        await asyncio.to_thread(self._directory.prune, instruction.manifest)
+    async def prune(self, manifest: Manifest) -> None:
+        """Removes a checkpoint: its entry, then its files. One that another job begins with stays until later."""
+        if manifest not in self._unwanted:
+            self._unwanted.append(manifest)
+        for unwanted in list(self._unwanted):
+            try:
+                await self._api.forget_checkpoint(int(unwanted["version"]), unwanted["directory"])
+            except ConflictError as error:
+                _log.info("a checkpoint stays for now", directory=unwanted["directory"], reason=error.message)
+                continue
+            failpoint("master.after_entry_forgotten")
+            await asyncio.to_thread(self._directory.prune, unwanted)
+            self._unwanted.remove(unwanted)
 
     @property
     def _has_rounds(self) -> bool:

@@ -346,8 +346,8 @@ class JobRunner:
                 self._processes.carry_out(instruction)
             case do.RestoreServers() | do.Pin() | do.Unpin() | do.FlushRound() | do.Save() | do.ReadTallies():
                 self._servers.carry_out(instruction)
-            case do.Prune():
-                outbox.post("prune", lambda: self._servers.prune(instruction))
+            case do.Prune(manifest):
+                outbox.post("prune", lambda: self._servers.prune(manifest))
             case do.MarkDone(tasks, accounts):
                 outbox.mark_done(
                     [str(task) for task in tasks], {str(t): one.to_json() for t, one in accounts.items()}

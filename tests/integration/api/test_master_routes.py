@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from typing import Any
+from urllib.parse import urlencode
 
+import httpx
 import pytest
 
 from elasticdl_core.ports.launcher import Role
@@ -285,3 +287,24 @@ async def test_a_master_that_takes_over_ends_the_one_before(api: Api) -> None:
     first, last = (await api.http.get(f"/jobs/{job_id}/processes")).json()["processes"]
     assert (first["incarnation"], first["cause"]) == (1, "superseded")
     assert (last["incarnation"], last["state"], last["cause"], last["message"]) == (2, "ended", "stopped", "boom")
+
+
+async def test_a_checkpoint_is_not_forgotten_while_another_job_begins_with_it(api: Api) -> None:
+    _, master = await api.running()
+    first, second = "/data/checkpoints/version-10-a", "/data/checkpoints/version-10-b"
+    assert (await master.post("/checkpoints", manifest={"version": 10, "directory": second})).status_code == 204
+    user = await api.submit(checkpoint_dir_for_init=first)
+
+    async def forget(directory: str) -> httpx.Response:
+        query = urlencode({"epoch": master.epoch, "directory": directory})
+        return await master.request("DELETE", f"/checkpoints/10?{query}")
+
+    refused = await forget(first)
+    assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+    assert user in refused.json()["detail"]
+    assert (await api.http.post(f"/jobs/{user}/cancel")).status_code == 202
+    assert (await forget(first)).status_code == 204
+    left = await master.lease()
+    assert [one["directory"] for one in left["checkpoints"]] == [second], "it is of the same version, and elsewhere"
+    assert (await forget(second)).status_code == 204
+    assert (await master.lease())["checkpoints"] == []

@@ -147,3 +147,20 @@ async def test_updates_are_counted_from_where_the_job_began_though_there_is_a_ne
     assert job.api.state is JobState.SUCCEEDED, job.api.detail
     assert job.api.status["start_version"] == max(first.api.checkpoints)
     assert job.api.status["model_version"] < LATER
+
+
+async def test_a_checkpoint_that_another_job_begins_with_is_removed_later(make_job: MakeJob) -> None:
+    job = await make_job(checkpoint_steps=4, keep_checkpoint_max=1)
+    job.processes.fail_on = lambda task, position: job.processes.gate.clear() if task.index == 2 else None
+    job.start_master()
+    await job.api.pulse.until(lambda: bool(job.api.checkpoints), 60.0)
+    (first,) = (Path(one["directory"]) for one in job.api.checkpoints.values())
+    job.api.in_use.add(str(first))
+    job.processes.fail_on = lambda task, position: None
+    job.processes.gate.set()
+    await job.api.pulse.until(lambda: len(job.api.checkpoints) > 2, 60.0)
+    assert (first / "manifest.json").is_file()
+    job.api.in_use.clear()
+    assert await job.finish() == 0
+    assert not first.exists()
+    assert len(job.api.checkpoints) == 1

@@ -275,12 +275,16 @@ async def forget_checkpoint(
     master: Master,
     body: Stamped | None = None,
     epoch: Annotated[int | None, Query(description="Instead of a body.", ge=0, le=BIGINT)] = None,
+    directory: Annotated[str, Query(description="Where its files are; empty for whatever has that version.")] = "",
 ) -> None:
-    """After its files were removed, or before: a checkpoint without a manifest does not exist."""
+    """After its files were removed, or before: a checkpoint without a manifest does not exist.
+
+    With a directory it is refused (409, ``conflict``) while another job that is not over begins with that checkpoint.
+    """
     stamp = body.epoch if body is not None else epoch
     if stamp is None:
         raise InvalidInputError("the request has no epoch", fix="send ?epoch=, or a body with epoch")
-    await api.masters.forget_checkpoint(job_id, stamp, version=version)
+    await api.masters.forget_checkpoint(job_id, stamp, version=version, directory=directory)
 
 
 @router.post("/evaluations", status_code=204, summary="Report an evaluation")

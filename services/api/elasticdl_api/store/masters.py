@@ -24,6 +24,7 @@ from elasticdl_core.errors import ConflictError, FencedError
 from elasticdl_core.job.life import (
     ACTIVE_STATES,
     LEGAL_TRANSITIONS,
+    TERMINAL_STATES,
     Desired,
     JobState,
     desired_of_master,
@@ -255,13 +256,27 @@ class MasterStore:
             )
             failpoint("api.before_checkpoint_commit")
 
-    async def forget_checkpoint(self, job_id: str, epoch: int, *, version: int) -> None:
-        """Removes a checkpoint's manifest."""
+    async def forget_checkpoint(self, job_id: str, epoch: int, *, version: int, directory: str = "") -> None:
+        """Removes a checkpoint's manifest.
+
+        Args:
+            job_id: whose it is.
+            epoch: of the master.
+            version: of the model.
+            directory: where its files are; one of that version elsewhere stays. Empty for whatever has that version.
+
+        Raises:
+            ConflictError: another job that is not over begins with the checkpoint in that directory.
+        """
+        mine = (t.checkpoints.c.job_id == job_id) & (t.checkpoints.c.version == version)
+        if directory:
+            mine &= t.checkpoints.c.manifest["directory"].astext == directory
         async with self._database.transaction() as connection:
             await _locked(connection, job_id, epoch)
-            await connection.execute(
-                delete(t.checkpoints).where(t.checkpoints.c.job_id == job_id, t.checkpoints.c.version == version)
-            )
+            user = await _beginning_with(connection, directory, besides=job_id) if directory else None
+            if user is not None:
+                raise ConflictError(f"job {user} begins with this checkpoint", fix="remove it when that job is over")
+            await connection.execute(delete(t.checkpoints).where(mine))
 
     async def record_evaluation(self, job_id: str, epoch: int, values: Mapping[str, Any]) -> None:
         """Records an evaluation: ``number``, ``model_version``, ``training_epoch``, ``metrics``."""
@@ -318,6 +333,14 @@ async def _locked(connection: AsyncConnection, job_id: str, epoch: int) -> JobRe
     if row is None:
         raise _fenced(job_id)
     return JobRecord.of(row)
+
+
+async def _beginning_with(connection: AsyncConnection, directory: str, *, besides: str) -> str | None:
+    """A job that is not over and begins with the checkpoint in a directory."""
+    named = t.jobs.c.spec["checkpoint_dir_for_init"].astext == directory
+    living = t.jobs.c.state.not_in([str(state) for state in TERMINAL_STATES])
+    found = await connection.execute(select(t.jobs.c.id).where(living, named, t.jobs.c.id != besides).limit(1))
+    return found.scalar_one_or_none()
 
 
 async def _job(connection: AsyncConnection, job_id: str) -> JobRecord:

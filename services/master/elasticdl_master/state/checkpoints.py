@@ -149,8 +149,7 @@ class Checkpoints:
         match event:
             case ev.Saved(manifest=manifest):
                 self.trouble = ""
-                extra = self.book.committed(manifest, now)
-                return [do.Prune(old, replaced=old["version"] == manifest["version"]) for old in extra]
+                return [do.Prune(old) for old in self.book.committed(manifest, now)]
             case ev.SaveFailed(message=message):
                 self.book.failed(now)
                 self.trouble = message

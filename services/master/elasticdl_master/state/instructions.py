@@ -98,10 +98,9 @@ class ReadTallies:
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """Remove a checkpoint's files, and its entry unless a new one of the same version ``replaced`` it."""
+    """Remove a checkpoint's files, and its entry unless a new one of the same version replaced it."""
 
     manifest: Manifest
-    replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
