@@ -130,23 +130,25 @@ def _truth(name: str, text: str) -> bool:
     return word in _TRUE
 
 
-def rewrite(kind: JobType, args: Sequence[str], others: Mapping[str, bool]) -> list[str]:
+def rewrite(kind: JobType, args: Sequence[str], others: Mapping[str, bool], verb: str = "") -> list[str]:
     """Normalises the arguments of a job command to ``--name=value`` with the name of the field.
 
     Args:
         kind: the type of job that the command makes.
         args: arguments as typed.
         others: the command's own options (without dashes at the front): whether they take a value.
+        verb: the command, if it is not the one that is named by the type.
 
     Raises:
         InvalidInputError: an argument that the command does not know, or that lacks its value.
     """
-    return list(_Rewriter(kind, others).run(args))
+    verb = verb or next(verb for verb, one in VERBS.items() if one is kind)
+    return list(_Rewriter(kind, others, verb).run(args))
 
 
 class _Rewriter:
-    def __init__(self, kind: JobType, others: Mapping[str, bool]) -> None:
-        self._kind = kind
+    def __init__(self, kind: JobType, others: Mapping[str, bool], verb: str) -> None:
+        self._verb = verb
         self._flags = flags_of(kind)
         self._others = {name.replace("-", "_"): takes_value for name, takes_value in others.items()}
         self._given: dict[str, tuple[str, str]] = {}
@@ -163,7 +165,7 @@ class _Rewriter:
             if not word.startswith("--") or word == "--":
                 raise InvalidInputError(
                     f"{word!r} is not a flag",
-                    fix="every argument is a flag with its value: --name value or --name=value",
+                    fix="every argument is a flag with its value: --name value or --name=value" + self._of_scripts(),
                 )
             typed, has_value, value = word[2:].partition("=")
             given = value if has_value else None
@@ -217,11 +219,10 @@ class _Rewriter:
         return rest.pop(0)
 
     def _unknown(self, typed: str, name: str) -> InvalidInputError:
-        verb = next(verb for verb, kind in VERBS.items() if kind is self._kind)
         homes = [other for other, kind in VERBS.items() if name in flags_of(kind)]
         if homes:
             return InvalidInputError(
-                f"--{typed} means nothing to `elasticdl {verb}`",
+                f"--{typed} means nothing to `elasticdl {self._verb}`",
                 fix=f"leave it out; it belongs to `elasticdl {'` and `elasticdl '.join(homes)}`",
             )
         if name == "type":
@@ -231,8 +232,11 @@ class _Rewriter:
             return InvalidInputError(f"--{typed} is no longer a flag: {gone.reason}", fix=gone.instead)
         known = [*self._flags, *ALIASES, *self._others]
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-        fix = f"did you mean --{near[0]}?" if near else f"`elasticdl {verb} --help` lists all flags"
-        return InvalidInputError(f"there is no flag --{typed}", fix=fix)
+        fix = f"did you mean --{near[0]}?" if near else f"`elasticdl {self._verb} --help` lists all flags"
+        return InvalidInputError(f"there is no flag --{typed}", fix=fix + self._of_scripts())
+
+    def _of_scripts(self) -> str:
+        return "; what is the script's own stands after `--`" if self._verb == "run" else ""
 
 
 def mapping_of(kind: JobType, given: Mapping[str, str | None]) -> dict[str, Any]:

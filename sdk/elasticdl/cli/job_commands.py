@@ -103,7 +103,7 @@ class JobCommand(TyperCommand):
         if self.name == "run":
             args = flags_of_script(args)
         others = {name: takes_value for name, (takes_value, _, _) in _own_options(kind).items()}
-        return list(super().parse_args(ctx, rewrite(kind, args, others)))
+        return list(super().parse_args(ctx, rewrite(kind, args, others, self.name or "")))
 
 
 def register(app: typer.Typer) -> None:

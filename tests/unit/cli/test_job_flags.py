@@ -218,3 +218,24 @@ def test_variables_are_texts_as_they_stand() -> None:
     ):
         with pytest.raises(InvalidInputError, match=message):
             parse_strings("envs", wrong)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--frist", "3"], "there is no flag --frist"),
+        (["--lr", "3"], "there is no flag --lr"),
+        (["three"], "'three' is not a flag"),
+    ],
+)
+def test_arguments_of_a_script_that_stand_before_the_dashes_are_told_their_place(words: list[str], said: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        rewrite(JobType.TRAINING, words, OWN, "run")
+    assert caught.value.message == said
+    assert "after `--`" in caught.value.fix
+    assert "elasticdl train" not in caught.value.fix
+
+
+def test_a_flag_of_another_command_is_said_to_mean_nothing_to_the_one_that_was_typed() -> None:
+    with pytest.raises(InvalidInputError, match="means nothing to `elasticdl run`"):
+        rewrite(JobType.TRAINING, ["--prediction_data", "x"], OWN, "run")
