@@ -224,6 +224,19 @@ def test_a_group_that_is_lost_goes_back_to_the_tasks_of_the_epoch_that_it_is_in(
     assert order([lease.task for lease in job.held]) == sorted([*range(5)] * 3)
 
 
+def test_members_that_no_minibatch_is_left_for_are_told_of_once() -> None:
+    job = OneMember(microbatches=1)
+    for index in (1, 2):
+        job.tell(ev.WorkerRegistered(index, 0))
+        finish(job.desk.meet(MemberCall(f"worker-{index}.0", b"here", 0, 0, False, leaving=False)))
+    job.finished = job.generation
+    finish(job.desk.meet(MemberCall(OWNER, b"here", job.finished, 0, True, leaving=False)))
+    assert len(job.machine.group.orders.members) == 3
+    finish(job.desk.look())
+    spare = [message for kind, message in job.told if kind == "group" and "stand by" in message]
+    assert spare == ["2 of 3 members only stand by, as an update has 1 minibatch (microbatches)"]
+
+
 def test_a_group_that_is_lost_over_and_over_fails_the_job_with_words_of_workers() -> None:
     job = OneMember(tasks=3, num_epochs=5)
     for _ in range(Limits().server_crashes + 1):

@@ -20,6 +20,7 @@ from elasticdl_core.scheduling import (
 )
 from elasticdl_core.scheduling.explanation import basis_of, blockers, eta, find_remedies, hide_names, speeds
 from elasticdl_core.scheduling.forecast import forecast
+from elasticdl_core.scheduling.snapshot import DeviceView
 
 pytestmark = pytest.mark.unit
 FAIR = policy_by_name("fair")
@@ -117,6 +118,21 @@ def test_slots_that_would_help_are_counted() -> None:
     snapshot = cluster(5, fixed, waits)
     found = find_remedies(snapshot, FAIR, FAIR.plan(snapshot), "b")
     assert [one.change for one in found if "add_slots" in one.change] == [{"add_slots": 2}]
+
+
+@pytest.mark.parametrize(
+    ("asks", "workers", "more"), [(1.0, 3, 2), (0.5, 5, 1), (0.5, 6, 2), (0.4, 5, 1), (2.0, 2, 3)]
+)
+def test_devices_that_would_help_are_counted_with_those_that_are_free(asks: float, workers: int, more: int) -> None:
+    """One of two devices is half free, and the other one wholly."""
+    holds = {"worker": Resources(slots=1.0, gpu=0.5), "places": ((0,),), "fixed": Resources()}
+    wants = {"worker": Resources(slots=1.0, gpu=asks), "min_workers": workers, "max_workers": workers}
+    total = Resources(slots=16.0, gpu=2.0)
+    capacity = Capacity(total, devices=(DeviceView("gpu0"), DeviceView("gpu1")))
+    jobs = (running("a", 1, **holds), JobView("b", submitted_at=1.0, **wants))  # type: ignore[arg-type]
+    snapshot = Snapshot(1000.0, jobs, capacity)
+    found = find_remedies(snapshot, FAIR, FAIR.plan(snapshot), "b")
+    assert [one.change for one in found if "devices" in one.change] == [{"devices": 2 + more}]
 
 
 def test_a_limit_is_not_helped_by_slots_or_priority() -> None:

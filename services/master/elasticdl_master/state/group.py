@@ -30,7 +30,7 @@ class Group:
         self._job = job
         self._active = job.spec.by_group
         self._rendezvous = Rendezvous(job.setup.epoch * _STRIDE)
-        self._told_lost = False
+        self._told_lost = self._told_spare = False
         if self._active:
             job.workers.add_group()
 
@@ -103,6 +103,12 @@ class Group:
     def _tell(self) -> list[Instruction]:
         news, self._rendezvous.news = self._rendezvous.news, []
         out: list[Instruction] = [tell("group", words) for words in news if not self._job.lifecycle.ending]
+        members, minibatches = len(self._rendezvous.members), self._job.spec.microbatches_per_step
+        if members > minibatches and not self._told_spare:
+            self._told_spare = True
+            words = f"{members - minibatches} of {members} members only stand by, as an update has {minibatches} "
+            words += f"minibatch{'es' if minibatches > 1 else ''} (microbatches)"
+            out.append(tell("group", words))
         if self._rendezvous.lost_model and not self._told_lost:
             self._told_lost = True
             out.append(LoseGroup())

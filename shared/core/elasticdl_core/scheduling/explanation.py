@@ -5,12 +5,13 @@ All of it is worked out from a snapshot and a policy, by asking the policy itsel
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from elasticdl_core.devices import WHOLE
 from elasticdl_core.scheduling.forecast import Forecast, with_devices
+from elasticdl_core.scheduling.pacing import planned_pool
 from elasticdl_core.scheduling.plan import Allocation, Plan, ReasonCode
 from elasticdl_core.scheduling.policies.base import Policy
 from elasticdl_core.scheduling.policies.surplus import next_size
@@ -266,7 +267,13 @@ def _more_devices(snapshot: Snapshot, plan: Plan, job: JobView) -> list[_Idea]:
     have = plan.allocations[job.id].workers
     want = job.smallest if have == 0 else next_size(job, have) or have
     present = len(snapshot.capacity.devices)
-    more = max(math.ceil(job.worker.gpu * (want - have) - 1e-9), 1)
+    share, pool = job.device_share, planned_pool(snapshot, plan)
+    if share < WHOLE:
+        room = pool.room(share) if pool is not None else 0
+        more = max(-(-(want - have - room) // (WHOLE // share)), 1)
+    else:
+        free = sum(one >= WHOLE for one in pool.free) if pool is not None else 0
+        more = max((want - have) * (share // WHOLE) - free, 1)
     changed = replace(_with(snapshot, job), capacity=with_devices(snapshot.capacity, present + more))
     text = f"with {more} more GPU{'s' if more != 1 else ''}"
     return [(text, {"devices": present + more}, "", changed)]

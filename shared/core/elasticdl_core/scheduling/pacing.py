@@ -22,7 +22,7 @@ def pace(snapshot: Snapshot, plan: Plan) -> Plan:
         A plan under which what all jobs hold now, or are asked to hold, whichever is more, fits the capacity, in
         so far as the present holdings fit at all. Shrinking is never held back.
     """
-    pool = _pool(snapshot, plan)
+    pool = planned_pool(snapshot, plan)
     free = [total - held for total, held in zip(snapshot.capacity.total.vector(), _held(snapshot, plan), strict=True)]
     limited = snapshot.limited
     allocations: dict[str, Allocation] = {}
@@ -41,7 +41,7 @@ def pace(snapshot: Snapshot, plan: Plan) -> Plan:
     return replace(plan, allocations=allocations)
 
 
-def _pool(snapshot: Snapshot, plan: Plan) -> DevicePool | None:
+def planned_pool(snapshot: Snapshot, plan: Plan) -> DevicePool | None:
     """What is left of each device before any growth: workers are where they are, and those to come go first."""
     if GPU not in snapshot.limited or not snapshot.capacity.devices:
         return None
