@@ -119,7 +119,7 @@ def test_a_collate_function_that_takes_nothing_is_told_with_its_line(tmp_path: P
     source = GOOD.replace("import keras", "import torch") + "\n\ndef collate(): ...\n"
     line = source.splitlines().index("def collate(): ...") + 1
     with pytest.raises(
-        UserCodeError, match=rf"model\.py:{line}: collate cannot be called with 1 argument$"
+        UserCodeError, match=rf"model\.py:{line}: collate cannot be called with 1 argument\n"
     ) as caught:
         _check(tmp_path, source)
     assert caught.value.fix == "write it as def collate(samples): ..."

@@ -48,7 +48,7 @@ METRICS = (
         Verdict.REFUSED,
         "state_that_does_not_add",
         "keeps a state that cannot be added over minibatches, as a largest value cannot",
-        "keep sums and counts in its variables, or collect counts by thresholds as keras.metrics.AUC does",
+        "keep sums and counts in its variables, or counts by thresholds, as AUCs of Keras and torchmetrics may do",
     ),
     rows(
         _METRIC,
