@@ -122,6 +122,7 @@ class GroupWorld:
         self.shares: dict[int, dict[str, tuple[int, Records]]] = {}
         self.save_number = 0
         self.saving = False
+        self.pin = 0
         self.epoch = 0
         self.rollbacks = 0
         self.founded = False
@@ -204,6 +205,10 @@ class GroupWorld:
     def _lease(self) -> None:
         while self.todo and len(self.held) < AHEAD:
             self.held.append(Entry(f"{self.epoch}.{next(self._tokens)}.x", self.todo.pop(0)))
+
+    def toggle_evaluation(self) -> None:
+        """The master wants the parameters to stay as they are for a while, or no longer."""
+        self.pin = 1 - self.pin
 
     def order_save(self) -> None:
         """The master wants a checkpoint."""
@@ -512,7 +517,8 @@ class GroupWorld:
         last = member.book.course.last
         fresh = [entry for entry in self.held if entry.token not in known and _order(entry.token) > _order(last)]
         save = {"number": self.save_number} if self.saving and self.save_number not in self.shares else None
-        return GroupWishes(entries=fresh, acknowledged=acknowledged, regroup=self.master.orders().regroup, save=save)
+        regroup = self.master.orders().regroup
+        return GroupWishes(entries=fresh, acknowledged=acknowledged, regroup=regroup, pin=self.pin, save=save)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

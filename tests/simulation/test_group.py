@@ -45,6 +45,7 @@ def _world_with_newcomer(seed: int, tasks: int) -> tuple[GroupWorld, Process]:
 
 
 def _finish(world: GroupWorld) -> None:
+    world.pin = 0
     for process in world.living:
         world.go_on(process)
     if world.master is None:
@@ -104,7 +105,9 @@ def _passes(world: GroupWorld, seconds: float) -> bool:
 def _fault(world: GroupWorld) -> None:
     living, chance = world.living, world.random
     running = [one for one in living if not one.stopped]
-    kind = chance.choice(("kill", "kill", "two", "stop", "go on", "leave", "join", "join", "master", "save", "all"))
+    kind = chance.choice(
+        ("kill", "kill", "two", "stop", "go on", "leave", "join", "join", "master", "save", "all", "pin")
+    )
     if kind == "kill" and running:
         world.kill(chance.choice(running))
     elif kind == "two":
@@ -124,6 +127,8 @@ def _fault(world: GroupWorld) -> None:
         world.start_process()
     elif kind == "save":
         world.order_save()
+    elif kind == "pin":
+        world.toggle_evaluation()
     elif kind == "master":
         if world.master is None:
             world.start_master()
@@ -186,6 +191,20 @@ def test_a_model_whose_last_holder_stands_still_for_long_is_given_up() -> None:
     assert world.run(lambda: newcomer.member.holds, 30.0)
     assert world.rollbacks == 1
     _finish(world)
+
+
+def test_nothing_is_trained_while_parameters_are_evaluated_and_a_newcomer_gets_the_model_then() -> None:
+    world, newcomer = _world_with_newcomer(9, tasks=200)
+    world.toggle_evaluation()
+    assert world.run(lambda: newcomer.member.holds, 30.0)
+    steps = {one.member.book.course.steps for one in world.living}
+    world.run(lambda: False, 5.0)
+    assert {one.member.book.course.steps for one in world.living} == steps and len(steps) == 1
+    world.kill(world.living[0])
+    world.run(lambda: False, 5.0)
+    assert {one.member.book.course.steps for one in world.living} == steps, "the next generation waits, too"
+    _finish(world)
+    assert world.rollbacks == 0
 
 
 def test_a_member_that_is_dealt_nothing_for_being_slow_is_tried_again_seldom() -> None:
