@@ -3,6 +3,7 @@
 import argparse
 
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -61,7 +62,7 @@ def main():
     model.eval()
     if args.validation_data:
         print(f"accuracy {accuracy(model, args.validation_data):.4f}")
-    torch.save(model.state_dict(), elasticdl.torch.output_dir() / "model.pt")
+    save_file(model.state_dict(), elasticdl.torch.output_dir() / "model.safetensors")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from tests.fakes.frameworks import HAS_TORCH
 if not HAS_TORCH:
     pytest.skip("PyTorch is not installed: pip install 'elasticdl[torch]'", allow_module_level=True)
 import torch
+from safetensors.torch import load_file
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 SCRIPT = str(EXAMPLES / "own_loop_torch" / "train.py")
@@ -50,8 +51,8 @@ def test_a_killed_worker_changes_neither_the_counts_nor_the_model(cluster: Clust
         assert [event.kind for event in client.events(job_id)].count("worker_lost") == 1
     target = cluster.directory / "own-artifacts"
     cluster.cli("jobs", "artifacts", job_id, "--download", str(target))
-    found = torch.load(next(target.rglob("model.pt")), weights_only=True)
-    expected = torch.load(local / "model.pt", weights_only=True)
+    found = load_file(next(target.rglob("model.safetensors")))
+    expected = load_file(local / "model.safetensors")
     for name, values in expected.items():
         torch.testing.assert_close(found[name], values, rtol=0, atol=0, msg=name)
 

@@ -50,6 +50,11 @@ class ElasticDataset(IterableDataset[Any]):
         return self._feed.epoch
 
     @property
+    def updates(self) -> int:
+        """Updates that all workers together have made: the version of the model."""
+        return self._feed.updates
+
+    @property
     def finished(self) -> bool:
         """Whether all records of all epochs are done."""
         return self._feed.finished

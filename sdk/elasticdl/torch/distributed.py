@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,7 +120,7 @@ class OptimizedState:
     included; one that some had gets the mean over all.
 
     The rate of an update is the mean of those at which its records were computed, so that it is the same at all
-    workers, whatever their schedulers did meanwhile.
+    workers, whatever their schedulers did meanwhile; so are its momentum and the other options that are numbers.
 
     Args:
         optimizer: the optimizer.
@@ -246,14 +246,35 @@ class OptimizedState:
         groups = self._optimizer.param_groups
         if sum(len(group["params"]) for group in groups) != len(self._parameters):
             raise _group_added()
-        return np.array([float(group.get("lr", 0.0)) for group in groups], np.float64)
+        found = [float(number) for group, name in self._options() for number in _numbers(group[name])]
+        return np.array(found, np.float64)
 
     def _set_rates(self) -> None:
-        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
-            if isinstance(group.get("lr"), torch.Tensor):
-                group["lr"].fill_(float(rate))
-            elif "lr" in group and group["lr"] != float(rate):
-                group["lr"] = float(rate)
+        left = iter(self._rates)
+        for group, name in self._options():
+            present = group[name]
+            if isinstance(present, torch.Tensor):
+                present.fill_(float(next(left)))
+            elif isinstance(present, tuple | list):
+                group[name] = type(present)(float(next(left)) if _is_number(one) else one for one in present)
+            elif (rate := float(next(left))) != present:
+                group[name] = rate
+
+    def _options(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """What schedulers change: the rates of all groups, momenta and the like."""
+        for group in self._optimizer.param_groups:
+            yield from ((group, name) for name in sorted(self._optimizer.defaults) if _numbers(group.get(name)))
+
+
+def _numbers(option: Any) -> list[Any]:
+    """The numbers of an option of an optimizer, which may be a tuple of them."""
+    return [one for one in (option if isinstance(option, tuple | list) else (option,)) if _is_number(one)]
+
+
+def _is_number(option: Any) -> bool:
+    if isinstance(option, torch.Tensor):
+        return option.numel() == 1
+    return isinstance(option, int | float) and not isinstance(option, bool)
 
 
 def _group_added() -> UserCodeError:

@@ -371,6 +371,46 @@ def test_a_local_run_begins_with_a_job_s_checkpoint(run: Run, tmp_path: Path) ->
         run(script.replace("Adam", "SGD"), checkpoint_dir_for_init=str(tmp_path))
 
 
+def test_an_update_has_the_same_rates_and_momenta_at_all_members() -> None:
+    """The means of those at which its records were computed, whatever each one's scheduler did."""
+    from elasticdl.torch.distributed import OptimizedState
+
+    def made() -> tuple[torch.nn.Parameter, torch.optim.Optimizer, OptimizedState]:
+        parameter = torch.nn.Parameter(torch.ones(3))
+        groups = [{"params": [parameter]}, {"params": [torch.nn.Parameter(torch.ones(1))], "betas": (0.5, 0.5)}]
+        optimizer = torch.optim.AdamW(groups, lr=0.25, betas=(0.75, 0.875))
+        return parameter, optimizer, OptimizedState(optimizer, None)
+
+    members = [made(), made()]
+    members[0][1].param_groups[0].update(lr=0.5, betas=(0.25, 0.875), initial_lr=9.0)
+    sums = [np.zeros(length, np.float32) for length in members[0][2].lengths]
+    for parameter, _, state in members:
+        parameter.grad = torch.ones(3)
+        state.contribute(sums, 4)
+    for _, _, state in members:
+        state.apply(sums, 8)
+    for _, optimizer, _ in members:
+        first, second = optimizer.param_groups
+        assert (first["lr"], first["betas"]) == (0.375, (0.5, 0.875))
+        assert (second["lr"], second["betas"]) == (0.25, (0.5, 0.5))
+        assert first["amsgrad"] is False
+    torch.testing.assert_close(members[0][0], members[1][0], rtol=0, atol=0)
+
+
+def test_a_schedule_may_ask_for_the_job_s_updates(run: Run) -> None:
+    scheduled = """
+optimizer = et.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.2))
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 0.5 ** data.updates)
+updates = []
+"""
+    step = "        optimizer.step()\n"
+    loop = LOOP.replace(step, step + "        updates.append(data.updates)\n        scheduler.step()\n")
+    found_too = '"updates": torch.tensor(updates), "rate": torch.tensor(scheduler.get_last_lr()), "seen"'
+    _, found = run(MODEL + loop + scheduled + END.replace('"seen"', found_too), microbatches=2)
+    assert found["updates"].tolist() == [0, 1, 1, 2, 2, 3, 4]
+    assert found["rate"].item() == pytest.approx(0.2 * 0.5**4)
+
+
 def test_a_newcomer_has_no_state_of_parameters_that_were_not_used_yet() -> None:
     """Or its optimizer would count one step more than the others' do."""
     from elasticdl.torch.distributed import OptimizedState

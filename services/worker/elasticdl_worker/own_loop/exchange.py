@@ -303,6 +303,7 @@ class ScriptExchange:
         with self._turn:
             self._check()
             self._piece, self._position, self._repeats, self._done = piece, 0, 0, False
+            self._updates = piece.version  # also of a member that comes later, before its first update
             self._contribution, self._losses, self._rows = [], 0.0, 0
             self._released = True
             self._turn.notify_all()
