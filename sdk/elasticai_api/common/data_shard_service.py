@@ -114,12 +114,18 @@ class DataShardService:
         """The records of the next batch, or None when all are done. Report the batch before the next one is fetched.
 
         Raises:
-            UserCodeError: the records come in random order, so that they are no range.
+            UserCodeError: the records come in random order, so that they are no range; or the last batch was not
+                reported.
         """
         if self._feed.shuffles:
             raise UserCodeError(
                 "a shard is a range of records, and the job's are in random order",
                 fix="give `elasticdl run` --no-shuffle, or take them from a RecordIndexService",
+            )
+        if self._feed.uncommitted:
+            raise UserCodeError(
+                "a shard was fetched before the one before it was reported",
+                fix="call report_batch_done() after each shard, before the next one is fetched",
             )
         first = self._next_record()
         if first is None:

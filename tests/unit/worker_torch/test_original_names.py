@@ -235,6 +235,12 @@ def test_a_report_of_fewer_records_than_were_fetched_is_refused(tmp_path: Path) 
         fetch(tmp_path, reported="4")
 
 
+def test_a_shard_that_is_fetched_before_the_last_one_was_reported_is_refused(tmp_path: Path) -> None:
+    """At the end of the data it would have been records of the last one again."""
+    with pytest.raises(ElasticDLError, match="before the one before it was reported"):
+        fetch(tmp_path, reported=") if len(seen) < 48 else (None")
+
+
 FOLDER = """
 import elasticdl.torch
 from elasticai_api.common.data_shard_service import RecordIndexService
