@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_core.errors import ConflictError
+from elasticdl_core.model import DenseKind, DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_ps.checkpoint import load_partition, save_partition
 from elasticdl_ps.families.torch import TORCH_FAMILIES
 from elasticdl_ps.kernels import load_kernels
@@ -110,3 +112,43 @@ def test_a_model_that_moves_parameters_between_groups_goes_on_with_them(tmp_path
     restored.tables["t"].read(ids, after)
     np.testing.assert_allclose(after, before - 0.5)
     assert all((value.values == -0.5).all() for value in restored.dense.read(-1))
+
+
+@pytest.mark.parametrize("follows", ["torch.adam", "torch.sgd"], ids=["the same optimizer", "another"])
+def test_a_model_that_freezes_some_parameters_and_trains_others_goes_on_with_them(
+    follows: str, tmp_path: Path
+) -> None:
+    """As a job does that fine-tunes what another one has made."""
+    thin, frozen = DenseSpec("a", (SIZE,)), DenseSpec("b", (SIZE,), "float32", DenseKind.STATE)
+    first = np.linspace(-1, 1, SIZE, dtype=np.float32)
+    partition = Partition(KERNELS)
+    adam, mode = OptimizerSpec("torch.adam"), UpdateMode()
+    partition.push_model([DenseInit(one, 0, SIZE, first) for one in (thin, frozen)], [], adam, mode)
+    grad = np.ones(SIZE, np.float32)
+    partition.apply([Changes({"a": grad}, {})])
+    was = {value.spec.name: value.values for value in partition.dense.read(-1)}
+    _, _, file = save_partition(partition, str(tmp_path), 0, 1)
+    restored = Partition(KERNELS)
+    restored.become(load_partition(KERNELS, str(tmp_path), [file], 0, 1))
+    swapped = [replace(thin, kind=DenseKind.STATE), replace(frozen, kind=DenseKind.TRAINABLE)]
+    restored.push_model([DenseInit(one, 0, SIZE, None) for one in swapped], [], OptimizerSpec(follows), mode)
+    restored.apply([Changes({"b": grad}, {})])
+    _, _, file = save_partition(restored, str(tmp_path), 0, 1)
+    found = {one.spec.name: one.values for one in load_partition(KERNELS, str(tmp_path), [file], 0, 1).dense.read(-1)}
+    np.testing.assert_array_equal(found["a"], was["a"])
+    assert (found["b"] < was["b"]).all()
+
+
+def test_state_of_another_type_is_of_another_model(tmp_path: Path) -> None:
+    partition = Partition(KERNELS)
+    numbers = DenseSpec("a", (SIZE,), "float64", DenseKind.STATE)
+    sgd, mode = OptimizerSpec("torch.sgd"), UpdateMode()
+    partition.push_model([DenseInit(numbers, 0, SIZE, np.ones(SIZE))], [], sgd, mode)
+    _, _, file = save_partition(partition, str(tmp_path), 0, 1)
+    restored = Partition(KERNELS)
+    restored.become(load_partition(KERNELS, str(tmp_path), [file], 0, 1))
+    with pytest.raises(ConflictError, match=r"'a' is float64 there and int64 in the model"):
+        restored.push_model([DenseInit(replace(numbers, dtype="int64"), 0, SIZE, None)], [], sgd, mode)
+    restored.push_model([DenseInit(replace(numbers, dtype="float32"), 0, SIZE, None)], [], sgd, mode)
+    (value,) = restored.dense.read(-1)
+    assert value.values.dtype == np.float32

@@ -160,11 +160,22 @@ class DenseStore:
                 part.version = version
 
     def declare_anew(self, specs: Iterable[DenseSpec]) -> None:
-        """Takes what a model says now of parameters that are here: their weight decay, group and constraints."""
+        """Takes what a model says now of parameters that are here: their weight decay, group and constraints.
+
+        What is trained now and was not, or the other way round, has its record of ``reform``.
+        """
         with self._lock:
             for spec in specs:
                 part = self._parts[spec.name]
                 part.spec, part.constrain = spec, make_constraint(spec)
+
+    def reform(self) -> None:
+        """Gives the records that are not of their parameters' present kind or type that form, with fresh slots."""
+        for part in list(self._parts.values()):
+            trained = part.spec.kind is DenseKind.TRAINABLE
+            size = part.size * (1 + len(self._optimizer.slots) if trained else 1)
+            if part.record.size != size or part.record.dtype != np.dtype(part.spec.dtype):
+                self.add(part.spec, part.start, part.stop, part.values.copy(), part.version)
 
     def change_state(self, changes: Mapping[str, StateUpdate], version: int) -> None:
         """Changes slices of state; ``version`` is the partition's after this update."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundError
@@ -276,11 +277,14 @@ class Partition:
         self, dense: Sequence[DenseInit], tables: Sequence[TableSpec], optimizer: Optimizer, mode: UpdateMode
     ) -> None:
         wanted = {part.spec.name: (part.spec.shape, part.start, part.stop) for part in dense}
+        types = {part.spec.name: part.spec.dtype for part in dense}
         present = {spec.name: spec.shape for spec in self.dense.specs}
         for name, (shape, start, stop) in wanted.items():
             part = self.dense.part(name)
             if part is None or (part.spec.shape, part.start, part.stop) != (shape, start, stop):
                 raise _other_model(f"dense parameter {name!r}", shape, present.get(name))
+            if not np.can_cast(part.spec.dtype, types[name], "same_kind"):
+                raise _other_model(f"dense parameter {name!r}", types[name], part.spec.dtype)
         for name in present.keys() - wanted.keys():
             raise _other_model(f"dense parameter {name!r}", None, present[name])
         for spec in tables:
@@ -298,6 +302,7 @@ class Partition:
             self._replace_optimizer(optimizer)
         elif changed:
             self._set_policies(self.tables)
+        self.dense.reform()
         self._add_tables(tables)
         self.restored = False
 
