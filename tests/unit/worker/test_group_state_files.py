@@ -56,6 +56,16 @@ def test_what_another_optimizer_kept_is_left_behind(tmp_path: Path) -> None:
     assert found.slots == found.extra == {}
 
 
+@pytest.mark.parametrize("name", ["w", "scale"])
+def test_what_was_kept_in_the_order_of_other_parameters_is_left_behind(tmp_path: Path, name: str) -> None:
+    """As where a job freezes some of what another one trained."""
+    specs = tuple(replace(one, kind=DenseKind.STATE) if one.name == name else one for one in LAYOUT.dense)
+    files = [CheckpointPart(LAYOUT, STATE, 0, 1, {}).write(tmp_path)]
+    found, _ = read_state(str(tmp_path), files, replace(LAYOUT, dense=specs))
+    assert found.slots.keys() == STATE.slots.keys() and found.extra == {}
+    np.testing.assert_array_equal(found.values[name], STATE.values[name])
+
+
 def test_a_checkpoint_without_it_says_nothing_of_it(tmp_path: Path) -> None:
     files = [CheckpointPart(LAYOUT, replace(STATE, extra={}), 0, 1, {}).write(tmp_path)]
     found, _ = read_state(str(tmp_path), files, LAYOUT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl_core.errors import DataError
-from elasticdl_core.model import DenseKind, UpdateMode
+from elasticdl_core.model import DenseKind, DenseSpec, UpdateMode
 from elasticdl_runtime.checkpoint_files import (
     CheckpointFile,
     DensePiece,
@@ -108,6 +108,8 @@ def read_state(directory: str, files: Sequence[CheckpointFile], layout: ModelLay
                 assert isinstance(block, DensePiece)
                 _place(flat[block.section.spec.name], block)
         same = first.slots == layout.slots and first.optimizer.name == layout.optimizer.name
+        # What else the optimizer remembers is of the parameters that were trained, in their order.
+        in_order = same and _trained(found.values()) == _trained(layout.dense)
         # Below, `[n, ...]` is an array also where a parameter is a single number, and `[n]` would be that number.
         shaped = {name: whole.reshape(-1, *specs[name].shape) for name, whole in flat.items()}
         state = ReplicaState(
@@ -118,12 +120,16 @@ def read_state(directory: str, files: Sequence[CheckpointFile], layout: ModelLay
                 for name, whole in shaped.items()
                 if same and len(whole) > 1
             },
-            _extra_of(first.replica) if same else {},
+            _extra_of(first.replica) if in_order else {},
         )
         return state, _tally_of(first.tally)
     finally:
         for reader in readers:
             reader.__exit__(None, None, None)
+
+
+def _trained(specs: Iterable[DenseSpec]) -> set[str]:
+    return {spec.name for spec in specs if spec.kind is DenseKind.TRAINABLE}
 
 
 def pack_state(state: ReplicaState) -> tuple[dict[str, Any], list[NDArray[Any]]]:
