@@ -48,6 +48,22 @@ def test_steps_cover_each_record_of_a_task_once_and_never_two_tasks() -> None:
     assert course.steps == 4
 
 
+def test_the_steps_to_come_are_known_over_several_tasks() -> None:
+    course = StepCourse(4, 2)
+    course.add([_entry(0, 0, 17), _entry(1, 5, 8), _entry(2, 8, 30)])
+    ahead: list[Step] = []
+    step = _next_step(course)
+    while step is not None:
+        ahead.append(step)
+        step = course.after(step)
+    done: list[Step] = []
+    while (step := _next_step(course)) is not None:
+        done.append(step)
+        course.count(step)
+    assert ahead == done
+    assert len(done) == 7
+
+
 def test_a_group_that_gives_up_says_how_far_it_got() -> None:
     book = Book(StepCourse(4, 2))
     book.course.add([_entry(0, 0, 16), _entry(1, 16, 32)])

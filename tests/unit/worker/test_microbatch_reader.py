@@ -62,6 +62,29 @@ def test_a_step_whose_microbatches_are_dealt_anew_has_the_records_of_those_that_
     assert take(reader, step, step.passes(0, fused=False)) == describe_records(TASK, 0, 4 * SIZE)
 
 
+def test_what_was_prepared_is_there_until_it_is_taken_and_is_read_once() -> None:
+    read: list[tuple[int, int]] = []
+
+    def remember(task: Task, start: int, end: int) -> MicrobatchData:
+        read.append((start, end))
+        return MicrobatchData(end - start)
+
+    reader = MicrobatchReader(remember)
+    steps = [step_at(0), step_at(20), step_at(40)]
+    passes = [step.passes(0, fused=True) for step in steps]
+    assert not reader.has(steps[0], passes[0])
+    reader.prepare(zip(steps, passes, strict=True))
+    assert all(reader.has(step, some) for step, some in zip(steps, passes, strict=True))
+    assert not reader.has(steps[1], step_at(20, (0, 1, 1, 1)).passes(0, fused=True)), "dealt anew"
+    reader.take(steps[0], passes[0][0])
+    assert not reader.has(steps[0], passes[0])
+    reader.prepare(zip(steps[1:], passes[1:], strict=True))
+    for step, (one,) in zip(steps[1:], passes[1:], strict=True):
+        reader.take(step, one)
+    reader.close()
+    assert read == [(0, 20), (20, 40), (40, 50)]
+
+
 def test_positions_that_are_records_are_not_described(reader: MicrobatchReader) -> None:
     step = step_at(0, task=Task(TASK.id, TASK.shard))
     assert take(reader, step, step.passes(0, fused=True)) == ""

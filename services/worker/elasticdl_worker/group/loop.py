@@ -72,6 +72,9 @@ _LONG_S = 24 * 3600.0
 _REST_S = 0.05
 _CHEAP_BYTES = 4 << 20
 _DIGEST_EVERY = 16
+_MOST_AHEAD = 6
+_SHORT_S = 0.05
+"""Steps that take longer have large minibatches, of which not many shall lie about."""
 _AT_ONCE_BYTES = 256 << 20
 """Of the gradients of all microbatches that are computed at once."""
 _WORDS: Mapping[type[Operation], str] = {
@@ -187,6 +190,7 @@ class MemberLoop:
         self._speed = 0.0
         self._pin = 0
         self._began: float | None = None
+        self._elapsed_s = math.inf
         self._parts = StepParts()
         self._writers: list[threading.Thread] = []
 
@@ -333,9 +337,8 @@ class MemberLoop:
         work.begin(str(step.entry.task), step.entry.token)
         self._pin = 0
         self._session.progress.set_phase("compiling" if self._on_first_step is not None else "training")
-        following = self._member.book.course.after(step)
         passes = self._passes(step, rank)
-        self._reader.prepare([(step, passes), *([(following, self._passes(following, rank))] if following else [])])
+        self._read_ahead(step, passes, rank)
         self._began = time.monotonic()
         # One leaf is its own sum, and nobody waits for it.
         sums = collective.size > 1 or len(passes) > 1
@@ -401,6 +404,20 @@ class MemberLoop:
         if step is not None:
             self._reader.prepare([(step, self._passes(step, rank))])
 
+    def _read_ahead(self, step: Step, passes: list[ComputePass], rank: int) -> None:
+        """Has the records of a step and of those after it read.
+
+        Those of several short steps are read in one go: what reading runs and looks at is out of the processor's
+        caches after each computation, and from memory it takes several times as long.
+        """
+        wanted = [(step, passes)]
+        most = _MOST_AHEAD if self._elapsed_s < _SHORT_S else 1
+        while len(wanted) <= most and (following := self._member.book.course.after(wanted[-1][0])) is not None:
+            wanted.append((following, self._passes(following, rank)))
+            if len(wanted) == 2 and all(self._reader.has(*one) for one in wanted):
+                return
+        self._reader.prepare(wanted)
+
     def _passes(self, step: Step, rank: int) -> list[ComputePass]:
         return step.passes(rank, fused=self._fuses)
 
@@ -464,7 +481,8 @@ class MemberLoop:
             self._on_first_step()
             self._on_first_step = None
         assert self._began is not None, "each step is computed or followed"
-        elapsed, self._began = time.monotonic() - self._began, None
+        elapsed = self._elapsed_s = time.monotonic() - self._began
+        self._began = None
         own = int(operation.told[rank]["rows"])
         progress = self._session.progress
         parts = replace(self._parts, push=max(elapsed - self._parts.data - self._parts.compute, 0.0))

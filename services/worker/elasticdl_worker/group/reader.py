@@ -63,6 +63,11 @@ class MicrobatchReader:
             future.cancel()
         self._ahead = wanted
 
+    def has(self, step: Step, passes: Sequence[ComputePass]) -> bool:
+        """Whether all passes of a step were prepared, and none was taken yet."""
+        token = step.entry.token
+        return all((token, one.start, one.end) in self._ahead for one in passes if one.start < one.end)
+
     def take(self, step: Step, one: ComputePass) -> MicrobatchData:
         """The records of a pass that was prepared; waits for them.
 

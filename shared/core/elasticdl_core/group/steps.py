@@ -175,13 +175,14 @@ class StepCourse:
         return Step(self.steps + 1, entry, self.position, end, self.size, tuple(dealt))
 
     def after(self, step: Step) -> Step | None:
-        """The step after the present one, if it is dealt in the same way; to read its records ahead."""
+        """The step after one, if it is dealt in the same way; to read its records ahead."""
         entry, start = step.entry, step.end
         if step.is_last:
-            if len(self.entries) < 2:
+            pairs = zip(self.entries, self.entries[1:], strict=False)
+            later = next((next_ for one, next_ in pairs if one.token == entry.token), None)
+            if later is None:
                 return None
-            entry = self.entries[1]
-            start = entry.task.start
+            entry, start = later, later.task.start
         end = min(start + self.microbatches * self.size, entry.task.end)
         return Step(step.number + 1, entry, start, end, self.size, step.dealt)
 
