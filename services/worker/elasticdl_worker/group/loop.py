@@ -41,6 +41,7 @@ from elasticdl_runtime.checkpoint_files import CheckpointFile
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.telemetry import work
 from elasticdl_runtime.telemetry.spans import span, traced
+from elasticdl_worker.bursts import SHORT_S
 from elasticdl_worker.collectives import Collective, CollectiveError, GroupPlan, Lobby, PendingSum
 from elasticdl_worker.device import device_turn
 from elasticdl_worker.group.attendance import Attendance
@@ -73,8 +74,6 @@ _REST_S = 0.05
 _CHEAP_BYTES = 4 << 20
 _DIGEST_EVERY = 16
 _MOST_AHEAD = 6
-_SHORT_S = 0.05
-"""Steps that take longer have large minibatches, of which not many shall lie about."""
 _AT_ONCE_BYTES = 256 << 20
 """Of the gradients of all microbatches that are computed at once."""
 _WORDS: Mapping[type[Operation], str] = {
@@ -405,13 +404,9 @@ class MemberLoop:
             self._reader.prepare([(step, self._passes(step, rank))])
 
     def _read_ahead(self, step: Step, passes: list[ComputePass], rank: int) -> None:
-        """Has the records of a step and of those after it read.
-
-        Those of several short steps are read in one go: what reading runs and looks at is out of the processor's
-        caches after each computation, and from memory it takes several times as long.
-        """
+        """Has the records of a step and of those after it read; of several if they are short (``bursts``)."""
         wanted = [(step, passes)]
-        most = _MOST_AHEAD if self._elapsed_s < _SHORT_S else 1
+        most = _MOST_AHEAD if self._elapsed_s < SHORT_S else 1
         while len(wanted) <= most and (following := self._member.book.course.after(wanted[-1][0])) is not None:
             wanted.append((following, self._passes(following, rank)))
             if len(wanted) == 2 and all(self._reader.has(*one) for one in wanted):

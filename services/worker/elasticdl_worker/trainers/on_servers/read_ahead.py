@@ -16,6 +16,7 @@ from typing import Protocol
 from elasticdl_core.task import TaskType
 from elasticdl_runtime.telemetry import work
 from elasticdl_runtime.telemetry.spans import traced
+from elasticdl_worker.bursts import in_bursts
 from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.parameters import Pulled
 from elasticdl_worker.trainers.engine import NoMoreTasks, OtherTask, ReadTask, TaskItem, UnreadableTask
@@ -143,7 +144,7 @@ class ReadAhead:
     def _read(self, lease: LeasedTask) -> None:
         try:
             source = self._source()
-            minibatches = source.minibatches(lease.task.shard, lease.task.reading)
+            minibatches = in_bursts(source.minibatches(lease.task.shard, lease.task.reading))
             while batches := self._next_batches(minibatches):
                 if self._stop.is_set() or self._is_lost(lease):
                     break
