@@ -77,3 +77,19 @@ async def test_what_is_given_up_before_its_turn_never_runs() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert (ran, executor._running) == ([], {})
+
+
+def test_who_waits_for_a_loop_that_is_closed_before_its_turn_is_told() -> None:
+    loop = asyncio.new_event_loop()
+    executor, ran = LoopExecutor(loop), []
+
+    async def run() -> None:
+        ran.append(True)
+
+    future = executor.submit(run())
+    loop.close()
+    with pytest.raises(concurrent.futures.CancelledError):
+        future.result(10.0)
+    with pytest.raises(RuntimeError, match="closed"):
+        executor.submit(run())
+    assert ran == []

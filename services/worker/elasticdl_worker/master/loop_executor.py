@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -34,14 +34,11 @@ class LoopExecutor:
             RuntimeError: the event loop is closed.
         """
         future: Future[T] = Future()
-        self._loop.call_soon_threadsafe(self._begin, coroutine, future)
+        self._loop.call_soon_threadsafe(_Submitted(coroutine, future, self._begin))
         return future
 
     def _begin(self, coroutine: Coroutine[object, None, T], future: Future[T]) -> None:
-        if future.set_running_or_notify_cancel():
-            self._running[future] = self._loop.create_task(self._run(coroutine, future))
-        else:
-            coroutine.close()
+        self._running[future] = self._loop.create_task(self._run(coroutine, future))
 
     async def _run(self, coroutine: Coroutine[object, None, T], future: Future[T]) -> None:
         try:
@@ -55,3 +52,30 @@ class LoopExecutor:
                 raise
         finally:
             del self._running[future]
+
+
+class _Submitted(Generic[T]):
+    """A coroutine that waits for its turn; a loop that is closed before it came drops it, and who waits is told."""
+
+    __slots__ = ("_begin", "_coroutine", "_future")
+
+    def __init__(
+        self,
+        coroutine: Coroutine[object, None, T],
+        future: Future[T],
+        begin: Callable[[Coroutine[object, None, T], Future[T]], None],
+    ) -> None:
+        self._coroutine: Coroutine[object, None, T] | None = coroutine
+        self._future = future
+        self._begin = begin
+
+    def __call__(self) -> None:
+        coroutine = self._coroutine
+        if coroutine is not None and self._future.set_running_or_notify_cancel():
+            self._coroutine = None
+            self._begin(coroutine, self._future)
+
+    def __del__(self) -> None:
+        if self._coroutine is not None:
+            self._coroutine.close()
+            self._future.cancel()
