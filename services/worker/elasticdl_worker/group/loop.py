@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,20 +32,17 @@ from elasticdl_core.group.member import (
     Total,
     WriteShare,
 )
-from elasticdl_core.group.rendezvous import Orders
-from elasticdl_core.group.steps import ComputePass, Step
+from elasticdl_core.group.steps import Step
 from elasticdl_core.job import JobSpec
 from elasticdl_core.skips import Skips
 from elasticdl_runtime.checkpoint_files import CheckpointFile
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.telemetry import work
 from elasticdl_runtime.telemetry.spans import span, traced
-from elasticdl_worker.bursts import SHORT_S
 from elasticdl_worker.collectives import Collective, CollectiveError, GroupPlan, Lobby, PendingSum
 from elasticdl_worker.device import device_turn
 from elasticdl_worker.group.attendance import Attendance
 from elasticdl_worker.group.entries import lease_of
-from elasticdl_worker.group.reader import MicrobatchReader
 from elasticdl_worker.group.replica import (
     BringsEarly,
     BroughtTooEarlyError,
@@ -58,10 +54,12 @@ from elasticdl_worker.group.replica import (
     UpdatesAlone,
     copied,
 )
+from elasticdl_worker.group.shares import ShareWriter
 from elasticdl_worker.group.state_files import CheckpointPart, pack_state, read_state, unpack_state
+from elasticdl_worker.group.steps_ahead import StepsAhead
 from elasticdl_worker.group.streams import IncomingState, OutgoingState
 from elasticdl_worker.master.client import LeasedTask
-from elasticdl_worker.master.group_client import Told, WrittenShare
+from elasticdl_worker.master.group_client import Told
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.reporting.accounts import TaskAccount
 from elasticdl_worker.reporting.progress import StepParts
@@ -73,7 +71,6 @@ _LONG_S = 24 * 3600.0
 _REST_S = 0.05
 _CHEAP_BYTES = 4 << 20
 _DIGEST_EVERY = 16
-_MOST_AHEAD = 6
 _AT_ONCE_BYTES = 256 << 20
 """Of the gradients of all microbatches that are computed at once."""
 _WORDS: Mapping[type[Operation], str] = {
@@ -176,10 +173,11 @@ class MemberLoop:
         self._traces = traces
         self._on_first_step: Callable[[], None] | None = on_first_step
         self._owner = owner
-        self._reader = MicrobatchReader(replica.read)
         self._initial = copied(replica.state())
         self._size = 4 * sum(replica.lengths)
         self._member = GroupMember(owner, spec.microbatches_per_step, spec.minibatch_size)
+        self._ahead = StepsAhead(replica.read, self._member, fused=spec.fuses)
+        self._shares = ShareWriter(membership.attendance.add_share)
         self._outgoing: OutgoingState | None = None
         self._incoming: IncomingState | None = None
         self._kept = [replica.memory.zeros(length) for length in replica.lengths]
@@ -191,7 +189,6 @@ class MemberLoop:
         self._began: float | None = None
         self._elapsed_s = math.inf
         self._parts = StepParts()
-        self._writers: list[threading.Thread] = []
 
     def run(self) -> bool:
         """Works; returns whether the job has ended, rather than this member been told to leave.
@@ -209,9 +206,8 @@ class MemberLoop:
                     self._take_part(told)
             return self._session.finished.is_set()
         finally:
-            self._reader.close()
-            for writer in self._writers:
-                writer.join(_FORM_S)
+            self._ahead.close()
+            self._shares.wait(_FORM_S)
 
     def _take_part(self, told: Told) -> None:
         orders = told.orders
@@ -229,7 +225,7 @@ class MemberLoop:
         member, suspects = self._member, list[int]()
         running = member.enter(orders)
         self._attendance.enter(orders.generation, holds=member.holds_for(orders))
-        self._read_first(orders, rank)
+        self._ahead.begin(orders, rank)
         collective: Collective | None = None
         try:
             adapter = self._replica.memory.adapter
@@ -245,7 +241,7 @@ class MemberLoop:
                 received = isinstance(operation, Receive)
                 operation = running.send(result)
                 if received:  # and taken over
-                    self._read_first(orders, rank)
+                    self._ahead.begin(orders, rank)
                 name = _WORDS.get(type(operation))
                 if name is None:
                     result = self._carry_out(operation, collective, told)
@@ -336,8 +332,7 @@ class MemberLoop:
         work.begin(str(step.entry.task), step.entry.token)
         self._pin = 0
         self._session.progress.set_phase("compiling" if self._on_first_step is not None else "training")
-        passes = self._passes(step, rank)
-        self._read_ahead(step, passes, rank)
+        passes = self._ahead.go_on(step, rank, self._elapsed_s)
         self._began = time.monotonic()
         # One leaf is its own sum, and nobody waits for it.
         sums = collective.size > 1 or len(passes) > 1
@@ -351,7 +346,7 @@ class MemberLoop:
         for some in (passes[first : first + at_once] for first in range(0, len(passes), at_once)):
             asked = time.monotonic()
             with traced("reading data", "step"):
-                taken = [(one.microbatch, self._reader.take(step, one)) for one in some]
+                taken = [(one.microbatch, self._ahead.take(step, one)) for one in some]
             reading += time.monotonic() - asked
             began = time.monotonic()
             given = self._compute_some(step, rank, [one for one in taken if one[1].fed], pending)
@@ -396,25 +391,6 @@ class MemberLoop:
             self._arrive()
         none = {"fed": 0, "rows": 0, "skips": Skips().to_json(), "loss": 0.0, "seconds": 0.0}
         return {**none, "digest": "" if behind else self._digest(step.number), "behind": behind}
-
-    def _read_first(self, orders: Orders, rank: int) -> None:
-        """Has the records of a generation's first step read while it is on its way: nobody is to wait for them."""
-        step = self._member.first_step(orders)
-        if step is not None:
-            self._reader.prepare([(step, self._passes(step, rank))])
-
-    def _read_ahead(self, step: Step, passes: list[ComputePass], rank: int) -> None:
-        """Has the records of a step and of those after it read; of several if they are short (``bursts``)."""
-        wanted = [(step, passes)]
-        most = _MOST_AHEAD if self._elapsed_s < SHORT_S else 1
-        while len(wanted) <= most and (following := self._member.book.course.after(wanted[-1][0])) is not None:
-            wanted.append((following, self._passes(following, rank)))
-            if len(wanted) == 2 and all(self._reader.has(*one) for one in wanted):
-                return
-        self._reader.prepare(wanted)
-
-    def _passes(self, step: Step, rank: int) -> list[ComputePass]:
-        return step.passes(rank, fused=self._fuses)
 
     def _most_at_once(self, members: int) -> int:
         if self._fuses or not isinstance(self._replica, ComputesAtOnce):
@@ -488,8 +464,8 @@ class MemberLoop:
             progress.record_loss(self._replica.version, loss / rows)
         for one in step.passes(rank, fused=True):
             if one.start < one.end:
-                task, version = self._reader.task(step), self._replica.version
-                records = self._reader.describe(step, one.start, one.end)
+                task, version = self._ahead.task(step), self._replica.version
+                records = self._ahead.describe(step, one.start, one.end)
                 self._traces.append(task, step.entry.token, one.start, one.end, version, records)
         failpoint("worker.after_group_step")
 
@@ -556,14 +532,7 @@ class MemberLoop:
     def _write_share(self, order: Mapping[str, Any], book: Mapping[str, Any], rank: int, size: int) -> None:
         """Copies this member's share, and has it written while training goes on."""
         part = CheckpointPart(self._replica.layout, self._replica.state(), rank, size, self._member.book.tally)
-        share = WrittenShare(int(order["order"]), rank, size, part.header.version)
-
-        def write() -> None:
-            self._attendance.add_share(_written(share, part, Path(order["directory"]), json.dumps(book)))
-
-        thread = threading.Thread(target=write, name="checkpoint", daemon=True)
-        self._writers = [*(one for one in self._writers if one.is_alive()), thread]
-        thread.start()
+        self._shares.begin(int(order["order"]), part, Path(order["directory"]), json.dumps(book))
 
     # -- the master ------------------------------------------------------------------------------------------------
 
@@ -591,12 +560,3 @@ class MemberLoop:
         self._session.report(
             lease, outcome.records, outcome.result, self._replica.version, outcome.account, self._traces.trouble
         )
-
-
-def _written(share: WrittenShare, part: CheckpointPart, directory: Path, book: str) -> WrittenShare:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        file = part.write(directory)
-    except OSError as error:
-        return replace(share, trouble=error.strerror or str(error))
-    return replace(share, name=file.name, size_bytes=file.size, sha256=file.sha256, model=part.describe(), book=book)

@@ -58,7 +58,7 @@ class MicrobatchReader:
                     wanted[key] = self._ahead.pop(key)
                 else:
                     whole = (token, full[0].start, one.end) if one is full[-1] else None
-                    wanted[key] = self._thread.submit(self._read_records, self._task(step), key, whole)
+                    wanted[key] = self._thread.submit(self._read_records, self.task(step), key, whole)
         for future in self._ahead.values():
             future.cancel()
         self._ahead = wanted
@@ -84,7 +84,7 @@ class MicrobatchReader:
         """Which records are at some positions of a step, as traces say it; known already where they were taken."""
         if self._described is not None and self._described[0] == (step.entry.token, start, end):
             return self._described[1]
-        return describe_records(self._task(step), start, end)
+        return describe_records(self.task(step), start, end)
 
     def _read_records(self, task: Task, part: _Key, whole: _Key | None) -> _Read:
         _, start, end = part
@@ -94,16 +94,13 @@ class MicrobatchReader:
 
     def task(self, step: Step) -> Task:
         """The task of a step."""
-        return self._task(step)
-
-    def close(self) -> None:
-        """Ends the reading."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _task(self, step: Step) -> Task:
         token = step.entry.token
         if token not in self._tasks:
             if len(self._tasks) > 8:
                 self._tasks.clear()
             self._tasks[token] = lease_of(step.entry).task
         return self._tasks[token]
+
+    def close(self) -> None:
+        """Ends the reading."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
