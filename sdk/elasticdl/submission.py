@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from elasticdl_core.checkpoint_manifest import newness
 from elasticdl_core.errors import DataError, InvalidInputError
 from elasticdl_core.job import JobSpec, resolve_aliases
 from elasticdl_core.job.field_groups import OF_THE_MODEL
@@ -23,7 +24,7 @@ def continue_from(job: Mapping[str, Any], version: int | None = None) -> dict[st
 
     Args:
         job: the job that trained, as ``Client.get`` gives it.
-        version: the model version of the checkpoint; the newest that is committed when not given, also of a job that
+        version: the model version of the checkpoint; when not given that which was committed last, also of a job that
             still runs.
 
     Raises:
@@ -39,7 +40,8 @@ def continue_from(job: Mapping[str, Any], version: int | None = None) -> dict[st
             else f"name the job that trained the model; this one is of type {spec.get('type')}"
         )
         raise InvalidInputError(f"job {job['id']} ({job['state']}) has no checkpoint", fix=fix)
-    chosen = max(committed) if version is None else version
+    newest = max(committed, key=lambda one: newness({**committed[one]["manifest"], "version": one}))
+    chosen = newest if version is None else version
     if chosen not in committed:
         known = ", ".join(str(one) for one in sorted(committed))
         raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: where they go, their manifests, finding one to start from, removing old ones.
+"""Checkpoints on disk: where they go, their manifests, removing old ones.
 
 A checkpoint is a directory with the files of all PS and ``manifest.json``, which is written last, atomically.
 """
@@ -14,14 +14,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 from elasticdl_core.checkpoint_manifest import Manifest
-from elasticdl_core.errors import DataError, PermissionDeniedError
+from elasticdl_core.errors import PermissionDeniedError
 from elasticdl_core.places import Reach
-from elasticdl_master.json_forms import read_manifest
 from elasticdl_runtime.places import require_reach
-from elasticdl_runtime.safe_files import read_regular
-
-MANIFEST = "manifest.json"
-MAX_MANIFEST_BYTES = 256 << 20
+from elasticdl_runtime.stored_checkpoints import MANIFEST
 
 
 class CheckpointDirectory:
@@ -102,32 +98,3 @@ def commit_manifest(manifest: Manifest, path: Path | None = None) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def find_checkpoint(path: str, reach: Reach | None = None) -> Manifest:
-    """The manifest of a checkpoint directory, or of the newest checkpoint within a directory.
-
-    Args:
-        path: the directory.
-        reach: what the job may read; None for everything.
-
-    Raises:
-        DataError: there is none, or it is damaged.
-        PermissionDeniedError: it is not the job's to read.
-    """
-    root = require_reach(path, reach)
-    candidates = [root / MANIFEST] if (root / MANIFEST).is_file() else sorted(root.glob(f"*/{MANIFEST}"))
-    if not candidates:
-        raise DataError(
-            f"there is no checkpoint in {path}",
-            fix="give a directory with a manifest.json, or one of such directories",
-        )
-    manifests = []
-    for candidate in candidates:
-        try:
-            folder = require_reach(candidate.parent, reach)
-            data = read_regular(folder, MANIFEST, MAX_MANIFEST_BYTES)
-        except OSError as error:
-            raise DataError(f"{candidate} cannot be read: {error}", fix="give another checkpoint") from None
-        manifests.append(read_manifest(data, str(candidate.parent.absolute())))
-    return max(manifests, key=lambda manifest: (manifest.get("created_at", 0.0), manifest["version"]))

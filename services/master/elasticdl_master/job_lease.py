@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from elasticdl_core.checkpoint_manifest import Manifest
+from elasticdl_core.checkpoint_manifest import Manifest, newness
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.places import Reach
 from elasticdl_core.task import TaskId
@@ -77,9 +77,7 @@ class JobLease:
             plan=ledger.get("plan"),
             done=[TaskId.parse(text) for text in ledger.get("done") or ()],
             accounts=ledger.get("accounts") or {},
-            manifests=sorted(
-                answer.get("checkpoints") or (), key=lambda one: (one.get("created_at", 0.0), one["version"])
-            ),
+            manifests=sorted(answer.get("checkpoints") or (), key=newness),
             evaluations=max((int(one["number"]) for one in evaluations), default=0),
             evaluated_epochs=frozenset(int(one["training_epoch"]) for one in evaluations),
             measured=answer.get("measured") or {},

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, NotRequired, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # Pydantic does not read that of typing before Python 3.12
 
-from elasticdl_core.checkpoint_manifest import Manifest
-from elasticdl_core.errors import DataError, InvalidInputError
+from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model_description import ModelDescription
+from elasticdl_runtime.stored_checkpoints import first_problem
 
 T = TypeVar("T")
 
@@ -42,7 +41,6 @@ class TaskResult(TypedDict, total=False):
 
 _DESCRIPTION: TypeAdapter[ModelDescription] = TypeAdapter(ModelDescription)
 _RESULT: TypeAdapter[TaskResult] = TypeAdapter(TaskResult)
-_MANIFEST: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 
 
 def read_description(text: str) -> ModelDescription:
@@ -67,28 +65,10 @@ def check_result(result: bytes) -> None:
         _read(_RESULT, result, "the result of the task")
 
 
-def read_manifest(data: bytes, directory: str) -> Manifest:
-    """Reads a manifest that lies in a directory, whatever directory it says.
-
-    Raises:
-        DataError: it is no JSON of that form.
-    """
-    try:
-        return _MANIFEST.validate_python({**json.loads(data), "directory": directory})
-    except (ValueError, TypeError, RecursionError) as error:
-        reason = _first_problem(error) if isinstance(error, ValidationError) else str(error)
-        raise DataError(f"{directory}/manifest.json is damaged: {reason}", fix="give another checkpoint") from None
-
-
 def _read(form: TypeAdapter[T], data: bytes, what: str) -> T:
     try:
         return form.validate_json(data, strict=True)
     except ValidationError as error:
         raise InvalidInputError(
-            f"{what} does not have its form: {_first_problem(error)}", fix="use this version's worker"
+            f"{what} does not have its form: {first_problem(error)}", fix="use this version's worker"
         ) from None
-
-
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"

@@ -19,7 +19,6 @@ from elasticdl_core.job.strategy import StrategyChoice
 from elasticdl_core.places import Reach
 from elasticdl_core.ports.launcher import ProcessStatus
 from elasticdl_master.api import ApiClient, JobHeldError
-from elasticdl_master.checkpoint_directory import find_checkpoint
 from elasticdl_master.job_lease import JobLease
 from elasticdl_master.kept_checkpoint import find_kept, keep, keep_in_mind, require_room
 from elasticdl_master.listing import has_own_reader
@@ -30,6 +29,7 @@ from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.setup import Setup
 from elasticdl_runtime.bundles import unpack_zoo, unpacked_zoo
 from elasticdl_runtime.places import require_reach
+from elasticdl_runtime.stored_checkpoints import find_checkpoint
 
 _PAUSE_S = 1.0
 _log = structlog.get_logger(__name__)

@@ -69,3 +69,12 @@ class Manifest(TypedDict):
     records_done: NotRequired[int]
     done: NotRequired[Mapping[str, Any]]
     start_version: NotRequired[int]
+
+
+def newness(manifest: Mapping[str, Any]) -> tuple[float, int]:
+    """What the newest of several checkpoints has most of: it is the one that was saved last.
+
+    It is not the one of the highest version: a job that could not read that one went back to an older one, and
+    what it has saved since is what it stands by.
+    """
+    return float(manifest.get("created_at", 0.0)), int(manifest["version"])

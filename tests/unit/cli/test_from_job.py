@@ -66,6 +66,14 @@ def test_the_newest_checkpoint_of_a_job_that_runs_is_taken_with_its_code(
     }
 
 
+def test_the_newest_is_the_one_that_was_saved_last(trained: FakeApi, cli: Cli) -> None:
+    """Not that of the highest version: the job could not read that one, and went on from an older one."""
+    for one, saved in zip(trained.jobs["digits-1"]["checkpoints"], (1.0, 2.0), strict=True):
+        one["manifest"]["created_at"] = saved
+    assert cli("predict", "--from=digits", "--prediction_data=data", "--detach").code == 0
+    assert submitted(trained)["checkpoint_dir_for_init"].endswith("/200")
+
+
 def test_a_version_can_be_named_and_what_is_given_besides_counts(trained: FakeApi, cli: Cli) -> None:
     more = ("--from", "digits@200", "--model_params=units=4", "--validation_data=data", "--num_workers=2")
     assert cli("evaluate", *more, "--detach").code == 0

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from elasticdl_core.errors import DataError, InvalidInputError
-from elasticdl_master.json_forms import check_result, read_description, read_manifest
+from elasticdl_master.json_forms import check_result, read_description
+from elasticdl_runtime.stored_checkpoints import read_manifest
 
 pytestmark = pytest.mark.unit
 RULE = {"monitor": "loss", "patience": 2, "mode": "min", "min_delta": 0.5}

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elasticdl_core.errors import UserCodeError
+from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.local import main, run_local
+from elasticdl_worker.trainers.export_request import locate_checkpoint
 from elasticdl_worker.trainers.tensorflow.model.layer_prints import print_layer_outputs
 
 pytestmark = pytest.mark.unit
@@ -174,3 +175,22 @@ def test_with_evaluation_steps_the_end_of_an_epoch_is_evaluated_too_but_no_versi
         events = run(make_spec(**fields, evaluation_steps=every), tmp_path)
         evaluated = [event["step"] for event in events if event["event"] == "evaluation"]
         assert evaluated == sorted({every, steps})
+
+
+def test_a_folder_of_checkpoints_is_the_one_that_was_saved_last(tmp_path: Path) -> None:
+    """As for a master: the job that wrote them may have gone back to an older one, and gone on from there."""
+    for version, saved in ((100, 1.0), (200, 2.0), (120, 3.0)):
+        folder = tmp_path / f"version-{version}"
+        folder.mkdir()
+        file = {"name": f"{version}.bin", "size": 1, "sha256": "0" * 64}
+        manifest = {"version": version, "directory": "/elsewhere", "files": [file], "created_at": saved}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    directory, files, version = locate_checkpoint(tmp_path)
+    assert (directory, files[0].name, version) == (tmp_path / "version-120", "120.bin", 120)
+    assert locate_checkpoint(tmp_path / "version-200")[2] == 200
+
+
+def test_a_damaged_manifest_is_named_by_a_local_run(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(DataError, match=r"manifest\.json is damaged"):
+        locate_checkpoint(tmp_path)

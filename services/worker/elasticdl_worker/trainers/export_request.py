@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
 from elasticdl_core.checkpoint_manifest import Manifest
-from elasticdl_core.errors import DataError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.training_rules import DeclaredRules, export_formats
 from elasticdl_runtime.checkpoint_files import CheckpointContent, CheckpointFile, read_checkpoint
+from elasticdl_runtime.stored_checkpoints import find_checkpoint as find_manifest
 
 
 class ExportPayload(TypedDict):
@@ -63,36 +62,29 @@ class ExportRequest:
 
 
 def locate_checkpoint(path: Path) -> tuple[Path, tuple[CheckpointFile, ...], int]:
-    """Finds a checkpoint for a local run: a directory with a manifest, or a directory of such directories.
+    """Finds the checkpoint that a local run begins with, by the rule of all masters.
 
     Returns:
-        Directory, files and model version of the newest one.
+        Its directory, files and model version.
 
     Raises:
-        DataError: there is no checkpoint.
+        DataError: there is no checkpoint, or its manifest is damaged.
     """
-    manifests = sorted(path.glob("*/manifest.json")) if not (path / "manifest.json").is_file() else []
-    manifest = path / "manifest.json" if not manifests else max(manifests, key=_version)
-    if not manifest.is_file():
-        raise DataError(f"there is no checkpoint in {path}", fix="give a checkpoint of a training job")
-    return manifest.parent, _files(json.loads(manifest.read_text())), _version(manifest)
+    manifest = find_manifest(str(path))
+    return Path(manifest["directory"]), _files(manifest), manifest["version"]
 
 
 def find_checkpoint(path: Path) -> tuple[CheckpointContent, int]:
     """Reads a checkpoint for a local run, which is found as ``locate_checkpoint`` does it.
 
     Returns:
-        The newest one, and its model version.
+        The checkpoint, and its model version.
 
     Raises:
         DataError: there is no checkpoint, or it is damaged.
     """
     directory, files, version = locate_checkpoint(path)
     return read_checkpoint(directory, files), version
-
-
-def _version(manifest: Path) -> int:
-    return int(json.loads(manifest.read_text()).get("version", 0))
 
 
 def _files(manifest: Manifest) -> tuple[CheckpointFile, ...]:

@@ -201,7 +201,7 @@ class JobFields:
         checkpoint_steps: checkpoint every N updates; 0 for the end of the job only.
         checkpoint_dir: where checkpoints go; empty for the job's own directory.
         keep_checkpoint_max: keep the last N; 0 keeps all.
-        checkpoint_dir_for_init: a checkpoint (or a directory of them) to start from.
+        checkpoint_dir_for_init: a checkpoint to start from, or a directory of them: the one that was saved last.
         output: where the exported model, or predictions, go; empty for the job's artifacts.
         output_format: format of predictions, ``npz``, ``csv`` or ``parquet``; empty to go by the ending of the
             output, else npz.
