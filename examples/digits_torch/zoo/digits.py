@@ -31,8 +31,9 @@ def loss(labels, predictions):
 
 
 def optimizer(lr=0.001):
-    """Adam, applied by the parameter servers."""
-    return functools.partial(torch.optim.Adam, lr=lr)
+    """Adam, applied by the parameter servers; its rate halves every 500 updates, so that the end is calm."""
+    schedule = functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5 ** (1 / 500))
+    return functools.partial(torch.optim.Adam, lr=lr), schedule
 
 
 def feed(dataset, mode, metadata):
