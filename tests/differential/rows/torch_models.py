@@ -61,8 +61,13 @@ _ARITHMETIC = 1e-5
 """PyTorch computes an update in float32, parameter servers in float64."""
 
 
+def module_of(*parts: str) -> str:
+    """A module that has these definitions in place of the usual ones."""
+    return _PRELUDE + "".join("\n\n" + textwrap.dedent(part).strip() + "\n" for part in parts)
+
+
 def _row(name: str, family: str, *parts: str, **fields: Any) -> Row:
-    source = _PRELUDE + "".join("\n\n" + textwrap.dedent(part).strip() + "\n" for part in parts)
+    source = module_of(*parts)
     spec = {"export_formats": "safetensors", **fields.pop("spec", {})}
     return Row(f"torch_{name}", source, f"torch: {family}", spec, **fields)
 

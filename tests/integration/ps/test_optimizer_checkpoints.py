@@ -95,20 +95,18 @@ def test_a_model_that_moves_parameters_between_groups_goes_on_with_them(tmp_path
     spec = OptimizerSpec("torch.sgd", {"learning_rate": 1.0}, ({"learning_rate": 0.0},))
     partition = Partition(KERNELS)
     first, ids = np.zeros(SIZE, np.float32), IDS[:1]
-    old = [*TABLES, TableSpec("dropped", 1, group=1)]
-    partition.push_model([DenseInit(one, 0, SIZE, first) for one in SPECS], old, spec, UpdateMode())
+    partition.push_model([DenseInit(one, 0, SIZE, first) for one in SPECS], TABLES, spec, UpdateMode())
     _, _, file = save_partition(partition, str(tmp_path), 0, 1)
     restored = Partition(KERNELS)
     restored.become(load_partition(KERNELS, str(tmp_path), [file], 0, 1))
-    # Now there is one group, and so all are in it; the table that the model has no more among them.
+    # Now there is one group, and so all are in it.
     flat = [DenseInit(DenseSpec(one.name, one.shape), 0, SIZE, None) for one in SPECS]
     tables = [TableSpec("t", DIM, InitializerSpec("uniform", seed=5))]
     restored.push_model(flat, tables, OptimizerSpec("torch.sgd", {"learning_rate": 0.5}), UpdateMode())
     before, after = np.empty((1, DIM), np.float32), np.empty((1, DIM), np.float32)
     restored.tables["t"].read(ids, before)
     grads = {one.name: np.ones(SIZE, np.float32) for one in SPECS}
-    row, lone = np.ones((1, DIM), np.float32), np.ones((1, 1), np.float32)
-    restored.apply([Changes(grads, {"t": (ids, row), "dropped": (ids, lone)})])
+    restored.apply([Changes(grads, {"t": (ids, np.ones((1, DIM), np.float32))})])
     restored.tables["t"].read(ids, after)
     np.testing.assert_allclose(after, before - 0.5)
     assert all((value.values == -0.5).all() for value in restored.dense.read(-1))
@@ -137,6 +135,30 @@ def test_a_model_that_freezes_some_parameters_and_trains_others_goes_on_with_the
     found = {one.spec.name: one.values for one in load_partition(KERNELS, str(tmp_path), [file], 0, 1).dense.read(-1)}
     np.testing.assert_array_equal(found["a"], was["a"])
     assert (found["b"] < was["b"]).all()
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ([], r"it has embedding table 't', which the model does not have"),
+        ([*TABLES, TableSpec("renamed", 1)], r"it has no embedding table 'renamed', which the model has"),
+    ],
+    ids=["dropped", "added"],
+)
+def test_other_tables_are_of_another_model(declared: list[TableSpec], words: str, tmp_path: Path) -> None:
+    """Rows that were trained were left behind without a word, and others began anew."""
+    spec = OptimizerSpec("torch.sgd")
+    partition = Partition(KERNELS)
+    plain = [DenseSpec(one.name, one.shape) for one in SPECS]
+    tables = [replace(one, group=0) for one in TABLES]
+    given = [DenseInit(one, 0, SIZE, np.zeros(SIZE, np.float32)) for one in plain]
+    partition.push_model(given, tables, spec, UpdateMode())
+    _, _, file = save_partition(partition, str(tmp_path), 0, 1)
+    restored = Partition(KERNELS)
+    restored.become(load_partition(KERNELS, str(tmp_path), [file], 0, 1))
+    anew = [DenseInit(one, 0, SIZE, None) for one in plain]
+    with pytest.raises(ConflictError, match=words):
+        restored.push_model(anew, [replace(one, group=0) for one in declared], spec, UpdateMode())
 
 
 def test_state_of_another_type_is_of_another_model(tmp_path: Path) -> None:

@@ -288,14 +288,15 @@ class Partition:
         for name in present.keys() - wanted.keys():
             raise _other_model(f"dense parameter {name!r}", None, present[name])
         for spec in tables:
-            present_table = self.tables.get(spec.name)
-            if present_table is not None and present_table.dim != spec.dim:
-                raise _other_model(f"embedding table {spec.name!r}", spec.dim, present_table.dim)
-        self.dense.declare_anew(part.spec for part in dense)
+            there = self.tables[spec.name].dim if spec.name in self.tables else None
+            if there != spec.dim:
+                raise _other_model(f"embedding table {spec.name!r}", spec.dim, there)
         declared = {spec.name: spec for spec in tables}
+        for name in self.tables.keys() - declared.keys():
+            raise _other_model(f"embedding table {name!r}", None, self.tables[name].dim)
+        self.dense.declare_anew(part.spec for part in dense)
         for name, table in self.tables.items():
-            # A table that the model has no more is in no group of its optimizer.
-            table.declare_anew(declared.get(name, replace(table.spec, group=0)), optimizer)
+            table.declare_anew(declared[name], optimizer)
         changed = mode.rows != self.mode.rows
         self.mode = mode
         if optimizer.spec != self.optimizer.spec:
@@ -303,15 +304,7 @@ class Partition:
         elif changed:
             self._set_policies(self.tables)
         self.dense.reform()
-        self._add_tables(tables)
         self.restored = False
-
-    def _add_tables(self, specs: Sequence[TableSpec]) -> None:
-        fresh = [spec for spec in specs if spec.name not in self.tables]
-        made = {spec.name: EmbeddingTable(spec, self.optimizer, self.kernels) for spec in fresh}
-        self._set_policies(made)
-        # A new dict, because pulls look tables up without the lock.
-        self.tables = self.tables | made
 
     def _set_policies(self, tables: Mapping[str, EmbeddingTable]) -> None:
         rows = self.mode.rows
@@ -364,7 +357,14 @@ def _check_tables(tables: Sequence[TableSpec]) -> None:
 
 
 def _other_model(what: str, wanted: object, present: object) -> ConflictError:
+    """Says how a checkpoint's model differs; None for what one of the two does not have."""
+    if present is None:
+        differs = f"it has no {what}, which the model has"
+    elif wanted is None:
+        differs = f"it has {what}, which the model does not have"
+    else:
+        differs = f"{what} is {present} there and {wanted} in the model"
     return ConflictError(
-        f"the restored checkpoint is of another model: {what} is {present} there and {wanted} in the model",
+        f"the restored checkpoint is of another model: {differs}",
         fix="restore a checkpoint of this model, or start without one",
     )

@@ -99,17 +99,20 @@ def read_state(directory: str, files: Sequence[CheckpointFile], layout: ModelLay
                 f"the checkpoint in {directory} has embedding tables",
                 fix="go on with ParameterServerStrategy, which holds tables",
             )
-        if {name: spec.shape for name, spec in found.items()} != {name: spec.shape for name, spec in specs.items()}:
-            raise DataError(f"the checkpoint in {directory} is of another model", fix="give one of this model")
+        _check_same(directory, found, specs)
         parts = {name: 1 if spec.kind is DenseKind.STATE else 1 + len(first.slots) for name, spec in found.items()}
         flat = {name: np.zeros((parts[name], spec.size), np.dtype(spec.dtype)) for name, spec in found.items()}
         for reader in readers:
             for block in reader.blocks():
                 assert isinstance(block, DensePiece)
                 _place(flat[block.section.spec.name], block)
-        same = first.slots == layout.slots and first.optimizer.name == layout.optimizer.name
+        same = first.slots == layout.slots
         # What else the optimizer remembers is of the parameters that were trained, in their order.
-        in_order = same and _trained(found.values()) == _trained(layout.dense)
+        in_order = (
+            same
+            and first.optimizer.name == layout.optimizer.name
+            and _trained(found.values()) == _trained(layout.dense)
+        )
         # Below, `[n, ...]` is an array also where a parameter is a single number, and `[n]` would be that number.
         shaped = {name: whole.reshape(-1, *specs[name].shape) for name, whole in flat.items()}
         state = ReplicaState(
@@ -126,6 +129,20 @@ def read_state(directory: str, files: Sequence[CheckpointFile], layout: ModelLay
     finally:
         for reader in readers:
             reader.__exit__(None, None, None)
+
+
+def _check_same(directory: str, there: Mapping[str, DenseSpec], here: Mapping[str, DenseSpec]) -> None:
+    """Refuses the parameters of another model, by the name of one that differs."""
+    for name in sorted(there.keys() | here.keys()):
+        if name not in here:
+            differs = f"it has the parameter {name!r}, which the model does not have"
+        elif name not in there:
+            differs = f"it has no parameter {name!r}, which the model has"
+        elif there[name].shape != here[name].shape:
+            differs = f"{name!r} is {there[name].shape} there and {here[name].shape} in the model"
+        else:
+            continue
+        raise DataError(f"the checkpoint in {directory} is of another model: {differs}", fix="give one of this model")
 
 
 def _trained(specs: Iterable[DenseSpec]) -> set[str]:

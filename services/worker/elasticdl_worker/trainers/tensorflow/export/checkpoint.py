@@ -7,6 +7,7 @@ import numpy as np
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.checkpoint_files import CheckpointContent
 from elasticdl_worker.parameters import Rows
+from elasticdl_worker.trainers.checkpoint_match import OTHER_MODEL_FIX, check_has_tables, check_nothing_left
 from elasticdl_worker.trainers.export_request import ExportRequest
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.trainers.tensorflow.export.model_files import (
@@ -63,16 +64,16 @@ def load_into(model: PreparedModel, content: CheckpointContent) -> dict[str, Row
     if missing:
         raise InvalidInputError(
             f"the checkpoint has no parameter {missing[0]!r}; it has {sorted(content.dense)[:10]}",
-            fix="use the model definition and model_params that the checkpoint was made with",
+            fix=OTHER_MODEL_FIX,
         )
+    check_has_tables(content, model.tables)
+    check_nothing_left(content, own, {*model.tables, *model.registry.in_graph})
     values: dict[str, Array] = {}
     for name, value in content.dense.items():
-        if name not in own:
-            continue
         if value.shape != own[name].shape:
             raise InvalidInputError(
                 f"{name} has shape {value.shape} in the checkpoint and {own[name].shape} in the model",
-                fix="use the model definition and model_params that the checkpoint was made with",
+                fix=OTHER_MODEL_FIX,
             )
         values[name] = np.asarray(value)
     model.assign(values)

@@ -61,6 +61,11 @@ class OptimizerSlots:
                 for variables, variable in zip(self._variables.values(), found, strict=True):
                     variables.append(raw_variable(variable))
         self.names = tuple(names)
+        # All elements of a slot begin alike.
+        self._fresh = {
+            name: [float(next(iter(np.ravel(one.numpy())), 0.0)) for one in variables]
+            for name, variables in self._variables.items()
+        }
 
     def values(self) -> dict[str, list[NDArray[np.float32]]]:
         """The slots of each trained parameter."""
@@ -70,19 +75,25 @@ class OptimizerSlots:
         }
 
     def assign(self, slots: Mapping[str, Sequence[NDArray[Any]]], updates: int) -> None:
-        """Sets the slots and the count of updates.
+        """Sets the slots and the count of updates; slots of a parameter that has none there begin anew.
 
         Raises:
             DataError: they are of another optimizer.
         """
         for name, variables in self._variables.items():
-            given = slots.get(name, ())
+            if name not in slots:
+                continue
+            given = slots[name]
             if [value.shape for value in given] != [tuple(variable.shape) for variable in variables]:
                 shapes = [tuple(variable.shape) for variable in variables]
                 raise slots_refusal(name, given, self.names, shapes)
         for name, variables in self._variables.items():
-            for variable, value in zip(variables, slots.get(name, ()), strict=True):
-                variable.assign(value)
+            if name in slots:
+                for variable, value in zip(variables, slots[name], strict=True):
+                    variable.assign(value)
+                continue
+            for variable, fresh in zip(variables, self._fresh[name], strict=True):
+                variable.assign(np.full(tuple(variable.shape), fresh, np.float32))
         self._iterations.assign(updates)
 
 

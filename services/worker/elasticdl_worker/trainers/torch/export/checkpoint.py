@@ -14,14 +14,13 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.checkpoint_files import CheckpointContent
 from elasticdl_runtime.initializers import whole_matrix
 from elasticdl_worker.parameters import Rows
+from elasticdl_worker.trainers.checkpoint_match import OTHER_MODEL_FIX, check_has_tables, check_nothing_left
 from elasticdl_worker.trainers.export_request import ExportRequest, find_checkpoint
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.trainers.torch.export.model_files import export_model
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
 from elasticdl_worker.trainers.torch.step.local_trainer import TorchLocalTrainer
-
-_FIX = "use the model definition and model_params that the checkpoint was made with"
 
 
 class TorchLocalModel(TorchLocalTrainer):
@@ -87,13 +86,15 @@ def load_into(model: BuiltModel, content: CheckpointContent) -> dict[str, Rows]:
             values[name] = _matrix(content, weights[name], len(tensor), _padding_of(model, tensor))
         else:
             raise InvalidInputError(
-                f"the checkpoint has no parameter {name!r}; it has {sorted(content.dense)[:10]}", fix=_FIX
+                f"the checkpoint has no parameter {name!r}; it has {sorted(content.dense)[:10]}", fix=OTHER_MODEL_FIX
             )
         if tuple(values[name].shape) != tuple(tensor.shape):
             raise InvalidInputError(
                 f"{name} has shape {values[name].shape} in the checkpoint and {tuple(tensor.shape)} in the model",
-                fix=_FIX,
+                fix=OTHER_MODEL_FIX,
             )
+    check_has_tables(content, model.tables)
+    check_nothing_left(content, own, [*model.tables, *(weights[name] for name in own if name in weights)])
     model.assign(values)
     return {name: rows for name, rows in content.tables.items() if name in model.tables}
 
@@ -111,7 +112,7 @@ def _matrix(content: CheckpointContent, table: str, size: int, padding: int | No
     ids, rows = content.tables[table]
     spec = content.table_specs[table]
     if rows.shape[1] != spec.dim or (len(ids) and int(ids.max()) >= size):
-        raise InvalidInputError(f"the table {table} has ids beyond the {size} of the model", fix=_FIX)
+        raise InvalidInputError(f"the table {table} has ids beyond the {size} of the model", fix=OTHER_MODEL_FIX)
     matrix = whole_matrix(spec, ids, rows, size)
     if padding is not None:
         matrix[padding] = 0.0

@@ -76,7 +76,7 @@ class TorchSlots:
         """Sets the slots and the counts of steps.
 
         Args:
-            slots: as ``values`` gives them.
+            slots: as ``values`` gives them; those of a parameter that has none there begin anew.
             updates: of the model: the steps of each parameter, where ``extra`` does not say.
             extra: as ``extra`` gives it, or without that.
 
@@ -84,15 +84,22 @@ class TorchSlots:
             DataError: they are of another optimizer.
         """
         for name, parameter in self._trained.items():
-            given, shape = slots.get(name, ()), tuple(parameter.shape)
-            if [value.shape for value in given] != [shape] * len(self.names):
+            given, shape = slots.get(name), tuple(parameter.shape)
+            if given is not None and [value.shape for value in given] != [shape] * len(self.names):
                 raise slots_refusal(name, given, self.names, [shape] * len(self.names))
         untouched = 0 if isinstance(self._optimizer, optim.Adagrad) else _NO_STATE
         steps = extra.get(_STEPS)
         for number, (name, parameter) in enumerate(self._trained.items()):
             made = int(steps[number]) if steps is not None else updates or untouched
             mu = float(extra[_MU][number]) if _MU in extra else None
-            self._set(parameter, slots.get(name, ()), made, mu)
+            given = slots.get(name)
+            self._set(parameter, self._fresh(parameter) if given is None else given, made, mu)
+
+    def _fresh(self, parameter: nn.Parameter) -> list[NDArray[np.float32]]:
+        """The slots of a parameter that was not trained before, as parameter servers make them."""
+        group = self._group_of.get(id(parameter), {})
+        value = float(group.get("initial_accumulator_value", self._nothing))
+        return [np.full(tuple(parameter.shape), value, np.float32) for _ in self.names]
 
     def _slot(self, parameter: nn.Parameter, slot: str) -> NDArray[np.float32]:
         value = self._optimizer.state.get(parameter, {}).get(slot)
