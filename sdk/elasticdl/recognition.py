@@ -33,6 +33,7 @@ _PACKAGES = {
 }
 """What an import of each package says."""
 _ENTRIES = ("model_def", "feed", "loss", "optimizer", "eval_metrics_fn", "callbacks", "collate", "custom_data_reader")
+_IMPORTERS = ("import_module", "__import__")
 _MOST_BYTES = 512 << 10
 _MOST_FILES = 500
 _OTHERS = {
@@ -164,9 +165,27 @@ def _imports(path: Path, zoo: Path, reach: Reach | None) -> Iterator[tuple[str, 
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = (*folder[: len(folder) - node.level + 1],) if node.level else ()
-            home = ".".join([*base, *((node.module or "").split(".") if node.module else [])])
+            home = _absolute(node.module or "", node.level, folder)
             yield from ((f"{home}.{alias.name}" if home else alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Call) and (name := _imported_by_call(node)):
+            bare = name.lstrip(".")
+            yield _absolute(bare, len(name) - len(bare), folder), node.lineno
+
+
+def _absolute(name: str, level: int, folder: tuple[str, ...]) -> str:
+    """A dotted name behind so many dots, in a file of a folder of the zoo."""
+    base = folder[: len(folder) - level + 1] if level else ()
+    return ".".join([*base, *(name.split(".") if name else [])])
+
+
+def _imported_by_call(call: ast.Call) -> str:
+    """What ``importlib.import_module("torch")`` or ``__import__("torch")`` imports; empty for any other call."""
+    function = call.func
+    called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if called not in _IMPORTERS:
+        return ""
+    named = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "name")]
+    return next((one.value for one in named if isinstance(one, ast.Constant) and isinstance(one.value, str)), "")
 
 
 def _outside_type_checking(tree: ast.AST) -> Iterator[ast.AST]:

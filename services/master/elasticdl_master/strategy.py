@@ -100,7 +100,7 @@ class StrategyChooser:
             )
             return await self._watch(servicer, process)
         except (ConflictError, InvalidInputError) as error:
-            return ModelSight(refusal=f"the model could not be looked at: {error.message}")
+            return ModelSight(fault=error.message)
         finally:
             if process is not None and not servicer.sight.done():
                 await self._processes.stop_inspector(process, _GRACE_S)
@@ -113,9 +113,9 @@ class StrategyChooser:
             if not self._is_wanted():
                 return None
             if loop.time() > end:
-                return ModelSight(refusal=f"the model could not be looked at within {_PATIENCE_S:.0f} s")
+                return ModelSight(fault=f"the worker that looks at it takes more than {_PATIENCE_S:.0f} s")
             if await self._is_gone(process) and not servicer.sight.done():
-                return ModelSight(refusal="the worker that looked at the model ended before it could say what it saw")
+                return ModelSight(fault="the worker that looked at it ended before it could say what it saw")
             await asyncio.wait({servicer.sight}, timeout=_LOOK_S)
         return servicer.sight.result()
 
@@ -132,7 +132,7 @@ def _refused_at_sight(spec: JobSpec, code: FoundCode) -> ModelSight | None:
     try:
         resolve_framework(code.zoo, StrategyChoice.of_group(spec, "").applied_to(spec))
     except ElasticDLError as error:
-        return ModelSight(refusal=error.message)
+        return ModelSight(fault=error.message)
     if code.initial is not None and _has_tables(code.initial):
         return ModelSight(refusal="the checkpoint that it starts from has embedding tables")
     return None

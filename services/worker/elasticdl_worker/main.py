@@ -161,7 +161,7 @@ def _look_at_model(registration: Registration) -> ModelSight:
             return inspect_model(framework, spec, zoo)
     except BaseException as raised:
         error = raised if isinstance(raised, ElasticDLError) else classify(raised)[1]
-        return ModelSight(refusal=error.message)
+        return ModelSight(fault=error.message)
 
 
 async def _work(

@@ -41,6 +41,20 @@ FILES = {
         {"net.py": "import torch\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import tensorflow"},
         "torch",
     ),
+    "by a call": ({"net.py": "import importlib\ntorch = importlib.import_module('torch')"}, "torch"),
+    "by a call of its own name": (
+        {"net.py": "from importlib import import_module\nnn = import_module(name='torch.nn')"},
+        "torch",
+    ),
+    "by the call behind imports": ({"net.py": "keras = __import__('keras')"}, "tensorflow"),
+    "by a relative call": (
+        {"net.py": "import importlib\nown = importlib.import_module('.own', __package__)", "own.py": "import torch"},
+        "torch",
+    ),
+    "by a call of what nobody knows": (
+        {"net.py": "import importlib\ndef forward(name):\n    return importlib.import_module(name)"},
+        "tensorflow",
+    ),
     "of another file": ({"net.py": "", "tf.py": "import tensorflow"}, "tensorflow"),
 }
 

@@ -133,7 +133,8 @@ def timed(dense_bytes: int, table_bytes: int, **more: Any) -> ModelSight:
 @pytest.mark.parametrize(
     ("sight", "chosen", "word"),
     [
-        (ModelSight(refusal="it draws"), PARAMETER_SERVERS, "it draws"),
+        (ModelSight(refusal="it draws"), PARAMETER_SERVERS, "no group can train it: it draws"),
+        (ModelSight(fault="no PyTorch"), PARAMETER_SERVERS, "the model could not be looked at: no PyTorch"),
         (ModelSight(7 * MEBIBYTE, 0), ALL_REDUCE, "small"),
         (ModelSight(0, 64 * MEBIBYTE), PARAMETER_SERVERS, "tables are large"),
         (ModelSight(10 * MEBIBYTE, 20 * MEBIBYTE), PARAMETER_SERVERS, "most of it is tables"),

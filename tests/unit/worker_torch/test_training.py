@@ -104,8 +104,6 @@ async def test_a_compiled_model_trains_and_one_that_cannot_be_compiled_trains_wi
     _, plain = await trained(make_spec(), tmp_path / "plain", epochs=1)
     assert calls
     for name, value in plain.dense.items():
-        if name.startswith("norm."):
-            continue  # an attempt that failed may have moved it
         np.testing.assert_allclose(compiled.dense[name], value, atol=1e-6, err_msg=name)
 
 

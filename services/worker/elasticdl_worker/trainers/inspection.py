@@ -46,26 +46,45 @@ def inspect_model(framework: Framework, spec: JobSpec, zoo: Path) -> ModelSight:
 
     Returns:
         What was seen; what cannot be trained so has the reason as ``refusal``, and as ``unserved`` what cannot be
-        trained by parameter servers.
+        trained by parameter servers. What neither can train has it as ``fault``.
     """
     try:
         module = framework.load_module(spec, zoo)
         sources = JobSources(framework, spec, module)
+    except Exception as raised:
+        return ModelSight(fault=classify(raised)[1].message)
+    try:
         replica = make_replica(framework, spec, module, sources)
         sight = _sizes_of(replica)
         if not sight.is_clear:
             sight = _timed_in_group(sight, replica, first_records(spec, module, sources))
     except Exception as raised:  # whatever the user's code raises is told by the worker that trains it
-        return ModelSight(refusal=classify(raised)[1].message)
+        refusal, fault = classify(raised)[1].message, _fault_of(framework, spec, module, sources)
+        return ModelSight(fault=fault) if fault == refusal else ModelSight(refusal=refusal)
     if sight.is_clear and not sight.table_bytes:
         return sight
     try:
-        served = dataclasses.replace(StrategyChoice(PARAMETER_SERVERS, "").applied_to(spec), xla="off")
-        callbacks = framework.callbacks_of(module, served)
-        job = framework.prepare(Preparation(served, module, sources.source(sources.main), callbacks))
+        job = _prepared_for_servers(framework, spec, module, sources)
         return _timed_on_servers(sight, job, spec, module, sources) if sight.rows else sight
     except Exception as raised:  # a group can train it
         return dataclasses.replace(sight, unserved=classify(raised)[1].message)
+
+
+def _prepared_for_servers(
+    framework: Framework, spec: JobSpec, module: ModelModule, sources: JobSources
+) -> PreparedJob:
+    served = dataclasses.replace(StrategyChoice(PARAMETER_SERVERS, "").applied_to(spec), xla="off")
+    callbacks = framework.callbacks_of(module, served)
+    return framework.prepare(Preparation(served, module, sources.source(sources.main), callbacks))
+
+
+def _fault_of(framework: Framework, spec: JobSpec, module: ModelModule, sources: JobSources) -> str:
+    """Why parameter servers cannot train it either; empty if they can."""
+    try:
+        _prepared_for_servers(framework, spec, module, sources)
+    except Exception as raised:  # as above
+        return classify(raised)[1].message
+    return ""
 
 
 def _sizes_of(replica: TrainedReplica) -> ModelSight:

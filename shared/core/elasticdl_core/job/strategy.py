@@ -35,6 +35,7 @@ class ModelSight:
         dense_bytes: of the parameters that are no tables.
         table_bytes: of the embedding tables.
         refusal: why no group can train the model; empty if one can.
+        fault: why nobody can train it, or nothing could be learned of it; empty if it was looked at.
         compute_s: seconds of one minibatch forward and backward in a member of a group; 0 where that was not timed.
         apply_s: seconds of one update there.
         rows: rows of the minibatch that was timed.
@@ -59,6 +60,7 @@ class ModelSight:
     served_bytes: int = 0
     unserved: str = ""
     cores: int = 0
+    fault: str = ""
 
     @property
     def is_clear(self) -> bool:
@@ -67,7 +69,7 @@ class ModelSight:
         A small model with tables is not clear: how fast each strategy is follows from how many of their rows a
         minibatch touches.
         """
-        return bool(self.refusal) or self._is_small or self.table_bytes >= LARGE_TABLE_BYTES
+        return bool(self.refusal or self.fault) or self._is_small or self.table_bytes >= LARGE_TABLE_BYTES
 
     @property
     def _is_small(self) -> bool:
@@ -165,6 +167,8 @@ def choose_by_checkpoint(spec: JobSpec, *, has_tables: bool) -> StrategyChoice:
 
 def choose_strategy(spec: JobSpec, sight: ModelSight) -> StrategyChoice:
     """The strategy that suits a model: parameter servers where tables are large, a group where they are not."""
+    if sight.fault:
+        return StrategyChoice(PARAMETER_SERVERS, f"the model could not be looked at: {sight.fault}")
     if sight.refusal:
         return StrategyChoice(PARAMETER_SERVERS, f"no group can train it: {sight.refusal}")
     if sight.unserved:

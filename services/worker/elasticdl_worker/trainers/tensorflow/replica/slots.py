@@ -93,7 +93,7 @@ class OptimizerSlots:
                     variable.assign(value)
                 continue
             for variable, fresh in zip(variables, self._fresh[name], strict=True):
-                variable.assign(np.full(tuple(variable.shape), fresh, np.float32))
+                variable.assign(np.full_like(variable.numpy(), fresh))
         self._iterations.assign(updates)
 
 

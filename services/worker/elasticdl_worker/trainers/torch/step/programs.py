@@ -20,7 +20,7 @@ from elasticdl_worker.trainers.framework import Array, Lookups, LookupsChangedEr
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.device import HOST, arrays_of, place, run_backward
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor, explaining_tables
-from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, aligned, as_plain, map_tensors
+from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, aligned, as_plain, leaves, map_tensors
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
 from elasticdl_worker.trainers.torch.model.scopes import Lookup, TorchRowsScope
 from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
@@ -126,15 +126,24 @@ class ForwardPass:
         """Calls the compiled model, until that turns out to be impossible."""
         keep_out_of_graphs()
         dynamic = False if self._options.one_shape else None
-        compiled = TorchModelCall(self._model.net, torch.compile(self._model.net, dynamic=dynamic))
+        net = self._model.net
+        compiled = TorchModelCall(net, torch.compile(net, dynamic=dynamic))
+        done = set[tuple[Any, ...]]()
 
         def call(features: Tensors) -> Tensors:
+            kind = (net.training, torch.is_grad_enabled(), *((one.dtype, one.shape) for one in leaves(features)))
+            # Only what is new is compiled: a part that was may have run before another part turns out not to be.
+            trial = None if kind in done else _Trial(self._model)
             try:
-                return compiled(features)
+                found = compiled(features)
+                done.add(kind)
+                return found
             except UserCodeError:
                 raise
             except Exception as error:
                 # The eager model raises it again where it is the user's fault; its lookups begin anew.
+                if trial is not None:
+                    trial.undo()
                 if isinstance(self._scope, TorchRowsScope):
                     self._scope.restart()
                 result = self._eager(features)
@@ -144,6 +153,23 @@ class ForwardPass:
                 return result
 
         return call
+
+
+class _Trial:
+    """What a run of the model may change before it fails: its state, and the random numbers to come."""
+
+    def __init__(self, model: BuiltModel) -> None:
+        self._merging, self._device = model.merging, model.device
+        self._state = self._merging.read()
+        self._random = torch.get_rng_state()
+        self._of_device = torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None
+
+    def undo(self) -> None:
+        """Has the model, and what it draws, as they were."""
+        self._merging.restore(self._state)
+        torch.set_rng_state(self._random)
+        if self._of_device is not None:
+            torch.cuda.set_rng_state(self._of_device, self._device)
 
 
 class TorchPrograms:
