@@ -70,7 +70,8 @@ def test_durations(call: Call) -> None:
     name = "ui/format.js"
     shown = {
         0: "0 s",
-        4e-6: "4.0 µs",
+        4e-6: "4 µs",
+        2.2e-4: "220 µs",
         0.35: "350 ms",
         9.96: "10 s",
         59.4: "59 s",

@@ -80,6 +80,14 @@ def shown_equals_told(page: Page, http: httpx.Client, told: dict[str, Any], audi
         page, "count", [one["incarnation"] for one in reversed(lives)]
     )
     assert column(page, "Lives of processes", 3) == written(page, "words", [one["cause"] for one in reversed(lives)])
+    servers = [one["state"] for one in told["status"]["ps"]]
+    assert servers == ["stopped"]
+    assert column(page, "Parameter servers", 2) == written(page, "words", servers)
+    series = {one["name"] for one in http.get(f"/jobs/{job}/series", params={"by": "time"}).json()["series"]}
+    speeds = page.locator(".panel").filter(has_text="Speed of workers").locator(".legend li")
+    assert {f"worker.{one.split()[1]}.samples_per_second" for one in speeds.all_inner_texts()} == {
+        one for one in series if one.startswith("worker.")
+    }
 
     page.goto(f"/#/jobs/{job}/events")
     events = http.get(f"/jobs/{job}/events", params={"limit": 500}).json()["events"]

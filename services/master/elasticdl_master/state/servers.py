@@ -47,7 +47,11 @@ class ServerInstance:
     @property
     def state(self) -> str:
         """For the job's status."""
-        return ("ready" if self.initialized else "empty") if self.answers else "starting" if self.alive else "lost"
+        if self.answers:
+            return "ready" if self.initialized else "empty"
+        if self.alive or self.incarnation < 0:
+            return "starting"
+        return "stopped" if self.told_to_leave else "lost"
 
 
 class ServerPool:

@@ -59,7 +59,7 @@ export function duration(seconds) {
   if (!isNumber(seconds)) return NOTHING;
   if (seconds < 0) return `−${duration(-seconds)}`;
   if (seconds === 0) return "0 s";
-  if (seconds < 0.001) return `${(seconds * 1e6).toPrecision(2)} µs`;
+  if (seconds < 0.001) return `${Number((seconds * 1e6).toPrecision(3))} µs`;
   if (seconds < 1) return `${Number((seconds * 1000).toPrecision(3))} ms`;
   if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
   const whole = Math.round(seconds);

@@ -5,7 +5,7 @@ import { Gantt } from "../../charts/gantt.js";
 import { LineChart } from "../../charts/line.js";
 import { seriesColor } from "../../charts/colors.js";
 import { isOver } from "../../facts.js";
-import { html, useMemo, useState } from "../../lib.js";
+import { html, useState } from "../../lib.js";
 import { go, href } from "../../address.js";
 import { SeriesNote, useJobSeries } from "../../series.js";
 import { Badge, Button, Panel } from "../../ui/elements.js";
@@ -17,6 +17,8 @@ import { Elapsed, Moment, useNow } from "../../ui/time.js";
 import { tellProblem } from "../../ui/toast.js";
 import { curve, useProcesses } from "./overview.js";
 
+const SERVER_TONES = { ready: "good", stopped: "off", lost: "bad" };
+const SPEED_OF_WORKER = /^worker\.(\d+)\.samples_per_second$/;
 const STEP = [["data", "line-5"], ["pull", "line-2"], ["compute", "line-1"], ["push", "line-4"], ["wait", "off"]];
 const BAD = new Set(["killed", "out_of_memory", "crashed", "lost"]);
 const FEW = 8;
@@ -44,7 +46,7 @@ const workerColumns = (job) => [
 ];
 const serverColumns = (job) => [
   { key: "index", label: "Parameter server", cell: (one) => html`<a href=${href(`/jobs/${job.id}/logs`, { role: "ps", index: one.index })}>ps ${one.index}</a>` },
-  { key: "state", label: "State", cell: (one) => html`<${Badge} tone=${one.state === "ready" ? "good" : "busy"}>${words(one.state)}<//>` },
+  { key: "state", label: "State", cell: (one) => html`<${Badge} tone=${SERVER_TONES[one.state] || "busy"}>${words(one.state)}<//>` },
   { key: "version", label: "Version", number: true, cell: (one) => count(one.version) },
   { key: "bytes", label: "Memory", number: true, cell: (one) => bytes(one.bytes) },
   { key: "rows", label: "Rows", number: true, cell: (one) => count(one.rows) },
@@ -79,6 +81,11 @@ function Trace({ job }) {
       title="What all processes do meanwhile, for Perfetto or chrome://tracing">${busy ? `Recording ${seconds} s` : "Record a trace"}<//>`;
 }
 
+/** The workers whose speed was recorded, from the names of series. */
+function recordedWorkers(names) {
+  return names.map((name) => SPEED_OF_WORKER.exec(name)).filter(Boolean).map((found) => Number(found[1])).sort((one, other) => one - other);
+}
+
 /** The processes of a job. */
 export function Processes({ job, events }) {
   const series = useJobSeries(job, "time");
@@ -87,8 +94,9 @@ export function Processes({ job, events }) {
   const now = useNow(over ? 3_600_000 : 2_000);
   const { workers = [], ps: servers = [] } = job.status;
   const stragglers = workers.filter((one) => one.straggler);
-  const fastest = useMemo(() => workers.slice(0, FEW).map((one) => one.index), [workers.length]);
-  const perWorker = fastest.map((index, place) => curve(series, `worker.${index}.samples_per_second`, `worker ${index}`, seriesColor(place)));
+  // A job that is over has no workers, and what they did is still to be seen.
+  const indices = workers.length ? workers.map((one) => one.index) : recordedWorkers(series.names);
+  const perWorker = indices.slice(0, FEW).map((index, place) => curve(series, `worker.${index}.samples_per_second`, `worker ${index}`, seriesColor(place)));
   const steps = STEP.map(([name, color]) => curve(series, `step.${name}`, name, color)).map((one) => ({ ...one, format: duration }));
   const pick = (one) => go(`/jobs/${job.id}/logs`, { role: one.role, index: one.index });
   return html`<div class="grid">
@@ -96,7 +104,7 @@ export function Processes({ job, events }) {
     <${Panel} title="Workers" class="flush" note=${stragglers.length ? `${plural(stragglers.length, "straggler")}: ${stragglers.map((one) => one.index).join(", ")}` : over ? "" : plural(workers.length, "worker")}
       actions=${!over && html`<${Trace} job=${job} /><${Button} class="small" href=${href(`/jobs/${job.id}/stacks`)}>Stacks of all<//>`}>
       <${Table} caption="Workers" columns=${workerColumns(job)} rows=${workers} id=${(one) => String(one.index)} mark=${(one) => (one.straggler ? "warn" : undefined)} empty=${html`<${Empty} title=${over ? "The job is over" : "No worker is there yet"} />`} /><//>
-    <${Panel} title="Speed of workers" class="half"><${LineChart} title=${workers.length > FEW ? `The first ${FEW} of ${workers.length}` : "Samples/s"} fromZero curves=${perWorker} /><//>
+    <${Panel} title="Speed of workers" class="half"><${LineChart} title=${indices.length > FEW ? `The first ${FEW} of ${indices.length}` : "Samples/s"} fromZero curves=${perWorker} /><//>
     <${Panel} title="Where the time of a step goes" class="half"><${AreaChart} title="Seconds per step, mean of workers" height=${180} areas=${steps} empty="No steps were measured yet" /><//>
     ${(servers.length > 0 || series.get("ps.bytes").length > 0) && html`
       <${Panel} title="Parameter servers" class="flush"><${Table} caption="Parameter servers" columns=${serverColumns(job)} rows=${servers} id=${(one) => String(one.index)} empty=${html`<${Empty} title="None is there" />`} /><//>
