@@ -200,6 +200,20 @@ async def test_delete_only_what_is_over(api: Api) -> None:
     assert (await api.http.delete(f"/jobs/{job_id}")).status_code == 404
 
 
+async def test_what_another_job_begins_with_is_not_deleted(api: Api) -> None:
+    """Its checkpoint went with it, and the other job failed."""
+    job_id = await api.submit()
+    await api.http.post(f"/jobs/{job_id}/cancel")
+    folder = api.services.settings.job_dir(job_id) / "checkpoints"
+    for named in (folder, folder / "version-0000000010-a"):
+        user = await api.submit(checkpoint_dir_for_init=str(named))
+        refused = await api.http.delete(f"/jobs/{job_id}")
+        assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+        assert user in refused.json()["detail"] and "when that job is over" in refused.json()["fix"]
+        assert (await api.http.post(f"/jobs/{user}/cancel")).status_code == 202
+    assert (await api.http.delete(f"/jobs/{job_id}")).status_code == 204
+
+
 async def test_bundles(api: Api) -> None:
     data = make_zip({"model.py": MODULE})
     path = f"/bundles/{digest_of(data)}"

@@ -78,6 +78,17 @@ async def test_things_go_at_their_age_and_not_before(api: Api) -> None:
     assert used[0] >= 20_000
 
 
+async def test_a_job_stays_as_long_as_another_begins_with_what_it_saved(api: Api) -> None:
+    old = await ended(api, 70)
+    folder = api.services.settings.job_dir(old) / "checkpoints"
+    user = await api.submit(checkpoint_dir_for_init=str(folder))
+    await tidy(api)
+    assert has(api, old) >= {"checkpoints"}
+    assert (await api.http.post(f"/jobs/{user}/cancel")).status_code == 202
+    await tidy(api)
+    assert has(api, old) == set()
+
+
 async def test_a_bundle_stays_as_long_as_it_may_be_needed(api: Api) -> None:
     bundles = {
         name: await api.upload({"model.py": MODULE + f"# {name}"}) for name in ("waits", "old", "young", "used")

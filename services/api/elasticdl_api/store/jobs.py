@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_api.store import audit
+from elasticdl_api.store.checkpoint_users import users_of_job
 from elasticdl_api.store.job_views import missing_job, seen_by
 from elasticdl_api.store.records import JobRecord
 from elasticdl_api.store.visibility import visible_jobs
@@ -184,13 +185,22 @@ class JobStore:
         Raises:
             NotFoundError: there is no such job.
             PreconditionFailedError: it changed since.
-            ConflictError: it is not over.
+            ConflictError: it is not over, or another job that is not over begins with what it saved.
         """
         async with self._database.transaction() as connection:
             job = await _get(connection, job_id, user.namespace, lock=True)
             _require_match(job, if_match)
             if not job.terminal:
                 raise ConflictError(f"job {job_id} is {job.state}", fix="cancel it first, and wait until it is over")
+            user_of_it = (await connection.execute(users_of_job(job_id).limit(1))).first()
+            if user_of_it is not None:
+                other = (
+                    f"job {user_of_it.id}" if user_of_it.namespace == job.namespace else "a job of another namespace"
+                )
+                raise ConflictError(
+                    f"{other} begins with a checkpoint of job {job_id}",
+                    fix="delete it when that job is over, or cancel that one first",
+                )
             await connection.execute(delete(t.jobs).where(t.jobs.c.id == job_id))
             detail = {"state": job.state, "owner": job.owner}
             await audit.record(connection, user, "job.delete", job_id, detail, namespace=job.namespace)

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from elasticdl_api.store.checkpoint_users import is_begun_with
 from elasticdl_api.store.turns import take_turn
 from elasticdl_core.job.life import TERMINAL_STATES
 from elasticdl_runtime.database import tables as t
@@ -28,8 +29,16 @@ class RetentionStore:
         self._batch = batch
 
     async def remove_jobs(self, days: float) -> list[str]:
-        """Removes jobs that ended so long ago, with all their rows; returns their ids."""
-        old = select(t.jobs.c.id).where(_ended_before(days)).order_by(t.jobs.c.finished_at).limit(self._batch)
+        """Removes jobs that ended so long ago, with all their rows; returns their ids.
+
+        A job stays as long as another one that is not over begins with what it saved.
+        """
+        old = (
+            select(t.jobs.c.id)
+            .where(_ended_before(days), ~is_begun_with())
+            .order_by(t.jobs.c.finished_at)
+            .limit(self._batch)
+        )
         query = delete(t.jobs).where(t.jobs.c.id.in_(old.with_for_update(skip_locked=True))).returning(t.jobs.c.id)
         async with self._database.transaction() as connection:
             return list((await connection.execute(query)).scalars())
