@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.differential.driver import Bench, Outcome, Row, differences
+from tests.differential.rows import TORCH_ROWS
+from tests.differential.rows.embeddings import ROWS as EMBEDDING_ROWS
 from tests.differential.rows.embeddings import TABLES
 from tests.differential.rows.torch_models import module_of
 from tests.differential.zoo import module
@@ -57,6 +59,23 @@ def begun(bench: Bench, row: Row, first: Outcome) -> dict[str, Outcome]:
     }
 
 
+def agree(row: Row, ways: dict[str, Outcome]) -> None:
+    """What came of a row is the same in every way."""
+    for way, outcome in ways.items():
+        assert differences(row, ways["--local"], outcome, records=False) == [], way
+
+
+@pytest.mark.parametrize("framework", [KERAS, TORCH])
+def test_the_optimizer_goes_on_with_what_it_remembers(bench: Bench, framework: str) -> None:
+    """A local run began it anew."""
+    row = heads(framework, extra=True)
+    whole = bench.local(row, num_epochs=2)
+    for first in (bench.cluster(row, workers=1, num_epochs=1), bench.group(row, num_epochs=1)):
+        ways = begun(bench, row, first)
+        agree(row, ways)
+        assert differences(row, whole, ways["--local"], records=False) == []
+
+
 @pytest.mark.parametrize("framework", [KERAS, TORCH])
 @pytest.mark.parametrize("more", [True, False], ids=["left_over", "missing"])
 def test_a_parameter_that_only_one_of_them_has_is_refused_by_name(bench: Bench, framework: str, more: bool) -> None:
@@ -70,16 +89,14 @@ def test_a_parameter_that_only_one_of_them_has_is_refused_by_name(bench: Bench, 
 def test_what_is_trained_may_change(bench: Bench, framework: str, frozen: bool) -> None:
     first = bench.group(heads(framework, extra=True, frozen=frozen), num_epochs=1)
     row = heads(framework, extra=True, frozen=not frozen)
-    ways = begun(bench, row, first)
-    assert differences(row, ways["parameter servers"], ways["a group"], records=False) == []
+    agree(row, begun(bench, row, first))
 
 
 @pytest.mark.parametrize("framework", [KERAS, TORCH])
 def test_another_optimizer_begins_with_a_state_of_its_own(bench: Bench, framework: str) -> None:
     first = bench.cluster(heads(framework, extra=True), workers=1, num_epochs=1)
     row = heads(framework, extra=True, optimizer="Adagrad")
-    ways = begun(bench, row, first)
-    assert differences(row, ways["parameter servers"], ways["a group"], records=False) == []
+    agree(row, begun(bench, row, first))
 
 
 @pytest.mark.parametrize("kind", ["layers.Embedding(50, 2", "elasticdl.layers.Embedding(2"], ids=["closed", "open"])
@@ -101,6 +118,63 @@ def test_a_table_of_another_name_is_refused(bench: Bench, kind: str) -> None:
     given = {"checkpoint_dir_for_init": str(first.checkpoints), "num_epochs": 1}
     for outcome in (bench.local(named("new"), **given), bench.cluster(named("new"), workers=1, **given)):
         assert "'new" in outcome.error[0] and "does not have" not in outcome.error[0], outcome.error
+
+
+OPEN = module(
+    "import elasticdl.layers",
+    "def forward():\n    ids = keras.Input((3,), dtype='int64', name='ids')\n"
+    "    rows = layers.Flatten()(elasticdl.layers.Embedding(2)(ids))\n"
+    "    return keras.Model(ids, layers.Dense(1)(rows))",
+    "def optimizer():\n    return keras.optimizers.Adagrad(0.05)",
+    "feed = give('ids')",
+)
+LARGE = """
+
+def feed(dataset, mode, metadata):
+    return dataset.map(lambda record: (tf.range(1500, dtype=tf.int64) + parse(record)["ids"][0], parse(record)["y"]))
+"""
+OPEN_TORCH = module_of(
+    """
+    feed = give(lambda x, ids: ids)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows, self.out = Embedding(2), nn.Linear(6, 1)
+
+        def forward(self, ids):
+            return self.out(self.rows(ids).flatten(1)).squeeze(-1)
+
+    forward = Net
+
+    def optimizer():
+        return functools.partial(torch.optim.Adagrad, lr=0.05, initial_accumulator_value=0.1)
+    """
+)
+WITH_TABLES = [
+    *(row for row in EMBEDDING_ROWS if row.name in ("table_momentum", "table_adam", "table_adagrad", "table_ftrl")),
+    Row("warm_open", OPEN, "groups", {"export_formats": "saved_model"}),
+    # More rows than a table begins with in one process.
+    Row("warm_large", OPEN.replace("(3,)", "(1500,)") + LARGE, "groups", {"export_formats": "saved_model"}),
+]
+TORCH_WITH_TABLES = [
+    *(row for row in TORCH_ROWS if "torch.optim.SparseAdam" in row.source and not row.refused),
+    Row("warm_torch_open", OPEN_TORCH, "groups", {"export_formats": "safetensors"}, tolerance=1e-5),
+]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [*WITH_TABLES, *(pytest.param(row, marks=NEEDS_TORCH) for row in TORCH_WITH_TABLES)],
+    ids=lambda row: row.name,
+)
+def test_rows_of_tables_go_on_with_what_the_optimizer_remembers(bench: Bench, row: Row) -> None:
+    whole = bench.local(row, num_epochs=2)
+    first = bench.cluster(row, workers=1, num_epochs=1)
+    assert first.error == ("", "")
+    given = {"checkpoint_dir_for_init": str(first.checkpoints), "num_epochs": 1}
+    for again in (bench.local(row, **given), bench.cluster(row, workers=1, **given)):
+        assert differences(row, whole, again, records=False) == []
 
 
 @NEEDS_TORCH

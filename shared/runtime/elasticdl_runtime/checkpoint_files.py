@@ -23,7 +23,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -172,7 +172,7 @@ class RowsBlock:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointContent:
-    """A whole checkpoint without optimizer slots.
+    """A whole checkpoint; the optimizer's slots are there if they were asked for.
 
     Attributes:
         version: the model version: the largest of the parts'.
@@ -182,6 +182,10 @@ class CheckpointContent:
         table_specs: the tables, by name.
         dense: values of each dense parameter, in its shape and dtype.
         tables: of each table the ids, ascending, int64 ``[n]``, and their vectors, float32 ``[n, dim]``.
+        slots: names of the optimizer's slots.
+        dense_slots: of each trained parameter its slots, in its shape.
+        row_slots: of each table the slots of its ids, each float32 ``[n, dim]``.
+        replica: what a member of a group keeps besides, in its own words.
     """
 
     version: int
@@ -191,6 +195,10 @@ class CheckpointContent:
     table_specs: Mapping[str, TableSpec]
     dense: Mapping[str, NDArray[Any]]
     tables: Mapping[str, tuple[NDArray[np.int64], NDArray[np.float32]]]
+    slots: tuple[str, ...] = ()
+    dense_slots: Mapping[str, Sequence[NDArray[Any]]] = field(default_factory=dict)
+    row_slots: Mapping[str, Sequence[NDArray[np.float32]]] = field(default_factory=dict)
+    replica: str = ""
 
 
 class PartWriter:
@@ -418,12 +426,15 @@ def table_specs_of(headers: Sequence[PartHeader]) -> list[TableSpec]:
     return [found[name] for name in sorted(found)]
 
 
-def read_checkpoint(directory: str | Path, files: Sequence[CheckpointFile]) -> CheckpointContent:
-    """Reads a whole checkpoint into memory, without optimizer slots.
+def read_checkpoint(
+    directory: str | Path, files: Sequence[CheckpointFile], *, with_slots: bool = False
+) -> CheckpointContent:
+    """Reads a whole checkpoint into memory.
 
     Args:
         directory: where the files are.
         files: all of them, as the manifest names them.
+        with_slots: whether with the optimizer's slots.
 
     Raises:
         DataError: a file is missing, truncated or altered; the message names it.
@@ -432,36 +443,58 @@ def read_checkpoint(directory: str | Path, files: Sequence[CheckpointFile]) -> C
     try:
         headers = [reader.header for reader in readers]
         dense_specs, table_specs = dense_specs_of(headers), table_specs_of(headers)
-        flat = {spec.name: np.empty(spec.size, np.dtype(spec.dtype)) for spec in dense_specs}
+        first = headers[0]
+        slots = len(first.slots) if with_slots else 0
+        flat = {
+            spec.name: np.empty((1 + slots * (spec.kind is DenseKind.TRAINABLE), spec.size), np.dtype(spec.dtype))
+            for spec in dense_specs
+        }
         found: dict[str, list[tuple[NDArray[np.int64], NDArray[np.float32]]]] = {s.name: [] for s in table_specs}
         for reader in readers:
             for block in reader.blocks():
                 if isinstance(block, RowsBlock):
-                    dim = block.section.spec.dim
-                    found[block.section.spec.name].append((block.ids, block.records[:, :dim]))
+                    width = block.section.spec.dim * (1 + slots)
+                    found[block.section.spec.name].append((block.ids, block.records[:, :width]))
                 else:
-                    _place(flat[block.section.spec.name], block)
-        first = headers[0]
+                    place_piece(flat[block.section.spec.name], block)
+        shaped = {spec.name: flat[spec.name].reshape(-1, *spec.shape) for spec in dense_specs}
+        rows = {spec.name: _sorted_rows(found[spec.name], spec.dim * (1 + slots)) for spec in table_specs}
+        parts = {spec.name: np.split(rows[spec.name][1], 1 + slots, axis=1) for spec in table_specs}
         return CheckpointContent(
             version=max(header.version for header in headers),
             optimizer=first.optimizer,
             mode=first.mode,
             dense_specs={spec.name: spec for spec in dense_specs},
             table_specs={spec.name: spec for spec in table_specs},
-            dense={spec.name: flat[spec.name].reshape(spec.shape) for spec in dense_specs},
-            tables={spec.name: _sorted_rows(found[spec.name], spec.dim) for spec in table_specs},
+            dense={name: whole[0, ...] for name, whole in shaped.items()},
+            tables={name: (ids, parts[name][0]) for name, (ids, _) in rows.items()},
+            slots=first.slots,
+            dense_slots={name: [one[...] for one in whole[1:]] for name, whole in shaped.items() if slots},
+            row_slots={name: several[1:] for name, several in parts.items() if slots},
+            replica=first.replica,
         )
     finally:
         for reader in readers:
             reader.__exit__(None, None, None)
 
 
-def _place(target: NDArray[Any], piece: DensePiece) -> None:
-    """Puts the values of a piece where they belong; what lies behind the values are slots."""
+def place_piece(target: NDArray[Any], piece: DensePiece) -> None:
+    """Puts a piece where it belongs: it may span the values and the slots of its slice.
+
+    Args:
+        target: the values of the whole parameter and, as far as there is room, slot after slot: ``[n, size]``.
+        piece: of the parameter.
+    """
     section = piece.section
-    values = piece.values[: max(0, section.stop - section.start - piece.start)]
-    at = section.start + piece.start
-    target[at : at + len(values)] = values
+    size, at, taken = section.stop - section.start, piece.start, 0
+    while taken < len(piece.values):
+        part, offset = divmod(at, size)
+        if part == len(target):
+            return
+        run = min(size - offset, len(piece.values) - taken)
+        start = section.start + offset
+        target[part, start : start + run] = piece.values[taken : taken + run]
+        at, taken = at + run, taken + run
 
 
 def _sorted_rows(

@@ -21,6 +21,7 @@ from elasticdl_runtime.checkpoint_files import (
     PartHeader,
     PartWriter,
     open_parts,
+    place_piece,
 )
 from elasticdl_runtime.convert.parameters import dense_to_json, mode_to_json, optimizer_to_json
 from elasticdl_runtime.partition import place_dense
@@ -105,7 +106,7 @@ def read_state(directory: str, files: Sequence[CheckpointFile], layout: ModelLay
         for reader in readers:
             for block in reader.blocks():
                 assert isinstance(block, DensePiece)
-                _place(flat[block.section.spec.name], block)
+                place_piece(flat[block.section.spec.name], block)
         same = first.slots == layout.slots
         # What else the optimizer remembers is of the parameters that were trained, in their order.
         in_order = (
@@ -123,7 +124,7 @@ def read_state(directory: str, files: Sequence[CheckpointFile], layout: ModelLay
                 for name, whole in shaped.items()
                 if same and len(whole) > 1
             },
-            _extra_of(first.replica) if in_order else {},
+            extra_of(first.replica) if in_order else {},
         )
         return state, _tally_of(first.tally)
     finally:
@@ -191,18 +192,6 @@ def _record(section: DenseSection, state: ReplicaState) -> NDArray[Any]:
     return np.concatenate(pieces) if pieces else np.empty(0, dtype)
 
 
-def _place(target: NDArray[Any], piece: DensePiece) -> None:
-    """Puts a piece where it belongs: it may span the values and the slots of its slice."""
-    section = piece.section
-    size, at, taken = section.stop - section.start, piece.start, 0
-    while taken < len(piece.values):
-        part, offset = divmod(at, size)
-        run = min(size - offset, len(piece.values) - taken)
-        start = section.start + offset
-        target[part, start : start + run] = piece.values[taken : taken + run]
-        at, taken = at + run, taken + run
-
-
 def _tally_text(tally: Tally) -> str:
     rows = np.array([(*task, count) for task, count in sorted(tally.items())], np.int64).reshape(-1, 3)
     return "1:" + base64.b64encode(zlib.compress(rows.T.astype("<i8").tobytes())).decode()
@@ -224,7 +213,8 @@ def _extra_text(extra: Mapping[str, NDArray[Any]]) -> str:
     )
 
 
-def _extra_of(text: str) -> dict[str, NDArray[Any]]:
+def extra_of(text: str) -> dict[str, NDArray[Any]]:
+    """What a replica wrote into the header of its share."""
     found: dict[str, NDArray[Any]] = {}
     for name, dtype, shape, data in json.loads(text) if text else ():
         found[str(name)] = np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape).copy()

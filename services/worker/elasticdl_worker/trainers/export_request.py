@@ -74,8 +74,12 @@ def locate_checkpoint(path: Path) -> tuple[Path, tuple[CheckpointFile, ...], int
     return Path(manifest["directory"]), _files(manifest), manifest["version"]
 
 
-def find_checkpoint(path: Path) -> tuple[CheckpointContent, int]:
+def find_checkpoint(path: Path, *, with_slots: bool) -> tuple[CheckpointContent, int]:
     """Reads a checkpoint for a local run, which is found as ``locate_checkpoint`` does it.
+
+    Args:
+        path: the directory.
+        with_slots: whether with the optimizer's slots.
 
     Returns:
         The checkpoint, and its model version.
@@ -84,7 +88,7 @@ def find_checkpoint(path: Path) -> tuple[CheckpointContent, int]:
         DataError: there is no checkpoint, or it is damaged.
     """
     directory, files, version = locate_checkpoint(path)
-    return read_checkpoint(directory, files), version
+    return read_checkpoint(directory, files, with_slots=with_slots), version
 
 
 def _files(manifest: Manifest) -> tuple[CheckpointFile, ...]:

@@ -187,7 +187,7 @@ TORCH = (
         _NO,
         "state",
         "would begin with moments that no parameter server knows of",
-        "return a new optimizer; on a cluster --checkpoint_dir_for_init goes on with a checkpoint's moments",
+        "return a new optimizer; --checkpoint_dir_for_init goes on with a checkpoint's moments",
     ),
     rows(
         _OPTIMIZER,

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl_runtime.checkpoint_files import CheckpointContent
 from elasticdl_worker.trainers.export_request import find_checkpoint
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.trainers.tensorflow.export.checkpoint import load_into
 from elasticdl_worker.trainers.tensorflow.export.model_files import export_model
+from elasticdl_worker.trainers.tensorflow.replica.slots import OptimizerSlots
 from elasticdl_worker.trainers.tensorflow.step.local_trainer import LocalTrainer
 
 
@@ -21,9 +27,34 @@ class LocalModel(LocalTrainer):
         Raises:
             DataError: there is no checkpoint, or it is damaged.
         """
-        content, self.start_version = find_checkpoint(path)
+        content, self.start_version = find_checkpoint(path, with_slots=self.optimizer is not None)
         for name, rows in load_into(self.model, content).items():
             self.tables.fill(name, rows, content.table_specs[name])
+        self.rebuild()  # around tables that grew
+        if self.optimizer is not None:
+            self._take_slots(content)
+
+    def _take_slots(self, content: CheckpointContent) -> None:
+        """Goes on with the optimizer's slots, as a job does; another optimizer begins with slots of its own."""
+        optimizer, model = self.optimizer, self.model
+        assert optimizer is not None
+        trained = dict(zip(model.trainable, model.keras_model.trainable_variables, strict=True))
+        of_tables = set(model.trained_tables())
+        trained |= {name: one.variable for name, one in self.tables.tables.items() if name in of_tables}
+        slots = OptimizerSlots(optimizer, trained)
+        found: dict[str, Sequence[NDArray[Any]]] = {}
+        if content.slots == slots.names:
+            names = {id(variable): name for name, variable in trained.items()}
+            found |= {name: several for name, several in content.dense_slots.items() if several}
+            for table, several in content.row_slots.items():
+                name, places = table, content.tables[table][0]
+                if table in self.tables.tables:
+                    places = self.tables.tables[table].place(places)[0].astype(np.int64)
+                else:
+                    name = names.get(id(model.registry.in_graph[table].weights[0]), "")
+                if name in trained:
+                    found[name] = slots.spread(name, several, places)
+        slots.assign(found, content.version)
 
     def export(self, output: Path, formats: Sequence[str]) -> list[OutputFile]:
         """Writes the trained model into a directory."""

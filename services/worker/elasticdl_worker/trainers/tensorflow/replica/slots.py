@@ -67,6 +67,23 @@ class OptimizerSlots:
             for name, variables in self._variables.items()
         }
 
+    def spread(
+        self, name: str, slots: Sequence[NDArray[Any]], places: NDArray[np.int64]
+    ) -> list[NDArray[np.float32]]:
+        """The slots of a whole table, from those of some rows: the others begin anew.
+
+        Args:
+            name: of the parameter that is the table.
+            slots: of the rows.
+            places: where the rows are.
+        """
+        made = []
+        for variable, fresh, given in zip(self._variables[name], self._fresh[name], slots, strict=True):
+            whole = np.full_like(np.asarray(variable.numpy(), np.float32), fresh)
+            whole[places] = given
+            made.append(whole)
+        return made
+
     def values(self) -> dict[str, list[NDArray[np.float32]]]:
         """The slots of each trained parameter."""
         return {

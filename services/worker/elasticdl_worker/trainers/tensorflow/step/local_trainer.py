@@ -95,7 +95,7 @@ class LocalTrainer:
         lookups = self._programs.collect(batch.features, training=True)
         indices, grown = self.tables.place(lookups)
         if grown:
-            self._rebuild()
+            self.rebuild()
         if self._schedule is not None and self._optimizer is not None:
             name = optimizer_name(self._optimizer).lower()
             self._optimizer.learning_rate = checked_rate(self._schedule(self.version, self.epoch), self.version, name)
@@ -112,6 +112,11 @@ class LocalTrainer:
         return LocalStep(float(loss), describe_bad_gradient(self._sources[number - 1], float(loss)))
 
     @property
+    def optimizer(self) -> KerasOptimizer | None:
+        """What trains, built; None where nothing is trained."""
+        return self._optimizer
+
+    @property
     def version(self) -> int:
         """The model version: the number of updates that are in the model."""
         return self.start_version + self.steps
@@ -126,7 +131,7 @@ class LocalTrainer:
         lookups: Lookups = self._programs.collect(features, training=False)
         indices, grown = self.tables.place(lookups)
         if grown:
-            self._rebuild()
+            self.rebuild()
         if self._forward is None:
             self._forward = self._compiled(self._forward_now, indices, labels=False)
         with self._programs.explaining(features):
@@ -187,7 +192,7 @@ class LocalTrainer:
         tables = [table.variable for name, table in self.tables.tables.items() if name in trained]
         return [*self.model.keras_model.trainable_variables, *tables]
 
-    def _rebuild(self) -> None:
+    def rebuild(self) -> None:
         """Makes the optimizer and the compiled functions anew around larger tables, keeping the slots."""
         self._step = self._forward = None
         if self._optimizer is None:

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.checkpoint_files import CheckpointContent
 from elasticdl_runtime.initializers import whole_matrix
+from elasticdl_worker.group.state_files import extra_of
 from elasticdl_worker.parameters import Rows
 from elasticdl_worker.trainers.checkpoint_match import OTHER_MODEL_FIX, check_has_tables, check_nothing_left
 from elasticdl_worker.trainers.export_request import ExportRequest, find_checkpoint
@@ -20,6 +22,8 @@ from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.trainers.torch.export.model_files import export_model
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
+from elasticdl_worker.trainers.torch.model.optimizers import name_of
+from elasticdl_worker.trainers.torch.replica.slots import TorchSlots
 from elasticdl_worker.trainers.torch.step.local_trainer import TorchLocalTrainer
 
 
@@ -34,10 +38,33 @@ class TorchLocalModel(TorchLocalTrainer):
 
     def restore(self, path: Path) -> None:
         """Begins from a checkpoint: a directory with a manifest, or a directory of such directories."""
-        content, self.start_version = find_checkpoint(path)
+        optimizer = self.tables.optimizer
+        content, self.start_version = find_checkpoint(path, with_slots=optimizer is not None)
         for name, rows in load_into(self.model, content).items():
             self.tables.tables[name].spec = content.table_specs[name]
             self.tables.tables[name].fill(*rows)
+        if optimizer is not None:
+            self._take_slots(optimizer, content)
+
+    def _take_slots(self, optimizer: torch.optim.Optimizer, content: CheckpointContent) -> None:
+        """Goes on with the optimizer's slots, as a job does; another optimizer begins with slots of its own."""
+        open_tables = self.tables.tables
+        trained = {**self.model.trainable, **{name: one.weight for name, one in open_tables.items()}}
+        slots = TorchSlots(optimizer, trained)
+        found: dict[str, Sequence[NDArray[Any]]] = {}
+        extra = {}
+        if content.slots == slots.names:
+            found |= {name: several for name, several in content.dense_slots.items() if several}
+            for table, several in content.row_slots.items():
+                ids = content.tables[table][0]
+                if table in open_tables:
+                    places = open_tables[table].place(torch.from_numpy(np.array(ids)), None).numpy()
+                    found[table] = slots.spread(table, several, places)
+                elif f"{table}.weight" in trained:
+                    found[f"{table}.weight"] = slots.spread(f"{table}.weight", several, ids)
+            if found.keys() == trained.keys() and not content.tables and content.optimizer.name == name_of(optimizer):
+                extra = extra_of(content.replica)
+        slots.assign(found, content.version, extra)
 
     def export(self, output: Path, formats: Sequence[str]) -> list[OutputFile]:
         """Writes the trained model into a directory."""

@@ -124,6 +124,11 @@ class TorchScheduler(Callback):
     make: Callable[[optim.Optimizer], LRScheduler]
 
 
+def name_of(optimizer: optim.Optimizer) -> str:
+    """The name that parameter servers and checkpoints have for an optimizer."""
+    return _OPTIONS[type(optimizer)][0]
+
+
 def translate(made: MadeOptimizer, callbacks: Sequence[Callback], guard: Callable[[str], Any]) -> TorchOptimizerPlan:
     """Says an optimizer in the words of the parameter servers.
 

@@ -25,6 +25,7 @@ _SLOTS: Mapping[type[optim.Optimizer], Sequence[tuple[str, str]]] = {
     optim.Adamax: (("exp_avg", ""), ("exp_inf", "")),
     optim.NAdam: _MOMENTS,
     optim.RAdam: _MOMENTS,
+    optim.SparseAdam: _MOMENTS,
 }
 """The slots of each optimizer, named alike by PyTorch and the parameter servers, in the order of the latter; and the
 option without which there is none. If one group has a slot, all have."""
@@ -69,6 +70,25 @@ class TorchSlots:
         if isinstance(self._optimizer, optim.NAdam):
             found[_MU] = np.array([float(one.get("mu_product", 1.0)) for one in states], np.float32)
         return found
+
+    def spread(
+        self, name: str, slots: Sequence[NDArray[Any]], places: NDArray[np.int64]
+    ) -> list[NDArray[np.float32]]:
+        """The slots of a whole table, from those of some rows: the others begin anew.
+
+        Args:
+            name: of the parameter that is the table.
+            slots: of the rows.
+            places: where the rows are.
+        """
+        made = self._fresh(self._trained[name])
+        for whole, given in zip(made, slots, strict=True):
+            whole[places] = given
+            nothing = np.isnan(whole)
+            if not nothing.all():
+                # A buffer that is there has no rows without numbers, and one of zeros does what none does.
+                whole[nothing] = 0.0
+        return made
 
     def assign(
         self, slots: Mapping[str, Sequence[NDArray[Any]]], updates: int, extra: Mapping[str, NDArray[Any]]
@@ -126,6 +146,9 @@ class TorchSlots:
         group = self._group_of[id(parameter)]
         # Where PyTorch counts steps follows from these.
         counts = device if group.get("capturable") or group.get("fused") else HOST
+        if isinstance(optimizer, optim.SparseAdam):  # which counts with a plain number
+            optimizer.state[parameter] = {"step": steps, **values}
+            return
         state: dict[str, torch.Tensor] = {"step": torch.tensor(float(steps), device=counts), **values}
         if isinstance(optimizer, optim.NAdam):
             if mu_product is None:

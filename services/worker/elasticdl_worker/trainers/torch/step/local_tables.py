@@ -69,10 +69,18 @@ class TorchLocalTable:
             capacity *= 2
         self.weight.data = _extended(old, capacity, 0.0)
         self.weight.grad = None
-        for name, value in (optimizer.state.get(self.weight, {}) if optimizer else {}).items():
-            if isinstance(value, torch.Tensor) and value.shape == old.shape:
-                assert optimizer is not None
-                begins = optimizer.defaults.get("initial_accumulator_value", 0.0) if name == "sum" else 0.0
+        if optimizer is not None:
+            self.fit(optimizer)
+
+    def fit(self, optimizer: optim.Optimizer) -> None:
+        """Gives what the optimizer keeps of the rows as many rows: Adagrad made its own before there were any."""
+        capacity = len(self.weight)
+        for name, value in optimizer.state.get(self.weight, {}).items():
+            if isinstance(value, torch.Tensor) and value.ndim and len(value) < capacity:
+                groups = (
+                    group for group in optimizer.param_groups if any(one is self.weight for one in group["params"])
+                )
+                begins = next(groups).get("initial_accumulator_value", 0.0) if name == "sum" else 0.0
                 optimizer.state[self.weight][name] = _extended(value, capacity, begins)
 
 
@@ -87,6 +95,13 @@ class TorchLocalTables:
     def __init__(self, specs: Mapping[str, TableSpec], weights: Mapping[str, nn.Parameter]) -> None:
         self.tables = {name: TorchLocalTable(spec, weights[name]) for name, spec in specs.items()}
         self.optimizer: optim.Optimizer | None = None
+
+    def use(self, optimizer: optim.Optimizer | None) -> None:
+        """Says what trains the tables."""
+        self.optimizer = optimizer
+        for table in self.tables.values():
+            if optimizer is not None:
+                table.fit(optimizer)
 
     def find(self, table: str, ids: torch.Tensor, dim: int, padding_idx: int | None) -> FoundRows:
         """The rows of ids."""

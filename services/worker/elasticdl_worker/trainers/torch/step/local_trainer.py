@@ -57,7 +57,7 @@ class TorchLocalTrainer:
         self._optimizer = None if made is None else made.optimizer
         self._rates = None if made is None else rates_of(made, callbacks, guard)
         self._clipping = clipping_of(callbacks)
-        tables.optimizer = self._optimizer
+        tables.use(self._optimizer)
         self._own_changes = OwnChanges(model)
 
     @property
