@@ -63,6 +63,8 @@ def test_a_torch_model_is_the_same_to_the_last_bit_though_a_member_was_killed(cl
     kinds = [event["kind"] for event in _events(cluster, job_id)]
     assert (kinds.count("worker_lost"), kinds.count("restored")) == (3, 1), kinds
     assert job["status"]["metrics"]["accuracy"] >= 0.9
+    assert 0.5 < job["status"]["training_metrics"]["accuracy"] <= 1.0
+    assert 0.0 < job["status"]["learning_rate"] < 0.001, "it falls with each update"
     _check_exact(cluster.wait(quiet))
     _check_equal(_parameters(cluster, quiet), _parameters(cluster, job_id))
 
@@ -79,6 +81,8 @@ def test_two_members_train_evaluate_and_export(cluster: Cluster, digits: Path) -
     job = cluster.wait(job_id)
     _check_exact(job)
     assert job["status"]["metrics"]["accuracy"] >= 0.9
+    assert 0.5 < job["status"]["training_metrics"]["accuracy"] <= 1.0
+    assert 0.0 < job["status"]["learning_rate"] < 0.001, "it falls with each update"
     assert not [one for one in cluster.launches(job_id) if one["role"] == "ps"]
 
     target = cluster.directory / "group-artifacts"

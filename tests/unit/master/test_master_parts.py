@@ -377,6 +377,22 @@ class TestWorkers:
         assert throughput.rescale_cost_s == pytest.approx(6.0)
         assert throughput.worker_seconds == pytest.approx(29 * 2 + 7 * 3)
 
+    def test_speed_is_measured_though_an_evaluation_follows_each_short_epoch(self) -> None:
+        pool, throughput = running_pool(3), Throughput()
+        records = 0
+        for second, index in itertools.product(range(40), range(3)):
+            trains = (second + index) % 3 != 0
+            records += 100 if trains else 0
+            phase = "training" if trains else "evaluating"
+            worker = pool.heartbeat(
+                WorkerHeartbeat(index, 0, records=records // 3, steps=second + 1, phase=phase), float(second)
+            )
+            assert worker is not None
+            throughput.heartbeat(worker)
+            throughput.tick(pool, float(second))
+        assert throughput.by_workers == {3: pytest.approx(200.0, rel=0.1)}
+        assert throughput.speed.samples_per_second == pytest.approx(200.0, rel=0.1)
+
     def test_the_next_master_goes_on_from_what_was_measured(self) -> None:
         first = Throughput({"throughput": {"2": 200.0, "x": 3, "4": -1, "8": None}, "rescale_cost_s": "?"})
         assert first.to_mapping() == {"throughput": {"2": 200.0}, "rescale_cost_s": 0.0, "worker_seconds": 0.0}

@@ -92,12 +92,20 @@ class SpeedEstimator:
         self._looked_at: float | None = None
 
     def look(self, records: int, working: int, now: float) -> None:
-        """Takes in how many records all workers have processed in all, and how many workers train now."""
+        """Takes in what has been done.
+
+        Args:
+            records: that all workers have processed in all.
+            working: workers that take part in training; 0 while none of them trains.
+            now: seconds of a clock that only goes forward.
+        """
         before, self._looked_at = self._looked_at, now
         seconds = 0.0 if before is None else max(now - before, 0.0)
         if not working:
             self._idle_s += seconds
-            self._open = None
+            if self._open is not None:  # what was done before this pause may still be told
+                began, counted = self._open
+                self._open = (began + seconds, counted) if self._idle_s <= _STALE_S else None
             return
         self._idle_s = 0.0
         if self._count and working != self._count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from elasticdl_master.state.speed import SpeedEstimator
@@ -11,6 +12,7 @@ from elasticdl_master.state.workers import Worker, WorkerPool
 
 _WINDOW_S = 5.0
 _WEIGHT = 0.5
+_LEAVING = ("draining", "exporting")
 
 
 class Measurements(TypedDict):
@@ -19,6 +21,15 @@ class Measurements(TypedDict):
     throughput: dict[str, float]
     rescale_cost_s: float
     worker_seconds: float
+
+
+@dataclass
+class _Window:
+    """A time in which the same number of workers was there; that in which none of them trained is not counted."""
+
+    workers: int
+    records: int
+    worked_s: float = 0.0
 
 
 class Throughput:
@@ -44,7 +55,7 @@ class Throughput:
         self._counted_at: float | None = None
         self._seen: dict[str, int] = {}
         self._total = 0
-        self._window: tuple[int, float, int] | None = None
+        self._window = _Window(0, 0)
         self._rescale: tuple[int, float] | None = None
         self.speed = SpeedEstimator()
 
@@ -61,24 +72,28 @@ class Throughput:
 
     def tick(self, workers: WorkerPool, now: float) -> None:
         """Counts the service received; closes a window of measurement if the set of working workers was stable."""
-        if self._counted_at is not None:
-            self.worker_seconds += len(workers.running) * max(now - self._counted_at, 0.0)
+        seconds = 0.0 if self._counted_at is None else max(now - self._counted_at, 0.0)
+        self.worker_seconds += len(workers.running) * seconds
         self._counted_at = now
-        working = [worker for worker in workers.running if worker.steps > 0 and worker.phase == "training"]
-        count = len(working)
-        self.speed.look(self._total, count, now)
+        # Who evaluates between two tasks belongs to those who train. Short evaluations are seen in some heartbeats
+        # and not in others, so that the number of those who train at a moment would hardly ever stay the same.
+        count = sum(worker.steps > 0 and worker.phase not in _LEAVING for worker in workers.running)
+        trains = any(worker.steps > 0 and worker.phase == "training" for worker in workers.running)
+        self.speed.look(self._total, count if trains else 0, now)
         if self._rescale is not None and count >= self._rescale[0]:
             self.rescale_cost_s = _blend(self.rescale_cost_s, now - self._rescale[1])
             self._rescale = None
-        if self._window is None or self._window[0] != count:
-            self._window = (count, now, self._total)
+        window = self._window
+        if window.workers != count:
+            self._window = _Window(count, self._total)
             return
-        _, since, records = self._window
-        if now - since >= _WINDOW_S:
-            if count and self._total > records:
-                speed = (self._total - records) / (now - since)
+        if trains:
+            window.worked_s += seconds
+        if window.worked_s >= _WINDOW_S:
+            if self._total > window.records:
+                speed = (self._total - window.records) / window.worked_s
                 self.by_workers[count] = _blend(self.by_workers.get(count, 0.0), speed)
-            self._window = (count, now, self._total)
+            self._window = _Window(count, self._total)
 
     def to_mapping(self) -> Measurements:
         """What was measured, as JSON data: records/s by number of workers, seconds a change, worker-seconds."""

@@ -49,6 +49,7 @@ from elasticdl_worker.group.replica import (
     ComputesAtOnce,
     Contribution,
     Flat,
+    Measure,
     MicrobatchData,
     Replica,
     UpdatesAlone,
@@ -189,6 +190,8 @@ class MemberLoop:
         self._began: float | None = None
         self._elapsed_s = math.inf
         self._parts = StepParts()
+        self._measure: Measure | None = None
+        session.progress.set_loss_interval(spec.log_loss_steps)
 
     def run(self) -> bool:
         """Works; returns whether the job has ended, rather than this member been told to leave.
@@ -342,6 +345,7 @@ class MemberLoop:
         fed = rows = 0
         loss, seconds, skips = 0.0, 0.0, Skips()
         reading = computing = 0.0
+        self._measure = None
         at_once = self._most_at_once(collective.size)
         for some in (passes[first : first + at_once] for first in range(0, len(passes), at_once)):
             asked = time.monotonic()
@@ -359,6 +363,7 @@ class MemberLoop:
                     arrays, brought = (one.arrays, one.brought) if one.rows else ((), 0)
                     rows, skips = rows + one.rows, skips + one.skips
                     loss += one.loss * one.rows
+                    self._measure = one.measure
                 if pending is None:
                     self._sums = arrays
                 else:
@@ -381,7 +386,7 @@ class MemberLoop:
     def _follow(self, step: Step, collective: Collective) -> dict[str, Any]:
         """Takes part in a step without a microbatch of it."""
         assert self._incoming is not None
-        self._began, self._parts = time.monotonic(), StepParts()
+        self._began, self._parts, self._measure = time.monotonic(), StepParts(), None
         owners = None if self._fuses else step.dealt
         pending = self._pending = collective.begin_sum(self._replica.lengths, owners, timeout_s=_LONG_S)
         if self._fuses:
@@ -461,7 +466,9 @@ class MemberLoop:
         self._speed = 0.9 * self._speed + 0.1 * (step.end - step.start) / max(elapsed, 1e-6)
         loss = sum(float(one["loss"]) for one in operation.told)
         if rows and rank == 0 and not math.isnan(loss):  # a script may tell none
-            progress.record_loss(self._replica.version, loss / rows)
+            progress.record_loss(self._replica.version, loss / rows, self._replica.learning_rate())
+            if self._measure is not None and progress.metrics_due:
+                progress.record_metrics(self._measure())
         for one in step.passes(rank, fused=True):
             if one.start < one.end:
                 task, version = self._ahead.task(step), self._replica.version

@@ -14,7 +14,7 @@ sum. So all of them stay equal to the last bit, if these promises are kept:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -90,6 +90,10 @@ class MicrobatchData:
     content: Any = None
 
 
+Measure = Callable[[], Mapping[str, float]]
+"""Computes metrics that may never be asked for."""
+
+
 @dataclass(frozen=True)
 class Contribution:
     """What one microbatch gives to a step.
@@ -103,7 +107,7 @@ class Contribution:
             Empty if ``rows`` is 0.
         loss: the mean loss of the rows.
         skips: rows that came out of ``feed`` and were left out, because they are not finite and the job says skip.
-        metrics: training metrics of these rows, by name.
+        measure: gives the training metrics of these rows, by name, or raises what they raise; None if there are none.
         brought: how many of the arrays, the first ones, are with the sum already; ``arrays`` begins behind them.
     """
 
@@ -111,7 +115,7 @@ class Contribution:
     arrays: Sequence[Flat]
     loss: float
     skips: Skips = field(default_factory=Skips)
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    measure: Measure | None = None
     brought: int = 0
 
 
@@ -288,6 +292,9 @@ class Replica(Protocol):
             rows: the sum of their rows, more than 0.
             epoch: as for ``compute``.
         """
+
+    def learning_rate(self) -> float | None:
+        """The rate of the latest update, of the first group of parameters; None where nobody knows one."""
 
     def digest(self) -> bytes:
         """At most 16 bytes that are equal for equal states and, in all likelihood, for no others."""

@@ -331,9 +331,6 @@ class TrainedReplica(Replica, Protocol):
     def outputs(self) -> Outputs:
         """Names of the model's outputs."""
 
-    def learning_rate(self) -> float:
-        """The rate of the latest update."""
-
     def predict(self, features: Tensors) -> Tensors:
         """The model's outputs, in inference mode."""
 

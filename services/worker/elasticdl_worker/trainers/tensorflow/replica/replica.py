@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -21,6 +22,7 @@ from elasticdl_worker.group.replica import (
     HOST_MEMORY,
     Contribution,
     Flat,
+    Measure,
     Memory,
     MicrobatchData,
     ModelLayout,
@@ -85,7 +87,6 @@ class KerasReplica:
         self._module = preparation.module
         self._source = cast(InputPipeline, preparation.source)
         self._metrics = metrics
-        self._metrics_every = max(1, spec.log_loss_steps)
         self._nan = NanPolicy(spec.on_nan)
         self._eager = spec.eager
         self._seed = spec.seed
@@ -105,6 +106,7 @@ class KerasReplica:
                 eager=spec.eager,
                 keeps_predictions=metrics is not None,
             )
+        self._rate = float(translated.spec.params["learning_rate"])
         self._draws = SeededDraws(self._steps.generators)
         self._layout = ModelLayout(
             model.dense_specs(optimizer), translated.spec, self._slots.names, frozenset(model.looked_up())
@@ -208,7 +210,7 @@ class KerasReplica:
         if what:
             self._nan.handle(what, batch.where, rows, self.version)
         self._made = []
-        return Contribution(rows, self._made, loss, Skips(), self._shown(step, batch, made.predictions, rows))
+        return Contribution(rows, self._made, loss, Skips(), self._measure(batch, made.predictions, rows))
 
     def most_at_once(self, members: int) -> int:
         """As many as there are cores for, if none of them changes a variable, be it for a moment."""
@@ -244,7 +246,7 @@ class KerasReplica:
         if what:
             return Contribution(0, (), loss, self._nan.handle(what, batch.where, rows, self.version))
         self._nan.reset()
-        return Contribution(rows, arrays, loss, Skips(), self._shown(step, batch, computed.predictions, rows))
+        return Contribution(rows, arrays, loss, Skips(), self._measure(batch, computed.predictions, rows))
 
     @contextlib.contextmanager
     def _guarded(self, batch: Minibatch) -> Iterator[None]:
@@ -252,11 +254,10 @@ class KerasReplica:
         with guard, self._programs.explaining(batch.features):
             yield
 
-    def _shown(self, step: int, batch: Minibatch, predictions: Predictions | None, rows: int) -> Mapping[str, float]:
-        """The metrics of a microbatch, if they are shown of this step."""
-        if self._metrics is None or predictions is None or step % self._metrics_every:
-            return {}
-        return self._metrics.of_minibatch(batch.labels, predictions, rows)
+    def _measure(self, batch: Minibatch, predictions: Predictions | None, rows: int) -> Measure | None:
+        if self._metrics is None or predictions is None:
+            return None
+        return partial(self._metrics.of_minibatch, batch.labels, predictions, rows)
 
     def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
         """Makes one update by the mean over all rows."""
@@ -281,11 +282,12 @@ class KerasReplica:
     def _set_rate(self, epoch: int) -> None:
         schedule, name = self._translated.learning_rate, self._translated.spec.name
         if schedule is not None:
-            self._optimizer.learning_rate = checked_rate(schedule(self.version, epoch), self.version, name)
+            self._rate = checked_rate(schedule(self.version, epoch), self.version, name)
+            self._optimizer.learning_rate = self._rate
 
     def learning_rate(self) -> float:
         """The rate of the latest update."""
-        return float(tf.convert_to_tensor(self._optimizer.learning_rate))
+        return self._rate
 
     def digest(self) -> bytes:
         """16 bytes of all parameters: a hash of two sums of each."""

@@ -88,7 +88,6 @@ class TorchReplica:
         self._module = preparation.module
         self._source = cast(TorchInputPipeline, preparation.source)
         self._metrics = metrics
-        self._metrics_every = max(1, spec.log_loss_steps)
         self._nan = NanPolicy(spec.on_nan)
         self._seed = spec.seed
         self._fuses = spec.fuses
@@ -186,12 +185,12 @@ class TorchReplica:
         if what:
             return Contribution(0, (), value, self._nan.handle(what, batch.where, rows, self.version))
         self._nan.reset()
-        metrics: dict[str, float] = {}
-        if self._metrics is not None and step % self._metrics_every == 0:
+        measure = None
+        if self._metrics is not None:
             detached = map_tensors(torch.Tensor.detach, predictions)
-            metrics = self._metrics.of_minibatch(batch.labels, detached, rows)
+            measure = partial(self._metrics.of_minibatch, batch.labels, detached, rows)
         arrays = [one.numpy() if self._memory is HOST_MEMORY else as_flat(one) for one in tensors]
-        return Contribution(rows, arrays, value, Skips(), metrics, brought)
+        return Contribution(rows, arrays, value, Skips(), measure, brought)
 
     def _forget_gradients(self) -> None:
         for one in self._parameters:
