@@ -158,6 +158,45 @@ def test_what_more_workers_would_do_is_said_in_plain_words(after: float, words: 
     assert decided.allocations["flat"].reason.text == f"it has 2 of at most 4 workers; {words}"
 
 
+@pytest.mark.parametrize(
+    ("amount", "worker", "words"),
+    [
+        (slots(3), slots(1), "the cluster has too few free slots for that"),
+        (Resources(8, cpu=6), Resources(1, cpu=2), "the cluster has too few free cores for that"),
+        (Resources(8, memory=700), Resources(1, memory=200), "the cluster has too little free memory for that"),
+    ],
+)
+def test_a_job_that_is_alone_is_not_told_of_other_jobs(amount: Resources, worker: Resources, words: str) -> None:
+    alone = job("a", worker=worker, max_workers=4)
+    decided = policy_by_name("goodput").plan(Snapshot(NOW, (alone,), Capacity(amount), {}))
+    assert decided.targets() == {"a": 3}
+    told = decided.allocations["a"].reason
+    assert (told.code, told.blockers) == (ReasonCode.CLUSTER_FULL, ())
+    assert told.text == f"it has 3 of at most 4 workers; 1 more would speed it up by 33%, and {words}"
+
+
+def test_jobs_that_have_no_more_than_they_need_are_not_said_to_do_more_with_it() -> None:
+    decided = plan("goodput", 4, job("a", min_workers=2), job("b", min_workers=2))
+    assert decided.targets() == {"a": 2, "b": 2}
+    told = decided.allocations["a"].reason.text
+    assert told == (
+        "it has 2 of at most 8 workers; 1 more would speed it up by 50%, and "
+        "the cluster has too few free slots for that"
+    )
+    shared = plan("goodput", 4, job("a"), job("b")).allocations["a"].reason
+    assert shared.text.endswith("1 more would speed it up by 50%, and the slots do more for other jobs")
+    assert shared.blockers == ("b",)
+
+
+def test_what_is_told_of_is_the_next_size_that_helps() -> None:
+    dips = job("a", max_workers=4, prior_throughput={1: 10.0, 2: 19.0, 3: 15.0, 4: 38.0})
+    told = plan("goodput", 3, dips).allocations["a"].reason.text
+    assert told == (
+        "it has 2 of at most 4 workers; 2 more would speed it up by 100%, and "
+        "the cluster has too few free slots for that"
+    )
+
+
 def test_allowed_sizes_and_steps_are_kept() -> None:
     assert plan("goodput", 7, job("a", allowed_sizes=(1, 4, 8))).targets() == {"a": 4}
     assert plan("goodput", 7, job("a", min_workers=2, step=3)).targets() == {"a": 5}

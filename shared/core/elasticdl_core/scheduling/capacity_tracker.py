@@ -88,12 +88,23 @@ class CapacityTracker:
                 if most > 0
             ):
                 return Obstacle.LIMIT
-        for dimension, amount, room in zip(self._dims, change, self.free, strict=True):
-            if amount > 0 and amount > room + _ROUNDING:
-                return Obstacle.DEVICES if dimension == GPU else Obstacle.CAPACITY
+        short = self._short_of(change)
+        if short is not None:
+            return Obstacle.DEVICES if short == GPU else Obstacle.CAPACITY
         if self.pool is not None and job.worker.gpu and self._find(job, have, want) is None:
             return Obstacle.DEVICES
         return None
+
+    def _short_of(self, change: Sequence[float]) -> int | None:
+        for dimension, amount, room in zip(self._dims, change, self.free, strict=True):
+            if amount > 0 and amount > room + _ROUNDING:
+                return dimension
+        return None
+
+    def short_of(self, job: JobView, have: int, want: int) -> str | None:
+        """The resource of which too little is free for the change, by its name; None if there is enough of each."""
+        dimension = self._short_of(self.change(job, have, want))
+        return None if dimension is None else DIMENSIONS[dimension]
 
     def take(self, job: JobView, have: int, want: int) -> None:
         """Books the change."""

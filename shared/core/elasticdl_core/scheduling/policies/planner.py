@@ -337,12 +337,21 @@ class GoodputPlanner:
                 continue
             ideal = outcome.division.ideal if outcome.division is not None else outcome.sizes
             allocations = {}
-            limited, lack, short = False, None, outcome.short
+            limited, lack, short, short_of = False, None, outcome.short, "slots"
             for c, workers, best in zip(outcome.market.members, outcome.sizes, ideal, strict=True):
                 if not tracker.slots_only:
                     limited, lack = _held_by(c.job, workers, tracker)
+                    useful = c.larger(workers)
+                    short_of = (useful and tracker.short_of(c.job, workers, useful)) or ""
                 allocations[c.job.id] = allocation_of(
-                    c, workers, best, short=short, limited=limited, holders=holders, lack=lack
+                    c,
+                    workers,
+                    best,
+                    short=short,
+                    limited=limited,
+                    holders=holders,
+                    lack=lack,
+                    short_of=short_of,
                 )
             outcome.allocations, outcome.explained_by = allocations, basis
             if key in changed:

@@ -12,6 +12,13 @@ from elasticdl_core.scheduling.words import workers_of
 
 _NOTHING = 0.005
 """A gain or loss of speed below that is none."""
+_TOO_LITTLE = {
+    "slots": "the cluster has too few free slots for that",
+    "cpu": "the cluster has too few free cores for that",
+    "memory": "the cluster has too little free memory for that",
+    "gpu": "the cluster has too few free GPUs for that",
+    "": "the free slots are too few for that, counted by the resource of which a worker takes the largest share",
+}
 
 
 def allocation_of(
@@ -23,6 +30,7 @@ def allocation_of(
     limited: bool,
     holders: tuple[str, ...],
     lack: tuple[str, tuple[str, ...]] | None = None,
+    short_of: str = "slots",
 ) -> Allocation:
     """The allocation of an admitted job with its reason; told again as it is while nothing in it changed.
 
@@ -34,10 +42,14 @@ def allocation_of(
         limited: whether one more size would take its team over its limit.
         holders: the jobs with the most workers above their minimums.
         lack: what one more size lacks of the devices, and who has it; None if they are not what it lacks.
+        short_of: the resource of which too little is free for more, if no other job has any above its minimum;
+            empty if there is enough of each, but not of the surplus, where each worker counts as its largest share.
     """
-    key = (workers, ideal, short, limited, holders, lack)
+    key = (workers, ideal, short, limited, holders, lack, short_of)
     if candidate.explained is None or candidate.explained[0] != key:
-        reason = _reason(candidate, workers, ideal, short=short, limited=limited, holders=holders, lack=lack)
+        reason = _reason(
+            candidate, workers, ideal, short=short, limited=limited, holders=holders, lack=lack, short_of=short_of
+        )
         candidate.explained = (key, Allocation(workers, True, reason))
     return candidate.explained[1]
 
@@ -51,6 +63,7 @@ def _reason(
     limited: bool,
     holders: tuple[str, ...],
     lack: tuple[str, tuple[str, ...]] | None,
+    short_of: str,
 ) -> Reason:
     job, curve = c.job, c.curve
     sizes, rates = curve.sizes, curve.rates
@@ -95,10 +108,12 @@ def _reason(
         text = f"{head}; team {job.team} has its share of {short:.1f} slots above minimums"
         return Reason(ReasonCode.TEAM_SHARE, text, (), data)
     others = tuple([holder for holder in holders if holder != job.id][:MAX_BLOCKERS])
-    worth = (
-        f"{more - workers} more would speed it up by {gain:.0%}" if gain >= _NOTHING else _worth(more - workers, gain)
-    )
-    text = f"{head}; {worth}, and the slots do more for other jobs"
+    useful = c.larger(workers) or more  # A size between may be worse than both.
+    gain = (curve.rate(useful) / rate - 1.0) if rate > 0 else 0.0
+    worth = _worth(useful - workers, gain)
+    if gain >= _NOTHING:
+        worth = f"{useful - workers} more would speed it up by {gain:.0%}"
+    text = f"{head}; {worth}, and {'the slots do more for other jobs' if others else _TOO_LITTLE[short_of]}"
     return Reason(ReasonCode.CLUSTER_FULL, text, others, data)
 
 
