@@ -56,20 +56,29 @@ def find_kept(job_dir: Path, reach: Reach | None = None) -> Manifest | None:
 
 
 def keep_in_mind(manifest: Manifest, job_dir: Path) -> None:
-    """Writes down which checkpoint it is, for the masters to come.
+    """Writes down which checkpoint it is, for the masters to come; one that is written down already stays.
 
     Raises:
         DataError: the disk does not allow it.
     """
     folder = job_dir / _FOLDER
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        commit_manifest(manifest, folder / _NAMED)
+        if not _is_written(manifest, folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            commit_manifest(manifest, folder / _NAMED)
     except OSError as error:
         raise DataError(
             f"{folder / _NAMED} cannot be written: {error.strerror}",
             fix="see to the disk of the cluster's data directory",
         ) from None
+
+
+def _is_written(manifest: Manifest, folder: Path) -> bool:
+    try:
+        known: object = json.loads(read_regular(folder, _NAMED, MAX_MANIFEST_BYTES))
+    except (OSError, ValueError):
+        return False
+    return known == manifest
 
 
 def keep(manifest: Manifest, job_dir: Path) -> Manifest:

@@ -217,6 +217,26 @@ async def test_what_is_no_namespace_is_refused(api: Api, wanted: dict[str, Any])
     assert (await api.http.get("/namespaces/team-a")).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("below", "words"),
+    [("", "lies within"), ("jobs", "lies within"), ("..", "holds"), ("/", "holds"), ("link", "holds")],
+)
+async def test_the_cluster_s_own_data_are_no_data_root(api: Api, below: str, words: str) -> None:
+    home = api.services.settings.data_dir
+    root = home.parent if below == ".." else home / below
+    if below == "link":
+        root = home.parent / "link"
+        root.symlink_to(home.parent)
+    answer = await api.http.put("/namespaces/team-a", json={"data_roots": ["/data/a", str(root)]})
+    assert answer.status_code == 422, answer.text
+    assert words in answer.json()["detail"] and str(home) in answer.json()["detail"]
+    assert "beside it" in answer.json()["fix"]
+    assert (await api.http.get("/namespaces/team-a")).status_code == 404
+    assert (await api.http.get("/audit?target=team-a")).json()["entries"] == []
+    beside = await api.http.put("/namespaces/team-a", json={"data_roots": [f"{home}-of-team-a"]})
+    assert beside.status_code == 201
+
+
 async def test_administrators_of_a_namespace_see_its_entries_only(api: Api) -> None:
     ours, theirs = await api.token("default", "admin"), await api.token("team-b", "admin")
     job_id = await api.submit()

@@ -10,7 +10,7 @@ import pytest
 
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import DataError, InvalidInputError
-from elasticdl_master.kept_checkpoint import find_kept, keep, remove_kept, require_room
+from elasticdl_master.kept_checkpoint import find_kept, keep, keep_in_mind, remove_kept, require_room
 
 pytestmark = pytest.mark.unit
 CONTENT = b"parameters"
@@ -37,6 +37,28 @@ def test_the_copy_stays_when_the_checkpoint_goes(tmp_path: Path, manifest: Manif
     assert (job / "initial" / "ps-0.ckpt").read_bytes() == CONTENT
     remove_kept(job)
     assert find_kept(job) is None
+
+
+def test_which_checkpoint_it_is_is_written_once_and_again_only_where_it_differs(
+    tmp_path: Path, manifest: Manifest
+) -> None:
+    job = tmp_path / "job"
+    file = job / "initial" / "named.json"
+    keep_in_mind(manifest, job)
+    first = file.stat().st_ino
+    found = find_kept(job)
+    assert found == manifest
+    keep_in_mind(found, job)
+    assert file.stat().st_ino == first, "each writing makes a new file"
+    held = file.open("rb")  # so that its number is not given to another
+    with held:
+        other: Manifest = {**manifest, "version": 8}
+        keep_in_mind(other, job)
+        assert file.stat().st_ino != first
+    assert find_kept(job) == other
+    file.write_text("{")
+    keep_in_mind(other, job)
+    assert find_kept(job) == other
 
 
 def test_what_an_earlier_master_began_is_begun_anew(tmp_path: Path, manifest: Manifest) -> None:

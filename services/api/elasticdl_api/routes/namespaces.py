@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
 
+from elasticdl_api.places.roots import check_data_roots
 from elasticdl_api.schemas.access import NamespaceList, NamespaceRequest, NamespaceResponse
 from elasticdl_api.services import Api, User
 from elasticdl_api.web.problems import declared
@@ -44,6 +46,7 @@ async def get_namespace(name: Name, api: Api, user: User) -> Any:
 async def put_namespace(name: Name, wanted: NamespaceRequest, response: Response, api: Api, user: User) -> Any:
     """What is not given stays as it is. For administrators of the cluster."""
     given = wanted.model_dump(include={"data_roots"}, exclude_none=True)
+    await asyncio.to_thread(check_data_roots, wanted.data_roots or (), api.settings.data_dir)
     if wanted.limits is not None:
         given["limits"] = wanted.limits.model_dump(exclude_none=True)
     if await api.namespaces.put(user, name, given):
