@@ -28,7 +28,7 @@ from elasticdl_core.process_life import EXIT_UNREACHABLE
 from elasticdl_runtime.device_turns import told_grant
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import run_service
-from elasticdl_runtime.memory import keep_large_blocks
+from elasticdl_runtime.memory import keep_large_blocks, keep_one_heap
 from elasticdl_runtime.telemetry import meters
 from elasticdl_runtime.telemetry.logs import configure_logs
 from elasticdl_worker import framework_environment
@@ -124,6 +124,7 @@ async def _serve(settings: WorkerSettings, stop: asyncio.Event, start_up: Startu
         stack.callback(traces.close)
         membership = None
         if registration.spec.by_group:
+            keep_one_heap()  # of the training thread, which takes as much memory as all gradients in each step
             lobby = open_lobby(settings.sockets)
             stack.callback(lobby.close)
             attendance = Attendance(master, session, owner, lobby.endpoint, lobby.abort)

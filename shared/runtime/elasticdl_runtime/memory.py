@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 _THRESHOLD_BYTES = 1 << 30
 
 
@@ -19,12 +20,19 @@ def keep_large_blocks() -> bool:
     Returns:
         Whether it worked; other C libraries have no such switch.
     """
-    if sys.platform != "linux":
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, _THRESHOLD_BYTES) and mallopt(_M_TRIM_THRESHOLD, _THRESHOLD_BYTES))
+    return all(_tell_allocator(option, _THRESHOLD_BYTES) for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD))
+
+
+def keep_one_heap() -> bool:
+    """Has threads that begin from now on allocate from the process' heap, for which ``keep_large_blocks`` counts.
+
+    A thread's own heap of glibc is made of pieces of 64 MiB. What does not fit into one is mapped for itself, and a
+    piece that nothing is left in goes back to the kernel at once, whatever the thresholds are.
+
+    Returns:
+        Whether it worked; other C libraries have no such switch.
+    """
+    return _tell_allocator(_M_ARENA_MAX, 1)
 
 
 @contextlib.contextmanager
@@ -37,3 +45,8 @@ def collector_paused() -> Iterator[None]:
     finally:
         if wanted:
             gc.enable()
+
+
+def _tell_allocator(option: int, value: int) -> bool:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    return mallopt is not None and bool(mallopt(option, value))
