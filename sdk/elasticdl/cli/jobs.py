@@ -193,11 +193,11 @@ def _show(job: Job) -> None:
     console = stdout()
     console.print(render(job, (), datetime.now(UTC)))
     times = f"created {moment(job.created_at)}   started {moment(job.started_at)}   ended {moment(job.finished_at)}"
-    bounds = f"workers {job.min_workers} to {job.max_workers}, now {job.target_workers}"
+    bounds = f"workers {job.min_workers} to {job.max_workers}"
+    if not job.state.terminal:
+        bounds += f", now {job.target_workers}" + (f" ({job.target_reason})" if job.target_reason else "")
     console.print(Text(times, style="dim"))
-    console.print(
-        Text(bounds + (f" ({job.target_reason})" if job.target_reason else "") + f"   priority {job.priority}")
-    )
+    console.print(Text(f"{bounds}   priority {job.priority}"))
     strategy = job.status.strategy
     if strategy:
         chosen = f"{strategy.get('chosen', '')}{_bits(strategy)}"

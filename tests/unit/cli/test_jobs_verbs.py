@@ -56,6 +56,9 @@ def test_one_job_is_shown_whole_or_as_json(api: FakeApi, cli: Cli) -> None:
     for part in ("a-1  RUNNING", "1/4 records 25%", "accuracy 0.9", "workers 1 to 3, now 1 (fair)", "priority 0"):
         assert part in shown
     assert json.loads(cli("jobs", "get", "a-1", "--json").out) == api.jobs["a-1"]
+    api.jobs["a-1"] |= {"state": "SUCCEEDED", "target_workers": 0}
+    shown = cli("jobs", "get", "a-1").out
+    assert "workers 1 to 3   priority 0" in shown, "a job that is over has no number of workers, and no reason for it"
 
 
 def test_an_unknown_job_is_told_and_exits_with_one(api: FakeApi, cli: Cli) -> None:

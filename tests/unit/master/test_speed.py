@@ -118,15 +118,17 @@ def test_a_pause_changes_nothing_and_a_long_one_leaves_no_speed() -> None:
 
 
 def test_pauses_of_every_other_second_are_no_reason_to_know_nothing() -> None:
-    """As of a group that evaluates after each short epoch: training and evaluation take turns within a slice."""
+    """As of a group that evaluates after each short epoch: the rest takes these pauses, too."""
     estimator = SpeedEstimator()
     done = 0.0
     for part in range(240):
         trains = part % 4 < 2
         done += 250.0 if trains else 0.0
         estimator.look(int(done), 2 if trains else 0, part * TICK)
-    assert estimator.samples_per_second == pytest.approx(1000.0, rel=0.15)
-    assert estimator.rest(1000) is not None
+    assert estimator.samples_per_second == pytest.approx(500.0, rel=0.15)
+    rest = estimator.rest(10_000)
+    assert rest is not None
+    assert rest.expected == pytest.approx(20.0, rel=0.15)
 
 
 def test_a_job_that_hangs_while_it_works_is_shown_slower_and_slower() -> None:

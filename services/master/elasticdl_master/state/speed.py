@@ -2,7 +2,7 @@
 
 Workers report in beats, and a step may take longer than one; so the speed of a moment jumps where the job does not.
 Here the records of all workers are counted together, in slices that end when records have come, and weighted by their
-age. Time in which nobody works (a queue, an evaluation, a new master) counts for neither.
+age. Time in which nobody works for long (a queue, a large evaluation, a new master) counts for neither.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ _LONG_S = 45.0
 _SLICE_S = 1.0
 _LATE = 3.0
 """A slice that takes so many times as long as usual counts before it ends."""
+_PAUSE_S = 5.0
+"""A pause that is no longer belongs to the work: such as the evaluations of a job with short epochs."""
 _STALE_S = 10.0
 """After so long without anybody at work there is no speed to show."""
 _KNOWN_S = 3.0
@@ -78,12 +80,17 @@ class RestOfWork:
 
 
 class SpeedEstimator:
-    """Counts records of all workers together."""
+    """Counts records of all workers together.
+
+    Attributes:
+        work_s: seconds in which somebody worked, and short pauses between.
+    """
 
     def __init__(self) -> None:
         self._shown = _Average(_SHOWN_S)
         self._long = _Average(_LONG_S)
         self._slice_s = _SLICE_S
+        self.work_s = 0.0
         self._worked_s = 0.0
         self._idle_s = 0.0
         self._open: tuple[float, int] | None = None
@@ -103,10 +110,8 @@ class SpeedEstimator:
         seconds = 0.0 if before is None else max(now - before, 0.0)
         if not working:
             self._idle_s += seconds
-            if self._open is not None:  # what was done before this pause may still be told
-                began, counted = self._open
-                self._open = (began + seconds, counted) if self._idle_s <= _STALE_S else None
             return
+        self.work_s += seconds + (self._idle_s if self._idle_s <= _PAUSE_S else 0.0)
         self._idle_s = 0.0
         if self._count and working != self._count:
             factor = working / self._count
@@ -115,16 +120,16 @@ class SpeedEstimator:
             self._open = None
         self._count = working
         if self._open is None:
-            self._open = (now, records)
+            self._open = (self.work_s, records)
         began, counted = self._open
-        self._open_s = now - began
+        self._open_s = self.work_s - began
         if self._open_s >= _SLICE_S and records > counted:
             rate = (records - counted) / self._open_s
             self._shown.add(rate, self._open_s)
             self._long.add(rate, self._open_s)
             self._worked_s += self._open_s
             self._slice_s += 0.2 * (self._open_s - self._slice_s)
-            self._open, self._open_s = (now, records), 0.0
+            self._open, self._open_s = (self.work_s, records), 0.0
 
     @property
     def samples_per_second(self) -> float:

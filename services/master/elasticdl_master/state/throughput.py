@@ -23,13 +23,13 @@ class Measurements(TypedDict):
     worker_seconds: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Window:
-    """A time in which the same number of workers was there; that in which none of them trained is not counted."""
+    """A time of work in which the same number of workers is there."""
 
     workers: int
     records: int
-    worked_s: float = 0.0
+    began_s: float
 
 
 class Throughput:
@@ -55,7 +55,7 @@ class Throughput:
         self._counted_at: float | None = None
         self._seen: dict[str, int] = {}
         self._total = 0
-        self._window = _Window(0, 0)
+        self._window = _Window(0, 0, 0.0)
         self._rescale: tuple[int, float] | None = None
         self.speed = SpeedEstimator()
 
@@ -85,15 +85,14 @@ class Throughput:
             self._rescale = None
         window = self._window
         if window.workers != count:
-            self._window = _Window(count, self._total)
+            self._window = _Window(count, self._total, self.speed.work_s)
             return
-        if trains:
-            window.worked_s += seconds
-        if window.worked_s >= _WINDOW_S:
+        worked_s = self.speed.work_s - window.began_s
+        if worked_s >= _WINDOW_S:
             if self._total > window.records:
-                speed = (self._total - window.records) / window.worked_s
+                speed = (self._total - window.records) / worked_s
                 self.by_workers[count] = _blend(self.by_workers.get(count, 0.0), speed)
-            self._window = _Window(count, self._total)
+            self._window = _Window(count, self._total, self.speed.work_s)
 
     def to_mapping(self) -> Measurements:
         """What was measured, as JSON data: records/s by number of workers, seconds a change, worker-seconds."""
