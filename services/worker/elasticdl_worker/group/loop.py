@@ -263,8 +263,10 @@ class MemberLoop:
             if collective is not None:
                 collective.abort(str(error))
         except CollectiveError as error:
-            _log.warning("a generation ended", generation=orders.generation, error=error.message)
             suspects = [other for other in error.suspects if other != rank]
+            # Where nobody is suspected, somebody came or left, or the job has ended.
+            say = _log.warning if suspects else _log.info
+            say("a generation ended", generation=orders.generation, reason=error.message)
         finally:
             running.close()
             self._pending = self._began = None
