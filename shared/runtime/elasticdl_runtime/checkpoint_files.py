@@ -457,7 +457,7 @@ def read_checkpoint(
                     found[block.section.spec.name].append((block.ids, block.records[:, :width]))
                 else:
                     place_piece(flat[block.section.spec.name], block)
-        shaped = {spec.name: flat[spec.name].reshape(-1, *spec.shape) for spec in dense_specs}
+        shaped = {spec.name: flat[spec.name].reshape(len(flat[spec.name]), *spec.shape) for spec in dense_specs}
         rows = {spec.name: _sorted_rows(found[spec.name], spec.dim * (1 + slots)) for spec in table_specs}
         parts = {spec.name: np.split(rows[spec.name][1], 1 + slots, axis=1) for spec in table_specs}
         return CheckpointContent(
