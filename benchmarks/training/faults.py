@@ -45,9 +45,10 @@ cluster of their own, and write each update that counts in their traces, which a
 killed, and another one takes its place; one is stopped; the master is killed while the agent, which would start
 another one, stands still. *Waiting* is the time from the signal to the first update that the others did without the
 one that is lost, less the median time of an update before: its own computing. *Joining* is the longest pause between
-two updates in the {window:g} s before and after the first update of the newcomer, less the same; *with a large state*
-it is that of a job whose layer before the last is {wide:,} wide: the newcomer is sent 33 MB of parameters, and 66 MB
-that Adam keeps of them. All processes share this machine's cores, with the newcomer's start, too.
+two updates from when the others went on to {window:g} s after the first update of the newcomer, less the same: its
+start, the making of the group with it, the sending of the state and its first updates. *With a large state* it is
+that of a job whose layer before the last is {wide:,} wide: the newcomer is sent 33 MB of parameters, and 66 MB that
+Adam keeps of them. All processes share this machine's cores.
 
 The same network, batch and number of processes with `DistributedDataParallel` under `torchrun --max-restarts`, its
 images in memory and no checkpoint to read: from the signal to the first step of the restarted job. The ratio is that
@@ -287,7 +288,8 @@ class _Faults:
         watch.until(lambda: bool(watch.owners() - known), "another member takes its place")
         watch.watch(_WINDOW_S)
         first = min(watch.owned_since[one] for one in watch.owners() - known)
-        gaps = watch.gaps(max(first - _WINDOW_S, sent + loss.passed + self._step), first + _WINDOW_S)
+        # The group with it may be made seconds before its first part of an update: from there on it costs the others.
+        gaps = watch.gaps(sent + loss.passed + self._step, first + _WINDOW_S)
         return loss, max(0.0, max(gaps) - self._step)
 
     def _stop(self) -> _Loss:
