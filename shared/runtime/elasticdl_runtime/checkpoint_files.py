@@ -22,7 +22,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -445,10 +445,7 @@ def read_checkpoint(
         dense_specs, table_specs = dense_specs_of(headers), table_specs_of(headers)
         first = headers[0]
         slots = len(first.slots) if with_slots else 0
-        flat = {
-            spec.name: np.empty((1 + slots * (spec.kind is DenseKind.TRAINABLE), spec.size), np.dtype(spec.dtype))
-            for spec in dense_specs
-        }
+        dense = empty_records(dense_specs, slots)
         found: dict[str, list[tuple[NDArray[np.int64], NDArray[np.float32]]]] = {s.name: [] for s in table_specs}
         for reader in readers:
             for block in reader.blocks():
@@ -456,8 +453,7 @@ def read_checkpoint(
                     width = block.section.spec.dim * (1 + slots)
                     found[block.section.spec.name].append((block.ids, block.records[:, :width]))
                 else:
-                    place_piece(flat[block.section.spec.name], block)
-        shaped = {spec.name: flat[spec.name].reshape(len(flat[spec.name]), *spec.shape) for spec in dense_specs}
+                    place_piece(dense[block.section.spec.name], block)
         rows = {spec.name: _sorted_rows(found[spec.name], spec.dim * (1 + slots)) for spec in table_specs}
         parts = {spec.name: np.split(rows[spec.name][1], 1 + slots, axis=1) for spec in table_specs}
         return CheckpointContent(
@@ -466,10 +462,10 @@ def read_checkpoint(
             mode=first.mode,
             dense_specs={spec.name: spec for spec in dense_specs},
             table_specs={spec.name: spec for spec in table_specs},
-            dense={name: whole[0, ...] for name, whole in shaped.items()},
+            dense={name: whole[0, ...] for name, whole in dense.items()},
             tables={name: (ids, parts[name][0]) for name, (ids, _) in rows.items()},
             slots=first.slots,
-            dense_slots={name: [one[...] for one in whole[1:]] for name, whole in shaped.items() if slots},
+            dense_slots={name: [one[...] for one in whole[1:]] for name, whole in dense.items() if slots},
             row_slots={name: several[1:] for name, several in parts.items() if slots},
             replica=first.replica,
         )
@@ -478,14 +474,23 @@ def read_checkpoint(
             reader.__exit__(None, None, None)
 
 
-def place_piece(target: NDArray[Any], piece: DensePiece) -> None:
+def empty_records(specs: Iterable[DenseSpec], slots: int) -> dict[str, NDArray[Any]]:
+    """Room for dense parameters by name: values and, of trained ones, so many slots, each ``[n, *shape]``."""
+    return {
+        spec.name: np.zeros((1 + slots * (spec.kind is DenseKind.TRAINABLE), *spec.shape), np.dtype(spec.dtype))
+        for spec in specs
+    }
+
+
+def place_piece(record: NDArray[Any], piece: DensePiece) -> None:
     """Puts a piece where it belongs: it may span the values and the slots of its slice.
 
     Args:
-        target: the values of the whole parameter and, as far as there is room, slot after slot: ``[n, size]``.
+        record: of the parameter, as ``empty_records`` gives it; slots that it has no room for are left out.
         piece: of the parameter.
     """
     section = piece.section
+    target = record.reshape(len(record), section.spec.size)
     size, at, taken = section.stop - section.start, piece.start, 0
     while taken < len(piece.values):
         part, offset = divmod(at, size)

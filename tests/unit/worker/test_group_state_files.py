@@ -16,6 +16,7 @@ LAYOUT = ModelLayout(
     (
         DenseSpec("w", (3, 2), "float32", DenseKind.TRAINABLE),
         DenseSpec("scale", (), "float32", DenseKind.TRAINABLE),
+        DenseSpec("nothing", (0, 3), "float32", DenseKind.TRAINABLE),
         DenseSpec("seen", (), "int64", DenseKind.STATE),
     ),
     OptimizerSpec("adam", {"learning_rate": 0.5}),
@@ -26,9 +27,14 @@ STATE = ReplicaState(
     {
         "w": np.arange(6, dtype=np.float32).reshape(3, 2),
         "scale": np.array(1.5, np.float32),
+        "nothing": np.zeros((0, 3), np.float32),
         "seen": np.array(2**40 + 1),
     },
-    {"w": [np.full((3, 2), 0.25, np.float32)], "scale": [np.array(0.75, np.float32)]},
+    {
+        "w": [np.full((3, 2), 0.25, np.float32)],
+        "scale": [np.array(0.75, np.float32)],
+        "nothing": [np.zeros((0, 3), np.float32)],
+    },
     {"steps": np.array([7, 5], np.int64), "mu": np.array(0.1), "none": np.zeros((0, 2), np.float32)},
 )
 

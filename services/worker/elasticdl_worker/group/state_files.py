@@ -20,6 +20,7 @@ from elasticdl_runtime.checkpoint_files import (
     DenseSection,
     PartHeader,
     PartWriter,
+    empty_records,
     open_parts,
     place_piece,
 )
@@ -101,12 +102,11 @@ def read_state(directory: str, files: Sequence[CheckpointFile], layout: ModelLay
                 fix="go on with ParameterServerStrategy, which holds tables",
             )
         _check_same(directory, found, specs)
-        parts = {name: 1 if spec.kind is DenseKind.STATE else 1 + len(first.slots) for name, spec in found.items()}
-        flat = {name: np.zeros((parts[name], spec.size), np.dtype(spec.dtype)) for name, spec in found.items()}
+        records = empty_records(found.values(), len(first.slots))
         for reader in readers:
             for block in reader.blocks():
                 assert isinstance(block, DensePiece)
-                place_piece(flat[block.section.spec.name], block)
+                place_piece(records[block.section.spec.name], block)
         same = first.slots == layout.slots
         # What else the optimizer remembers is of the parameters that were trained, in their order.
         in_order = (
@@ -115,13 +115,12 @@ def read_state(directory: str, files: Sequence[CheckpointFile], layout: ModelLay
             and _trained(found.values()) == _trained(layout.dense)
         )
         # Below, `[n, ...]` is an array also where a parameter is a single number, and `[n]` would be that number.
-        shaped = {name: whole.reshape(-1, *specs[name].shape) for name, whole in flat.items()}
         state = ReplicaState(
             max(reader.header.version for reader in readers),
-            {name: whole[0, ...] for name, whole in shaped.items()},
+            {name: whole[0, ...] for name, whole in records.items()},
             {
                 name: [whole[slot, ...] for slot in range(1, len(whole))]
-                for name, whole in shaped.items()
+                for name, whole in records.items()
                 if same and len(whole) > 1
             },
             extra_of(first.replica) if in_order else {},
