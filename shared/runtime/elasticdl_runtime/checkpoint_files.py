@@ -494,7 +494,7 @@ def place_piece(record: NDArray[Any], piece: DensePiece) -> None:
     size, at, taken = section.stop - section.start, piece.start, 0
     while taken < len(piece.values):
         part, offset = divmod(at, size)
-        if part == len(target):
+        if part >= len(target):  # a piece may begin in any slot
             return
         run = min(size - offset, len(piece.values) - taken)
         start = section.start + offset
