@@ -106,6 +106,7 @@ class _Loader:
         self._partition = Partition(kernels)
         self._partition.optimizer = Optimizer(first.optimizer)
         self._partition.mode = first.mode
+        self._partition.declared = all(header.declared for header in self._headers)
         mine = self._headers[index] if len(self._headers) == num_ps else first
         self._partition.tally = Tally.from_text(mine.tally)
         self._partition.version = max(header.version for header in self._headers)
@@ -165,6 +166,7 @@ def _header(snapshot: PartitionSnapshot, index: int, num_ps: int) -> PartHeader:
         optimizer=snapshot.optimizer.spec,
         slots=tuple(snapshot.optimizer.slots),
         mode=snapshot.mode,
+        declared=snapshot.declared,
         tally=snapshot.tally.to_text(),
         dense=tuple(DenseSection(value.spec, value.start, value.stop) for value in snapshot.dense),
         tables=tuple(TableSection(table.spec, table.pinned_rows(snapshot.pin)) for table in snapshot.tables),

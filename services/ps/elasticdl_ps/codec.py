@@ -223,6 +223,7 @@ def _pull_message(answer: PullAnswer) -> ps_pb2.PullResponse:
         generation=answer.generation,
         initialized=answer.initialised,
         pending=answer.pending,
+        undeclared=answer.undeclared,
         round=None if answer.round is None else round_to_message(answer.round),
     )
     for index, run in enumerate(answer.dense):

@@ -85,6 +85,7 @@ class PullAnswer:
         version: of the partition; what was read is of this version or a later one.
         generation: of the partition.
         initialised: whether there is a model; if not, nothing was read.
+        undeclared: whether there is one, but of another job until somebody declares this job's; nothing was read.
         pending: whether nothing was read yet, because it is worth asking again for the version that is waited for.
         round: the round that was closed last (synchronous mode, first PS).
         dense: what was read of dense parameters.
@@ -96,6 +97,7 @@ class PullAnswer:
     generation: str
     initialised: bool
     pending: bool = False
+    undeclared: bool = False
     round: Round | None = None
     dense: Sequence[DenseRun] = ()
     rows: Sequence[tuple[str, NDArray[np.generic]]] = ()
@@ -110,7 +112,9 @@ def describe_state(partition: Partition, pin: int = 0, *, pending: bool = False)
     """
     # The version comes before everything else that is read.
     version = partition.pinned_version(pin) if pin else partition.version
-    return PullAnswer(version, partition.generation, partition.initialised, pending)
+    # A pin has what was there, whoever trains on it next.
+    undeclared = partition.initialised and not (pin or partition.declared)
+    return PullAnswer(version, partition.generation, partition.initialised and not undeclared, pending, undeclared)
 
 
 def read_parameters(partition: Partition, pull: PullRequest) -> PullAnswer:

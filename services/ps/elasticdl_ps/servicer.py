@@ -95,7 +95,7 @@ class ParameterServer:
             mode=mode_to_json(partition.mode),
             records=partition.tally.records,
             cpu_s=time.process_time(),
-            model=_present_model(partition) if request.model and partition.initialised else "",
+            model=_present_model(partition) if request.model and partition.initialised and partition.declared else "",
         )
 
     def meters(self) -> dict[MeterKey, float | None]:
@@ -246,7 +246,7 @@ class ParameterServer:
         )
         failpoint("ps.after_load")
         if request.other_job:
-            loaded.tally = Tally()
+            loaded.tally, loaded.declared = Tally(), False
         # The limit is the present job's, which may have started from a checkpoint of another one.
         loaded.mode = replace(loaded.mode, stop_at=request.stop_at)
         await self._threads.write(lambda: self._become(loaded))

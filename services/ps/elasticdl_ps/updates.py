@@ -63,7 +63,8 @@ class Updates:
         _require_own(push.worker, caller)
         check_learning_rates(push.learning_rates)
         self._note(push.worker)
-        if push.generation and push.generation != partition.generation:
+        if not partition.declared or (push.generation and push.generation != partition.generation):
+            # Whoever pulls again hears that the model is to be declared, if it is.
             self.rejected += 1
             return PushOutcome(False, partition.version, "generation")
         partition.require_initialised()

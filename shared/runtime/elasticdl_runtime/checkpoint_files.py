@@ -100,6 +100,8 @@ class PartHeader:
         tables: the tables.
         tally: how many records of each task it contains, as the PS writes it; empty if that is not known.
         replica: what a member of a group keeps besides, in its own words; empty where there is nothing.
+        declared: whether optimizer, mode and specifications are those of the job that wrote it. They are another
+            job's where it began with that one's checkpoint and no worker had declared its model when it was saved.
     """
 
     index: int
@@ -112,6 +114,7 @@ class PartHeader:
     tables: tuple[TableSection, ...]
     tally: str = ""
     replica: str = ""
+    declared: bool = True
 
     def width(self, table: TableSpec) -> int:
         """Numbers in one record of a table."""
@@ -131,6 +134,7 @@ class PartHeader:
                 "tables": [{**table_to_json(s.spec), "rows": s.rows} for s in self.tables],
                 "tally": self.tally,
                 "replica": self.replica,
+                "declared": self.declared,
             }
         )
 
@@ -149,6 +153,7 @@ class PartHeader:
             tables=tuple(TableSection(table_from_json(d), int(d["rows"])) for d in data["tables"]),
             tally=str(data.get("tally", "")),
             replica=str(data.get("replica", "")),
+            declared=bool(data.get("declared", True)),
         )
 
 

@@ -37,9 +37,9 @@ class Master:
         parts = await self._control.save(directory)
         return [CheckpointFile(file["name"], file["size"], file["sha256"]) for file in parts.files]
 
-    async def restore(self, directory: str, files: Sequence[CheckpointFile]) -> int:
+    async def restore(self, directory: str, files: Sequence[CheckpointFile], *, other_job: bool = False) -> int:
         named = [{"name": file.name, "size": file.size, "sha256": file.sha256} for file in files]
-        return await self._control.restore({"directory": directory, "files": named})
+        return await self._control.restore({"directory": directory, "files": named}, other_job=other_job)
 
 
 class Servers:

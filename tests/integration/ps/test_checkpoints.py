@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from elasticdl_core.errors import ConflictError, DataError, InvalidInputError, PermissionDeniedError
-from elasticdl_core.model import DenseKind, DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_core.model import (
+    DenseKind,
+    DenseSpec,
+    InitializerSpec,
+    OptimizerSpec,
+    RowPolicy,
+    TableSpec,
+    UpdateMode,
+)
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.checkpoint_files import CheckpointFile, read_checkpoint
 from elasticdl_worker.parameters import Gradients, StateChange
@@ -187,6 +195,48 @@ async def test_a_restored_model_takes_the_workers_optimizer(start_servers: Any, 
     after = await worker.pull({"t": IDS})
     np.testing.assert_array_equal(after.dense["small"], before.dense["small"] - 1)
     np.testing.assert_array_equal(after.rows["t"], before.rows["t"] - 1)
+
+
+@pytest.mark.parametrize("use_async", [True, False], ids=["asynchronous", "synchronous"])
+async def test_servers_that_are_lost_before_the_first_checkpoint_train_as_their_job_says(
+    start_servers: Any, tmp_path: Path, use_async: bool
+) -> None:
+    """They are restored from the checkpoint that the job began with, which is another job's."""
+    specs = [DenseSpec("w", (2,)), DenseSpec("frozen", (1,))]
+    old = await start_servers(2)
+    zeros = {"w": np.zeros(2, np.float32), "frozen": np.zeros(1, np.float32)}
+    hundred = OptimizerSpec("sgd", {"learning_rate": 100.0})
+    await old.client().ensure_model(zeros, specs, TABLES[:1], hundred, UpdateMode())
+    files = await old.master().save(str(tmp_path / "old"))
+    servers = await start_servers(2)
+    master = servers.master()
+    await master.restore(str(tmp_path / "old"), files, other_job=True)
+    stranger = servers.client(3, patience_s=0.0)
+    with pytest.raises(ConflictError, match="no model"):
+        await stranger.adopt_model()
+    job = servers.client()
+    specs[1] = DenseSpec("frozen", (1,), "float32", DenseKind.STATE)
+    one = OptimizerSpec("sgd", {"learning_rate": 1.0})
+    mode = UpdateMode(use_async, rows=RowPolicy(admission=2))
+    await job.ensure_model(zeros, specs, TABLES[:1], one, mode)
+    step = Gradients({"w": np.ones(2, np.float32)}, {"t": (IDS[:1], np.ones((1, 4), np.float32))})
+    before = await job.pull({"t": IDS[:1]})
+    for saved in (tmp_path / "old", tmp_path / "before anybody trained"):
+        for index in range(2):
+            await servers.stop(index)
+            await servers.start(index)
+        await master.restore(str(saved), files, other_job=saved.name == "old")
+        # What a file says that was written before the model was declared again is no more this job's.
+        files = await master.save(str(tmp_path / "before anybody trained"))
+        assert not (await job.push(step, version=before.version)).accepted
+        pulled = await job.pull({"t": IDS[:1]})
+        np.testing.assert_array_equal(pulled.dense["w"], [0, 0])
+        outcome, after = await job.push_pull(step, {"t": IDS[:1]}, version=pulled.version)
+        assert outcome.accepted
+        assert after is not None
+        np.testing.assert_array_equal(after.dense["w"], [-1, -1])
+        # Seen once, an id has no row under this job's policy.
+        np.testing.assert_array_equal(after.rows["t"], before.rows["t"])
 
 
 async def test_a_checkpoint_of_another_model_is_refused_by_the_first_difference(

@@ -52,6 +52,8 @@ class Partition:
         version: number of updates applied, counted on from a restored checkpoint's.
         initialised: whether there is a model.
         restored: whether the model came from a checkpoint and no worker has confirmed it yet.
+        declared: whether optimizer, mode and specifications are the present job's: not after another job's checkpoint
+            was restored, until a worker declares its model. Nothing of the present may be read or changed before.
         mode: how updates are made.
         num_ps: how many share each table, and so its ``max_rows``.
         tally: how many records of each task are in the parameters.
@@ -64,6 +66,7 @@ class Partition:
         self.version = 0
         self.initialised = False
         self.restored = False
+        self.declared = True
         self.mode = UpdateMode()
         self.optimizer = Optimizer(OptimizerSpec("sgd"))
         self.dense = DenseStore(self.optimizer, kernels)
@@ -237,6 +240,7 @@ class Partition:
                 version=self.version,
                 optimizer=self.optimizer,
                 mode=self.mode,
+                declared=self.declared,
                 tally=self.tally.copy(),
                 dense=self.dense.read(-1, with_slots=True),
                 tables=list(self.tables.values()),
@@ -252,7 +256,7 @@ class Partition:
         with self._lock:
             self.optimizer, self.mode, self.version = other.optimizer, other.mode, other.version
             self.dense, self.tables = other.dense, other.tables
-            self.tally = other.tally
+            self.tally, self.declared = other.tally, other.declared
             self._pins = {}
             self._set_policies(self.tables)
             self.initialised = self.restored = True
@@ -304,7 +308,7 @@ class Partition:
         elif changed:
             self._set_policies(self.tables)
         self.dense.reform()
-        self.restored = False
+        self.restored, self.declared = False, True
 
     def _set_policies(self, tables: Mapping[str, EmbeddingTable]) -> None:
         rows = self.mode.rows
@@ -330,6 +334,7 @@ class PartitionSnapshot:
         version: updates applied.
         optimizer: gives specification and slot names.
         mode: how updates are made.
+        declared: whether these two are the job's that saves it.
         tally: how many records of each task it contains.
         dense: copies with slots.
         tables: read them with ``pinned_rows`` and ``pinned_blocks``.
@@ -339,6 +344,7 @@ class PartitionSnapshot:
     version: int
     optimizer: Optimizer
     mode: UpdateMode
+    declared: bool
     tally: Tally
     dense: Sequence[DenseValue]
     tables: Sequence[EmbeddingTable]

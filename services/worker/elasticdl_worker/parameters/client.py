@@ -97,7 +97,8 @@ class ParameterClient:
         """
         self._mode = self._mode_of(mode)
         self._group.place(specs, tables)
-        return await declare_model(self._group, dense, optimizer, mode)
+        self._group.note_rules(optimizer, mode)
+        return await declare_model(self._group, dense)
 
     async def adopt_model(self) -> ServedModel:
         """Takes the model that the PS hold, instead of declaring one; all of it is pulled next.
@@ -109,6 +110,7 @@ class ParameterClient:
         model = await describe_model(self._group)
         self._mode = self._mode_of(model.mode)
         self._group.place(model.dense, model.tables)
+        self._group.note_rules(model.optimizer, model.mode)
         self._group.forget()
         return model
 

@@ -195,6 +195,7 @@ class PullReply:
         generation: its generation.
         initialised: whether it has a model.
         pending: whether nothing was read yet, because it is worth waiting for the end of a round.
+        undeclared: whether nothing was read, because the model there is another job's until it is declared again.
         round: the round that the first PS closed last (synchronous mode).
         dense: runs of dense parameters: name, first element, values.
         rows: by table, the numbers of all rows one after the other.
@@ -204,6 +205,7 @@ class PullReply:
     generation: str
     initialised: bool
     pending: bool
+    undeclared: bool
     round: ClosedRound | None
     dense: Sequence[tuple[str, int, NDArray[np.generic]]]
     rows: dict[str, NDArray[np.float32]]
@@ -371,7 +373,16 @@ def _pull_reply(message: ps_pb2.PullResponse, buffers: Sequence[memoryview]) -> 
         else:
             rows[entry.table] = np.frombuffer(buffers[entry.values], np.float32)
     closed = _round_of(message.round) if message.HasField("round") else None
-    return PullReply(message.version, message.generation, message.initialized, message.pending, closed, dense, rows)
+    return PullReply(
+        message.version,
+        message.generation,
+        message.initialized,
+        message.pending,
+        message.undeclared,
+        closed,
+        dense,
+        rows,
+    )
 
 
 def _round_message(closed: ClosedRound) -> ps_pb2.RoundMembers:

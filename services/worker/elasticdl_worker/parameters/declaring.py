@@ -9,9 +9,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from elasticdl_core.errors import ConflictError
-from elasticdl_core.model import OptimizerSpec, UpdateMode
-from elasticdl_runtime.rpc.framing import Frame
-from elasticdl_worker.parameters.codec import model_frame
 from elasticdl_worker.parameters.connection import ServerConnection
 from elasticdl_worker.parameters.group import ServerGroup
 from elasticdl_worker.parameters.types import ServedModel
@@ -22,18 +19,14 @@ _OTHERS_TURN_S = 5.0
 _POLL_S = 0.1
 
 
-async def declare_model(
-    group: ServerGroup, values: Mapping[str, NDArray[Any]], optimizer: OptimizerSpec, mode: UpdateMode
-) -> bool:
+async def declare_model(group: ServerGroup, values: Mapping[str, NDArray[Any]]) -> bool:
     """Declares the model that was placed on the PS, and initialises it unless that was done before.
 
     The first PS decides: who initialises it initialises the others.
 
     Args:
-        group: the parameter servers.
+        group: the parameter servers; it has the model's specifications and rules.
         values: first values of the dense parameters by name.
-        optimizer: the optimizer and its hyper-parameters.
-        mode: how updates are made.
 
     Returns:
         Whether this call initialised the model.
@@ -43,17 +36,13 @@ async def declare_model(
         ConflictError: the PS hold a checkpoint of another model.
     """
 
-    def frame(index: int, with_values: bool) -> Frame:
-        slices = group.placement.model_slices(index, values if with_values else None)
-        return model_frame(slices, group.placement.tables, optimizer, mode)
-
     first, *others = group.servers
     present = await first.is_initialised()
-    initialised = await first.push_model(frame(0, not present))
+    initialised = await first.push_model(group.model_frame(0, None if present else values))
 
     async def follow(server: ServerConnection) -> None:
         there = not initialised and await _wait_until_initialised(server)
-        await server.push_model(frame(server.index, not there))
+        await server.push_model(group.model_frame(server.index, None if there else values))
 
     await together([follow(server) for server in others])
     return initialised

@@ -6,17 +6,21 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl_core.model import DenseSpec, TableSpec
+from elasticdl_core.errors import ConflictError
+from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_runtime.rpc.credentials import RpcCredentials
+from elasticdl_runtime.rpc.framing import Frame
 from elasticdl_worker.parameters.codec import (
     ALL_DENSE,
     OutgoingPull,
     OutgoingPush,
     PushReply,
+    model_frame,
     push_frame,
     read_push_reply,
 )
@@ -97,7 +101,8 @@ class ServerGroup:
         self.servers = [self._connect(index, address) for index, address in enumerate(addresses)]
         self._worker = worker
         self._wire_dtype = wire_dtype
-        self._puller = Puller(wire_dtype, patience_s, message_bytes)
+        self._puller = Puller(wire_dtype, patience_s, message_bytes, self._declare_again)
+        self._declared = OptimizerSpec("sgd"), UpdateMode()
         self._seen: OrderedDict[int, _Seen] = OrderedDict()
         self._dense: dict[str, NDArray[np.generic]] = {}
         self.place((), ())
@@ -113,6 +118,24 @@ class ServerGroup:
         self._builder = PushBuilder(self.placement, self._worker, self._wire_dtype)
         for server in self.servers:
             server.dense_bytes = self.placement.dense_bytes(server.index)
+
+    def note_rules(self, optimizer: OptimizerSpec, mode: UpdateMode) -> None:
+        """Notes what becomes of gradients, to declare the model that was placed with."""
+        self._declared = optimizer, mode
+
+    def model_frame(self, index: int, values: Mapping[str, NDArray[Any]] | None) -> Frame:
+        """The model as it is declared to one PS; without values, for one that has them."""
+        return model_frame(self.placement.model_slices(index, values), self.placement.tables, *self._declared)
+
+    async def _declare_again(self, server: ServerConnection) -> bool:
+        """Declares the model to a PS that was restored from another job's checkpoint; whether it has taken it."""
+        try:
+            await server.push_model(self.model_frame(server.index, None))
+        except ConflictError:
+            if await server.is_initialised():
+                raise
+            return False  # it was replaced meanwhile, and the master restores it
+        return True
 
     def forget(self) -> None:
         """Forgets what was pulled: the next pull reads all dense parameters."""

@@ -23,11 +23,13 @@ class PartialPull:
         rows: by table, float32 ``[n, dim]``.
         round: the round that the first PS closed last (synchronous mode).
         pending: whether nothing was read yet, because it is worth waiting for the end of a round.
+        undeclared: whether nothing was read, because the model there is another job's until it is declared again.
         torn: whether frames are of different versions where they must not be (synchronous mode).
     """
 
     torn: bool = False
     pending: bool = False
+    undeclared: bool = False
     round: ClosedRound | None = None
     version: int = -1
     generation: str = ""
@@ -41,7 +43,7 @@ class PartialPull:
         if self.version < 0:
             self.version = reply.version
         self.generation, self.initialised = reply.generation, reply.initialised
-        self.pending = reply.pending
+        self.pending, self.undeclared = reply.pending, reply.undeclared
         self.round = reply.round or self.round
         self.dense += reply.dense
         for table, rows in reply.rows.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,12 +50,20 @@ class Puller:
         wire_dtype: of rows.
         patience_s: for how long a PS may have no model.
         message_bytes: what is larger travels in several messages.
+        declare_again: declares the model to a PS that was restored from another job's checkpoint.
     """
 
-    def __init__(self, wire_dtype: str, patience_s: float, message_bytes: int) -> None:
+    def __init__(
+        self,
+        wire_dtype: str,
+        patience_s: float,
+        message_bytes: int,
+        declare_again: Callable[[ServerConnection], Awaitable[bool]],
+    ) -> None:
         self._wire_dtype = wire_dtype
         self._patience_s = patience_s
         self._message_bytes = message_bytes
+        self._declare_again = declare_again
 
     def prepare(
         self,
@@ -112,6 +120,8 @@ class Puller:
                 continue
             if part.initialised and not part.torn:
                 return part
+            if part.undeclared and await self._declare_again(server):
+                continue
             if time.monotonic() > give_up:
                 trouble = "is updated all the time" if part.torn else "has no model"
                 raise UnavailableError(

@@ -175,7 +175,7 @@ class PullRequest(_message.Message):
     def __init__(self, dense_version: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., pin: _Optional[int] = ..., dtype: _Optional[str] = ..., generation: _Optional[str] = ..., wait_for: _Optional[int] = ..., apply: _Optional[_Union[RoundMembers, _Mapping]] = ...) -> None: ...
 
 class PullResponse(_message.Message):
-    __slots__ = ("version", "dense", "rows", "generation", "initialized", "round", "pending")
+    __slots__ = ("version", "dense", "rows", "generation", "initialized", "round", "pending", "undeclared")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DENSE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +183,7 @@ class PullResponse(_message.Message):
     INITIALIZED_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
+    UNDECLARED_FIELD_NUMBER: _ClassVar[int]
     version: int
     dense: _containers.RepeatedCompositeFieldContainer[Dense]
     rows: _containers.RepeatedCompositeFieldContainer[Rows]
@@ -190,7 +191,8 @@ class PullResponse(_message.Message):
     initialized: bool
     round: RoundMembers
     pending: bool
-    def __init__(self, version: _Optional[int] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., initialized: bool = ..., round: _Optional[_Union[RoundMembers, _Mapping]] = ..., pending: bool = ...) -> None: ...
+    undeclared: bool
+    def __init__(self, version: _Optional[int] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., initialized: bool = ..., round: _Optional[_Union[RoundMembers, _Mapping]] = ..., pending: bool = ..., undeclared: bool = ...) -> None: ...
 
 class TaskName(_message.Message):
     __slots__ = ("round", "index")
