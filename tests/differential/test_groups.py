@@ -6,6 +6,7 @@ A step of the group is a minibatch of the local run, whose pieces the members co
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -160,7 +161,13 @@ def test_a_member_that_differs_is_put_out_and_fetches_the_model(
     row = Row("odd_member", module(ADAM), "groups", {"num_epochs": 30})
     local = bench.local(row)
     apply: Callable[..., None] = MemberLoop._apply
+    run = MemberLoop.run
+    all_there = threading.Barrier(3, timeout=250.0)
     hit: list[str] = []
+
+    def run_with_all(loop: Any) -> bool:
+        all_there.wait()  # the first could be done with the job before the last has started
+        return run(loop)
 
     def spoil(loop: Any, operation: Apply, rank: int) -> None:
         apply(loop, operation, rank)
@@ -171,6 +178,7 @@ def test_a_member_that_differs_is_put_out_and_fetches_the_model(
             state.values[name][0, 0] = np.float32(17.0)
             loop._replica.load(state)
 
+    monkeypatch.setattr(MemberLoop, "run", run_with_all)
     monkeypatch.setattr(MemberLoop, "_apply", spoil)
     spans.record(spans.LONGEST_S)
     group = bench.group(row, members=3, microbatches=4)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -240,12 +242,22 @@ class Member:
     def leave(self) -> None:
         self.groups[""].close()
 
-    def held(self) -> tuple[int, int]:
-        """Descriptors and threads of this process, when what ended has ended."""
+    def held(self, most: tuple[int, int] | None = None) -> tuple[int, int]:
+        """Descriptors and threads of this process, when what ended has ended.
+
+        Args:
+            most: waits until it holds no more than this: views of what ended keep its files mapped until they go.
+        """
         for thread in threading.enumerate():
             if thread.name.startswith("collective") and self._is_over(thread):
                 thread.join(DEADLINE_S)
-        return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+        deadline = time.monotonic() + DEADLINE_S / 2
+        while True:
+            gc.collect()
+            found = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+            if most is None or time.monotonic() > deadline or (found[0] <= most[0] and found[1] <= most[1]):
+                return found
+            threading.Event().wait(0.01)
 
     def _is_over(self, thread: threading.Thread) -> bool:
         live = [g for g in self.groups.values() if g.failure is None]
