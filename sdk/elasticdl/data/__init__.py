@@ -6,7 +6,7 @@ from elasticdl.data.csv_reader import CSVDataReader
 from elasticdl.data.custom_reader import CustomDataReader, TaskView
 from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
 from elasticdl.data.example import decode_example
-from elasticdl.data.factory import create_data_reader
+from elasticdl.data.factory import columns_of, create_data_reader, params_like, with_columns
 from elasticdl.data.params import parse_reader_params
 from elasticdl.data.reader import DataReader, Metadata, RecordSpec, Shard, ShardLike
 from elasticdl.data.recordio_reader import RecordIODataReader
@@ -26,7 +26,10 @@ __all__ = [
     "ShardLike",
     "TFRecordDataReader",
     "TaskView",
+    "columns_of",
     "create_data_reader",
     "decode_example",
+    "params_like",
     "parse_reader_params",
+    "with_columns",
 ]

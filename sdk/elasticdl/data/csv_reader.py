@@ -10,7 +10,8 @@ from array import array
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, ClassVar, Literal
 
-from elasticdl.data import csv_index, files
+from elasticdl.data import csv_columns, csv_index, files
+from elasticdl.data.csv_columns import INTEGER, NUMBER, Layout, numbered
 from elasticdl.data.csv_index import Dialect, RecordFinder
 from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
 from elasticdl.data.file_reader import BoundedCache, FileDataReader, first_file
@@ -18,12 +19,13 @@ from elasticdl.data.offset_index import STRIDE, IndexFolder, OffsetIndex
 from elasticdl.data.params import take
 from elasticdl.data.reader import Feed, Metadata, Record, RecordSpec, Shard, ShardLike
 
+TRAINED_COLUMNS = "trained_columns"
 _PIECE_BYTES = 2 << 20
 _KNOWN_STRIDES = 16_384
 """Strides of the index whose records' places are remembered, for a million records: some 10 MB."""
+_KNOWN_LAYOUTS = 1024
 _SAMPLED_RECORDS = 101
 """Records that are read to infer the columns."""
-_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf|infinity)\s*", re.IGNORECASE)
 _SURROGATE = re.compile("[\udc80-\udcff]")
 _WIDE_ENCODINGS = ("utf-16", "utf_16", "utf16", "utf-32", "utf_32", "utf32")
 
@@ -38,18 +40,21 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
         records_per_task: cut shards to at most this many records; by default a shard is a whole file.
         reader_params: all optional.
             ``sep``: the separator, ``,`` (a tab for ``.tsv`` files);
-            ``with_header``: whether the first record names the columns; by default it does when ``columns`` and
-            ``label`` are among its fields, or when it holds no number and one of the hundred after it does. Where
-            none of them holds a number it must be said;
+            ``with_header``: whether the first record names the columns; by default the hundred after it tell
+            (``csv_columns.is_header``), or ``columns`` and ``label`` do, which are among its fields. Where it stays
+            open it must be said. Of several columns of one name the second is called ``name.1``;
             ``columns``: names of the columns to give, in that order; all by default;
             ``column_names``: names for the columns of files without a header, else ``c0``, ``c1``, ...;
             ``label``: the column that the default feed gives as the label, as a float or int;
+            ``trained_columns``: the columns that the model was trained on. Those of files that name their columns
+            come in this order, and may be no others. Jobs say it by themselves;
             ``encoding``: ``utf-8``; any encoding in which a newline is one byte;
             ``quoting``: ``true``; with ``false`` quotes are plain characters;
             ``skip_spaces``: ``false``; with ``true`` spaces after a separator are no part of the field;
             ``on_corrupt``: ``fail`` (default) or ``skip``, which passes over records with a wrong number of
             columns or undecodable bytes;
             ``index_cache``: a folder for indexes, or ``off``; by default the user's cache folder.
+        predicting: the column of the label may be missing.
 
     Raises:
         ReaderParamsError: a parameter is unknown or has an impossible value.
@@ -59,7 +64,7 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
     kind: ClassVar[str] = "csv"
     params: ClassVar[tuple[str, ...]] = (
         "sep", "with_header", "columns", "column_names", "label", "encoding", "quoting", "skip_spaces",
-        "index_cache",
+        "index_cache", TRAINED_COLUMNS,
     )  # fmt: skip
 
     def __init__(
@@ -67,12 +72,16 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
         data_origin: str,
         records_per_task: int | None = None,
         reader_params: Mapping[str, Any] | None = None,
+        *,
+        predicting: bool = False,
     ) -> None:
         super().__init__(data_origin, records_per_task, reader_params)
         params = self.reader_params
+        self._predicting = predicting
         first = first_file(self)
         self._folder = IndexFolder.of(take(params, "index_cache", (str, bool), None))
         self._starts: BoundedCache[array[int]] = BoundedCache(max_weight=_KNOWN_STRIDES)
+        self._layouts: BoundedCache[Layout] = BoundedCache(max_weight=_KNOWN_LAYOUTS)
         self._sep = _one_byte(take(params, "sep", str, "\t" if first.endswith(".tsv") else ","))
         quoting = take(params, "quoting", bool, True)
         spaces = take(params, "skip_spaces", bool, False)
@@ -87,52 +96,109 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
         rows = self._head_rows(first, _SAMPLED_RECORDS)
         if not rows:
             raise DataError(f"{first}: holds no record", fix="leave empty files out of the data")
-        wanted = _names(params, "columns")
-        given = _names(params, "column_names")
+        wanted, given, trained = (_names(params, key) for key in ("columns", "column_names", TRAINED_COLUMNS))
         header = params.get("with_header")
         if header is not None and not isinstance(header, bool):
             raise ReaderParamsError(f"reader parameter with_header={header!r}", fix="give true or false")
-        self.with_header = header if header is not None else not given and self._is_header(first, rows, wanted)
-        self._file_columns = given or (rows[0] if self.with_header else [f"c{i}" for i in range(len(rows[0]))])
-        if len(self._file_columns) != len(rows[0]):
+        self.with_header = (
+            header if header is not None else not given and self._is_header(first, rows, wanted, trained)
+        )
+        self._named = self.with_header and not given
+        by_job = trained if not given and not wanted else None
+        if given:
+            names = self._as_given(first, len(rows[0]), given)
+        elif self._named:
+            names = numbered(rows[0])
+        else:
+            names = self._by_place(first, len(rows[0]), by_job)
+        lacks_label = self._predicting and self._label not in names
+        self._check_names(names, wanted, trained, lacks_label=lacks_label)
+        self._takes_all = wanted is None
+        chosen = wanted or (self._as_trained(first, names, by_job) if by_job and self._named else names)
+        self._given_columns = [name for name in chosen if not lacks_label or name != self._label]
+        self._first_layout = self._layout_by_name(first, names)
+
+    def _as_given(self, path: str, width: int, given: list[str]) -> list[str]:
+        """The names that the user gave; files to predict with may lack the label."""
+        if self._predicting and width == len(given) - 1:
+            given = [name for name in given if name != self._label]
+        if width != len(given):
             raise ReaderParamsError(
-                f"{first}: has {len(rows[0])} columns, column_names has {len(given or [])} names",
+                f"{path}: has {width} columns, column_names has {len(given)} names",
                 fix="name every column of the file",
             )
-        self._selected = None if wanted is None else [self._column(name) for name in wanted]
-        self._given_columns = wanted if wanted is not None else list(self._file_columns)
-        if self._label is not None and self._label not in self._given_columns:
+        return given
+
+    def _by_place(self, path: str, width: int, trained: list[str] | None) -> list[str]:
+        """Names for columns without any: those of the columns that the model was trained on, else ``c0``, ``c1``."""
+        if not trained:
+            return [f"c{i}" for i in range(width)]
+        if self._predicting and width == len(trained) - 1:
+            trained = [name for name in trained if name != (self._label or trained[-1])]
+        if width != len(trained):
+            raise _other_width(path, width, trained)
+        return trained
+
+    def _check_names(
+        self, names: list[str], wanted: list[str] | None, trained: list[str] | None, *, lacks_label: bool
+    ) -> None:
+        """Sees that the columns are there that the parameters name."""
+        for name in wanted or ():
+            if name not in names and not (lacks_label and name == self._label):
+                raise ReaderParamsError(
+                    f"{self.data_origin}: there is no column {name!r}",
+                    fix=f"the columns are {', '.join(names)}; check sep and with_header too",
+                )
+        known = wanted or (trained if lacks_label else names)
+        if self._label is not None and known is not None and self._label not in known:
             raise ReaderParamsError(
-                f"the label {self._label!r} is not among the columns", fix=f"use one of {self._given_columns}"
+                f"{self.data_origin}: the label {self._label!r} is not among the columns", fix=f"use one of {known}"
             )
 
-    def _is_header(self, path: str, rows: list[list[str]], wanted: list[str] | None) -> bool:
-        named = [*(wanted or ()), *([self._label] if self._label is not None else ())]
-        if named:
-            return set(named) <= set(rows[0])
-        numeric = [any(map(_NUMBER.fullmatch, row)) for row in rows]
-        if not any(numeric):
-            raise ReaderParamsError(
-                f"{path}: no field of its first records is a number, so they do not tell whether the first one, "
-                f"{rows[0]}, names the columns",
-                fix="say so with the reader parameter with_header=true or with_header=false",
-            )
-        return not numeric[0]
+    def _as_trained(self, path: str, names: list[str], trained: list[str]) -> list[str]:
+        """The columns of the job where files name theirs: those that the model was trained on, in that order."""
+        if _made_up(trained):
+            if len(names) != len(trained) - (self._predicting and len(names) < len(trained)):
+                raise _other_width(path, len(names), trained)
+            return names
+        # Where the label is not named it may be any one column: the user's feed makes what it can of the others.
+        lacking = [name for name in trained if name not in names]
+        unknown_label = self._predicting and self._label is None and len(lacking) == 1
+        return [name for name in trained if not unknown_label or name not in lacking]
 
-    def _column(self, name: str) -> int:
-        if name not in self._file_columns:
-            raise ReaderParamsError(
-                f"{self.data_origin}: there is no column {name!r}",
-                fix=f"the columns are {', '.join(self._file_columns)}; check sep and with_header too",
-            )
-        return self._file_columns.index(name)
+    def _layout_by_name(self, path: str, header: list[str]) -> Layout:
+        label = self._label if self._predicting else None
+        return csv_columns.find(path, header, self._given_columns, all_of_them=self._takes_all, label=label)
+
+    def _layout_of(self, path: str) -> Layout:
+        """Where a file has the columns of the job."""
+        return self._layouts.get(path, lambda: self._make_layout(path))
+
+    def _make_layout(self, path: str) -> Layout:
+        rows = self._head_rows(path, records=1) if self._named else []
+        return self._layout_by_name(path, numbered(rows[0])) if rows else self._first_layout
+
+    def _is_header(
+        self, path: str, rows: list[list[str]], wanted: list[str] | None, trained: list[str] | None
+    ) -> bool:
+        label = [] if self._label is None else [self._label]
+        named = set(wanted or label)
+        if named and named <= set(rows[0]):
+            return True
+        if trained is not None and not _made_up(trained) and len(set(trained) - set(rows[0])) <= self._predicting:
+            return True
+        found = csv_columns.is_header(rows)
+        if found is None and not named and trained is None:
+            raise csv_columns.refuse_open(path, rows[0])
+        return bool(found)
 
     @functools.cached_property
     def metadata(self) -> Metadata:
         """The selected columns; the types are those of the first records, ``int64``, ``float`` or ``string``."""
         first = first_file(self)
+        layout = self._layout_of(first)
         rows = self._head_rows(first, _SAMPLED_RECORDS)[1 if self.with_header else 0 :]
-        rows = [self._select(row) for row in rows if len(row) == len(self._file_columns)]
+        rows = [layout.select(row) for row in rows if len(row) == layout.width]
         types = {name: infer_type(row[i] for row in rows) for i, name in enumerate(self._given_columns)}
         return Metadata(list(self._given_columns), types, self.kind)
 
@@ -140,6 +206,11 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
     def records_kind(self) -> RecordSpec:
         """Lists of as many strings as columns are selected."""
         return RecordSpec("columns", width=len(self._given_columns))
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns of a record, in its order."""
+        return list(self._given_columns)
 
     @property
     def label(self) -> str | None:
@@ -150,6 +221,8 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
         """With the parameter ``label``: the other columns as a float32 vector, and the label as a number."""
         if self._label is None:
             return None
+        if self._label not in self._given_columns:
+            return functools.partial(_numeric_feed, None, "")
         return functools.partial(
             _numeric_feed, self._given_columns.index(self._label), self.metadata.column_types[self._label]
         )
@@ -159,7 +232,7 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
         for number in range(shard.start, shard.end):
             for row in self.read_records(Shard(shard.name, number, number + 1)):
                 for column, value in zip(self._given_columns, row, strict=True):
-                    if not _NUMBER.fullmatch(value):
+                    if not NUMBER.fullmatch(value):
                         return DataError(
                             f"{shard.name}: record {number}: column {column!r} holds {value!r}, which is no number",
                             fix="the feed that label= makes takes numbers only: name the columns of numbers with the "
@@ -167,16 +240,13 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
                         )
         return None
 
-    def _select(self, row: list[str]) -> list[str]:
-        return row if self._selected is None else [row[i] for i in self._selected]
-
     def _head_rows(self, path: str, records: int) -> list[list[str]]:
         data = csv_index.head_of(path, self._dialect, records)
         text = self._decode(data, path, 0, 0)
         return [row for row in self._parse(text, path, 0) if row][:records]
 
     def _load_index(self, path: str) -> OffsetIndex:
-        self._check_same_header(path)
+        self._layout_of(path)
         stamp = files.stamp(path)
         how = {"kind": self.kind, "dialect": repr(self._dialect), "header": self.with_header}
         index = self._folder.load(path, stamp, how)
@@ -185,29 +255,19 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
             self._folder.save(path, stamp, how, index)
         return index
 
-    def _check_same_header(self, path: str) -> None:
-        if not self.with_header or self.reader_params.get("column_names"):
-            return
-        rows = self._head_rows(path, records=1)
-        if rows and rows[0] != self._file_columns:
-            raise DataError(
-                f"{path}: its header {rows[0]} differs from that of the first file, {self._file_columns}",
-                fix="give files with the same columns, or set with_header=false and column_names",
-            )
-
     def _count(self, index: OffsetIndex) -> int:
         return index.records
 
     def _scan(self, file: BinaryIO, path: str, start: int, end: int) -> Iterator[list[Record]]:
-        index = self.index_of(path)
+        index, layout = self.index_of(path), self._layout_of(path)
         for low, high in self._pieces(index, start, end):
             first_byte = self._offset(file, path, index, low)
             last_byte = self._offset(file, path, index, high)
             file.seek(first_byte)
             data = file.read(last_byte - first_byte)
             rows = self._rows(data, path, first_byte, low, high)
-            good = self._valid_rows(rows, data, path, first_byte, low)
-            yield good if self._selected is None else [self._select(row) for row in good]
+            good = self._valid_rows(rows, layout.width, data, path, first_byte, low)
+            yield good if layout.selected is None else [layout.select(row) for row in good]
 
     def _offset(self, file: BinaryIO, path: str, index: OffsetIndex, record: int) -> int:
         """The byte offset of a record, or of the end of the last one."""
@@ -254,9 +314,10 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
                 fix="end lines with \\n or \\r\\n, not with \\r alone; do not change files while a job reads them",
             )  # fmt: skip
 
-    def _valid_rows(self, rows: list[list[str]], data: bytes, path: str, base: int, low: int) -> list[list[str]]:
+    def _valid_rows(
+        self, rows: list[list[str]], width: int, data: bytes, path: str, base: int, low: int
+    ) -> list[list[str]]:
         """The rows that have the right number of columns and no undecodable bytes."""
-        width = len(self._file_columns)
         good = [row for row in rows if len(row) == width]
         if len(good) != len(rows) and not self._skip:
             at = next(i for i, row in enumerate(rows) if len(row) != width)
@@ -303,9 +364,9 @@ def infer_type(values: Iterator[str]) -> str:
     empty = True
     for value in values:
         empty = False
-        if not _NUMBER.fullmatch(value):
+        if not NUMBER.fullmatch(value):
             return "string"
-        if not value.strip().lstrip("+-").isdigit():
+        if not INTEGER.fullmatch(value):
             kind = "float"
     return "string" if empty else kind
 
@@ -341,11 +402,25 @@ def _byte_wise(encoding: str) -> str:
     return encoding
 
 
-def _numeric_feed(label: int, label_type: str, dataset: Any, mode: str, metadata: Metadata) -> Any:
+def _other_width(path: str, width: int, trained: list[str]) -> DataError:
+    return DataError(
+        f"{path}: has {width} columns, the model was trained on {len(trained)}: {trained}",
+        fix="give files with the same columns, or name those to read with the reader parameter columns",
+    )
+
+
+def _made_up(names: list[str]) -> bool:
+    """Whether names are those of columns that have none."""
+    return names == [f"c{i}" for i in range(len(names))]
+
+
+def _numeric_feed(label: int | None, label_type: str, dataset: Any, mode: str, metadata: Metadata) -> Any:
     """Turns rows of strings into a float32 vector and a label; in prediction, into the vector alone."""
     import tensorflow as tf
 
     def split(row: Any) -> Any:
+        if label is None:
+            return tf.strings.to_number(row, tf.float32)
         features = tf.strings.to_number(tf.concat([row[:label], row[label + 1 :]], axis=0), tf.float32)
         if mode == "prediction":
             return features

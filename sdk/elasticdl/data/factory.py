@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 from elasticdl.data import files, recordio, tfrecord
-from elasticdl.data.csv_reader import CSVDataReader
+from elasticdl.data.csv_reader import TRAINED_COLUMNS, CSVDataReader
 from elasticdl.data.custom_reader import CustomDataReader
 from elasticdl.data.errors import DataError, ReaderParamsError
 from elasticdl.data.file_reader import FileDataReader
@@ -40,6 +40,8 @@ def create_data_reader(
     records_per_task: int | None = None,
     reader_params: Mapping[str, Any] | str | None = None,
     custom: Callable[..., Any] | DataReader | None = None,
+    *,
+    predicting: bool = False,
 ) -> DataReader:
     """Makes the reader of a data origin.
 
@@ -50,12 +52,14 @@ def create_data_reader(
         reader_params: parameters of the reader, as a dict or as text for ``parse_reader_params``. ``kind`` names
             the reader (``recordio``, ``tfrecord``, ``csv``) where the files do not tell.
         custom: the model module's ``custom_data_reader(data_origin, records_per_task=None, **params)``, or a reader.
+        predicting: the data need not have the label.
 
     Raises:
         DataError: the data is missing, unreadable, of no known kind, or of several kinds.
         ReaderParamsError: a parameter is unknown or has an impossible value.
     """
     params = parse_reader_params(reader_params) if isinstance(reader_params, str) else dict(reader_params or {})
+    trained = params.pop(TRAINED_COLUMNS, None)  # said by jobs, whatever the kind of their data
     if custom is not None:
         return _custom(data_origin, records_per_task, params, custom)
     kind = params.get("kind")
@@ -63,7 +67,25 @@ def create_data_reader(
         kind = kind_of_origin(data_origin)
     elif kind not in READERS:
         raise ReaderParamsError(f"there is no reader {kind!r}", fix=f"use one of: {', '.join(sorted(READERS))}")
-    return READERS[kind](data_origin, records_per_task, params)
+    if kind != CSVDataReader.kind:
+        return READERS[kind](data_origin, records_per_task, params)
+    params = params if trained is None else {**params, TRAINED_COLUMNS: trained}
+    return CSVDataReader(data_origin, records_per_task, params, predicting=predicting)
+
+
+def params_like(reader: DataReader, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The reader parameters for other data of a job: its columns come in the order of those of a first reader."""
+    return with_columns(params, columns_of(reader))
+
+
+def columns_of(reader: DataReader) -> list[str] | None:
+    """The names of the columns of a reader of CSV files, in the order of a record; None for others."""
+    return reader.columns if isinstance(reader, CSVDataReader) else None
+
+
+def with_columns(params: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:
+    """Reader parameters that say which columns the model was trained on, where that is known and not said yet."""
+    return dict(params) if not columns else {TRAINED_COLUMNS: list(columns), **params}
 
 
 def _custom(origin: str, records_per_task: int | None, params: dict[str, Any], custom: Any) -> DataReader:

@@ -234,6 +234,8 @@ class ServerOperations:
             "done": save.done,
             "start_version": self._machine.version.start,
         }
+        if columns := self._machine.plans.columns:
+            manifest = {**manifest, "columns": columns}
         failpoint("master.after_parts_saved")
         await asyncio.to_thread(commit_manifest, manifest)
         failpoint("master.after_manifest_written")

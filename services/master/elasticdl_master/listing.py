@@ -8,12 +8,12 @@ import itertools
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from elasticdl.data import create_data_reader
+from elasticdl.data import DataReader, create_data_reader, params_like
 from elasticdl_core.errors import DataError, ElasticDLError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.shard import Shard
+from elasticdl_core.task import TaskType
 
 _PIECE = 500
 _READER = "custom_data_reader"
@@ -34,13 +34,28 @@ class Piece:
     damaged: Mapping[str, str] = field(default_factory=dict)
 
 
-async def list_shards(origin: str, records_per_task: int, reader_params: Mapping[str, Any]) -> AsyncIterator[Piece]:
-    """Lists the shards of a data origin in pieces, in a thread.
+async def open_readers(spec: JobSpec, origins: Mapping[TaskType, str]) -> dict[TaskType, DataReader]:
+    """The readers of a job's data; the columns of all others are those of the first.
+
+    Raises:
+        DataError: the data of one is missing, unreadable or of other columns.
+    """
+    found: dict[TaskType, DataReader] = {}
+    params = dict(spec.data_reader_params)
+    for purpose, origin in origins.items():
+        found[purpose] = await asyncio.to_thread(
+            create_data_reader, origin, spec.records_per_task, params, predicting=purpose is TaskType.PREDICTION
+        )
+        params = params_like(found[purpose], params)
+    return found
+
+
+async def list_shards(reader: DataReader) -> AsyncIterator[Piece]:
+    """Lists the shards of a reader in pieces, in a thread.
 
     Raises:
         DataError: the data is missing or unreadable.
     """
-    reader = await asyncio.to_thread(create_data_reader, origin, records_per_task, dict(reader_params))
     shards = reader.create_shards()
     piece = await asyncio.to_thread(_take, shards)
     while True:

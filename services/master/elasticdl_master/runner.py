@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from elasticdl.data import files
+from elasticdl.data import columns_of, files
 from elasticdl_core.checkpoint_manifest import Provenance
 from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec, JobState
@@ -31,7 +31,7 @@ from elasticdl_master.group_desk import GroupDesk
 from elasticdl_master.handed_in_shares import HandedInShares
 from elasticdl_master.job_lease import Wishes
 from elasticdl_master.kept_checkpoint import remove_kept
-from elasticdl_master.listing import list_shards
+from elasticdl_master.listing import list_shards, open_readers
 from elasticdl_master.outbox import Outbox
 from elasticdl_master.parameter_servers import ServerControl
 from elasticdl_master.patience import PatientCalls
@@ -316,12 +316,14 @@ class JobRunner:
         machine = self._dispatcher.machine
         spec, plans = machine.spec, machine.plans
         try:
-            for purpose in plans.to_list():
+            # All are opened before the first is listed, which work begins with.
+            readers = await open_readers(spec, {purpose: plans.data_of(purpose) for purpose in plans.to_list()})
+            plans.columns = columns_of(readers[plans.main_type])
+            for purpose, reader in readers.items():
                 plan = plans.of(purpose)
                 if plan is None or plan.listed:
                     continue
-                pieces = list_shards(plans.data_of(purpose), spec.records_per_task, spec.data_reader_params)
-                async for piece in pieces:
+                async for piece in list_shards(reader):
                     failpoint("master.after_listing")
                     await self._dispatcher.tell(ev.ShardsListed(purpose, piece.shards, piece.last, piece.damaged))
         except FencedError:

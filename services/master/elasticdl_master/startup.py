@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from elasticdl.data import with_columns
 from elasticdl.model_check import check_model_module
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import ElasticDLError, FencedError
@@ -139,6 +140,9 @@ class Startup:
         spec = choice.applied_to(lease.spec)
         if code.initial is not None and _reads_by_itself(spec):
             spec = dataclasses.replace(spec, checkpoint_dir_for_init=code.initial["directory"])
+        if code.initial is not None:
+            params = with_columns(spec.data_reader_params, code.initial.get("columns"))
+            spec = dataclasses.replace(spec, data_reader_params=params)
         return Setup(
             spec=spec,
             epoch=lease.epoch,

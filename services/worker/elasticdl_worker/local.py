@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from elasticdl.data import DataReader, Shard, create_data_reader
+from elasticdl.data import DataReader, Shard, create_data_reader, params_like, with_columns
 from elasticdl.modes import Mode
 from elasticdl_core.devices import WHOLE
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeError
@@ -33,6 +33,7 @@ from elasticdl_core.skips import SkipReason, Skips, doublings, words
 from elasticdl_core.training_rules import TrainingRules, check_trained, success_reason
 from elasticdl_runtime.device_turns import DeviceGrant
 from elasticdl_runtime.memory import keep_large_blocks
+from elasticdl_runtime.stored_checkpoints import find_checkpoint
 from elasticdl_worker import framework_environment
 from elasticdl_worker.own_loop.local import run_local_script
 from elasticdl_worker.reporting.local_progress import Emit, LocalProgress
@@ -138,7 +139,7 @@ class _LocalRun:
         module.need("loss")
         trainer = self._trainer(source)
         self._rules.check()
-        evaluate = self._evaluator(trainer)
+        evaluate = self._evaluator(trainer, reader)
         shards = cut(reader.create_shards(), spec.records_per_task)
         total = spec.num_epochs * sum(shard.records for shard in shards)
         progress = LocalProgress(self._emit, total, spec.log_loss_steps)
@@ -242,11 +243,18 @@ class _LocalRun:
             | self._said()
         )
 
-    def _reader(self, origin: str) -> DataReader:
+    def _reader(self, origin: str, like: DataReader | None = None) -> DataReader:
+        """The reader of some data; its columns are those of another reader, or those that a checkpoint names."""
+        spec, params = self._spec, self._spec.data_reader_params
+        if like is not None:
+            params = params_like(like, params)
+        elif spec.checkpoint_dir_for_init:
+            params = with_columns(params, find_checkpoint(spec.checkpoint_dir_for_init).get("columns"))
         with self._module.guard("custom_data_reader"):
             return create_data_reader(
-                origin, self._spec.records_per_task, self._spec.data_reader_params, self._module.custom_data_reader
-            )
+                origin, spec.records_per_task, params, self._module.custom_data_reader,
+                predicting=spec.type is JobType.PREDICTION,
+            )  # fmt: skip
 
     @property
     def _minibatches_of_update(self) -> int:
@@ -287,12 +295,14 @@ class _LocalRun:
         for news in doublings(before, self._skips):
             self._emit({"event": "skipped", "message": news})
 
-    def _evaluator(self, trainer: LocalSteps) -> Callable[[int], dict[str, float]] | None:
+    def _evaluator(
+        self, trainer: LocalSteps, trained: DataReader | None = None
+    ) -> Callable[[int], dict[str, float]] | None:
         """Makes the function that evaluates; None without validation data."""
         spec, module = self._spec, self._module
         if not spec.validation_data:
             return None
-        reader = self._reader(spec.validation_data)
+        reader = self._reader(spec.validation_data, trained)
         source = self._source(reader, Mode.EVALUATION)
         loss = None
         if module.loss is not None:

@@ -52,6 +52,7 @@ class Manifest(TypedDict):
         records_done: records of the job's work that are in it.
         done: the ledger of those records.
         start_version: the model version that the job began at.
+        columns: the names of the columns that the model was trained on, in the order of a record.
     """
 
     version: int
@@ -69,6 +70,7 @@ class Manifest(TypedDict):
     records_done: NotRequired[int]
     done: NotRequired[Mapping[str, Any]]
     start_version: NotRequired[int]
+    columns: NotRequired[list[str]]
 
 
 def newness(manifest: Mapping[str, Any]) -> tuple[float, int]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elasticdl.data import columns_of, create_data_reader
 from elasticdl_core.errors import DataError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
@@ -17,7 +18,7 @@ from elasticdl_core.shuffling import SPAN_PARTS, cut
 from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
 from elasticdl_master.artifacts import locate
 from elasticdl_master.checkpoint_directory import CheckpointDirectory, commit_manifest
-from elasticdl_master.listing import has_own_reader, list_shards
+from elasticdl_master.listing import has_own_reader, list_shards, open_readers
 from elasticdl_master.state.checkpoints import PERIODIC, RECOVERY, CheckpointBook
 from elasticdl_master.state.events import WorkerHeartbeat
 from elasticdl_master.state.failures import FailureBook
@@ -25,7 +26,7 @@ from elasticdl_master.state.instructions import LaunchWorker, TerminateWorker
 from elasticdl_master.state.ledger import EpochLedger
 from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.metric_states import merge, metrics_of, states_of
-from elasticdl_master.state.plan import TaskPlan
+from elasticdl_master.state.plan import JobPlans, TaskPlan
 from elasticdl_master.state.record import EvaluationRecord, TakeoverRecord
 from elasticdl_master.state.throughput import Throughput
 from elasticdl_master.state.workers import Death, WorkerPool, WorkerState
@@ -458,6 +459,12 @@ class TestTakeoverRecord:
             TakeoverRecord.from_text(text)
 
 
+def _spec_of(reader_params: dict[str, Any]) -> JobSpec:
+    return JobSpec.from_mapping(
+        {"model_def": "m.f", "model_zoo": "/zoo", "training_data": "/d", "data_reader_params": reader_params}
+    )
+
+
 class TestListing:
     @pytest.mark.parametrize(
         ("text", "own"),
@@ -481,15 +488,35 @@ class TestListing:
 
     async def test_shards_come_in_pieces_and_the_last_one_says_so(self, tmp_path: Path) -> None:
         (tmp_path / "d.csv").write_text("a\n" + "1\n" * 5001)
-        pieces = [(piece.shards, piece.last) async for piece in list_shards(str(tmp_path / "d.csv"), 4, {})]
+        reader = create_data_reader(str(tmp_path / "d.csv"), 4)
+        pieces = [(piece.shards, piece.last) async for piece in list_shards(reader)]
         assert [last for _, last in pieces] == [False] * (len(pieces) - 1) + [True]
         assert len(pieces) > 1
         assert sum(shard.records for shards, _ in pieces for shard in shards) == 5001
 
+    def test_the_columns_are_in_the_durable_plan(self) -> None:
+        plans, again = JobPlans(_spec_of({})), JobPlans(_spec_of({}))
+        plans.columns = ["a", "b"]
+        again.adopt(json.loads(json.dumps(plans.to_mapping())))
+        assert again.columns == ["a", "b"]
+
     async def test_missing_data_is_named(self) -> None:
         with pytest.raises(DataError, match="/nowhere"):
-            async for _ in list_shards("/nowhere/x.csv", 4, {}):
-                pass
+            await open_readers(_spec_of({}), {TaskType.TRAINING: "/nowhere/x.csv"})
+
+    async def test_all_data_of_a_job_has_the_columns_of_the_main_data(self, tmp_path: Path) -> None:
+        """A validation file with a column too many failed after the first epoch, as a fault of the model."""
+        (tmp_path / "t.csv").write_text("a,b,y\n1,2,3\n")
+        (tmp_path / "v.csv").write_text("y,b,a\n3,2,1\n")
+        origins = {TaskType.TRAINING: str(tmp_path / "t.csv"), TaskType.EVALUATION: str(tmp_path / "v.csv")}
+        readers = await open_readers(_spec_of({}), origins)
+        assert [columns_of(reader) for reader in readers.values()] == [["a", "b", "y"]] * 2
+        (tmp_path / "v.csv").write_text("a,b,y,z\n1,2,3,4\n")
+        with pytest.raises(DataError, match=r"v\.csv: has the column 'z' too many"):
+            await open_readers(_spec_of({}), origins)
+        # What was trained on a checkpoint's columns is told by its manifest.
+        with pytest.raises(DataError, match=r"t\.csv: lacks the column 'x'"):
+            await open_readers(_spec_of({"trained_columns": ["x", "b", "y"]}), origins)
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,7 @@ class JobPlans:
         main: what the job is for.
         main_type: training, evaluation or prediction.
         validation: what evaluations go over; None without validation data, the main plan for an evaluation job.
+        columns: the names of the columns of the main data, in the order of a record; None where it has none.
     """
 
     def __init__(self, spec: JobSpec) -> None:
@@ -144,6 +145,7 @@ class JobPlans:
             shuffle=spec.shuffle and training,
             block=spec.shuffle_block,
         )
+        self.columns: list[str] | None = None
         self.validation: TaskPlan | None = None
         if training and spec.validation_data:
             self.validation = TaskPlan(TaskType.EVALUATION, spec.records_per_task)
@@ -204,6 +206,8 @@ class JobPlans:
     def to_mapping(self) -> dict[str, Any]:
         """Both plans as JSON data, for the durable ledger."""
         mapping = self.main.to_mapping()
+        if self.columns:
+            mapping["columns"] = list(self.columns)
         if self.validation is not None and self.validation is not self.main:
             mapping["validation"] = self.validation.to_mapping()["shards"]
             if self.validation.damaged:
@@ -213,6 +217,7 @@ class JobPlans:
     def adopt(self, mapping: Mapping[str, Any]) -> None:
         """Takes over what an earlier master had listed and made durable."""
         self.main.adopt(mapping)
+        self.columns = mapping.get("columns")
         listed = mapping.get("validation")
         if self.validation is None or self.validation is self.main or listed is None:
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticdl.data import DataReader, create_data_reader
+from elasticdl.data import DataReader, create_data_reader, params_like
 from elasticdl.modes import Mode
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_worker.trainers.framework import Framework, MinibatchSource
@@ -44,10 +44,14 @@ class JobSources:
                 Mode.EVALUATION: spec.validation_data,
                 Mode.PREDICTION: spec.prediction_data,
             }
+            params = spec.data_reader_params
+            if mode is not self.main:
+                params = params_like(self.reader(self.main), params)
             with self._module.guard("custom_data_reader"):
                 self._readers[mode] = create_data_reader(
-                    origins[mode], spec.records_per_task, spec.data_reader_params, self._module.custom_data_reader
-                )
+                    origins[mode], spec.records_per_task, params, self._module.custom_data_reader,
+                    predicting=mode is Mode.PREDICTION,
+                )  # fmt: skip
         return self._readers[mode]
 
     def source(self, mode: Mode) -> MinibatchSource:

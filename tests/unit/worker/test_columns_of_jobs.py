@@ -1,0 +1,69 @@
+"""A job's validation data has its columns by name, whatever their order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticdl.modes import Mode
+from elasticdl_core.errors import DataError
+from elasticdl_core.job import JobSpec
+from elasticdl_worker.local import run_local
+from elasticdl_worker.trainers.job_sources import JobSources
+from elasticdl_worker.trainers.tensorflow.model.loading import load_module
+
+pytestmark = pytest.mark.unit
+
+FIRST_COLUMN = """
+import tensorflow as tf
+
+def forward():
+    inputs = tf.keras.Input((3,))
+    return tf.keras.Model(inputs, inputs[:, :1] + 0.0 * tf.keras.layers.Dense(1)(inputs))
+
+def loss(labels, predictions):
+    return tf.reduce_mean(tf.square(labels - predictions))
+
+def optimizer():
+    return tf.keras.optimizers.SGD(0.5)
+
+def eval_metrics_fn():
+    return {"mae": lambda labels, predictions: tf.abs(labels - predictions)}
+"""
+
+
+def _spec(folder: Path, validation: str) -> JobSpec:
+    (folder / "m.py").write_text(FIRST_COLUMN)
+    (folder / "train.csv").write_text("a,b,c,y\n1.5,20,300,1.5\n2,30,400,2\n")
+    (folder / "other.csv").write_text(validation)
+    return JobSpec.from_mapping(
+        {
+            "model_def": "m.forward", "model_zoo": str(folder), "training_data": str(folder / "train.csv"),
+            "validation_data": str(folder / "other.csv"), "prediction_data": str(folder / "other.csv"),
+            "export_formats": "", "data_reader_params": {"label": "y"}, "minibatch_size": 2,
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("validation", ["a,b,c,y\n5.5,60,700,5.5\n", "c,y,b,a\n700,5.5,60,5.5\n"])
+def test_columns_come_in_the_order_of_the_training_data(validation: str, tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = []
+    run_local(_spec(tmp_path, validation), tmp_path / "out", events.append)
+    assert events[-1]["metrics"]["mae"] == 0.0
+
+
+def test_other_columns_are_refused_before_the_first_record(tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = []
+    with pytest.raises(DataError, match=r"other\.csv: has the column 'z' too many"):
+        run_local(_spec(tmp_path, "a,b,c,y,z\n5,60,700,5,1\n"), tmp_path / "out", events.append)
+    assert not events
+
+
+def test_a_worker_s_readers_have_the_columns_of_the_job(tmp_path: Path) -> None:
+    spec = _spec(tmp_path, "c,b,a\n700,60,5\n")
+    sources = JobSources(None, spec, load_module(spec, tmp_path))  # type: ignore[arg-type] # no minibatches are made
+    assert sources.reader(Mode.PREDICTION).metadata.column_names == ["a", "b", "c"]
+    with pytest.raises(DataError, match="label 'y'"):
+        sources.reader(Mode.EVALUATION)
