@@ -110,7 +110,7 @@ class Table:
         (self.map, self.shape), self.keys = make_map(int(len(ids) / LOAD / SLOTS) + 1), np.empty(len(ids), np.int64)
         found = np.empty(len(ids), np.int64)
         self.kernels.find_or_insert(self.map, self.shape, self.keys, ids, found, 0)
-        self.records: Any = Arena(3 * dim, np.float32, len(ids) * 3 * dim * 4).array
+        self.records: Any = Arena(3 * dim, np.float32, rows=len(ids)).array
         self.records[:] = 0.1
         self.ids = random.choice(ids, batch, replace=False)
         self.rows, self.out = np.empty(batch, np.int64), np.empty((batch, dim), np.float32)

@@ -102,7 +102,7 @@ def sides_of(dim: int, rows: int, batch: int, cpp: Cpp | None) -> dict[str, tupl
             lambda: KERNELS.find(table, shape, keys, ids, found),
             cpp and cpp.bind("find", table, shape, keys, ids, batch, found),
         )
-    arena: Any = Arena(dim, np.float32, rows * dim * 4).array
+    arena: Any = Arena(dim, np.float32, rows=rows).array
     arena[:] = 1
     out = np.ones((batch, dim), np.float32)
     sides["gather"] = (
@@ -112,7 +112,7 @@ def sides_of(dim: int, rows: int, batch: int, cpp: Cpp | None) -> dict[str, tupl
     for name, spec in OPTIMIZERS.items():
         optimizer = Optimizer(spec)
         width = dim * (1 + len(optimizer.slots))
-        records: Any = Arena(width, np.float32, rows * width * 4).array
+        records: Any = Arena(width, np.float32, rows=rows).array
         records[:] = 0.1
         own = np.ascontiguousarray(grads[: len(unique)])
         update, numbers = KERNELS.update(optimizer.kernel), optimizer.numbers(STEP)
@@ -172,11 +172,11 @@ def bandwidth(report: Report, options: argparse.Namespace, cpp: Cpp) -> None:
     """Gather and Adam at dim 64 on a table that no cache holds."""
     report.say("bandwidth: filling the table")
     rows, batch = options.rows, options.batch
-    arena: Any = Arena(LARGE_WIDTH, np.float32, rows * LARGE_WIDTH * 4).array
+    arena: Any = Arena(LARGE_WIDTH, np.float32, rows=rows).array
     arena[:] = 0.1
     picked = np.random.default_rng(4).permutation(rows)[:batch].astype(np.int64)
     grads = np.ones((batch, LARGE_DIM), np.float32)
-    out: Any = Arena(LARGE_DIM, np.float32, batch * LARGE_DIM * 4).array
+    out: Any = Arena(LARGE_DIM, np.float32, rows=batch).array
     out[:] = 0
     same = (arena, LARGE_WIDTH, picked, batch)
     numbers = Optimizer(OPTIMIZERS["adam"]).numbers(STEP)
@@ -261,7 +261,7 @@ def row_sides(torch: Any, options: argparse.Namespace) -> dict[str, tuple[Call, 
     for name, make in made.items():
         optimizer = Optimizer(OptimizerSpec(name))
         width = TORCH_DIM * (1 + len(optimizer.slots))
-        records: Any = Arena(width, np.float32, options.rows * width * 4).array
+        records: Any = Arena(width, np.float32, rows=options.rows).array
         records[:] = 0.1
         update, numbers = KERNELS.update(optimizer.kernel), optimizer.numbers(STEP)
         parameter = torch.nn.Parameter(torch.full((options.rows, TORCH_DIM), 0.1))

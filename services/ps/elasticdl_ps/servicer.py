@@ -217,7 +217,10 @@ class ParameterServer:
         """Writes this partition to a file."""
         caller.require(Role.MASTER)
         _require_absolute(request.directory)
-        cut, self._cut = (self._cut, None) if request.cut else (None, self._cut)
+        cut, self._cut = self._cut, None
+        if cut is not None and not request.cut:
+            self._partition.release(cut)  # what is written now is later than that
+            cut = None
         if request.cut and cut is None:
             raise ConflictError("there is no cut to write", fix="cut all parameter servers again")
         failpoint("ps.before_save")

@@ -1,4 +1,4 @@
-"""Arenas: arrays of rows that grow without moving."""
+"""Arenas: arrays of rows that grow without copying them."""
 
 from __future__ import annotations
 
@@ -12,52 +12,133 @@ from numpy.typing import NDArray
 from elasticdl_core.errors import ElasticDLError
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
-_HUGE_FROM = 8 << 20
-"""Bytes after which an arena asks for huge pages; below, their rounding would waste more than it wins."""
+_FIRST_BYTES = 8 << 20
+"""The room to begin with, without huge pages, whose rounding would waste more than it wins."""
+_GROWN_BYTES = 1 << 30
+"""The least room once that is full, with huge pages."""
+_GROWTH = 4
 _MAX_ROWS = (1 << 32) - 2
 
 
 class Arena:
-    """A two-dimensional array with room for as many rows as the machine has memory.
+    """A two-dimensional array with room for some rows, and for as many as the machine has memory when that is asked.
 
-    The room is address space only: the kernel gives memory to a page when it is first written. So growing copies
-    nothing, rows never move, and readers need not stop.
+    The room is address space only: the kernel gives memory to a page when it is first written. It grows as it fills,
+    because address space is not without end either, and there are several arenas for each table. To grow moves the
+    kernel's entries of pages, and copies nothing.
+
+    Not safe for threads: who has an arena keeps others from it while it grows, and keeps no view of it.
 
     Args:
         width: columns.
         dtype: float32, int64 or uint32.
-        max_bytes: the room; the machine's memory by default.
+        max_bytes: the most room that it may ever have; the machine's memory by default.
+        rows: how many there is to be room for at once.
+
+    Attributes:
+        row_bytes: bytes of a row.
+        max_rows: how many rows there may ever be.
+        room: how many there is room for now.
+        array: ``[room, width]``; rows never written are zero. Another one after each growth.
+        flat: the same, ``[room * width]``.
     """
 
+    array: NDArray[np.generic]
+    flat: NDArray[np.generic]
+
     def __init__(
-        self, width: int, dtype: type[np.float32 | np.int64 | np.uint32], max_bytes: int | None = None
+        self,
+        width: int,
+        dtype: type[np.float32 | np.int64 | np.uint32],
+        max_bytes: int | None = None,
+        *,
+        rows: int = 0,
     ) -> None:
         self.row_bytes = width * np.dtype(dtype).itemsize
-        wanted = psutil.virtual_memory().total if max_bytes is None else max_bytes
-        memory = _reserve(max(wanted, self.row_bytes))
-        self.max_rows = min(len(memory) // self.row_bytes, _MAX_ROWS)
-        flat: NDArray[np.generic] = np.frombuffer(memory, dtype, self.max_rows * width)
-        self.array: NDArray[np.generic] = flat.reshape(self.max_rows, width)
-        """All rows, those never written being zero."""
+        limit = psutil.virtual_memory().total if max_bytes is None else max_bytes
+        self.max_rows = min(max(limit // self.row_bytes, 1), _MAX_ROWS)
+        self._width, self._dtype = width, dtype
+        first = min(max(_FIRST_BYTES, self.row_bytes), self.max_rows * self.row_bytes)
+        self._memory = _reserve(first, self.row_bytes)
+        self._look()
+        self.require(rows)
 
+    def require(self, rows: int) -> None:
+        """Makes room for so many rows in all.
 
-def _reserve(size: int) -> mmap.mmap:
-    size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-    while True:
+        Raises:
+            ElasticDLError: there is none; all is as it was.
+        """
+        if rows <= self.room:
+            return
+        if rows > self.max_rows:
+            raise ElasticDLError(
+                f"an embedding table has no room beyond {self.max_rows:,} rows",
+                fix="use more parameter servers (--num_ps_pods) or machines with more memory",
+            )
+        wanted = max(rows * self.row_bytes, _GROWTH * len(self._memory), _GROWN_BYTES)
         try:
-            memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
-            break
+            self._grow(rows * self.row_bytes, min(wanted, self.max_rows * self.row_bytes))
+        finally:
+            self._look()
+
+    def _look(self) -> None:
+        self.room = min(len(self._memory) // self.row_bytes, self.max_rows)
+        self.flat = np.frombuffer(self._memory, self._dtype, self.room * self._width)
+        self.array = self.flat.reshape(self.room, self._width)
+
+    def _grow(self, least: int, wanted: int) -> None:
+        # Memory that is looked at cannot be moved.
+        self.array = self.flat = np.empty(0, self._dtype)
+        for size in _sizes(wanted, least):
+            try:
+                self._memory.resize(size)
+                break
+            except OSError as error:
+                if size <= _pages(least):
+                    raise _no_space(error) from None
+            except (BufferError, SystemError):
+                # Somebody still looks at it, such as the frame of an error, or this system cannot move memory.
+                moved = _reserve(wanted, least)
+                moved[: len(self._memory)] = self._memory
+                self._memory = moved
+                break
+        _use_huge_pages(self._memory)
+
+
+def _reserve(wanted: int, least: int) -> mmap.mmap:
+    for size in _sizes(wanted, least):
+        try:
+            return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
         except OSError as error:
-            # A limit on address space, or strict overcommit: a smaller table is better than none.
-            size = size // 2 // mmap.PAGESIZE * mmap.PAGESIZE
-            if size < 1 << 24:
-                raise ElasticDLError(
-                    f"cannot reserve address space for an embedding table: {error}",
-                    fix="raise the limit on virtual memory (ulimit -v), or use more parameter servers",
-                ) from None
-    if size > 2 * _HUGE_FROM and hasattr(mmap, "MADV_HUGEPAGE"):
+            if size <= _pages(least):
+                raise _no_space(error) from None
+    raise AssertionError("the last size is the least")
+
+
+def _sizes(wanted: int, least: int) -> list[int]:
+    """What to ask for, one after the other: a limit on address space, or strict overcommit, may leave less."""
+    sizes = [_pages(wanted)]
+    while sizes[-1] > _pages(least):
+        sizes.append(max(_pages(sizes[-1] // 2), _pages(least)))
+    return sizes
+
+
+def _pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def _use_huge_pages(memory: mmap.mmap) -> None:
+    """Asks for huge pages of all of it: what is not alike throughout cannot be moved at once."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
         try:
-            memory.madvise(mmap.MADV_HUGEPAGE, _HUGE_FROM, size - _HUGE_FROM)
+            memory.madvise(mmap.MADV_HUGEPAGE)
         except OSError:
             pass  # the kernel is built without huge pages: slower, not wrong
-    return memory
+
+
+def _no_space(error: OSError) -> ElasticDLError:
+    return ElasticDLError(
+        f"cannot reserve address space for an embedding table: {error}",
+        fix="raise the limit on virtual memory (ulimit -v), or use more parameter servers",
+    )

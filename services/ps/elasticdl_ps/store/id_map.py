@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.model import NO_ID
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.kernels.lines import AFTER, GROWN_FROM, LINE_BYTES, NONE_GROWN, SLOTS, WORDS
@@ -38,25 +38,32 @@ class IdMap:
 
     Args:
         kernels: the kernels.
-        max_bytes: room for ids; the machine's memory by default.
+        beside: arenas that have a record of each row. There is room in them for all rows that the map gives.
+        max_bytes: the most room for ids; the machine's memory by default.
     """
 
-    def __init__(self, kernels: KernelSet, max_bytes: int | None = None) -> None:
+    def __init__(self, kernels: KernelSet, beside: Sequence[Arena] = (), max_bytes: int | None = None) -> None:
         self._kernels = kernels
-        self._arena = Arena(1, np.int64, max_bytes)
-        self.keys = cast("NDArray[np.int64]", self._arena.array.reshape(-1))
-        """The id of each row; ``NO_ID`` for free rows."""
+        self._keys = Arena(1, np.int64, max_bytes)
+        self._of_rows = (self._keys, *beside)
         self.count = 0
         """Number of rows ever used at once; rows are numbered below it."""
         self.free_count = 0
         """How many of them are free."""
         self._free = np.empty(0, np.int64)
-        # Twice the room of the ids: in lines that are half full an entry takes more than an id.
-        self._lines = Arena(WORDS, np.uint32, max_bytes and 2 * max_bytes + _LEAST_BYTES)
-        self._table = cast("NDArray[np.uint32]", self._lines.array.reshape(-1))
+        # In lines that are half full an entry takes more than an id, and there are lines beyond the last.
+        self._lines = Arena(WORDS, np.uint32, max_bytes and 4 * max_bytes + _LEAST_BYTES)
         self._shape = np.array([_FIRST_LINES, _FIRST_LINES, 0], np.uint64)
         self._entries = 0
-        self.max_rows = min(self._arena.max_rows, self._lines.max_rows * SLOTS // 3)
+
+    @property
+    def keys(self) -> NDArray[np.int64]:
+        """The id of each row; ``NO_ID`` for free rows. Another array after ids were added."""
+        return cast("NDArray[np.int64]", self._keys.flat)
+
+    @property
+    def _table(self) -> NDArray[np.uint32]:
+        return cast("NDArray[np.uint32]", self._lines.flat)
 
     @property
     def live(self) -> int:
@@ -80,7 +87,10 @@ class IdMap:
         Raises:
             ElasticDLError: the table is full.
         """
-        self._make_room(len(ids), len(ids))
+        fresh = len(ids)
+        if self.count + fresh > min(arena.max_rows for arena in self._of_rows):
+            fresh = len(np.unique(ids[self.find(ids) < 0]))  # a full table still knows its ids
+        self._make_room(fresh, fresh)
         rows = np.empty(len(ids), np.int64)
         count = int(self._kernels.find_or_insert(self._table, self._shape, self.keys, ids, rows, self.count))
         self._entries += count - self.count
@@ -117,11 +127,8 @@ class IdMap:
         self.keys[rows] = NO_ID
 
     def _make_room(self, entries: int, rows: int) -> None:
-        if self.count + rows > self.max_rows:
-            raise ElasticDLError(
-                f"an embedding table has no room beyond {self.max_rows:,} rows",
-                fix="use more parameter servers (--num_ps_pods) or machines with more memory",
-            )
+        for arena in self._of_rows:
+            arena.require(self.count + rows)
         moved = max(_MOVED_AT_LEAST, _MOVED_PER_ID * entries)
         self._grow(moved)
         lines = int(self._shape[AFTER])
@@ -130,6 +137,8 @@ class IdMap:
         self._grow(SLOTS * lines)
         load = _LOAD_GROWN if self._entries == self.count else _LOAD_WITH_STALE
         wanted = math.ceil((self.count + entries) / (load * SLOTS))
+        # All ids of a map may belong to its last line, and go on beyond it.
+        self._lines.require(2 * max(lines, wanted) + 1)
         self._shape[:] = lines, max(lines, wanted), NONE_GROWN
         self._grow(moved)
 

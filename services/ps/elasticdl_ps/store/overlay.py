@@ -34,11 +34,16 @@ class Overlay:
         self.stop = present.count
         self.width = width
         self._kernels = kernels
-        self._saved = IdMap(kernels)
-        self._copies = cast("NDArray[np.float32]", Arena(width, np.float32).array)
+        # No more than the rows at the cut are ever copied.
+        self._arena = Arena(width, np.float32, max(1, self.rows) * width * 4)
+        self._saved = IdMap(kernels, (self._arena,))
         self._gone = present.keys[: self.stop] == NO_ID if present.free_count else np.zeros(0, np.bool_)
         self._written = 0
         self._left: list[Ids] = []
+
+    @property
+    def _copies(self) -> Floats:
+        return cast("Floats", self._arena.array)
 
     @property
     def nbytes(self) -> int:
@@ -88,10 +93,14 @@ class Overlay:
         self._written = stop
         return self._records(arena, keys[rows].copy(), rows)
 
-    def left(self, arena: Floats) -> tuple[Ids, Floats]:
-        """Ids and records of the rows that left before ``block`` came to them."""
-        ids = np.concatenate([np.zeros(0, np.int64), *self._left])
-        return self._records(arena, ids, np.full(len(ids), -1))
+    @property
+    def left(self) -> Ids:
+        """Ids of the rows that left before ``block`` came to them; ``kept`` has their records."""
+        return np.concatenate([np.zeros(0, np.int64), *self._left])
+
+    def kept(self, arena: Floats, ids: Ids) -> Floats:
+        """Records of rows that left, as they were."""
+        return self._records(arena, ids, np.full(len(ids), -1))[1]
 
     def _records(self, arena: Floats, ids: Ids, rows: Ids) -> tuple[Ids, Floats]:
         records = np.empty((len(ids), self.width), np.float32)

@@ -74,6 +74,7 @@ class Partition:
         self.tally = Tally()
         self._lock = threading.RLock()
         self._pins: dict[int, int] = {}
+        self._snapshot: PartitionSnapshot | None = None
 
     @property
     def nbytes(self) -> int:
@@ -192,9 +193,13 @@ class Partition:
             self.require_initialised()
             if number not in self._pins:
                 self._require_version(version)
-                self.dense.pin(number)
-                for table in self.tables.values():
-                    table.pin(number)
+                try:
+                    self.dense.pin(number)
+                    for table in self.tables.values():
+                        table.pin(number)
+                except BaseException:
+                    self.unpin(number)
+                    raise
                 self._pins[number] = self.version
             return self._pins[number]
 
@@ -231,12 +236,9 @@ class Partition:
         with self._lock:
             self.require_initialised()
             self._require_version(version)
-            if _SNAPSHOT in self._pins:
+            if self._snapshot is not None:
                 raise ConflictError("a checkpoint is being written already", fix="wait until it is done")
-            self._pins[_SNAPSHOT] = self.version
-            for table in self.tables.values():
-                table.pin(_SNAPSHOT, with_slots=True)
-            return PartitionSnapshot(
+            taken = PartitionSnapshot(
                 version=self.version,
                 optimizer=self.optimizer,
                 mode=self.mode,
@@ -246,10 +248,21 @@ class Partition:
                 tables=list(self.tables.values()),
                 pin=_SNAPSHOT,
             )
+            try:
+                for table in taken.tables:
+                    table.pin(taken.pin, with_slots=True)
+            except BaseException:
+                taken.unpin()
+                raise
+            self._snapshot = taken
+            return taken
 
     def release(self, snapshot: PartitionSnapshot) -> None:
-        """Ends a snapshot."""
-        self.unpin(snapshot.pin)
+        """Ends a snapshot; one of what the partition held before it became another ends nothing."""
+        with self._lock:
+            if self._snapshot is snapshot:
+                self._snapshot = None
+                snapshot.unpin()
 
     def become(self, other: Partition) -> None:
         """Takes the content of a partition that was restored beside this one, under a new generation."""
@@ -257,7 +270,7 @@ class Partition:
             self.optimizer, self.mode, self.version = other.optimizer, other.mode, other.version
             self.dense, self.tables = other.dense, other.tables
             self.tally, self.declared = other.tally, other.declared
-            self._pins = {}
+            self._pins, self._snapshot = {}, None
             self._set_policies(self.tables)
             self.initialised = self.restored = True
             self.generation = secrets.token_hex(8)
@@ -349,6 +362,11 @@ class PartitionSnapshot:
     dense: Sequence[DenseValue]
     tables: Sequence[EmbeddingTable]
     pin: int
+
+    def unpin(self) -> None:
+        """Lets the tables forget it."""
+        for table in self.tables:
+            table.unpin(self.pin)
 
 
 def _check_tables(tables: Sequence[TableSpec]) -> None:

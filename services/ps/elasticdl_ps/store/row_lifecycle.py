@@ -12,7 +12,7 @@ from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.store.arena import Arena
 from elasticdl_ps.store.id_map import IdMap
 
-_NEVER = np.iinfo(np.uint32).max
+_NEVER = np.iinfo(np.int64).max
 _SWEEPS_PER_AGE = 8
 _SLACK = 16
 _LINES = 4
@@ -47,9 +47,9 @@ class RowLifecycle:
         self.policy = policy
         self.admitted = self.evicted = self.refused = 0
         self._kernels = kernels
-        self._seen = np.zeros(0, np.uint32)
-        if policy.eviction_updates or policy.max_rows:
-            self._seen = cast("NDArray[np.uint32]", Arena(1, np.uint32).array.reshape(-1))
+        self._times = Arena(1, np.int64) if policy.eviction_updates or policy.max_rows else None
+        if self._times is not None:
+            self._times.require(present.count)
             self._seen[: present.count] = np.where(present.keys[: present.count] == NO_ID, _NEVER, version)
         self._sketch = np.zeros((_LINES, counters if policy.admission > 1 else 0), np.uint8)
         self._counted = 0
@@ -57,9 +57,14 @@ class RowLifecycle:
         self._count = present.count
 
     @property
+    def _seen(self) -> NDArray[np.int64]:
+        """The version of the update that saw each row last; nothing where that does not matter."""
+        return cast("NDArray[np.int64]", self._times.flat) if self._times is not None else np.zeros(0, np.int64)
+
+    @property
     def nbytes(self) -> int:
         """Memory of the sketch and of the times of the last sightings."""
-        return self._sketch.nbytes + (4 * self._count if len(self._seen) else 0)
+        return self._sketch.nbytes + (8 * self._count if self._times is not None else 0)
 
     def admits(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Counts a sighting of ids without rows; which of them are to have one now: bool ``[n]``."""
@@ -81,7 +86,8 @@ class RowLifecycle:
     def touch(self, rows: NDArray[np.int64], count: int, version: int) -> None:
         """Notes that rows, of ``count`` in all, were seen by the update that makes ``version``."""
         self._count = count
-        if len(self._seen):
+        if self._times is not None:
+            self._times.require(count)
             self._seen[rows] = version
 
     def forget(self, rows: NDArray[np.int64]) -> None:

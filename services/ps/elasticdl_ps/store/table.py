@@ -20,7 +20,8 @@ from elasticdl_ps.store.overlay import Overlay
 from elasticdl_ps.store.row_lifecycle import RowLifecycle
 from elasticdl_runtime.initializers import make_initializer
 
-_BLOCK = 1 << 15
+_BLOCK_ROWS = 1 << 15
+_BLOCK_BYTES = 4 << 20
 """Rows worked on between two releases of the lock, so that a reader waits for a millisecond, not for a batch."""
 
 
@@ -48,10 +49,15 @@ class EmbeddingTable:
         self._initializer = make_initializer(spec)
         self._kernels = kernels
         self._lock = FairLock()
-        self._map = IdMap(kernels)
-        self._arena = cast("NDArray[np.float32]", Arena(self.width, np.float32).array)
+        self._block = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (4 * self.width)))
+        self._records = Arena(self.width, np.float32)
+        self._map = IdMap(kernels, (self._records,))
         self._overlays: dict[int, Overlay] = {}
         self._lives: RowLifecycle | None = None
+
+    @property
+    def _arena(self) -> NDArray[np.float32]:
+        return cast("NDArray[np.float32]", self._records.array)
 
     @property
     def rows(self) -> int:
@@ -94,8 +100,8 @@ class EmbeddingTable:
             ids: int64 ``[n]``.
             out: float32 ``[n, dim]``, set.
         """
-        for at in range(0, len(ids), _BLOCK):
-            block, target = ids[at : at + _BLOCK], out[at : at + _BLOCK]
+        for at in range(0, len(ids), self._block):
+            block, target = ids[at : at + self._block], out[at : at + self._block]
             with self._lock:
                 rows = self._rows_of(block) if self._lives is None else self._map.find(block)
                 self._kernels.gather(self._arena, rows, target)
@@ -104,8 +110,8 @@ class EmbeddingTable:
 
     def read_pinned(self, pin: int, ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
         """Looks vectors up as they were at a pin; ids unknown then get their first values and no row."""
-        for at in range(0, len(ids), _BLOCK):
-            block, target = ids[at : at + _BLOCK], out[at : at + _BLOCK]
+        for at in range(0, len(ids), self._block):
+            block, target = ids[at : at + self._block], out[at : at + self._block]
             with self._lock:
                 overlay = self._overlays.get(pin)
                 # A table that was declared after the pin had no rows then.
@@ -131,9 +137,9 @@ class EmbeddingTable:
             version: the partition's version after this update; the policy counts by it.
             delay: for gradients that are to be compensated.
         """
-        for at in range(0, len(ids), _BLOCK):
-            block, changes = ids[at : at + _BLOCK], grads[at : at + _BLOCK]
-            late = delay and delay.of(slice(at, at + _BLOCK))
+        for at in range(0, len(ids), self._block):
+            block, changes = ids[at : at + self._block], grads[at : at + self._block]
+            late = delay and delay.of(slice(at, at + self._block))
             with self._lock:
                 if self._lives is None:
                     rows = self._rows_of(block)
@@ -172,14 +178,17 @@ class EmbeddingTable:
     def pinned_blocks(self, number: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """All rows as they were at a pin with slots, a block at a time: ids ``[n]`` and records ``[n, width]``."""
         overlay = self._overlays[number]
-        for stop in range(_BLOCK, overlay.stop + _BLOCK, _BLOCK):
+        for stop in range(self._block, overlay.stop + self._block, self._block):
             with self._lock:
                 ids, records = overlay.block(self._arena, self._map.keys, min(stop, overlay.stop))
             yield ids, records
         with self._lock:
-            ids, records = overlay.left(self._arena)
-        for at in range(0, len(ids), _BLOCK):
-            yield ids[at : at + _BLOCK], records[at : at + _BLOCK]
+            left = overlay.left
+        for at in range(0, len(left), self._block):
+            ids = left[at : at + self._block]
+            with self._lock:
+                records = overlay.kept(self._arena, ids)
+            yield ids, records
 
     def load(self, ids: NDArray[np.int64], records: NDArray[np.float32]) -> None:
         """Sets whole records (values and slots) of ids, making the rows; columns beyond those given start anew."""
@@ -191,12 +200,12 @@ class EmbeddingTable:
         """The same rows under another optimizer, its slots starting anew unless they are kept."""
         made = EmbeddingTable(self.spec, optimizer, self._kernels)
         width = self.width if keep_slots else self.dim
-        for at in range(0, self._map.count, _BLOCK):
-            ids = self._map.keys[at : min(at + _BLOCK, self._map.count)]
-            records = self._arena[at : at + len(ids), :width]
-            if self._map.free_count:
-                ids, records = ids[ids != NO_ID], records[ids != NO_ID]
-            made.load(ids, np.ascontiguousarray(records))
+        for at in range(0, self._map.count, self._block):
+            with self._lock:
+                ids = self._map.keys[at : min(at + self._block, self._map.count)].copy()
+                records = self._arena[at : at + len(ids), :width].copy()
+            there = ids != NO_ID
+            made.load(ids[there], records[there])
         return made
 
     def _rows_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -242,8 +251,8 @@ class EmbeddingTable:
     def _evict(self, lives: RowLifecycle, version: int) -> None:
         """Lets the rows go that the policy has no room for, some at a time, so that readers get their turn."""
         cold = lives.cold(self._map.live, version)
-        for at in range(0, len(cold), _BLOCK):
-            rows = cold[at : at + _BLOCK]
+        for at in range(0, len(cold), self._block):
+            rows = cold[at : at + self._block]
             with self._lock:
                 ids = self._map.keys[rows]
                 for overlay in self._overlays.values():
