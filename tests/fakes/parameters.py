@@ -7,16 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_runtime.initializers import first_rows
-from elasticdl_worker.parameters import Gradients, Pulled, PushResult
+from elasticdl_worker.parameters import Gradients, Pulled, PullOutcome, PushResult
 
 
 class MemoryParameters:
-    """Keeps a model and applies SGD; ``refuse`` makes it refuse that many pushes as stale."""
+    """Keeps a model and applies SGD; refuses ``refuse`` pushes as stale, and pulls along by ``refuse_pull``."""
 
     def __init__(self, refuse: int = 0) -> None:
         self.refuse = refuse
+        self.refuse_pull: ElasticDLError | None = None
         self.version = 0
         self.dense: dict[str, Any] = {}
         self.rows: dict[str, dict[int, Any]] = {}
@@ -83,13 +85,13 @@ class MemoryParameters:
         version: int,
         learning_rate: float | Sequence[float] | None = None,
         dense: bool = True,
-    ) -> tuple[PushResult, Pulled | None]:
+    ) -> tuple[PushResult, PullOutcome]:
         assert self.mode is not None
         self.together += 1
         result = await self.push(gradients, version=version, learning_rate=learning_rate)
         if not self.mode.use_async and not result.accepted:
             return result, None
-        return result, await self.pull(ids, dense=dense)
+        return result, self.refuse_pull or await self.pull(ids, dense=dense)
 
     async def update_servers(self, addresses: Sequence[str], generation: str) -> None:
         return None

@@ -29,6 +29,7 @@ from elasticdl_runtime.convert.parameters import (
     optimizer_from_json,
     table_from_message,
 )
+from elasticdl_runtime.rpc.errors import answer_to
 from elasticdl_runtime.rpc.framing import Frame, FrameBytes, decode_frame
 
 M = TypeVar("M", bound=Message)
@@ -116,10 +117,13 @@ def pull_frame(answer: PullAnswer) -> Frame:
     return Frame(_pull_message(answer).SerializeToString(), _arrays_of(answer))
 
 
-def push_pull_frame(outcome: PushOutcome, answer: PullAnswer | None) -> Frame:
-    """The answer to a push and a pull; without the pull's where that was not made."""
+def push_pull_frame(outcome: PushOutcome, answer: PullAnswer | Exception | None) -> Frame:
+    """The answer to a push and a pull; of the pull why it failed, or nothing where it was not made."""
     response = ps_pb2.PushPullResponse(push=_outcome_message(outcome))
-    if answer is None:
+    if isinstance(answer, Exception):
+        status, details = answer_to(answer, "Pull")
+        response.failed.code, response.failed.details = status.value[0], details
+    if not isinstance(answer, PullAnswer):
         return Frame(response.SerializeToString())
     response.pull.CopyFrom(_pull_message(answer))
     return Frame(response.SerializeToString(), _arrays_of(answer))

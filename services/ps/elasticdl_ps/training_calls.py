@@ -195,8 +195,15 @@ class TrainingCalls:
             await self._hold.wait()
 
     def _push_and_read(self, push: PushRequest, pull: PullRequest, caller: Claims) -> Frame:
-        outcome = self.updates.take(push, caller)
-        return codec.push_pull_frame(outcome, self._read(pull))
+        return self._answer_both(self.updates.take(push, caller), pull)
+
+    def _answer_both(self, outcome: PushOutcome, pull: PullRequest) -> Frame:
+        """Answers a push that was taken, and the pull after it. Whether that fails or not, the push is what it is."""
+        try:
+            answer: PullAnswer | Exception = self._read(pull)
+        except Exception as error:
+            answer = error
+        return codec.push_pull_frame(outcome, answer)
 
     async def _push_pull_in_round(self, push: PushRequest, pull: PullRequest, caller: Claims) -> AnswerFrame:
         """In synchronous mode a pull comes after the end of the round that the push counts for."""
@@ -205,11 +212,15 @@ class TrainingCalls:
         self._waiter.note_push(caller.owner)
         if not outcome.accepted:
             return codec.push_pull_frame(outcome, None)
-        if not await self.prepare_pull(pull, caller):
+        try:
+            ready = await self.prepare_pull(pull, caller)
+        except Exception as error:
+            return codec.push_pull_frame(outcome, error)
+        if not ready:
             return codec.push_pull_frame(outcome, self.answer_pending())
         if self._is_free(pull.estimate_cost(self._partition)):
-            return codec.push_pull_frame(outcome, self._read(pull))
-        return await self._threads.read(lambda: _encoded_if_large(codec.push_pull_frame(outcome, self._read(pull))))
+            return self._answer_both(outcome, pull)
+        return await self._threads.read(lambda: _encoded_if_large(self._answer_both(outcome, pull)))
 
     def _answer_push(self, outcome: PushOutcome, caller: Claims) -> Frame:
         """The answer to a push; in synchronous mode others may be waiting for what it did."""

@@ -95,6 +95,45 @@ async def test_kept_rows_stay_within_their_bound(servers: Any) -> None:
     assert client._hot.hits
 
 
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        (UpdateMode(), {}),
+        (UpdateMode(), {"message_bytes": 400}),
+        (UpdateMode(), {"hot_rows_staleness": 2}),
+        (UpdateMode(use_async=False), {}),
+        (UpdateMode(use_async=False), {"message_bytes": 400}),
+    ],
+    ids=["one message", "too large", "kept rows", "synchronous", "synchronous and too large"],
+)
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_push_counts_though_the_pull_along_with_it_is_refused(
+    start_servers: Any, count: int, mode: UpdateMode, options: Any
+) -> None:
+    """It was applied, at all servers or at some, and answered by the pull's error: its records were trained twice."""
+    servers = await start_servers(count)
+    client, other = servers.client(**options), servers.client(1)
+    tables = [TableSpec("t", 4, InitializerSpec("zeros"), input_dim=10)]
+    values = {"bias": np.zeros(3, np.float32)}
+    for one in (client, other):
+        await one.ensure_model(values, SPECS[1:], tables, OptimizerSpec("sgd", {"learning_rate": 1.0}), mode)
+    ids = np.arange(10)
+    step = Gradients({"bias": np.ones(3, np.float32)}, {"t": (ids, np.ones((10, 4), np.float32))}, records=32)
+    pulled = await client.pull({"t": ids})
+    for done, bad in enumerate(range(90, 98), start=1):
+        # Which server refuses depends on the id.
+        result, refused = await client.push_pull(step, {"t": np.array([3, bad])}, version=pulled.version)
+        assert (result.accepted, result.version) == (True, done)
+        assert isinstance(refused, InvalidInputError)
+        assert f"the id {bad} is outside the table 't'" in refused.message
+        pulled = await client.pull({"t": ids})
+        there = await other.pull({"t": ids})
+        np.testing.assert_array_equal(there.rows["t"], np.full((10, 4), -done, np.float32))
+        np.testing.assert_array_equal(there.dense["bias"], np.full(3, -done, np.float32))
+    result, missing = await client.push_pull(step, {"t": ids}, version=pulled.version)
+    assert result.accepted and not isinstance(missing, ElasticDLError)
+
+
 async def test_short_steps_need_no_thread(start_servers: Any) -> None:
     servers = await start_servers(2)
     client = servers.client()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_core.shard import Shard
@@ -72,6 +73,18 @@ def test_a_pull_that_is_ready_goes_along_and_has_the_push() -> None:
     np.testing.assert_array_equal(second.pulled.result().rows["t"], np.ones((2, 2)))
     trainer._send(second, result, 1)
     assert (parameters.together, len(parameters.pushes)) == (1, 2)
+
+
+def test_a_pull_that_is_refused_is_the_failure_of_its_own_step() -> None:
+    trainer, parameters, step, result = make()
+    first, second = step(), step()
+    trainer.announce(second, lambda: True)
+    parameters.refuse_pull = InvalidInputError("the id 99 is outside")
+    trainer._pushes.append(trainer._send(first, result, 0))
+    trainer.wait_for_pushes()
+    assert trainer.accounts.close(LEASE.token).applied == 2
+    with pytest.raises(InvalidInputError, match="99"):
+        second.pulled.result()
 
 
 def test_without_a_push_the_pull_goes_alone() -> None:

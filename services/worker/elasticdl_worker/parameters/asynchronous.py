@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.model import UpdateMode
-from elasticdl_worker.parameters.codec import PushReply, push_pull_frame, read_push_pull_reply
+from elasticdl_worker.parameters.codec import PullReply, PushReply, push_pull_frame, read_push_pull_reply
 from elasticdl_worker.parameters.connection import answers_of
-from elasticdl_worker.parameters.group import Ids, ServerGroup
+from elasticdl_worker.parameters.group import Ids, ServerGroup, WantedRows
 from elasticdl_worker.parameters.hot_rows import HotRows
 from elasticdl_worker.parameters.partial_pull import PartialPull
 from elasticdl_worker.parameters.pulls import PullMoment
-from elasticdl_worker.parameters.types import LIMIT, Gradients, Pulled, PushResult, Rates
-from elasticdl_worker.parameters.waiting import together
+from elasticdl_worker.parameters.types import LIMIT, Gradients, Pulled, PullOutcome, PushResult, Rates
+from elasticdl_worker.parameters.waiting import outcome_of, together
 
 NEAR = 256
 """So many updates before the last one pushes go to the first PS first. Others may make some between pull and push."""
@@ -55,16 +56,16 @@ class AsynchronousMode:
 
     async def push_pull(
         self, gradients: Gradients, ids: Ids, version: int, rates: Rates, *, dense: bool
-    ) -> tuple[PushResult, Pulled | None]:
+    ) -> tuple[PushResult, PullOutcome]:
         """A push and the pull after it; nothing is pulled after the job's last update."""
         if self._is_near_limit(version) or not self._group.fits_one_message(gradients, ids, dense=dense):
             result = await self.push(gradients, version, rates)
-            return result, None if result.reason == LIMIT else await self.pull(ids, dense=dense)
+            return result, None if result.reason == LIMIT else await outcome_of(self.pull(ids, dense=dense))
         return await self._push_pull_at_once(gradients, ids, version, rates, dense=dense)
 
     async def _push_pull_at_once(
         self, gradients: Gradients, ids: Ids, version: int, rates: Rates, *, dense: bool
-    ) -> tuple[PushResult, Pulled]:
+    ) -> tuple[PushResult, Pulled | ElasticDLError]:
         """A push and the pull after it, in one message to each PS."""
         group = self._group
         async with group.pushing:
@@ -77,17 +78,23 @@ class AsynchronousMode:
                 calls.append(server.begin("PushPull", frame, answer_bytes=expected))
             answers = await answers_of(calls)
             group.answered = group.sequence
-        replies: list[PushReply] = []
+        replies = [read_push_pull_reply(answer) for answer in answers]
+        result = _result_of([pushed for pushed, _ in replies])
+        return result, await outcome_of(self._pulled([pulled for _, pulled in replies], wanted, dense))
+
+    async def _pulled(self, replies: Sequence[PullReply | ElasticDLError], wanted: WantedRows, dense: bool) -> Pulled:
+        """What the PS have answered to the pull that went along with a push."""
+        group = self._group
         parts: list[PartialPull] = []
-        for index, (answer, asked) in enumerate(zip(answers, wanted.parts, strict=True)):
-            reply, pulled = read_push_pull_reply(answer)
+        for index, (reply, asked) in enumerate(zip(replies, wanted.parts, strict=True)):
+            if isinstance(reply, ElasticDLError):
+                raise reply
             part = PartialPull()
-            part.add(pulled, asked)
+            part.add(reply, asked)
             if not part.initialised:
                 part = await group.puller_of(wanted, dense=dense)(index, PullMoment())
-            replies.append(reply)
             parts.append(part)
-        return _result_of(replies), group.assemble(parts, wanted, dense=dense)
+        return group.assemble(parts, wanted, dense=dense)
 
     def _is_near_limit(self, version: int) -> bool:
         """Whether a gradient on parameters of a version may be the last one, or too late, for several PS at once."""
@@ -115,11 +122,14 @@ class HotRowsMode(AsynchronousMode):
         """Reads the rows that are not kept here, or too old, and changed dense parameters."""
         if not ids:
             return await super().pull(ids, dense=dense)
-        return (await self._pull_cold(ids, dense, None))[1]
+        _, pulled = await self._pull_cold(ids, dense, None)
+        if isinstance(pulled, ElasticDLError):
+            raise pulled
+        return pulled
 
     async def _push_pull_at_once(
         self, gradients: Gradients, ids: Ids, version: int, rates: Rates, *, dense: bool
-    ) -> tuple[PushResult, Pulled]:
+    ) -> tuple[PushResult, Pulled | ElasticDLError]:
         if not ids:
             return await super()._push_pull_at_once(gradients, ids, version, rates, dense=dense)
         result, pulled = await self._pull_cold(ids, dense, (gradients, version, rates))
@@ -128,7 +138,7 @@ class HotRowsMode(AsynchronousMode):
 
     async def _pull_cold(
         self, ids: Ids, dense: bool, push: tuple[Gradients, int, Rates] | None
-    ) -> tuple[PushResult | None, Pulled]:
+    ) -> tuple[PushResult | None, Pulled | ElasticDLError]:
         """Pulls what is not kept, along with a push if there is one, and puts it together with what is."""
         group, hot = self._group, self._hot
         epoch, surely, generations = hot.epoch, group.answered, group.generations
@@ -138,17 +148,22 @@ class HotRowsMode(AsynchronousMode):
         }
         cold = {table: ids[table][known.missing] for table, known in found.items()}
         result: PushResult | None = None
+        pulled: Pulled | ElasticDLError
         if push is None:
             pulled = await super().pull(cold, dense=dense)
         else:
             gradients, version, rate = push
             result, pulled = await super()._push_pull_at_once(gradients, cold, version, rate, dense=dense)
+        if isinstance(pulled, ElasticDLError):
+            return result, pulled
         replaced = group.generations != generations or hot.epoch != epoch
         if replaced:
             # What is kept may be of a PS that was replaced meanwhile.
             hot.forget()
             if any(len(known.missing) < len(known.rows) for known in found.values()):
-                whole = await super().pull(ids, dense=False)
+                whole = await outcome_of(super().pull(ids, dense=False))
+                if isinstance(whole, ElasticDLError):
+                    return result, whole
                 return result, Pulled(pulled.version, pulled.dense, whole.rows)
         for table, known in found.items():
             known.rows[known.missing] = pulled.rows[table]

@@ -16,7 +16,7 @@ from elasticdl_worker.parameters.declaring import declare_model, describe_model
 from elasticdl_worker.parameters.group import Ids, ServerGroup
 from elasticdl_worker.parameters.hot_rows import HotRows
 from elasticdl_worker.parameters.synchronous import SynchronousMode
-from elasticdl_worker.parameters.types import Gradients, Pulled, PushResult, Rates, ServedModel
+from elasticdl_worker.parameters.types import Gradients, Pulled, PullOutcome, PushResult, Rates, ServedModel
 from elasticdl_worker.parameters.waiting import together
 
 MESSAGE_BYTES = 256 << 20
@@ -163,13 +163,14 @@ class ParameterClient:
         version: int,
         learning_rate: LearningRate = None,
         dense: bool = True,
-    ) -> tuple[PushResult, Pulled | None]:
+    ) -> tuple[PushResult, PullOutcome]:
         """A push, and then a pull for another minibatch, in one message a PS.
 
         It means what ``push`` followed by ``pull`` means, at half the messages: each PS applies its part of the
         gradients and then reads, so that the pull has them. In synchronous mode only the first PS gets both in one
         message, and nothing is pulled if the push is refused. It is two calls for what is too large for a message.
-        Raises what the two raise; if the pull fails, the push may count all the same.
+        Raises what the push raises. Where the pull fails its error is returned in its place: what became of the push
+        is known all the same.
 
         Args:
             gradients: as for ``push``.

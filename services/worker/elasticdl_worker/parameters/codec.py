@@ -13,6 +13,7 @@ import numpy as np
 from google.protobuf.message import Message
 from numpy.typing import NDArray
 
+from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.convert.parameters import (
@@ -27,6 +28,7 @@ from elasticdl_runtime.convert.parameters import (
     table_from_json,
     table_to_message,
 )
+from elasticdl_runtime.rpc.errors import from_number
 from elasticdl_runtime.rpc.framing import Frame, FrameBytes, decode_frame
 from elasticdl_worker.parameters.types import ServedModel
 
@@ -267,14 +269,16 @@ def read_pull_reply(frame: FrameBytes) -> PullReply:
     return _pull_reply(ps_pb2.PullResponse.FromString(header), buffers)
 
 
-def read_push_pull_reply(frame: FrameBytes) -> tuple[PushReply, PullReply]:
-    """What one PS says to a push and a pull.
+def read_push_pull_reply(frame: FrameBytes) -> tuple[PushReply, PullReply | ElasticDLError]:
+    """What one PS says to a push and a pull; of the pull why it failed, if it did.
 
     Raises:
         InvalidInputError: sizes disagree.
     """
     header, buffers = decode_frame(frame)
     both = ps_pb2.PushPullResponse.FromString(header)
+    if both.HasField("failed"):
+        return _push_reply(both.push), from_number(both.failed.code, both.failed.details, "Pull")
     return _push_reply(both.push), _pull_reply(both.pull, buffers)
 
 

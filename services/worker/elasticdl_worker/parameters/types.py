@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 
 Rates = tuple[float, ...]
@@ -36,6 +37,10 @@ class Pulled:
     version: int
     dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     rows: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+
+
+PullOutcome = Pulled | ElasticDLError | None
+"""What became of a pull that went along with a push: parameters, or why there are none; None if none was made."""
 
 
 @dataclass(frozen=True, slots=True)

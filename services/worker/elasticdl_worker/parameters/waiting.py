@@ -6,7 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
+from elasticdl_core.errors import ElasticDLError
+
 T = TypeVar("T")
+
+
+async def outcome_of(call: Awaitable[T]) -> T | ElasticDLError:
+    """What a call gives, or why it failed: for one that must not hide the outcome of another."""
+    try:
+        return await call
+    except ElasticDLError as error:
+        return error
 
 
 async def together(calls: Sequence[Awaitable[T]]) -> Sequence[T]:

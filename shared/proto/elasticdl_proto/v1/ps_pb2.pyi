@@ -251,12 +251,22 @@ class PushPullRequest(_message.Message):
     def __init__(self, push: _Optional[_Union[PushGradientsRequest, _Mapping]] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ..., pull_from: _Optional[int] = ...) -> None: ...
 
 class PushPullResponse(_message.Message):
-    __slots__ = ("push", "pull")
+    __slots__ = ("push", "pull", "failed")
     PUSH_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
     push: PushGradientsResponse
     pull: PullResponse
-    def __init__(self, push: _Optional[_Union[PushGradientsResponse, _Mapping]] = ..., pull: _Optional[_Union[PullResponse, _Mapping]] = ...) -> None: ...
+    failed: PullFailure
+    def __init__(self, push: _Optional[_Union[PushGradientsResponse, _Mapping]] = ..., pull: _Optional[_Union[PullResponse, _Mapping]] = ..., failed: _Optional[_Union[PullFailure, _Mapping]] = ...) -> None: ...
+
+class PullFailure(_message.Message):
+    __slots__ = ("code", "details")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    details: str
+    def __init__(self, code: _Optional[int] = ..., details: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("worker", "sequence")

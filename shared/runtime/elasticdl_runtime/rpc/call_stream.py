@@ -17,12 +17,10 @@ from typing import Any
 import grpc
 
 from elasticdl_core.errors import ElasticDLError, UnavailableError
-from elasticdl_runtime.rpc.errors import from_code, from_status
+from elasticdl_runtime.rpc.errors import from_number, from_status
 from elasticdl_runtime.rpc.framing import NUMBERS, Frame, FrameBytes, as_message, decode_frame, frame_mark, pieces_of
 from elasticdl_runtime.rpc.message_socket import MessageSocket
 from elasticdl_runtime.rpc.served_stream import ACCEPTED
-
-_STATUS = {status.value[0]: status for status in grpc.StatusCode}
 
 
 class StreamedCall:
@@ -145,7 +143,7 @@ class CallStream(abc.ABC):
 
     def _refusal(self, status: int, message: FrameBytes) -> ElasticDLError:
         details = decode_frame(message)[0].decode(errors="replace")
-        return from_code(_STATUS.get(status, grpc.StatusCode.UNKNOWN), details, self._method)
+        return from_number(status, details, self._method)
 
     def _watch(self, deadline: float) -> None:
         """Has one timer go off at the first deadline, not one for each call: most calls are long over by then."""

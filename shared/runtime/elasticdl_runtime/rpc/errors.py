@@ -33,6 +33,7 @@ _TABLE: tuple[tuple[type[ElasticDLError], grpc.StatusCode], ...] = (
     (UnavailableError, grpc.StatusCode.UNAVAILABLE),
 )
 _BACK = tuple((kind, status) for kind, status in _TABLE if kind not in (UserCodeError, DataError))
+_NUMBERED = {status.value[0]: status for status in grpc.StatusCode}
 _log = structlog.get_logger(__name__)
 _MOST = 6000
 """Bytes of details, as they are sent; gRPC refuses metadata of more than 8 KiB."""
@@ -79,6 +80,11 @@ def answer_to(error: Exception, method: str) -> tuple[grpc.StatusCode, str]:
 def from_status(error: grpc.aio.AioRpcError, method: str) -> ElasticDLError:
     """The exception that stands for a failed call."""
     return from_code(error.code(), error.details() or "", method)
+
+
+def from_number(number: int, details: str, method: str) -> ElasticDLError:
+    """The exception that stands for a status, by its number, and its details."""
+    return from_code(_NUMBERED.get(number, grpc.StatusCode.UNKNOWN), details, method)
 
 
 def from_code(status: grpc.StatusCode, details: str, method: str) -> ElasticDLError:

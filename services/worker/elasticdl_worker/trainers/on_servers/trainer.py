@@ -19,12 +19,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from elasticdl_core.errors import UnavailableError
+from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import RowPolicy, UpdateMode
 from elasticdl_runtime.telemetry.spans import span, traced
 from elasticdl_worker.device import device_turn
-from elasticdl_worker.parameters import LIMIT, Gradients, ParameterClient, Pulled, PushResult
+from elasticdl_worker.parameters import LIMIT, Gradients, ParameterClient, Pulled, PullOutcome, PushResult
 from elasticdl_worker.reporting.accounts import TaskAccounts
 from elasticdl_worker.reporting.progress import StepParts, WorkerProgress
 from elasticdl_worker.trainers.framework import (
@@ -69,7 +69,7 @@ class _Outcome(Protocol):
 class _PushPart:
     """The push's part of a message that has a pull besides."""
 
-    both: Future[tuple[PushResult, Pulled | None]]
+    both: Future[tuple[PushResult, PullOutcome]]
 
     def result(self) -> PushResult:
         """Waits for it."""
@@ -80,11 +80,14 @@ class _PushPart:
 class _PullPart:
     """The pull's part of such a message."""
 
-    both: Future[tuple[PushResult, Pulled | None]]
+    both: Future[tuple[PushResult, PullOutcome]]
 
     def result(self) -> Pulled | None:
-        """Waits for it; None if the push came after the job's last update."""
-        return self.both.result()[1]
+        """Waits for it; None if the push came after the job's last update. Raises what a pull raises."""
+        pulled = self.both.result()[1]
+        if isinstance(pulled, ElasticDLError):
+            raise pulled
+        return pulled
 
 
 @dataclass(frozen=True)
