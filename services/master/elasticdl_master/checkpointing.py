@@ -233,9 +233,8 @@ class ServerOperations:
             "records_done": save.records_done,
             "done": save.done,
             "start_version": self._machine.version.start,
+            "columns": self._machine.plans.columns or [],
         }
-        if columns := self._machine.plans.columns:
-            manifest = {**manifest, "columns": columns}
         failpoint("master.after_parts_saved")
         await asyncio.to_thread(commit_manifest, manifest)
         failpoint("master.after_manifest_written")
