@@ -33,6 +33,8 @@ class Seen:
     query: dict[str, str]
     headers: dict[str, str]
     body: bytes
+    port: int = 0
+    """Of the caller: one for each connection."""
 
     def json(self) -> Any:
         return json.loads(self.body)
@@ -227,7 +229,7 @@ class FakeApi:
         query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
         body = http.rfile.read(int(http.headers.get("content-length") or 0))
         headers = {name.lower(): value for name, value in http.headers.items()}
-        seen = Seen(http.command, unquote(parts.path), query, headers, body)
+        seen = Seen(http.command, unquote(parts.path), query, headers, body, http.client_address[1])
         with self._lock:
             self.seen.append(seen)
             fault = self._fault(seen)

@@ -9,9 +9,10 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+from elasticdl.client.messages import Request
 from elasticdl.client.transport import moment_text
 from elasticdl.submission import absolute_paths
-from elasticdl_core.errors import InvalidInputError, NotFoundError
+from elasticdl_core.errors import InvalidInputError, NotFoundError, UnavailableError
 from elasticdl_core.job import JobSpec, resolve_aliases
 from elasticdl_core.json_numbers import from_json
 
@@ -20,7 +21,26 @@ PATIENCE_S = 600.0
 """How long an API that does not answer is waited for by what waits for a job: an upgrade, a restart of a machine."""
 UPLOAD_TIMEOUT_S = 300.0
 EVENTS_AT_ONCE = 1000
+_OF_JOB = re.compile(r"/jobs/(?P<job>[^/?]+)(?P<below>/.*)?")
 _ID = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,99}")
+
+
+def checked(request: Request, answer: Any) -> Any:
+    """The answer to a request, if it tells of the job that was asked for.
+
+    Raises:
+        UnavailableError: it tells of another one.
+    """
+    asked = _OF_JOB.fullmatch(request.path)
+    if asked is None or not isinstance(answer, dict):
+        return answer
+    told = answer.get("id" if asked["below"] is None or request.method == "POST" else "job_id")
+    if isinstance(told, str) and told != asked["job"]:
+        raise UnavailableError(
+            f"{request.method} {request.path} was answered with the job {told}",
+            fix="look for what mixes up answers: a proxy, or one connection that two processes use",
+        )
+    return answer
 
 
 def job_path(job_id: str, *rest: str) -> str:

@@ -52,7 +52,8 @@ class Manifest(TypedDict):
         records_done: records of the job's work that are in it.
         done: the ledger of those records.
         start_version: the model version that the job began at.
-        columns: the names of the columns that the model was trained on, in the order of a record; empty where records have none.
+        columns: the names of the columns that the model was trained on, in the order of a record; empty where records
+            have none.
     """
 
     version: int

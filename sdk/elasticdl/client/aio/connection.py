@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import AsyncIterator
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from elasticdl.client.aio import waiting
 from elasticdl.client.endpoint import Endpoint
 from elasticdl.client.messages import NoResponse, Request, Response
 from elasticdl.client.problems import error_of, unreachable
+from elasticdl.client.requests import checked
 from elasticdl.client.retry import RetryPolicy
 from elasticdl.client.transport import (
     TRANSPORT_ERRORS,
@@ -28,6 +30,8 @@ from elasticdl_core.errors import ElasticDLError
 
 class AsyncApiConnection:
     """Does requests and says in the exceptions of ``elasticdl_core.errors`` what went wrong.
+
+    Connections belong to the process that opened them: after a fork each process opens its own.
 
     Args:
         endpoint: where the API is and what opens it.
@@ -45,16 +49,32 @@ class AsyncApiConnection:
         self.retry = retry
         self.sleep = waiting.sleep
         self.now = waiting.now
-        self._http = httpx.AsyncClient(
+        self._endpoint = endpoint
+        self._inherited: list[httpx.AsyncClient] = []
+        self._process = os.getpid()
+        self._opened = self._make_http()
+
+    async def close(self) -> None:
+        """Closes the connections of this process."""
+        await self._http.aclose()
+
+    @property
+    def _http(self) -> httpx.AsyncClient:
+        process = os.getpid()
+        if process != self._process:
+            # Two processes on one connection read each other's answers. What the parent goes on using is not closed.
+            self._inherited.append(self._opened)
+            self._opened, self._process = self._make_http(), process
+        return self._opened
+
+    def _make_http(self) -> httpx.AsyncClient:
+        endpoint = self._endpoint
+        return httpx.AsyncClient(
             base_url=endpoint.url,
             headers=default_headers(endpoint),
             trust_env=trusts_environment(endpoint),
             verify=verified_by(endpoint),
         )
-
-    async def close(self) -> None:
-        """Closes the connections."""
-        await self._http.aclose()
 
     async def exchange(self, request: Request, *, accept: frozenset[int] = frozenset()) -> Response:
         """Does a request, again while that helps, and gives its response.
@@ -82,13 +102,14 @@ class AsyncApiConnection:
         """Does a request and gives the JSON of its response, None when it has no body.
 
         Raises:
-            ElasticDLError: the API refused, did not answer, or did not answer in JSON.
+            ElasticDLError: the API refused, did not answer, did not answer in JSON, or told of another job than was
+                asked for.
         """
         response = await self.exchange(request)
         if not response.body:
             return None
         try:
-            return json.loads(response.body)
+            return checked(request, json.loads(response.body))
         except ValueError:
             raise ElasticDLError(
                 f"{request.method} {self.url}{request.path} answered something that is not JSON",
@@ -98,7 +119,8 @@ class AsyncApiConnection:
     async def open(self, request: Request) -> AsyncResponseStream:
         """Begins a response that is read in pieces; one try. To be left with ``async with``."""
         try:
-            response = await self._http.send(httpx_request(self._http, request), stream=True)
+            http = self._http
+            response = await http.send(httpx_request(http, request), stream=True)
             if not response.is_error:
                 return AsyncResponseStream(response_of(response, whole=False), response)
             try:
@@ -111,7 +133,8 @@ class AsyncApiConnection:
 
     async def _send(self, request: Request) -> Response | NoResponse:
         try:
-            return response_of(await self._http.send(httpx_request(self._http, request)), whole=True)
+            http = self._http
+            return response_of(await http.send(httpx_request(http, request)), whole=True)
         except TRANSPORT_ERRORS as error:
             return no_response_of(error)
 
@@ -125,6 +148,7 @@ class AsyncResponseStream:
 
     def __init__(self, outcome: Response | NoResponse, response: httpx.Response | None) -> None:
         self.outcome = outcome
+        self._process = os.getpid()
         self._response = response
         self._pieces: AsyncIterator[bytes] | None = None if response is None else response.aiter_bytes()
 
@@ -132,13 +156,15 @@ class AsyncResponseStream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._response is not None:
+        if self._response is not None and self._process == os.getpid():
             await self._response.aclose()
 
     async def read(self) -> bytes | NoResponse | None:
         """The next piece, None at the end, or what broke the stream off."""
         if self._pieces is None:
             return None
+        if self._process != os.getpid():
+            return NoResponse("it was opened by another process, before a fork", sent=True)
         try:
             return await anext(self._pieces, None)
         except TRANSPORT_ERRORS as error:

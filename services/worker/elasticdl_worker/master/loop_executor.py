@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
+from elasticdl_core.errors import ConflictError
+
 T = TypeVar("T")
+OF_ANOTHER_PROCESS = "connections were opened in another process, before a fork, and belong to that one"
 
 
 class LoopExecutor:
@@ -24,6 +28,7 @@ class LoopExecutor:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._process = os.getpid()
         # The loop itself does not keep tasks alive.
         self._running: dict[object, asyncio.Task[None]] = {}
 
@@ -31,8 +36,12 @@ class LoopExecutor:
         """Runs a coroutine on the event loop; to be called from other threads.
 
         Raises:
+            ConflictError: this process was forked from the one that has the event loop.
             RuntimeError: the event loop is closed.
         """
+        if os.getpid() != self._process:  # the thread of the loop is not in it: nobody would ever answer
+            coroutine.close()
+            raise ConflictError(OF_ANOTHER_PROCESS, fix="make one in each process, after the fork")
         future: Future[T] = Future()
         self._loop.call_soon_threadsafe(_Submitted(coroutine, future, self._begin))
         return future

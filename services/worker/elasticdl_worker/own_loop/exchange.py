@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,11 @@ from elasticdl_core.job import JobSpec
 
 _MOST_LEFT = 3
 """How often in a row a loop may leave records that it took, or take none."""
+
+
+def _here() -> tuple[int, int]:
+    """This process and thread; a forked process has the same thread again."""
+    return os.getpid(), threading.get_ident()
 
 
 class NothingTrained:
@@ -65,7 +71,7 @@ class ScriptExchange:
         self._spec = spec
         self._start: Callable[[], None] | None = start
         self._turn = threading.Condition()
-        self._script: int | None = None
+        self._script: tuple[int, int] | None = None
         self._from_elsewhere = False
         self._bound = False
         self._piece: FedPiece | None = None
@@ -138,7 +144,7 @@ class ScriptExchange:
             BaseException: what the script raised.
         """
         with self._turn:
-            self._script = threading.get_ident()
+            self._script = _here()
             try:
                 script()
             except BaseException as error:
@@ -271,11 +277,11 @@ class ScriptExchange:
 
     def _refuse_other_threads(self) -> None:
         """The turn is the script's thread's, which is refused as well: the other one may have swallowed it."""
-        self._from_elsewhere = self._from_elsewhere or self._script not in (None, threading.get_ident())
+        self._from_elsewhere = self._from_elsewhere or self._script not in (None, _here())
         if self._from_elsewhere:
             raise UserCodeError(
-                "records were taken or committed in another thread than the script's",
-                fix="read the ElasticDataset in the thread that the script runs in",
+                "records were taken or committed in another thread or process than the script's",
+                fix="read the ElasticDataset in the process and thread that the script runs in",
             )
 
     def _refuse_large_batches(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,7 +32,8 @@ class ParameterServerClient:
 
     Calls block, and give up with an error that says what to do when a server has not answered for the whole of the
     patience. A client may be used by several threads; its calls are made one after the other. A token names who
-    pushes, so each client that pushes needs a token of its own, or is closed before the next one begins.
+    pushes, so each client that pushes needs a token of its own, or is closed before the next one begins. A client
+    belongs to the process that made it: after a fork each process makes its own.
 
     Args:
         addresses: of PS 0, 1, ...: ``unix:/path`` or ``host:port``.
@@ -57,6 +60,7 @@ class ParameterServerClient:
         if not places:
             raise InvalidInputError("there are no parameter servers to talk to", fix="give the address of each")
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._servers: LocalServers | None = None
         self._model: ServedModel | None = None
         self._dense: dict[str, NDArray[Any]] = {}
@@ -113,7 +117,12 @@ class ParameterServerClient:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections, and ends servers that ``local`` started. Closing twice does nothing."""
+        """Closes the connections, and ends servers that ``local`` started.
+
+        Closing twice does nothing, and so does closing in a process that was forked from the client's.
+        """
+        if os.getpid() != self._process:
+            return
         with self._lock:
             loop, self._loop = self._loop, None
             if loop is None:
@@ -165,7 +174,7 @@ class ParameterServerClient:
         wanted = [described.get(name) or spec_of(name, value) for name, value in given.items()]
         values = {spec.name: tensor_for(spec, given[spec.name]) for spec in wanted}
         declared, chosen = list(tables), optimizer or OptimizerSpec("sgd")
-        with self._lock:
+        with self._turn():
             made = self._run().run(self._client.ensure_model(values, wanted, declared, chosen, mode))
             present = self._adopt()
             if not made and _shapes(present.dense, present.tables) != _shapes(wanted, declared):
@@ -183,12 +192,12 @@ class ParameterServerClient:
         Raises:
             ConflictError: they hold nothing yet.
         """
-        with self._lock:
+        with self._turn():
             return self._present()
 
     def count_rows(self) -> dict[str, int]:
         """How many rows each table has by now: rows are made when their ids are first asked for."""
-        with self._lock:
+        with self._turn():
             self._present()
             return self._run().run(self._client.count_rows())
 
@@ -207,7 +216,7 @@ class ParameterServerClient:
             InvalidInputError: a table is unknown, or an id is not an integer of its table.
             ConflictError: there is no model yet.
         """
-        with self._lock:
+        with self._turn():
             tables = self._known({}, rows or {})[1]
             different = {
                 table: np.unique(ids_from(tables[table], ids), return_inverse=True)
@@ -250,7 +259,7 @@ class ParameterServerClient:
             InvalidInputError: a name is unknown, a shape is wrong, or a number is not finite.
             ConflictError: there is no model yet.
         """
-        with self._lock:
+        with self._turn():
             specs, tables = self._known({**(dense or {}), **(state or {})}, rows or {})
             gradients = Gradients(
                 {name: tensor_for(specs[name], value) for name, value in (dense or {}).items()},
@@ -263,6 +272,16 @@ class ParameterServerClient:
             )
             at = self._version if version is None else version
             return self._run().run(self._client.push(gradients, version=at, learning_rate=learning_rate))
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One call at a time; a fork may have left the lock taken for ever."""
+        if os.getpid() != self._process:
+            raise ConflictError(
+                "this client was made in another process, before a fork", fix="make a client in each process"
+            )
+        with self._lock:
+            yield
 
     def _run(self) -> LoopThread:
         if self._loop is None:

@@ -50,7 +50,7 @@ class LocalServers:
         # Short, because the path of a socket is: not below a TMPDIR of any length.
         self._folder = Path(tempfile.mkdtemp(prefix="elasticdl-ps-", dir="/tmp"))
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._finish = weakref.finalize(self, _stop, self._processes, self._folder)
+        self._finish = weakref.finalize(self, _stop, os.getpid(), self._processes, self._folder)
         secret = secrets.token_hex(32)
         (self._folder / _JOB).mkdir()
         agent = agent_address(self._folder)
@@ -107,7 +107,9 @@ def _is_for_servers(variable: str) -> bool:
     return not variable.startswith("ELASTICDL_") or variable == _KERNELS
 
 
-def _stop(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
+def _stop(owner: int, processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
+    if os.getpid() != owner:  # a forked process ends, and they are not its own
+        return
     for process in processes:
         process.terminate()
     give_up = time.monotonic() + _STOP_S
