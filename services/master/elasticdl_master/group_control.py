@@ -20,6 +20,7 @@ from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.tally import Tallied
+from elasticdl_runtime.rpc.deadlines import deadline_for_files
 
 _DEADLINE_S = 60.0
 _SAVE_S = 1800.0
@@ -163,7 +164,9 @@ class GroupControl:
         desk.save = {"order": number, "directory": str(folder), "generation": orders.generation}
         desk.refresh()
         try:
-            await self._until(lambda: self._is_saved(orders.generation), _SAVE_S, "write a checkpoint")
+            size = desk.report.bytes if desk.report is not None else 0
+            patience_s = deadline_for_files(_SAVE_S, size)
+            await self._until(lambda: self._is_saved(orders.generation), patience_s, "write a checkpoint")
             shares = [desk.shares[rank] for rank in sorted(desk.shares)]
             if handed_in is not None:
                 await asyncio.to_thread(handed_in.take, shares, target)

@@ -15,12 +15,19 @@ from elasticdl_core.task import TaskId
 from elasticdl_master.state.tally import Tallied
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.rpc.client import RpcClient
+from elasticdl_runtime.rpc.deadlines import deadline_for, deadline_for_files
 
 _STATUS_DEADLINE_S = 2.0
 _DEADLINE_S = 30.0
 _FILES_DEADLINE_S = 1800.0
 _HOLDS_S = (2.0, 4.0, 8.0)
-"""For how long rounds may be held to copy all PS at one version, in each attempt; it takes some milliseconds."""
+"""For how long rounds may be held to copy all PS at one version, in each attempt; it takes some milliseconds.
+
+The last attempt has the time besides that copies of large dense parameters take.
+"""
+_COPIED_BYTES_S = 1e9
+_LONGEST_HOLD_S = 600.0
+"""A PS holds rounds no longer."""
 _ROUND_PATIENCE_S = 30.0
 """A checkpoint waits no longer for gradients that are always about to come."""
 _SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -68,6 +75,7 @@ class ServerControl:
         self.addresses = list(addresses)
         self._clients = [RpcClient(address, _SERVICE, token) for address in addresses]
         self._cutting = asyncio.Lock()
+        self._bytes = [0] * len(self._clients)
 
     async def status(self, index: int) -> ServerStatus:
         """Asks one PS how it is.
@@ -76,6 +84,7 @@ class ServerControl:
             UnavailableError: it does not answer.
         """
         answer = await self._clients[index].call("Status", ps_pb2.StatusRequest(), deadline_s=_STATUS_DEADLINE_S)
+        self._bytes[index] = answer.bytes
         return ServerStatus(
             answer.initialized,
             answer.version,
@@ -88,7 +97,7 @@ class ServerControl:
 
     async def tallies(self) -> list[Tallied]:
         """How many records of each training task are in the parameters of each PS."""
-        answers = await self._all("Tally", ps_pb2.TallyRequest(), _DEADLINE_S)
+        answers = await self._all("Tally", ps_pb2.TallyRequest(), self._deadline_s)
         return [
             Tallied(
                 {
@@ -118,7 +127,9 @@ class ServerControl:
             other_job=other_job,
             stop_at=stop_at,
         )
-        answers = await self._all("Restore", request, _FILES_DEADLINE_S)
+        # Each reads all files, whoever wrote them.
+        size = sum(int(file["size"]) for file in manifest["files"])
+        answers = await self._all("Restore", request, deadline_for_files(_FILES_DEADLINE_S, size))
         return int(answers[0].version)
 
     async def pin(self, number: int, *, one_version: bool = False) -> int:
@@ -129,12 +140,12 @@ class ServerControl:
             one_version: all PS must be at one version (synchronous training).
         """
         if not one_version:
-            answers = await self._all("Pin", ps_pb2.PinRequest(pin=number), _DEADLINE_S)
+            answers = await self._all("Pin", ps_pb2.PinRequest(pin=number), self._deadline_s)
             return int(answers[0].version)
 
         async def take(version: int) -> None:
             request = ps_pb2.PinRequest(pin=number, version=version)
-            answers = await self._all("Pin", request, _DEADLINE_S)
+            answers = await self._all("Pin", request, self._deadline_s)
             if {answer.version for answer in answers} != {version}:
                 # An earlier attempt got some of them only.
                 await self.unpin(number)
@@ -144,14 +155,14 @@ class ServerControl:
 
     async def unpin(self, number: int) -> None:
         """Drops a pin."""
-        await self._all("Unpin", ps_pb2.UnpinRequest(pin=number), _DEADLINE_S)
+        await self._all("Unpin", ps_pb2.UnpinRequest(pin=number), self._deadline_s)
 
     async def flush(self) -> None:
         """Closes the present round of synchronous training on all PS, with the gradients that it has."""
-        closed = await self._clients[0].call("FlushRound", ps_pb2.FlushRoundRequest(), deadline_s=_DEADLINE_S)
+        closed = await self._clients[0].call("FlushRound", ps_pb2.FlushRoundRequest(), deadline_s=self._deadline_s)
         if closed.HasField("closed"):
             request = ps_pb2.ApplyRoundRequest(round=closed.closed)
-            await _together([c.call("ApplyRound", request, deadline_s=_DEADLINE_S) for c in self._clients[1:]])
+            await _together([c.call("ApplyRound", request, deadline_s=self._deadline_s) for c in self._clients[1:]])
 
     async def save(self, directory: str, *, one_version: bool = False) -> SavedParts:
         """Lets all PS write their part into a directory.
@@ -169,7 +180,8 @@ class ServerControl:
         if one_version:
             await self._at_one_version(self._cut, between_rounds=True)
         request = ps_pb2.SaveRequest(directory=directory, cut=one_version)
-        answers = await self._all("Save", request, _FILES_DEADLINE_S)
+        deadline_s = deadline_for_files(_FILES_DEADLINE_S, sum(self._bytes))
+        answers = await self._all("Save", request, deadline_s)
         versions = [int(answer.version) for answer in answers]
         if one_version and len(set(versions)) > 1:
             raise ConflictError(f"the parts of the checkpoint are of the versions {versions}", fix="save again")
@@ -197,6 +209,8 @@ class ServerControl:
         """
         async with self._cutting:
             for number, seconds in enumerate(_HOLDS_S, start=1):
+                if number == len(_HOLDS_S):
+                    seconds = min(seconds + max(self._bytes) / _COPIED_BYTES_S, _LONGEST_HOLD_S)
                 try:
                     version = await self._hold(seconds, between_rounds=between_rounds)
                     await _together([self._bring_to(version, index) for index in range(1, len(self._clients))])
@@ -208,7 +222,7 @@ class ServerControl:
                 finally:
                     with contextlib.suppress(UnavailableError):
                         release = ps_pb2.ReleaseRoundsRequest()
-                        await self._clients[0].call("ReleaseRounds", release, deadline_s=_DEADLINE_S)
+                        await self._clients[0].call("ReleaseRounds", release, deadline_s=self._deadline_s)
         raise AssertionError("every attempt returns or raises")
 
     async def _hold(self, seconds: float, *, between_rounds: bool) -> int:
@@ -216,11 +230,13 @@ class ServerControl:
         give_up = time.monotonic() + _ROUND_PATIENCE_S
         request = ps_pb2.HoldRoundsRequest(seconds=seconds, between_rounds=between_rounds)
         while True:
-            held = await self._clients[0].call("HoldRounds", request, deadline_s=_DEADLINE_S)
+            held = await self._clients[0].call("HoldRounds", request, deadline_s=self._deadline_s)
             if not (between_rounds and held.open):
                 return int(held.version)
             if not held.expected or time.monotonic() > give_up:
-                closed = await self._clients[0].call("FlushRound", ps_pb2.FlushRoundRequest(), deadline_s=_DEADLINE_S)
+                closed = await self._clients[0].call(
+                    "FlushRound", ps_pb2.FlushRoundRequest(), deadline_s=self._deadline_s
+                )
                 return int(closed.version)
 
     async def _bring_to(self, version: int, index: int) -> None:
@@ -229,13 +245,18 @@ class ServerControl:
         if present >= version:
             return
         request = ps_pb2.ClosedRoundsRequest(since=present)
-        closed = await self._clients[0].call("ClosedRounds", request, deadline_s=_DEADLINE_S)
+        closed = await self._clients[0].call("ClosedRounds", request, deadline_s=self._deadline_s)
         for round_ in closed.rounds:
             apply = ps_pb2.ApplyRoundRequest(round=round_)
-            await self._clients[index].call("ApplyRound", apply, deadline_s=_DEADLINE_S)
+            await self._clients[index].call("ApplyRound", apply, deadline_s=self._deadline_s)
+
+    @property
+    def _deadline_s(self) -> float:
+        """Of what a PS does with what it holds, the largest of them being as large as it is."""
+        return deadline_for(_DEADLINE_S, max(self._bytes))
 
     async def _cut(self, version: int) -> None:
-        await self._all("Cut", ps_pb2.CutRequest(version=version), _DEADLINE_S)
+        await self._all("Cut", ps_pb2.CutRequest(version=version), self._deadline_s)
 
     async def close(self) -> None:
         """Closes the channels."""

@@ -22,7 +22,7 @@ from elasticdl_runtime.tokens import Claims
 
 _SHORT = 4 << 20
 """The cost up to which the event loop does pushes and pulls itself: about a millisecond."""
-_LONGEST_HOLD_S = 60.0
+_LONGEST_HOLD_S = 600.0
 AnswerFrame = Frame | bytes
 """The frame that answers a call; a large one is encoded by the thread that made it."""
 

@@ -12,6 +12,7 @@ from elasticdl_runtime.retry import Attempts
 from elasticdl_runtime.rpc.call_stream import StreamedCall
 from elasticdl_runtime.rpc.client import PendingCall, RpcClient
 from elasticdl_runtime.rpc.credentials import RpcCredentials
+from elasticdl_runtime.rpc.deadlines import deadline_for
 from elasticdl_runtime.rpc.framing import Frame, FrameBytes
 from elasticdl_runtime.rpc.service import CHUNK_BYTES
 from elasticdl_runtime.telemetry.spans import span
@@ -24,7 +25,6 @@ T = TypeVar("T")
 _DEADLINE_S = 5.0
 _LARGE_DEADLINE_S = 30.0
 _LARGE_BYTES = 4 << 20
-_SLOWEST_BYTES_S = 50e6
 _BACKOFF = Backoff(0.05, 2.0)
 
 
@@ -107,10 +107,12 @@ class ServerConnection:
         return Attempt(self, method, frame, answer_bytes, self._begin(method, frame, answer_bytes))
 
     def _begin(self, method: str, frame: Frame, answer_bytes: int) -> PendingCall | StreamedCall:
-        large = frame.nbytes + answer_bytes >= _LARGE_BYTES
+        size = frame.nbytes + answer_bytes
+        large = size >= _LARGE_BYTES
         step = codec.STEPS.get(method)
         if large or step is None:
-            return self._client.begin(method, frame, deadline_s=_LARGE_DEADLINE_S if large else _DEADLINE_S)
+            deadline_s = deadline_for(_LARGE_DEADLINE_S, size) if large else _DEADLINE_S
+            return self._client.begin(method, frame, deadline_s=deadline_s)
         # Short calls go over one stream: that takes a third off their cost there, a tenth here.
         return self._client.begin_in_stream("Steps", step, frame, deadline_s=_DEADLINE_S)
 
@@ -144,11 +146,11 @@ class ServerConnection:
         Raises:
             ConflictError: an earlier round is missing, or a member's gradient is.
         """
-        await self._exchange("ApplyRound", codec.apply_round_request(closed))
+        await self._exchange("ApplyRound", codec.apply_round_request(closed), self.dense_bytes)
 
     async def push_pieces(self, method: str, frame: bytes) -> bytes:
         """Sends a frame of any size, in pieces, to a method that takes a stream of them; returns its answer."""
-        deadline_s = _LARGE_DEADLINE_S + len(frame) / _SLOWEST_BYTES_S
+        deadline_s = deadline_for(_LARGE_DEADLINE_S, len(frame))
 
         async def pieces() -> AsyncIterator[bytes]:
             for at in range(0, len(frame), CHUNK_BYTES):
@@ -166,18 +168,19 @@ class ServerConnection:
 
     async def pull_dense(self, frame: Frame) -> list[bytes]:
         """Receives dense parameters as a stream of frames."""
+        deadline_s = deadline_for(_LARGE_DEADLINE_S, self.dense_bytes)
 
         async def once() -> list[bytes]:
-            stream = self._client.stream("PullDenseParameters", frame, deadline_s=_LARGE_DEADLINE_S)
+            stream = self._client.stream("PullDenseParameters", frame, deadline_s=deadline_s)
             return [piece async for piece in stream]
 
         return await self._retry(once)
 
-    async def _exchange(self, method: str, request: object) -> Any:
-        """Sends a message and returns the one that answers it."""
+    async def _exchange(self, method: str, request: object, work_bytes: int = 0) -> Any:
+        """Sends a message, on which the PS works on so many bytes, and returns the one that answers it."""
 
         async def once() -> Any:
-            return await self._client.call(method, request, deadline_s=_DEADLINE_S)
+            return await self._client.call(method, request, deadline_s=deadline_for(_DEADLINE_S, work_bytes))
 
         return await self._retry(once)
 

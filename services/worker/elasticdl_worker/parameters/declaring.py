@@ -9,13 +9,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from elasticdl_core.errors import ConflictError
+from elasticdl_runtime.rpc.deadlines import deadline_for
 from elasticdl_worker.parameters.connection import ServerConnection
 from elasticdl_worker.parameters.group import ServerGroup
 from elasticdl_worker.parameters.types import ServedModel
 from elasticdl_worker.parameters.waiting import together
 
 _OTHERS_TURN_S = 5.0
-"""How long the worker that initialised the first PS may take to initialise another one."""
+"""How long, beside what its size takes, the worker that initialised the first PS may take to initialise another."""
 _POLL_S = 0.1
 
 
@@ -41,7 +42,8 @@ async def declare_model(group: ServerGroup, values: Mapping[str, NDArray[Any]]) 
     initialised = await first.push_model(group.model_frame(0, None if present else values))
 
     async def follow(server: ServerConnection) -> None:
-        there = not initialised and await _wait_until_initialised(server)
+        turn_s = deadline_for(_OTHERS_TURN_S, sum(one.dense_bytes for one in group.servers))
+        there = not initialised and await _wait_until_initialised(server, turn_s)
         await server.push_model(group.model_frame(server.index, None if there else values))
 
     await together([follow(server) for server in others])
@@ -69,9 +71,9 @@ async def describe_model(group: ServerGroup) -> ServedModel:
     )
 
 
-async def _wait_until_initialised(server: ServerConnection) -> bool:
+async def _wait_until_initialised(server: ServerConnection, turn_s: float) -> bool:
     """Gives the worker that won the first PS its time; False if it did not use it."""
-    give_up = time.monotonic() + _OTHERS_TURN_S
+    give_up = time.monotonic() + turn_s
     while not await server.is_initialised():
         if time.monotonic() > give_up:
             return False

@@ -167,14 +167,15 @@ class _OpenTable(nn.Module):
     def __init__(self, ids: NDArray[np.int64], rows: NDArray[np.float32], spec: TableSpec) -> None:
         super().__init__()
         order = np.argsort(ids, kind="stable")
+        # One more than there are, so that each place that is found is one of a row.
         self.ids = torch.from_numpy(np.append(ids[order], np.iinfo(np.int64).max))
         self.rows = torch.from_numpy(np.concatenate([rows[order], np.zeros((1, spec.dim), np.float32)]))
         self._first = TorchInitialRows(spec)
 
     def find(self, ids: torch.Tensor) -> torch.Tensor:
         """Vectors of ids ``[n]``."""
-        places = torch.searchsorted(self.ids, ids).clamp(max=len(self.ids) - 1)
-        known = self.ids[places] == ids
+        places = torch.searchsorted(self.ids, ids)
+        known = (self.ids[places] == ids) & (places < len(self.ids) - 1)
         return torch.where(known[:, None], self.rows[places], self._first(ids))
 
 
