@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
@@ -19,16 +17,6 @@ done
 exit $(cat {folder}/$suite)
 """
 SUITES = ("e2e", "unit", "differential", "browser")
-
-
-@pytest.fixture
-def dev() -> ModuleType:
-    loader = SourceFileLoader("dev_command", str(ROOT / "dev"))
-    spec = spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    loader.exec_module(module)
-    return module
 
 
 def run_with(dev: ModuleType, folder: Path, codes: list[int]) -> tuple[int, list[list[str]]]:
