@@ -50,7 +50,6 @@ _FRONT = struct.Struct("<8sQI")
 _BLOCK = struct.Struct("<4sIQII")
 _BLOCK_MAGIC, _END_MAGIC = b"EBLK", b"EEND"
 _PIECE_BYTES = 16 << 20
-_MAX_HEADER = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +368,7 @@ class PartReader:
 
     def _read_header(self) -> PartHeader:
         magic, length, crc = _FRONT.unpack(self._take(_FRONT.size))
-        if magic != _MAGIC or length > min(_MAX_HEADER, self._expected.size):
+        if magic != _MAGIC or length > self._expected.size:
             raise _damaged(self.path, "it does not begin as a checkpoint file")
         text = self._take(length)
         if zlib.crc32(text) != crc:

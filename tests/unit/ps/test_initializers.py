@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import keras
@@ -12,7 +13,7 @@ from elasticdl_core.model import InitializerSpec, OptimizerSpec, TableSpec
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.table import EmbeddingTable
-from elasticdl_runtime.initializers import INITIALIZER_NAMES, make_initializer
+from elasticdl_runtime.initializers import INITIALIZER_NAMES, first_rows, make_initializer
 
 pytestmark = pytest.mark.unit
 
@@ -97,3 +98,25 @@ def test_what_cannot_be_done_is_refused_by_name(kind: str, params: dict[str, flo
     with pytest.raises(InvalidInputError, match=word) as caught:
         make_initializer(TableSpec("t", 4, InitializerSpec(kind, params)))
     assert caught.value.fix
+
+
+@pytest.mark.parametrize("block", [1, DIM - 1, DIM, DIM + 1, 7 * DIM, 20 * DIM])
+def test_rows_do_not_depend_on_how_many_are_made_at_once(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    spec = TableSpec("t", DIM, InitializerSpec("normal", {}, 4))
+    for number in (6, 7, 8):
+        ids = np.arange(number)
+        expected = first_rows(spec, ids)
+        with monkeypatch.context() as patch:
+            patch.setattr("elasticdl_runtime.initializers._BLOCK", block)
+            np.testing.assert_array_equal(first_rows(spec, ids), expected)
+
+
+def test_wide_rows_take_little_more_memory_than_their_own() -> None:
+    spec = TableSpec("t", 1 << 14, InitializerSpec("uniform", {}, 4))
+    tracemalloc.start()
+    try:
+        made = first_rows(spec, np.arange(500))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most - made.nbytes < 20 << 20

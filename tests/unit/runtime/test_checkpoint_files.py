@@ -82,3 +82,13 @@ def test_a_damaged_front_is_found_before_anything_is_read(tmp_path: Path, writte
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
     with pytest.raises(DataError):
         PartReader(tmp_path, written)
+
+
+@pytest.mark.slow
+def test_a_header_of_any_length_is_read(tmp_path: Path) -> None:
+    header = dataclasses.replace(HEADER, dense=(), tables=(), replica="x" * (257 << 20))
+    with PartWriter(tmp_path, "part", header) as writer:
+        file = writer.finish()
+    with PartReader(tmp_path, file) as reader:
+        assert len(reader.header.replica) == 257 << 20
+        assert not list(reader.blocks())

@@ -10,7 +10,9 @@ import pytest
 
 from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec
 from elasticdl_worker.group.replica import ModelLayout, ReplicaState
+from elasticdl_worker.group.shares import ShareWriter
 from elasticdl_worker.group.state_files import CheckpointPart, read_state
+from elasticdl_worker.master.group_client import WrittenShare
 
 LAYOUT = ModelLayout(
     (
@@ -76,3 +78,13 @@ def test_a_checkpoint_without_it_says_nothing_of_it(tmp_path: Path) -> None:
     files = [CheckpointPart(LAYOUT, replace(STATE, extra={}), 0, 1, {}).write(tmp_path)]
     found, _ = read_state(str(tmp_path), files, LAYOUT)
     assert found.extra == {}
+
+
+@pytest.mark.parametrize("name", ["file", "nul\0byte"])
+def test_a_share_that_cannot_be_written_is_told_whatever_the_reason(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    told: list[WrittenShare] = []
+    writer = ShareWriter(told.append)
+    writer.begin(3, CheckpointPart(LAYOUT, STATE, 0, 1, {}), tmp_path / name, "")
+    writer.wait(60.0)
+    assert [(share.order, bool(share.trouble), share.name) for share in told] == [(3, True, "")]

@@ -370,14 +370,15 @@ class PartitionSnapshot:
 
 
 def _check_tables(tables: Sequence[TableSpec]) -> None:
-    names = [spec.name for spec in tables]
+    seen: set[str] = set()
     for spec in tables:
-        if names.count(spec.name) > 1:
+        if spec.name in seen:
             raise InvalidInputError(f"the table {spec.name!r} comes twice", fix="declare each table once")
         if not 0 < spec.dim <= _MAX_DIM:
             raise InvalidInputError(
                 f"the table {spec.name!r} has the dimension {spec.dim}", fix=f"use 1 to {_MAX_DIM:,}"
             )
+        seen.add(spec.name)
 
 
 def _other_model(what: str, wanted: object, present: object) -> ConflictError:

@@ -53,4 +53,7 @@ def _written(share: WrittenShare, part: CheckpointPart, directory: Path, book: s
         file = part.write(directory)
     except OSError as error:
         return replace(share, trouble=error.strerror or str(error))
+    except Exception as error:
+        # The master waits for a word of each member, and asks again.
+        return replace(share, trouble=f"{type(error).__name__}: {error}")
     return replace(share, name=file.name, size_bytes=file.size, sha256=file.sha256, model=part.describe(), book=book)
