@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.nadam import momentum_of, product_of_momenta
 from elasticdl_ps.families.family import Family, Interval, Params, StepOf, compound_decay
 
 _IGNORED: Mapping[str, Sequence[object] | None] = {
@@ -117,37 +118,12 @@ def _adamax_numbers(of: StepOf) -> list[float]:
 
 def _nadam_numbers(of: StepOf) -> list[float]:
     p, rate = of.params, float(of.rate)
-    product = _MU_PRODUCTS.up_to(of.step, p["beta_1"], p["momentum_decay"])
-    mu, following = (_mu(step, p["beta_1"], p["momentum_decay"]) for step in (of.step, of.step + 1))
+    product = product_of_momenta(of.step, p["beta_1"], p["momentum_decay"])
+    mu, following = (momentum_of(step, p["beta_1"], p["momentum_decay"]) for step in (of.step, of.step + 1))
     of_gradient = rate * (1.0 - mu) / (1.0 - product)
     of_mean = rate * following / (1.0 - product * following)
     correction_2 = 1.0 - p["beta_2"] ** of.step
     return [_l2(of), _kept(of), *_moments(p), p["epsilon"], correction_2, of_gradient, of_mean]
-
-
-def _mu(step: int, beta_1: float, momentum_decay: float) -> float:
-    return float(beta_1 * (1.0 - 0.5 * 0.96 ** (step * momentum_decay)))
-
-
-class _MuProducts:
-    """Products of NAdam's momenta of all steps so far; the last ones are kept, as most steps follow one another."""
-
-    def __init__(self) -> None:
-        self._last: dict[tuple[float, float], tuple[int, float]] = {}
-
-    def up_to(self, step: int, beta_1: float, momentum_decay: float) -> float:
-        """The product of the momenta of steps 1 to ``step``."""
-        done, product = self._last.get((beta_1, momentum_decay), (0, 1.0))
-        if done > step:
-            done, product = 0, 1.0
-        while done < step and product > 0.0:
-            done += 1
-            product *= _mu(done, beta_1, momentum_decay)
-        self._last[beta_1, momentum_decay] = (step, product)
-        return product
-
-
-_MU_PRODUCTS = _MuProducts()
 
 
 def _radam_numbers(of: StepOf) -> list[float]:

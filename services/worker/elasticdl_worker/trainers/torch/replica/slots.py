@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ _SLOTS: Mapping[type[optim.Optimizer], Sequence[tuple[str, str]]] = {
 """The slots of each optimizer, named alike by PyTorch and the parameter servers, in the order of the latter; and the
 option without which there is none. If one group has a slot, all have."""
 _STEPS, _MU = "torch.steps", "torch.mu_product"
+_STEPS_AT_ONCE = 1 << 16
 _NO_STATE = -1
 
 
@@ -152,15 +154,20 @@ class TorchSlots:
         state: dict[str, torch.Tensor] = {"step": torch.tensor(float(steps), device=counts), **values}
         if isinstance(optimizer, optim.NAdam):
             if mu_product is None:
-                mu_product = _mu_product(group, steps)
+                mu_product = _mu_product(float(group["betas"][0]), float(group["momentum_decay"]), steps)
             state["mu_product"] = torch.tensor(mu_product, device=counts)
         optimizer.state[parameter] = state
 
 
-def _mu_product(group: Mapping[str, Any], steps: int) -> float:
-    """The product of NAdam's momenta after so many steps, rounded as NAdam rounds it."""
-    product, step = torch.ones(()), 0
-    while step < steps and float(product) > 0.0:
-        step += 1
-        product *= group["betas"][0] * (1.0 - 0.5 * (0.96 ** (step * group["momentum_decay"])))
+@functools.lru_cache
+def _mu_product(beta_1: float, momentum_decay: float, steps: int) -> float:
+    """The product of NAdam's momenta after so many steps, rounded after each as NAdam rounds it."""
+    product, before = np.float32(1.0), np.float32(math.inf)
+    for at in range(0, steps, _STEPS_AT_ONCE):
+        if product == before:
+            break  # nor does any later momentum change it, each of which is nearer to 1
+        numbers = np.arange(at + 1, min(at + _STEPS_AT_ONCE, steps) + 1)
+        momenta = (beta_1 * (1.0 - 0.5 * 0.96 ** (numbers * momentum_decay))).astype(np.float32)
+        products = np.multiply.accumulate(np.append(product, momenta))
+        before, product = products[-2], products[-1]
     return float(product)
