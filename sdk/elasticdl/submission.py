@@ -13,6 +13,7 @@ from elasticdl_core.errors import DataError, InvalidInputError
 from elasticdl_core.job import JobSpec, resolve_aliases
 from elasticdl_core.job.field_groups import OF_THE_MODEL
 from elasticdl_core.job.fields import default_of
+from elasticdl_core.well_formed import well_formed
 from elasticdl_runtime.home import expand_home
 
 _DATA = ("training_data", "validation_data", "prediction_data")
@@ -128,11 +129,14 @@ def absolute_data(flag: str, origin: str, *, any_word: bool) -> str:
 
 
 def _absolute_part(flag: str, part: str, any_word: bool) -> str:
+    if "::" in part:
+        *links, last = part.split("::")
+        return "::".join([*links, _absolute_part(flag, last, any_word)])
     if not part or "://" in part or Path(part).is_absolute():
-        return part
+        return _sendable(part)
     path = _absolute(part)
     if Path(path).exists() or any(glob.iglob(path, recursive=True)):  # noqa: PTH207 (absolute patterns)
-        return path
+        return _sendable(path)
     if any_word:
         return part
     raise DataError(
@@ -140,6 +144,11 @@ def _absolute_part(flag: str, part: str, any_word: bool) -> str:
         fix="check the path; for data that only the cluster sees give an absolute path or a URL, and for names that "
         "are no paths name their reader with --custom_data_reader",
     )
+
+
+def _sendable(path: str) -> str:
+    """A path as it is, or as a URL if it is not UTF-8."""
+    return path if path == well_formed(path) else Path(path).as_uri()
 
 
 def _absolute(path: str) -> str:

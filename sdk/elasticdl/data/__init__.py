@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticdl.data.csv_reader import CSVDataReader
+from elasticdl.data.csv_reader import TRAINED_COLUMNS, CSVDataReader
 from elasticdl.data.custom_reader import CustomDataReader, TaskView
 from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
 from elasticdl.data.example import decode_example
@@ -13,6 +13,7 @@ from elasticdl.data.recordio_reader import RecordIODataReader
 from elasticdl.data.tfrecord_reader import TFRecordDataReader
 
 __all__ = [
+    "TRAINED_COLUMNS",
     "CSVDataReader",
     "CorruptDataError",
     "CustomDataReader",

@@ -82,7 +82,9 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
         self._folder = IndexFolder.of(take(params, "index_cache", (str, bool), None))
         self._starts: BoundedCache[array[int]] = BoundedCache(max_weight=_KNOWN_STRIDES)
         self._layouts: BoundedCache[Layout] = BoundedCache(max_weight=_KNOWN_LAYOUTS)
-        self._sep = _one_byte(take(params, "sep", str, "\t" if first.endswith(".tsv") else ","))
+        self._sep = _one_byte(
+            take(params, "sep", str, "\t" if files.name_of(first).lower().endswith(".tsv") else ",")
+        )
         quoting = take(params, "quoting", bool, True)
         spaces = take(params, "skip_spaces", bool, False)
         self._dialect = Dialect(self._sep.encode(), b'"' if quoting else b"", spaces)

@@ -9,6 +9,7 @@ from typing import Any
 
 from elasticdl.data.errors import DataError
 from elasticdl.data.reader import DataReader, Feed, Metadata, Record, RecordSpec, Shard, ShardLike
+from elasticdl_core.well_formed import is_name
 
 _SHARDS_FIX = (
     "create_shards() gives Shard objects, (name, start, end) tuples, or a dict of name -> (start, record count)"
@@ -76,6 +77,12 @@ class CustomDataReader(DataReader):
         """
         count = 0
         for shard in _shards(self.reader.create_shards(), getattr(self.reader, "shards_hold_counts", None)):
+            if not is_name(shard.name):
+                raise DataError(
+                    f"the custom data reader {type(self.reader).__name__} has a shard {shard.name!a}, whose name "
+                    "is not Unicode or has control characters",
+                    fix="name shards in plain text; Path.as_uri() writes any path so",
+                )
             count += 1
             yield shard
         if not count:

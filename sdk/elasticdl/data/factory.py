@@ -129,7 +129,7 @@ def kind_of_file(path: str) -> str | None:
     """
     with files.open_for_reading(path, block_size=4096) as file:
         head = file.read(4096)
-    named = _SUFFIXES.get(PurePosixPath(path).suffix.lower())
+    named = _SUFFIXES.get(PurePosixPath(files.name_of(path)).suffix.lower())
     if not head:
         return named
     seen = _kind_of_bytes(head)
@@ -139,7 +139,7 @@ def kind_of_file(path: str) -> str | None:
         raise _unknown_kind(path, head)
     if named is not None and named != seen:
         raise DataError(
-            f"{path}: is named {PurePosixPath(path).suffix} but its bytes are {seen}",
+            f"{path}: is named {PurePosixPath(files.name_of(path)).suffix} but its bytes are {seen}",
             fix=f"rename it, or say which it is with the reader parameter kind={seen}",
         )
     return seen

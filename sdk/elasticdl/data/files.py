@@ -11,11 +11,11 @@ import glob
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from elasticdl_core.errors import DataError, PermissionDeniedError
-from elasticdl_core.places import Reach, refusal, remedy
+from elasticdl_core.places import Reach, is_file_url, path_text, refusal, remedy
 from elasticdl_runtime.places import open_within, require_data, require_reach
 
 #: Files in a directory that are never data: hidden ones, markers such as ``_SUCCESS``, and our own indexes.
@@ -52,12 +52,28 @@ def confine(reach: Reach | None) -> None:
 
 def is_remote(path: str) -> bool:
     """Whether a path needs fsspec: it has a scheme other than ``file``."""
-    return "://" in path and not path.startswith("file://")
+    return "://" in path and not is_file_url(path)
 
 
 def local_path(path: str) -> Path:
-    """The path of a local file, its ``file://`` taken off."""
-    return Path(path.removeprefix("file://"))
+    """The path of a local file, also of a ``file://`` URL as ``Path.as_uri`` writes it."""
+    return Path(path_text(path))
+
+
+def name_of(path: str) -> str:
+    """The name of a file, without the archives and caches that it is reached through."""
+    named = next((link for link in path.split("::") if "://" in link), path)
+    return PurePosixPath(path_text(named)).name
+
+
+def _listed(path: str | Path) -> str:
+    """A local path as it is listed: as a URL, if it is not UTF-8 and could not be sent."""
+    text = os.fspath(path)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return Path(text).as_uri()
+    return text
 
 
 def _filesystem(url: str) -> tuple[Any, str]:
@@ -129,6 +145,10 @@ def open_for_reading(path: str, *, block_size: int | None = None) -> BinaryIO:
                 return os.fdopen(open_within(local_path(path), _reach), "rb")
             return local_path(path).open("rb")
         fs, inner = _filesystem(path)
+        if "::" in path:
+            file = fs.open(inner, "rb")
+            file.held_open = fs  # an archive is closed with its file system
+            return cast(BinaryIO, file)
         if block_size == 0:
             return cast(BinaryIO, fs.open(inner, "rb", cache_type="none"))
         if block_size:
@@ -223,12 +243,12 @@ def _expand(part: str) -> Iterator[str]:
     except OSError:
         pass  # missing, or a pattern: told apart below
     if path.is_file():
-        yield str(path.absolute())
+        yield _listed(path.absolute())
     elif path.is_dir():
         yield from _not_empty(_walk(path.absolute()), f"{part}: the directory holds no data files")
     elif _GLOB_CHARACTERS & set(part):
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
-        files = (str(_require_inside(Path(match), part).absolute()) for match in matches if Path(match).is_file())
+        files = (_listed(_require_inside(Path(match), part).absolute()) for match in matches if Path(match).is_file())
         yield from _not_empty(files, f"{part}: the pattern matches no file")
     elif path.exists():
         raise DataError(f"{part}: is neither a file nor a directory", fix="give a regular file or a directory")
@@ -261,7 +281,17 @@ def _expand_remote(part: str) -> Iterator[str]:
             raise FileNotFoundError(part)
     except Exception as error:  # a remote store may raise anything
         raise _unreadable(part, error) from error
-    yield from _not_empty((fs.unstrip_protocol(path) for path in found), problem)
+    yield from _not_empty((_url_of(part, fs, path) for path in found), problem)
+
+
+def _url_of(part: str, fs: Any, path: str) -> str:
+    """The URL of a file of a file system; one that is reached through others keeps them."""
+    if "::" not in part:
+        return str(fs.unstrip_protocol(path))
+    links = part.split("::")
+    at = next(number for number, link in enumerate(links) if "://" in link)
+    links[at] = f"{links[at].split('://', 1)[0]}://{path}"
+    return "::".join(links)
 
 
 def _not_empty(paths: Iterator[str], problem: str) -> Iterator[str]:
@@ -287,7 +317,7 @@ def _walk(directory: Path) -> Iterator[str]:
         if entry.is_dir():
             yield from _walk(Path(entry.path))
         elif entry.is_file():
-            yield entry.path
+            yield _listed(entry.path)
 
 
 def _is_data_name(name: str) -> bool:

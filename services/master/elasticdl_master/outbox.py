@@ -26,7 +26,8 @@ _log = structlog.get_logger(__name__)
 
 
 class Outbox:
-    """Posts in order. Done-marks and events are batched; whatever the api refuses for good is logged and dropped.
+    """Posts in order. Done-marks and events are batched; whatever the api refuses for good is dropped, and an event
+    says so.
 
     Args:
         api: the api.
@@ -124,6 +125,8 @@ class Outbox:
                 self.trouble = error.message
             except ElasticDLError as error:
                 _log.error("the api refused", post=name, error=error.message)
+                if name != "events":
+                    self.add_event("report_refused", f"the api does not take {name}: {error.message}", {"of": name})
                 break
         self.trouble = ""
         self._posts.popleft()

@@ -81,6 +81,19 @@ def is_below(place: str, root: str) -> bool:
     return place in (trimmed, root) or place.startswith(f"{trimmed}/")
 
 
+def is_file_url(place: str) -> bool:
+    """Whether a place is a ``file://`` URL, which names a local path."""
+    return place[:7].lower() == "file://"
+
+
+def path_text(place: str) -> str:
+    """The local path that a ``file://`` URL names, percent signs and all; another place as it is.
+
+    Names that are not UTF-8 have lone surrogates in it, as ``os.fsdecode`` makes them.
+    """
+    return unquote(place[7:], errors="surrogateescape") if is_file_url(place) else place
+
+
 def split_places(origin: str) -> list[str]:
     """The parts of a data origin: paths, globs and URLs, separated by commas."""
     return [part.strip() for part in origin.split(",") if part.strip()]
@@ -194,9 +207,8 @@ def outside(place: str, reach: Reach) -> str:
     """Why a job may not read a path, glob or URL of data; empty if it may."""
     if "::" in place:
         return f"{place[:200]!r} chains file systems, which may lead anywhere"
+    place = path_text(place)
     url = _URL.fullmatch(place)
-    if url is not None and url[1].lower() == "file":
-        place, url = url[2], None
     if url is None and ":" in place.split("/", 1)[0]:
         return f"{place[:200]!r} is no path and no URL of a known store"
     if url is not None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -214,3 +215,31 @@ def test_a_shard_can_be_any_object_with_name_start_and_end(tmp_path: Path) -> No
     reader = create_data_reader(Piece.name)
     assert list(reader.read_records(Piece())) == [b"a.recordio:1", b"a.recordio:2"]
     assert list(reader.read_batches(Piece(), 1)) == [[b"a.recordio:1"], [b"a.recordio:2"]]
+
+
+def test_a_name_that_is_not_utf_8_is_listed_as_a_url(tmp_path: Path) -> None:
+    """It came as it is, which neither gRPC nor JSON nor Postgres takes: masters died of it, and jobs never ended."""
+    folder = os.fsencode(tmp_path)
+    Path(os.fsdecode(folder + b"/d\xff.csv")).write_text("a,b\n1,2\n")
+    (tmp_path / "dä ta.csv").write_text("a,b\n3,4\n")
+    for origin in (str(tmp_path), f"{tmp_path}/*.csv", tmp_path.as_uri()):
+        found = list(files.list_files(origin))
+        assert [Path(name).name for name in found] == ["dä ta.csv", "d%FF.csv"]
+        assert found[1].startswith("file:///")
+        assert [name.encode().decode() for name in found] == found
+        assert [files.stamp(name).size for name in found] == [8, 8]
+    reader = create_data_reader(str(tmp_path))
+    assert [list(reader.read_records(shard)) for shard in reader.create_shards()] == [[["3", "4"]], [["1", "2"]]]
+    assert list(files.list_files((tmp_path / "dä ta.csv").as_uri())) == [str(tmp_path / "dä ta.csv")]
+
+
+def test_a_file_in_an_archive_keeps_the_archive(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("in.tsv", "a\tb\n1\t2\n")
+        archive.writestr("deep/er.tsv", "a\tb\n3\t4\n")
+    for inside, rows in (("in.tsv", [["1", "2"]]), ("deep/*.tsv", [["3", "4"]])):
+        url = f"zip://{inside}::{tmp_path}/a.zip"
+        reader = create_data_reader(url)
+        (shard,) = reader.create_shards()
+        assert shard.name == url.replace("*", "er")
+        assert list(reader.read_records(shard)) == rows

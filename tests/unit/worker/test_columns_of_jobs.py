@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from elasticdl.data import TRAINED_COLUMNS
 from elasticdl.modes import Mode
 from elasticdl_core.errors import DataError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.local import run_local
+from elasticdl_worker.master.client import read_spec
 from elasticdl_worker.trainers.job_sources import JobSources
 from elasticdl_worker.trainers.tensorflow.model.loading import load_module
 
@@ -67,3 +71,10 @@ def test_a_worker_s_readers_have_the_columns_of_the_job(tmp_path: Path) -> None:
     assert sources.reader(Mode.PREDICTION).metadata.column_names == ["a", "b", "c"]
     with pytest.raises(DataError, match="label 'y'"):
         sources.reader(Mode.EVALUATION)
+
+
+def test_the_columns_of_a_wide_table_reach_the_workers(tmp_path: Path) -> None:
+    """They are more than a user may give as parameters."""
+    columns = [f"column{number}" for number in range(20_000)]
+    spec = replace(_spec(tmp_path, "a,b,c,y\n1,2,3,4\n"), data_reader_params={"label": "y", TRAINED_COLUMNS: columns})
+    assert read_spec(json.dumps(spec.to_mapping())) == spec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from elasticdl.data import Shard
 from elasticdl_core.errors import InvalidInputError, SpecError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.trainers import prediction_files
+from elasticdl_worker.trainers.output_files import describe_folder
 from elasticdl_worker.trainers.predictions import PredictionWriter
 from elasticdl_worker.user_code import ModelModule
 
@@ -40,6 +42,26 @@ def written(folder: Path, kind: str, *, known: bool = True) -> Path:
     (path,) = folder.iterdir()
     assert [file["name"] for file in sink.list_files()] == [path.name]
     return path
+
+
+def test_a_long_name_of_the_data_does_not_make_one_that_is_too_long(tmp_path: Path) -> None:
+    """Data with a name of 210 bytes failed when its predictions were written."""
+    sink = PredictionWriter(module(), tmp_path, 0)
+    with sink.write_task(Shard(f"/data/{'ä' * 100}{'n' * 50}.csv", 0, 4)) as write:
+        write(OUTPUTS, 0)
+    (file,) = sink.list_files()
+    assert len(file["name"]) < 200
+
+
+def test_files_whose_names_cannot_be_listed_are_renamed(tmp_path: Path) -> None:
+    """A line break in its name made an artifact that was listed and could not be fetched."""
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/d\xff")
+    Path(folder).mkdir()
+    for name in ("a\nb.txt", "a%0Ab.txt", "plain ä.txt"):
+        (Path(folder) / name).write_text(name)
+    found = describe_folder(tmp_path)
+    assert [file["name"] for file in found] == ["d%FF/a%0Ab.txt", "d%FF/a%0Ab.txt~", "d%FF/plain ä.txt"]
+    assert [Path(file["path"]).read_text() for file in found] == ["a%0Ab.txt", "a\nb.txt", "plain ä.txt"]
 
 
 def test_an_npz_holds_arrays_and_the_records(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from elasticdl_core.places import (
     WRITTEN_FIELDS,
     Reach,
     check_places,
+    path_text,
     split_places,
     without_wildcards,
 )
@@ -111,15 +112,15 @@ def _resolved(settings: ApiSettings, home: Path, read: Iterable[str], write: Ite
 
 def _folders(spec: JobSpec, fields: Iterable[str]) -> list[str]:
     """What some fields name: paths, URLs, and the folders that globs match in."""
-    places = [place.removeprefix("file://") for name in fields for place in split_places(getattr(spec, name))]
+    places = [path_text(place) for name in fields for place in split_places(getattr(spec, name))]
     return [without_wildcards(place) for place in places]
 
 
 def _jobs_named(spec: JobSpec, homes: Iterable[Path]) -> frozenset[str]:
     """Ids of the jobs whose folders a specification names."""
     pattern = "|".join(re.escape(str(home)) for home in homes)
-    inside = re.compile(rf"(?:file://)?(?:{pattern})/jobs/([a-z0-9][-a-z0-9]{{0,62}})(?:/.*)?", re.DOTALL)
-    places = [place for name in _FIELDS for place in split_places(getattr(spec, name))]
+    inside = re.compile(rf"(?:{pattern})/jobs/([a-z0-9][-a-z0-9]{{0,62}})(?:/.*)?", re.DOTALL)
+    places = [path_text(place) for name in _FIELDS for place in split_places(getattr(spec, name))]
     found = (inside.fullmatch(posixpath.normpath(place) if place.startswith("/") else place) for place in places)
     return frozenset(match[1] for match in found if match)
 

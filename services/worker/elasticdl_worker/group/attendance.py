@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from elasticdl_core.errors import ElasticDLError, UnavailableError
+from elasticdl_core.errors import UnavailableError
 from elasticdl_core.group.member import Book, GroupWishes
 from elasticdl_core.group.steps import Entry
 from elasticdl_worker.group.entries import entry_of, take_news
@@ -21,6 +21,8 @@ from elasticdl_worker.master.session import Session
 
 _PAUSE_S = 0.1
 _LEAST_S = 0.02
+_MOST_REFUSED = 50
+"""Refusals in a row, some seconds of them, after which a member leaves: its group would wait for its word."""
 _log = structlog.get_logger(__name__)
 
 
@@ -54,6 +56,7 @@ class Attendance:
         self._urgent = asyncio.Event()
         self._calls: set[asyncio.Task[None]] = set()
         self._saved = 0
+        self._refused = 0
         self._running: asyncio.Task[None] | None = None
 
     # -- the event loop's ------------------------------------------------------------------------------------------
@@ -86,10 +89,14 @@ class Attendance:
         except UnavailableError:
             await asyncio.sleep(_PAUSE_S)
             return
-        except ElasticDLError as error:
-            _log.error("the master refused a member's word", error=str(error))
+        except Exception as error:
+            self._refused += 1
+            _log.error("the master does not take a member's word", error=str(error), times=self._refused)
+            if self._refused == _MOST_REFUSED:
+                await self._session.complain("what a member of the group says", error, leaves=True)
             await asyncio.sleep(_PAUSE_S)
             return
+        self._refused = 0
         self._hear(told)
 
     def _now(self) -> Standing:

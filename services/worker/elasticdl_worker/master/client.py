@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import structlog
 
+from elasticdl.data import TRAINED_COLUMNS, with_columns
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job import JobSpec
@@ -17,7 +18,9 @@ from elasticdl_core.json_numbers import to_json
 from elasticdl_core.model_description import ModelDescription
 from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import Reading
+from elasticdl_core.skips import Skips
 from elasticdl_core.task import Task, TaskId
+from elasticdl_core.well_formed import well_formed
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime.retry import Attempts
 from elasticdl_runtime.rpc.client import RpcClient
@@ -153,7 +156,7 @@ class MasterClient:
         response = await self._call("Register", request)
         servers = response.parameter_servers
         return Registration(
-            spec=JobSpec.from_mapping(json.loads(response.spec)),
+            spec=read_spec(response.spec),
             model_zoo=response.model_zoo,
             job_dir=response.job_dir,
             ps_addresses=tuple(servers.addresses),
@@ -165,11 +168,11 @@ class MasterClient:
 
     async def describe_sight(self, sight: Mapping[str, Any]) -> None:
         """Sends what was seen of the model, before the strategy is chosen."""
-        await self._call("DescribeSight", pb.DescribeSightRequest(sight=json.dumps(sight)))
+        await self._call("DescribeSight", pb.DescribeSightRequest(sight=json.dumps(to_json(sight))))
 
     async def describe_model(self, description: ModelDescription) -> None:
         """Sends the description of the model."""
-        await self._call("DescribeModel", pb.DescribeModelRequest(description=json.dumps(description)))
+        await self._call("DescribeModel", pb.DescribeModelRequest(description=json.dumps(to_json(description))))
 
     async def lease(self) -> LeaseAnswer:
         """Asks for a task."""
@@ -196,7 +199,7 @@ class MasterClient:
             loss=None if state.summary is None else state.summary.mean,
             last_loss=None if state.summary is None else state.summary.last,
             learning_rate=None if state.summary is None else state.summary.learning_rate,
-            training_metrics={} if state.summary is None else state.summary.metrics,
+            training_metrics={} if state.summary is None else _by_sendable_names(state.summary.metrics),
             step=None if state.step is None else pb.StepParts(**asdict(state.step)),
         )
         response = await self._rpc.call("Heartbeat", request, deadline_s=_DEADLINE_S)
@@ -225,7 +228,7 @@ class MasterClient:
             model_version=done.version,
             max_tasks=limit,
             account=_account(done.account),
-            trace_trouble=done.trace_trouble,
+            trace_trouble=well_formed(done.trace_trouble),
         )
         response = await self._call("Report", request)
         return bool(response.accepted), leased_tasks(response.tasks)
@@ -250,9 +253,9 @@ class MasterClient:
             task_id=str(lease.task.id) if lease else "",
             token=lease.token if lease else "",
             kind=kind,
-            message=error.message,
-            fix=error.fix,
-            traceback=traceback,
+            message=well_formed(error.message),
+            fix=well_formed(error.fix),
+            traceback=well_formed(traceback),
         )
         await self._call("Fail", request)
 
@@ -315,8 +318,25 @@ def _reading(message: pb.Reading) -> Reading:
 def _account(account: TaskAccount | None) -> pb.Account | None:
     if account is None:
         return None
-    skipped = [pb.Skip(**entry) for entry in account.skips.to_json()]
-    return pb.Account(fed=account.fed, applied=account.applied, skipped=skipped)
+    return pb.Account(fed=account.fed, applied=account.applied, skipped=skips_told(account.skips))
+
+
+def skips_told(skips: Skips) -> list[pb.Skip]:
+    """Skipped records as a message; their examples name files."""
+    return [pb.Skip(**to_json(entry)) for entry in skips.to_json()]
+
+
+def _by_sendable_names(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {well_formed(name): value for name, value in metrics.items()}
+
+
+def read_spec(text: str) -> JobSpec:
+    """Reads the job as its master tells it, with more columns of its model than a user may give."""
+    mapping = json.loads(text)
+    params = dict(mapping.get("data_reader_params") or {})
+    columns = params.pop(TRAINED_COLUMNS, None)
+    spec = JobSpec.from_mapping({**mapping, "data_reader_params": params})
+    return spec if columns is None else replace(spec, data_reader_params=with_columns(params, columns))
 
 
 def to_directive(value: int) -> WorkerDirective:

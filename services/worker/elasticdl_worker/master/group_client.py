@@ -10,8 +10,16 @@ from typing import Any
 from elasticdl_core.group.member import TaskEnd
 from elasticdl_core.group.rendezvous import Orders
 from elasticdl_core.skips import SkipReason, Skips
+from elasticdl_core.well_formed import well_formed
 from elasticdl_proto.v1 import master_pb2 as pb
-from elasticdl_worker.master.client import LeasedTask, MasterClient, WorkerDirective, leased_tasks, to_directive
+from elasticdl_worker.master.client import (
+    LeasedTask,
+    MasterClient,
+    WorkerDirective,
+    leased_tasks,
+    skips_told,
+    to_directive,
+)
 
 _DEADLINE_S = 5.0
 
@@ -103,7 +111,7 @@ async def meet(master: MasterClient, standing: Standing) -> Told:
         seen=standing.seen,
         report=None if standing.report is None else _report(standing.report),
         shares=[_share(share) for share in standing.shares],
-        refused=standing.refused,
+        refused=well_formed(standing.refused),
     )
     response = await master.call_once("Meet", request, _DEADLINE_S)
     return Told(
@@ -150,7 +158,7 @@ def _end(end: TaskEnd) -> pb.TaskEnd:
     account = pb.Account(
         fed=fed,
         applied=fed - skips.count(SkipReason.NAN),
-        skipped=[pb.Skip(**entry) for entry in skips.to_json()],
+        skipped=skips_told(skips),
     )
     return pb.TaskEnd(
         task_id=str(end.task), token=end.token, position=end.position, account=account, model_version=end.version
@@ -168,5 +176,5 @@ def _share(share: WrittenShare) -> pb.CheckpointShare:
         sha256=share.sha256,
         model=share.model,
         book=share.book,
-        trouble=share.trouble,
+        trouble=well_formed(share.trouble),
     )

@@ -90,6 +90,7 @@ class Session:
         self._took_at = float("-inf")
         self._short = False
         self._servers_changed: ServersChanged | None = None
+        self._unheard: ElasticDLError | None = None
 
     def call(self, coroutine: Coroutine[object, None, T]) -> T:
         """Runs a coroutine on the event loop and waits for its result."""
@@ -182,6 +183,8 @@ class Session:
         """
         heard = time.monotonic()
         while True:
+            if self._unheard is not None:
+                raise self._unheard
             state = self.progress.take_snapshot()
             try:
                 answer = await self._master.heartbeat(state)
@@ -210,10 +213,40 @@ class Session:
                         await self._servers_changed(answer.ps_addresses, answer.ps_generation)
             await asyncio.sleep(self._heartbeat_s)
 
+    async def complain(
+        self, what: str, error: Exception, lease: LeasedTask | None = None, *, leaves: bool = False
+    ) -> None:
+        """Tells the master that it does not take what this worker has to say, for which the job would wait.
+
+        Where even that is refused, this worker ends: the master counts that.
+
+        Args:
+            what: was not heard.
+            error: why not.
+            lease: of the task that it is about.
+            leaves: this worker ends in any case.
+        """
+        why = error.message if isinstance(error, ElasticDLError) else f"{type(error).__name__}: {error}"
+        shown = ElasticDLError(f"the master does not take {what}: {why}", fix="see the logs of both")
+        _log.error("not heard", what=what, error=why)
+        try:
+            await self._master.fail(lease, "infrastructure", shown, "")
+        except Exception as again:
+            _log.error("not heard", what="that", error=str(again))
+            leaves = True
+        if leaves:
+            self._unheard = shown
+
     async def flush(self) -> None:
-        """Waits until every report is answered, and sends the losses since the last heartbeat."""
+        """Waits until every report is answered, and sends the losses since the last heartbeat.
+
+        Raises:
+            ElasticDLError: a report was refused, and the master could not be told.
+        """
         while self._reports:
             await asyncio.gather(*self._reports)
+        if self._unheard is not None:
+            raise self._unheard
         try:
             await self._master.heartbeat(self.progress.take_snapshot(last=True))
         except ElasticDLError as error:
@@ -275,8 +308,8 @@ class Session:
             failpoint("worker.after_report")
             if not accepted:
                 _log.warning("a lease was lost before its report", task=str(lease.task.id))
-        except ElasticDLError as error:
-            _log.error("a report was refused", task=str(lease.task.id), error=str(error))
+        except Exception as error:  # dropped, the task would be nobody's for ever
+            await self.complain(f"the report of task {lease.task.id}", error, lease)
         self.progress.remove_task(lease.token)
         if self.drain.is_set():
             await self._return_ready_tasks()
@@ -287,6 +320,6 @@ class Session:
             lease = self._ready.popleft()
             try:
                 await self._master.return_task(lease, lease.task.shard.start)
-            except ElasticDLError as error:
-                _log.error("a return was refused", task=str(lease.task.id), error=str(error))
+            except Exception as error:
+                await self.complain(f"task {lease.task.id} back", error, lease)
             self.forget(lease)

@@ -19,6 +19,9 @@ from elasticdl_worker.trainers.output_files import OutputFile, describe_file
 from elasticdl_worker.trainers.prediction_files import UNKNOWN_ROW, check_names, require_format, write_predictions
 from elasticdl_worker.user_code import ModelModule
 
+_STEM_CHARS = 120
+"""Of a shard's name in that of its file: with all that stands beside it a file's name has 255 bytes at most."""
+
 
 class OutputArray(NDArray[np.generic]):
     """An array with the method ``numpy`` of a tensor, for processors that were written for tensors."""
@@ -113,7 +116,7 @@ class PredictionWriter:
 
     def _write(self, shard: ShardLike, rows: NDArray[np.int64], parts: list[dict[str, NDArray[np.generic]]]) -> None:
         self._output.mkdir(parents=True, exist_ok=True)
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(shard.name).name) or "shard"
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(shard.name).name)[:_STEM_CHARS] or "shard"
         unique = hashlib.sha256(shard.name.encode()).hexdigest()[:8]
         path = self._output / f"{stem}-{unique}-{shard.start:012d}-{shard.end:012d}.{self._kind}"
         staged = path.with_name(f".{path.name}.{os.getpid()}")
