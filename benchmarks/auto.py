@@ -30,8 +30,7 @@ ABOUT = """\
 Each model is submitted with `auto` and {workers} workers, until the choice is made; then both strategies train it,
 with the same minibatch and their other options as they are by default, and records a second are counted once all
 workers train. *Chosen / best* is the speed of the strategy that was chosen over that of the faster one: the median
-over {rounds} rounds, in turns, of {seconds:g} s each. An update of a group is made of {workers} minibatches, one of
-the servers of one: records a second are what both have in common."""
+over {rounds} rounds, in turns, of {seconds:g} s each. An update has the same number of records by both."""
 
 
 @dataclass(frozen=True)

@@ -55,15 +55,15 @@ def group_fields(data: Path, model: str, *, batch: int, minibatches: int, determ
         data: from ``write_records``.
         model: ``images`` or ``images_torch``.
         batch: records in an update.
-        minibatches: that make an update.
+        minibatches: parts that an update is cut into.
         deterministic: of the job.
     """
     return {
         "name": "images",
         "model_def": f"{model}.forward",
         "training_data": str(data),
-        "minibatch_size": batch // minibatches,
-        "num_minibatches_per_task": 16 * minibatches,
+        "minibatch_size": batch,
+        "num_minibatches_per_task": 16,
         "num_epochs": MANY_EPOCHS,
         "distribution_strategy": "AllReduceStrategy",
         "microbatches": minibatches,

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.errors import InvalidInputError, UserCodeError
 
 Buffer = NDArray[np.float32]
 """A one-dimensional array of float32, in one piece."""
@@ -23,14 +23,14 @@ START_IT = "start the script with `elasticdl run SCRIPT`"
 
 @dataclass(frozen=True)
 class FedPiece:
-    """The records of one minibatch.
+    """The records of one microbatch: a batch of the loop.
 
     Attributes:
         records: the records, or the indexes of a dataset of the script's own.
         epoch: which pass over the data they are of, from 0.
-        full: whether it is a whole minibatch; the last one of an epoch may have fewer records.
+        full: whether it is a whole one; the last ones of an epoch may have fewer records.
         version: updates that were made before theirs.
-        microbatch: which minibatch of the update.
+        microbatch: which part of the update.
     """
 
     records: Sequence[Any]
@@ -80,21 +80,27 @@ class LoopFeed(Protocol):
 
     Attributes:
         uncommitted: records that the loop took and has not committed yet.
+        accumulates: whether the script said how many records an update has, so that its batches may be parts of one.
     """
 
     uncommitted: int
+    accumulates: bool
 
     @property
-    def minibatch_size(self) -> int:
-        """Records in a full minibatch."""
+    def batch_size(self) -> int:
+        """Records in a full batch of the loop: those of an update by ``microbatches``."""
+
+    @property
+    def records_per_update(self) -> int:
+        """Records in a full update, whatever the number of workers: the job's ``minibatch_size``."""
 
     @property
     def microbatches(self) -> int:
-        """Minibatches that make one update, whatever the number of workers."""
+        """Batches that make one update, whatever the number of workers."""
 
     @property
-    def minibatches_per_task(self) -> int:
-        """Minibatches of a task, which is what the master gives out at a time."""
+    def records_per_task(self) -> int:
+        """Records in a full task, which is what the master gives out at a time."""
 
     @property
     def epochs(self) -> int:
@@ -156,7 +162,7 @@ class LoopFeed(Protocol):
 
         Raises:
             LeaveScript: this process is to leave.
-            UserCodeError: no record was taken.
+            UserCodeError: no record was taken, or the batch has another number of records than the job's.
         """
 
     def wait_for_output(self) -> Path:
@@ -168,6 +174,24 @@ class LoopFeed(Protocol):
             LeaveScript: this process is to leave.
             UserCodeError: the loop is in the midst of its records.
         """
+
+
+def other_batch_size(taken: int, feed: LoopFeed) -> UserCodeError:
+    """Says that a script has another batch size than its job.
+
+    Args:
+        taken: records in a batch of the script.
+        feed: of the job.
+    """
+    parts, records = feed.microbatches, feed.records_per_update
+    said = f"an update of {records} records (--minibatch_size {records})"
+    said += f" in {parts} parts (--microbatches {parts})" if parts > 1 else ""
+    wanted = f"--minibatch_size {taken * parts}" + (f" --microbatches {parts}" if parts > 1 else "")
+    return UserCodeError(
+        f"the script has batches of {taken} records, and the job of {feed.batch_size}: {said}",
+        fix=f"let the script make batches of ElasticDataset.batch_size records, or give `elasticdl run` {wanted} "
+        f"(updates of {taken * parts} records)",
+    )
 
 
 END = object()

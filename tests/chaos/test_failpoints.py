@@ -70,7 +70,16 @@ def test_a_group_outlives_a_death_at_each_of_its_failpoints(cluster: Cluster, ar
     if not digits.exists():
         cluster.cli("data", "generate", "digits", str(digits))
     model = ("--model_zoo", str(EXAMPLES / "digits" / "zoo"), "--model_def", "digits.forward")
-    strategy = ("--distribution_strategy", "AllReduceStrategy", "--microbatches", "4", "--num_epochs", "10")
+    strategy = (
+        "--distribution_strategy",
+        "AllReduceStrategy",
+        "--microbatches",
+        "4",
+        "--num_epochs",
+        "10",
+        "--minibatch_size",
+        "256",
+    )
     fired = arm(armory, name, "kill@20")
     job = cluster.wait(
         cluster.submit(*model, *strategy, "--training_data", str(digits / "train"), "--num_workers", "2")

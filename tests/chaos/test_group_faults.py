@@ -77,7 +77,8 @@ def group_job(
     """A counting job of a group that was submitted; cancelled if the test leaves it before it ends."""
     options = (
         *("--distribution_strategy", "AllReduceStrategy", "--microbatches", str(MICROBATCHES)),
-        *("--num_minibatches_per_task", str(MICROBATCHES), "--checkpoint_steps", str(steps_apart)),
+        *("--minibatch_size", str(MICROBATCHES * MINIBATCH), "--num_minibatches_per_task", "1"),
+        *("--checkpoint_steps", str(steps_apart)),
     )
     module = "counting_in_group"
     return submitted(

@@ -243,8 +243,6 @@ class Bench:
         place = self._place()
         group = {"distribution_strategy": "AllReduceStrategy", "microbatches": microbatches, "max_workers": members}
         spec = self._spec(row, place, alike=False, **{**group, **fields})
-        spec["minibatch_size"] //= microbatches
-        spec["num_minibatches_per_task"] *= microbatches
         del spec["num_ps"]
         return asyncio.run(self._job(row, spec, place, members))
 

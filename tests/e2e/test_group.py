@@ -22,7 +22,7 @@ from tests.fakes.frameworks import NEEDS_TORCH
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-DIGITS = ("--model_def", "digits.forward", "--minibatch_size", "16")
+DIGITS = ("--model_def", "digits.forward", "--minibatch_size", "64")
 EPOCHS = 80
 """So many that members that join late, on a busy machine, find the job at work."""
 TORCH_EPOCHS = 16
@@ -186,7 +186,7 @@ def test_a_member_that_is_alone_again_after_others_had_joined_trains_the_same_bi
     cluster: Cluster, digits: Path
 ) -> None:
     """Alone it computes and applies in one function, after some time; with others it cannot."""
-    epochs = ("--num_epochs", str(EPOCHS), "--microbatches", "1")
+    epochs = ("--num_epochs", str(EPOCHS), "--microbatches", "1", "--minibatch_size", "16")
     in_two = _submit(cluster, digits, "in-two", 1, *epochs, "--on_nan", "skip")
     _check_exact(cluster.wait(in_two))
     job_id = _submit(cluster, digits, "alone", 1, *epochs)

@@ -23,9 +23,9 @@ import torch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 SCRIPT = str(Path(__file__).parent / "scripts" / "counting_loop.py")
-RECORDS, EPOCHS, MINIBATCH, MICROBATCHES = 1024, 8, 16, 4
+RECORDS, EPOCHS, UPDATE, MICROBATCHES = 1024, 8, 64, 4
 SETTINGS = (
-    *("--minibatch_size", str(MINIBATCH), "--microbatches", str(MICROBATCHES), "--num_minibatches_per_task", "8"),
+    *("--minibatch_size", str(UPDATE), "--microbatches", str(MICROBATCHES), "--num_minibatches_per_task", "2"),
     *("--num_epochs", str(EPOCHS), "--checkpoint_steps", "8"),
 )
 SLOW, FAST = 0.1, 0.0
@@ -197,7 +197,7 @@ def test_what_a_script_only_commits_is_counted_once_too(cluster: Cluster) -> Non
 
 
 def _arguments(pace: Path) -> tuple[str, ...]:
-    return ("--records", str(RECORDS), "--batch", str(MINIBATCH * MICROBATCHES), "--pace", str(pace))
+    return ("--records", str(RECORDS), "--batch", str(UPDATE), "--pace", str(pace))
 
 
 def _check_same(expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor]) -> None:

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 SCRIPT = str(EXAMPLES / "own_loop_torch" / "train.py")
-SETTINGS = ("--minibatch_size", "16", "--microbatches", "4", "--num_epochs", "8")
+SETTINGS = ("--minibatch_size", "64", "--microbatches", "4", "--num_epochs", "8")
 
 
 def test_a_killed_worker_changes_neither_the_counts_nor_the_model(cluster: Cluster, digits: Path) -> None:

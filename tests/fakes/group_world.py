@@ -99,12 +99,12 @@ class GroupWorld:
         seed: of all that is random.
         tasks: sizes of the tasks.
         microbatches: in a step.
-        size: records in a microbatch.
+        size: records in a step.
         stream_s: how long the model is on its way to a newcomer at most, while the others go on.
     """
 
     def __init__(
-        self, seed: int, tasks: list[int], microbatches: int = 4, size: int = 2, *, stream_s: float = 0.1
+        self, seed: int, tasks: list[int], microbatches: int = 4, size: int = 8, *, stream_s: float = 0.1
     ) -> None:
         self.stream_s = stream_s
         self.random = random.Random(seed)

@@ -334,7 +334,7 @@ class JobProcesses:
             "callbacks": {"max_steps": 0, "early_stopping": None, "saved_model": False},
             "keras": "3.0",
         }
-        self.sight: dict[str, Any] | None = {"dense_bytes": 400, "table_bytes": 1 << 30}
+        self.sight: dict[str, Any] | None = {"dense_bytes": 400, "embedding_bytes": 1 << 30, "tables": 1}
         self.custom_shards: dict[str, list[tuple[str, int, int]]] = {}
         self.fail_at_start: dict[int, dict[str, str]] = {}
         self.fail_on: Callable[[TaskId, int], dict[str, str] | None] = lambda task, position: None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from elasticai_api.common.master_client import build_master_client
-from elasticdl.own_loop import END, LoopFeed
+from elasticdl.own_loop import END, LoopFeed, other_batch_size
 from elasticdl_core.errors import InvalidInputError, UserCodeError
 
 TRAINING = 1
@@ -71,11 +71,8 @@ class DataShardService:
             raise UserCodeError(
                 "the number of records is not known", fix="give dataset_size, or use elasticdl.torch.ElasticDataset"
             )
-        if feed.minibatch_size % batch_size:
-            raise UserCodeError(
-                f"the script has batches of {batch_size} records, and the job minibatches of {feed.minibatch_size}",
-                fix=f"give `elasticdl run` --minibatch_size {batch_size}",
-            )
+        if feed.batch_size % batch_size:
+            raise other_batch_size(batch_size, feed)
         if num_epochs is not None and num_epochs != feed.epochs:
             raise UserCodeError(
                 f"the script wants {num_epochs} epochs, and the job has {feed.epochs}",
@@ -83,11 +80,11 @@ class DataShardService:
             )
         if (shuffle or shuffle_shards) and not feed.shuffles:
             raise UserCodeError("the script wants records in random order", fix="leave --no-shuffle out")
-        wanted, cut = num_minibatches_per_shard * batch_size, feed.minibatches_per_task * feed.minibatch_size
+        wanted, cut = num_minibatches_per_shard * batch_size, feed.records_per_task
         if num_minibatches_per_shard and wanted != cut:
             raise UserCodeError(
                 f"the script wants shards of {wanted} records, and the job has tasks of {cut}",
-                fix=f"give `elasticdl run` --num_minibatches_per_task {max(1, wanted // feed.minibatch_size)}, "
+                fix=f"give `elasticdl run` --num_minibatches_per_task {max(1, wanted // feed.records_per_update)}, "
                 "or leave num_minibatches_per_shard out",
             )
         feed.use_records(dataset_size)
@@ -104,7 +101,7 @@ class DataShardService:
     @property
     def updates_per_epoch(self) -> int:
         """Updates that a pass over the records takes."""
-        return -(-self._size // (self._feed.minibatch_size * self._feed.microbatches))
+        return -(-self._size // self._feed.records_per_update)
 
     def get_current_epoch(self) -> int:
         """Which pass over the records the present one is, from 0."""

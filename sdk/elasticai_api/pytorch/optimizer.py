@@ -55,6 +55,7 @@ def DistributedOptimizer(  # noqa: N802 - the original's name
     if global_batch_num_per_step is not None and global_batch_num_per_step != feed.microbatches:
         raise UserCodeError(
             f"the script wants {global_batch_num_per_step} batches an update, and the job has {feed.microbatches}",
-            fix=f"give `elasticdl run` --microbatches {global_batch_num_per_step}",
+            fix=f"give `elasticdl run` --microbatches {global_batch_num_per_step} "
+            f"--minibatch_size {global_batch_num_per_step * feed.batch_size} (the records of an update)",
         )
     return distributed_optimizer(optimizer)

@@ -201,15 +201,20 @@ def _show(job: Job) -> None:
     strategy = job.status.strategy
     if strategy:
         chosen = f"{strategy.get('chosen', '')}{_bits(strategy)}"
-        console.print(Text(f"{chosen}: {strategy.get('reason', '')}{_predicted(strategy)}"))
+        console.print(Text(f"{chosen}: {strategy.get('reason', '')}"))
+        if strategy.get("records_per_update"):
+            console.print(Text(_updates(strategy)))
     if job.state.terminal:
         conclude(job)
 
 
-def _predicted(strategy: Mapping[str, Any]) -> str:
-    """The speed that was predicted of a strategy, where there was one."""
-    rates = (strategy.get("predicted") or {}).get(strategy.get("chosen")) or {}
-    return f" ({rates['steps_per_second']:,.1f} steps/s predicted)" if "steps_per_second" in rates else ""
+def _updates(strategy: Mapping[str, Any]) -> str:
+    """How large updates are, and how many an epoch has."""
+    parts, epoch = strategy.get("microbatches") or 1, strategy.get("updates_per_epoch")
+    cut = f" in {parts} microbatches" if parts > 1 else ""
+    return f"{strategy['records_per_update']:,} records an update{cut}" + (
+        f", {epoch:,} updates an epoch" if epoch else ""
+    )
 
 
 def _bits(strategy: Mapping[str, Any]) -> str:

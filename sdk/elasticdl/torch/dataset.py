@@ -41,8 +41,8 @@ class ElasticDataset(IterableDataset[Any]):
 
     @property
     def batch_size(self) -> int:
-        """Records in a minibatch of the job: what the loop's batches should have."""
-        return self._feed.minibatch_size
+        """Records that the loop's batches must have: those of an update (``--minibatch_size``) by its parts."""
+        return self._feed.batch_size
 
     @property
     def epoch(self) -> int:

@@ -29,28 +29,23 @@ def distributed_optimizer(
 
     Args:
         optimizer: of ``torch.optim``, or one's own that works like these.
-        global_batch_size: records of an update; it must be what the job says (its minibatch times its microbatches),
-            which it is without one.
+        global_batch_size: records of an update; it must be what the job says (``--minibatch_size``),
+            which it is without one. With one the batches of the loop may be smaller: several make an update.
         model: what the parameters are of; its buffers go along to workers that come later, and into checkpoints.
 
     Raises:
         UserCodeError: the job has another global batch, or the optimizer cannot be handled.
     """
     feed = current_feed("distributed_optimizer")
-    size = feed.minibatch_size * feed.microbatches
+    size = feed.records_per_update
     if global_batch_size is not None and global_batch_size != size:
         raise UserCodeError(
-            f"distributed_optimizer asks for a global batch of {global_batch_size} records, and the job's is {size}: "
-            f"{feed.microbatches} minibatches of {feed.minibatch_size}",
-            fix=_fitting(feed, global_batch_size),
+            f"distributed_optimizer asks for a global batch of {global_batch_size} records, and the job's updates "
+            f"have {size} (--minibatch_size)",
+            fix=f"give `elasticdl run` --minibatch_size {global_batch_size}, or leave global_batch_size out",
         )
+    feed.accumulates = global_batch_size is not None
     return DistributedOptimizer(optimizer, feed, model)
-
-
-def _fitting(feed: LoopFeed, wanted: int) -> str:
-    if wanted % feed.minibatch_size == 0:
-        return f"give --microbatches {wanted // feed.minibatch_size}, or leave global_batch_size out"
-    return "give --minibatch_size and --microbatches whose product it is, or leave global_batch_size out"
 
 
 class DistributedOptimizer(Optimizer):

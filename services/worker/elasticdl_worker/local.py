@@ -135,7 +135,7 @@ class _LocalRun:
         """Trains, evaluates at the end of each epoch (or every N steps), exports."""
         spec, module = self._spec, self._module
         reader = self._reader(spec.training_data)
-        source = self._source(reader, Mode.TRAINING, spec.minibatch_size * self._minibatches_of_update)
+        source = self._source(reader, Mode.TRAINING)
         module.need("loss")
         trainer = self._trainer(source)
         self._rules.check()
@@ -256,13 +256,8 @@ class _LocalRun:
                 predicting=spec.type is JobType.PREDICTION,
             )  # fmt: skip
 
-    @property
-    def _minibatches_of_update(self) -> int:
-        """A group's updates are made in one pass here, as by a member of a group that fuses its minibatches."""
-        return self._spec.microbatches_per_step if self._spec.by_group else 1
-
-    def _source(self, reader: DataReader, mode: Mode, size: int = 0) -> MinibatchSource:
-        return self._framework.make_source(reader, self._module, str(mode), size or self._spec.minibatch_size)
+    def _source(self, reader: DataReader, mode: Mode) -> MinibatchSource:
+        return self._framework.make_source(reader, self._module, str(mode), self._spec.minibatch_size)
 
     def _trainer(self, source: MinibatchSource) -> LocalSteps:
         spec = self._spec

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,40 @@ async def test_jobs_of_the_version_before_live_on_after_the_upgrade(empty_databa
                 await connection.execute(text(former), {"id": "starts", "origin": "QUEUED", "to": "STARTING"})
             ).scalar()
         assert "starts/master/0/2" in await _intents(database)
+    finally:
+        await database.close()
+
+
+OLD_SPEC = {"type": "training", "minibatch_size": 16, "num_minibatches_per_task": 6}
+GROUP, CHOSEN = {"distribution_strategy": "AllReduceStrategy"}, {"strategy": {"chosen": "AllReduceStrategy"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "records", "per_task"),
+    [
+        ({**GROUP, "microbatches": 4}, {}, 64, 2),
+        ({"distribution_strategy": "auto"}, {"strategy": {**CHOSEN["strategy"], "microbatches": 2}}, 32, 3),
+        ({"distribution_strategy": "auto"}, CHOSEN, 128, 1),
+        ({"distribution_strategy": "auto"}, {}, 16, 6),
+        ({"distribution_strategy": "ParameterServerStrategy"}, {}, 16, 6),
+        ({**GROUP, "type": "evaluation"}, {}, 16, 6),
+    ],
+)
+async def test_an_update_of_a_job_of_before_keeps_its_records(
+    empty_database_url: str, spec: Any, status: Any, records: int, per_task: int
+) -> None:
+    """``minibatch_size`` was that of a part of an update by AllReduce; it becomes the update's."""
+    database = Database(empty_database_url)
+    try:
+        async with database.transaction() as connection:
+            await connection.run_sync(_move, "0012")
+            await _insert(connection, "j")
+            values = {"spec": json.dumps({**OLD_SPEC, **spec}), "status": json.dumps(status)}
+            await connection.execute(text("UPDATE jobs SET max_workers = 5, spec = :spec, status = :status"), values)
+        await migrate(database)
+        async with database.transaction() as connection:
+            found = (await connection.execute(text("SELECT spec FROM jobs"))).scalar_one()
+        assert (found["minibatch_size"], found["num_minibatches_per_task"]) == (records, per_task)
     finally:
         await database.close()
 

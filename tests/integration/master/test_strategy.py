@@ -15,7 +15,8 @@ from tests.integration.master.conftest import Job
 pytestmark = pytest.mark.integration
 MakeJob = Callable[..., Awaitable[Job]]
 AUTO = {"distribution_strategy": "auto", "num_ps": 1}
-SMALL = {"dense_bytes": 4000, "table_bytes": 0}
+SMALL = {"dense_bytes": 4000}
+LARGE = {"embedding_bytes": 1 << 30, "tables": 1}
 
 
 def inspectors(job: Job) -> list[ProcessId]:
@@ -33,7 +34,7 @@ async def test_a_worker_looks_at_the_model_and_the_choice_is_told(make_job: Make
     assert job.api.state is JobState.SUCCEEDED
     assert len(inspectors(job)) == 1
     assert strategy(job)["chosen"] == "ParameterServerStrategy"
-    assert "1,073.7 MB of tables" in strategy(job)["reason"]
+    assert "1 embedding table" in strategy(job)["reason"]
     (told,) = [event for event in job.api.events if event["kind"] == "strategy"]
     assert told["detail"]["chosen"] == "ParameterServerStrategy"
     assert not [event for event in job.api.events if event["kind"] == "worker_lost"]
@@ -48,17 +49,22 @@ async def test_nobody_looks_at_the_model_of_a_job_that_says_how_it_is_trained(ma
         "chosen": "ParameterServerStrategy",
         "deterministic": False,
         "reason": "it was asked for",
-        "predicted": {},
+        "microbatches": 1,
+        "records_per_update": 5,
+        "updates_per_epoch": 12,
     }
+    (told,) = [event["message"] for event in job.api.events if event["kind"] == "updates"]
+    assert told == "ParameterServerStrategy: 5 records an update (minibatch_size), 12 updates an epoch"
 
 
 async def test_the_choice_is_made_once_whatever_becomes_of_masters_and_workers(make_job: MakeJob) -> None:
-    job = await make_job(**AUTO)
+    job = await make_job(**AUTO, minibatch_size=64)
     job.processes.sight = SMALL
     job.start_master()
-    await job.api.pulse.until(lambda: strategy(job).get("chosen") == "AllReduceStrategy", 60.0)
+    await job.api.pulse.until(lambda: strategy(job).get("records_per_update") == 64, 60.0)
+    assert (strategy(job)["chosen"], strategy(job)["microbatches"]) == ("AllReduceStrategy", 4)
     await job.kill_master()
-    job.processes.sight = {"table_bytes": 1 << 30}
+    job.processes.sight = LARGE
     job.api.spec["max_workers"] = 30
     job.start_master()
     await job.api.pulse.until(lambda: job.runners[-1].machine is not None, 60.0)
@@ -74,7 +80,7 @@ async def test_a_master_that_dies_before_the_choice_leaves_it_to_the_next(make_j
     job.start_master()
     await job.api.pulse.until(lambda: len(inspectors(job)) == 1, 60.0)
     await job.kill_master()
-    job.processes.sight = {"table_bytes": 1 << 30}
+    job.processes.sight = LARGE
     job.start_master()
     assert await job.finish() == 0
     assert job.api.state is JobState.SUCCEEDED

@@ -49,46 +49,16 @@ def sight_of(directory: Path, *, module: str = MODEL, **params: Any) -> ModelSig
     return inspect_model(TensorFlowFramework(), sized_for_group(spec), Path(spec.model_zoo))
 
 
-def test_the_size_of_what_is_small_and_has_no_tables_is_enough(tmp_path: Path) -> None:
-    assert sight_of(tmp_path, rows=0) == ModelSight(dense_bytes=FLOAT * (3 * 4 + 4 + 4 + 1))
+@pytest.mark.parametrize(("rows", "tables"), [(0, 0), (50, 0), (1_000_000, 1)])
+def test_what_servers_would_hold_as_a_table_is_one(tmp_path: Path, rows: int, tables: int) -> None:
+    inputs = 7 if rows else 3
+    sight = sight_of(tmp_path, rows=rows)
+    assert sight == ModelSight(FLOAT * (inputs * 4 + 4 + 4 + 1), FLOAT * rows * 4, tables)
+    assert sight_of(tmp_path, rows=rows) == sight, "each time the same"
 
 
-def is_timed(sight: ModelSight) -> bool:
-    seconds = (sight.compute_s, sight.apply_s, sight.read_s, sight.served_s, sight.served_read_s)
-    return min(seconds) > 0 and sight.rows == 8 and sight.cores > 0 and not sight.unserved
-
-
-def test_small_tables_are_timed_on_the_first_records(tmp_path: Path) -> None:
-    sight = sight_of(tmp_path)
-    assert (sight.dense_bytes, sight.table_bytes) == (FLOAT * (7 * 4 + 4 + 4 + 1), FLOAT * 50 * 4)
-    assert is_timed(sight)
-    # Servers hold so small a table as a dense parameter: all of it travels with each minibatch, there and back.
-    assert sight.served_bytes == 2 * (sight.dense_bytes + sight.table_bytes)
-
-
-def test_of_a_table_on_servers_the_rows_travel_that_a_minibatch_touches(tmp_path: Path) -> None:
-    sight = sight_of(tmp_path, rows=1_000_000)
-    assert is_timed(sight)
-    assert sight.table_bytes == FLOAT * 1_000_000 * 4
-    # With an id of 8 bytes each way.
-    row = 2 * (FLOAT * 4 + 8)
-    assert 2 * sight.dense_bytes + row <= sight.served_bytes <= 2 * sight.dense_bytes + 8 * row
-
-
-def test_large_tables_are_not_timed(tmp_path: Path) -> None:
-    sight = sight_of(tmp_path, rows=6_000_000)
-    assert sight == ModelSight(sight.dense_bytes, FLOAT * 6_000_000 * 4)
-
-
-def test_what_has_no_tables_and_is_not_small_is_timed_too(tmp_path: Path) -> None:
-    sight = sight_of(tmp_path, rows=0, units=600_000)
-    assert sight.dense_bytes == FLOAT * (3 * 600_000 + 600_000 + 600_000 + 1)
-    assert is_timed(sight)
-
-
-@pytest.mark.parametrize("rows", [1_000_000, 6_000_000])
-def test_what_servers_cannot_train_is_told_apart(tmp_path: Path, rows: int) -> None:
-    sight = sight_of(tmp_path, rows=rows, tied=True)
+def test_what_servers_cannot_train_is_told_apart(tmp_path: Path) -> None:
+    sight = sight_of(tmp_path, rows=1_000_000, tied=True)
     assert not sight.refusal
     assert "its weights are used directly" in sight.unserved
 

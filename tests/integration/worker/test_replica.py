@@ -222,6 +222,8 @@ def test_a_local_run_makes_the_updates_of_the_group(job: Any, tmp_path: Path, de
     spec = job(
         PLAIN,
         distribution_strategy="AllReduceStrategy",
+        minibatch_size=24,
+        num_minibatches_per_task=2,
         microbatches=3,
         deterministic=deterministic,
         num_epochs=2,

@@ -249,7 +249,7 @@ def test_settings_of_a_local_cluster(tmp_path: Path) -> None:
 def test_the_schema_of_a_specification_describes_every_field() -> None:
     properties = schemas.spec_schema()["properties"]
     assert set(properties) == {field.name for field in fields(JobSpec)}
-    assert properties["minibatch_size"]["description"] == "records in a minibatch."
+    assert properties["minibatch_size"]["description"].startswith("records of one model update, whatever")
     assert {name for name, about in properties.items() if not about.get("x-group")} == {"type"}
     assert properties["prediction_data"]["x-types"] == ["prediction"]
     assert properties["on_nan"]["enum"] == ["fail", "skip"]

@@ -12,6 +12,8 @@ from elasticdl_core.group.member import Book, Compute, Consult, FoundGroup, Gath
 from elasticdl_core.group.rendezvous import Orders
 from elasticdl_core.group.steps import ComputePass, Entry, Step, StepCourse, deal
 from elasticdl_core.job import JobSpec
+from elasticdl_core.shard import Shard
+from elasticdl_core.shuffling import cut
 from elasticdl_core.task import TaskId, TaskType
 
 pytestmark = pytest.mark.unit
@@ -34,7 +36,7 @@ def _next_step(course: StepCourse) -> Step | None:
 
 
 def test_steps_cover_each_record_of_a_task_once_and_never_two_tasks() -> None:
-    course = StepCourse(4, 2)
+    course = StepCourse(4, 8)
     course.add([_entry(0, 0, 17), _entry(1, 5, 8)])
     seen: list[tuple[int, int, int]] = []
     while (step := _next_step(course)) is not None:
@@ -49,7 +51,7 @@ def test_steps_cover_each_record_of_a_task_once_and_never_two_tasks() -> None:
 
 
 def test_the_steps_to_come_are_known_over_several_tasks() -> None:
-    course = StepCourse(4, 2)
+    course = StepCourse(4, 8)
     course.add([_entry(0, 0, 17), _entry(1, 5, 8), _entry(2, 8, 30)])
     ahead: list[Step] = []
     step = _next_step(course)
@@ -65,7 +67,7 @@ def test_the_steps_to_come_are_known_over_several_tasks() -> None:
 
 
 def test_a_group_that_gives_up_says_how_far_it_got() -> None:
-    book = Book(StepCourse(4, 2))
+    book = Book(StepCourse(4, 8))
     book.course.add([_entry(0, 0, 16), _entry(1, 16, 32)])
     step = _next_step(book.course)
     assert step is not None
@@ -73,22 +75,73 @@ def test_a_group_that_gives_up_says_how_far_it_got() -> None:
     book.give_up()
     assert [(end.task.index, end.position) for end in book.ended.values()] == [(0, 8), (1, 16)]
     assert book.tally == {(0, 0): 8}
-    again = Book(StepCourse(4, 2))
+    again = Book(StepCourse(4, 8))
     again.adopt(book.to_json())
     assert again.to_json() == book.to_json()
 
 
-def test_a_groups_tasks_are_whole_steps_and_its_microbatches_stay_when_workers_change() -> None:
-    given = {"model_def": "a.b", "model_zoo": "/z", "training_data": "/d", "max_workers": 3}
-    spec = JobSpec.from_mapping(
-        {**given, "distribution_strategy": "AllReduceStrategy", "num_minibatches_per_task": 6}
-    )
-    assert spec.microbatches == 4
-    assert spec.records_per_task == 8 * spec.minibatch_size
+GROUP = {
+    "model_def": "a.b",
+    "model_zoo": "/z",
+    "training_data": "/d",
+    "distribution_strategy": "AllReduceStrategy",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "parts", "size", "computing"),
+    [
+        ({"max_workers": 1}, 1, 64, 1),
+        ({"max_workers": 3}, 4, 16, 3),
+        ({"max_workers": 30}, 8, 8, 8),
+        ({"max_workers": 3, "microbatches": 2}, 2, 32, 2),
+        ({"max_workers": 4, "minibatch_size": 10}, 1, 10, 1),
+        ({"max_workers": 9, "minibatch_size": 10, "microbatches": 8}, 5, 2, 5),
+        ({"max_workers": 2, "minibatch_size": 129}, 2, 65, 2),
+        ({"max_workers": 4, "minibatch_size": 50, "model_def": "a.__main__"}, 2, 25, 2),
+    ],
+)
+def test_an_update_has_the_records_of_a_minibatch_and_is_cut_for_the_workers(
+    given: dict[str, Any], parts: int, size: int, computing: int
+) -> None:
+    spec = JobSpec.from_mapping({**GROUP, "num_minibatches_per_task": 6, **given})
+    assert (spec.microbatches, spec.microbatch_size, spec.most_computing) == (parts, size, computing)
+    assert spec.records_per_task == 6 * spec.minibatch_size
+    assert JobSpec.from_mapping({**spec.to_mapping(), "max_workers": 40}).microbatches == parts, "whoever is there"
+
+
+def test_the_same_records_are_as_many_updates_by_any_strategy_and_number_of_workers() -> None:
+    found = set()
+    for strategy in ("AllReduceStrategy", "ParameterServerStrategy", "auto"):
+        for workers in (1, 2, 3):
+            spec = JobSpec.from_mapping({**GROUP, "distribution_strategy": strategy, "max_workers": workers})
+            course, updates = StepCourse(spec.microbatches_per_step, spec.minibatch_size), 0
+            for shard in cut([Shard("a", 0, 60 * 64 - 7)], spec.records_per_task):
+                course.add([_entry(0, shard.start, shard.end)])
+                while (step := _next_step(course)) is not None:
+                    assert sum(end - start for start, end in map(step.bounds, range(course.microbatches))) == (
+                        step.end - step.start
+                    )
+                    course.count(step)
+                    updates += 1
+            found.add(updates)
+    assert found == {60}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"microbatches": 8, "minibatch_size": 4}, "an update of 4 records .* cannot be cut into 8 parts"),
+        ({"microbatches": 3, "model_def": "a.__main__"}, "64 records .* into 3 batches of one size"),
+    ],
+)
+def test_an_update_that_cannot_be_cut_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        JobSpec.from_mapping({**GROUP, **given})
 
 
 def test_a_member_computes_each_microbatch_or_all_of_them_in_one_pass() -> None:
-    course = StepCourse(4, 2)
+    course = StepCourse(4, 8)
     course.add([_entry(0, 0, 7)])
     step = course.step_dealt((0, 0, 0, 2))
     assert step.passes(0, fused=False) == [ComputePass(0, 0, 2), ComputePass(1, 2, 4), ComputePass(2, 4, 6)]
@@ -170,7 +223,7 @@ def _steps_of(member: GroupMember, orders: Orders, wishes: Iterator[GroupWishes]
 
 
 def test_a_member_that_holds_the_model_knows_the_first_step_of_a_generation_before_it_is_formed() -> None:
-    member, entries = GroupMember("old", 4, 2), [_entry(0, 0, 16), _entry(1, 16, 32)]
+    member, entries = GroupMember("old", 4, 8), [_entry(0, 0, 16), _entry(1, 16, 32)]
     alone = Orders(1, ("old",), 0, is_over=False, regroup=False)
     assert member.first_step(alone) is None
     wishes = [GroupWishes(entries), GroupWishes(regroup=True)]

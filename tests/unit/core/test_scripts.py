@@ -13,7 +13,7 @@ SCRIPT = {"model_def": "train.__main__", "model_zoo": "/zoo"}
 
 
 def test_a_script_is_trained_by_a_group_and_lists_its_own_records() -> None:
-    spec = JobSpec.from_mapping({**SCRIPT, "max_workers": 3, "script_args": "--lr 0.1 'a b'"})
+    spec = JobSpec.from_mapping({**SCRIPT, "max_workers": 3, "minibatch_size": 32, "script_args": "--lr 0.1 'a b'"})
     assert spec.runs_script
     assert spec.by_group
     assert spec.framework == "torch"

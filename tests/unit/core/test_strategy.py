@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields
 from typing import Any
 
 import pytest
@@ -124,74 +124,29 @@ def test_options_of_servers_mean_servers_where_nothing_is_trained(
     assert choice is not None and choice.chosen == PARAMETER_SERVERS
 
 
-def timed(dense_bytes: int, table_bytes: int, **more: Any) -> ModelSight:
-    """A model of which a minibatch of 64 rows was timed both ways."""
-    given = {"compute_s": 0.01, "apply_s": 0.001, "served_s": 0.01, "served_bytes": 1000, "cores": 8, **more}
-    return ModelSight(dense_bytes, table_bytes, rows=64, **given)
-
-
 @pytest.mark.parametrize(
     ("sight", "chosen", "word"),
     [
         (ModelSight(refusal="it draws"), PARAMETER_SERVERS, "no group can train it: it draws"),
         (ModelSight(fault="no PyTorch"), PARAMETER_SERVERS, "the model could not be looked at: no PyTorch"),
-        (ModelSight(7 * MEBIBYTE, 0), ALL_REDUCE, "small"),
-        (ModelSight(0, 64 * MEBIBYTE), PARAMETER_SERVERS, "tables are large"),
-        (ModelSight(10 * MEBIBYTE, 20 * MEBIBYTE), PARAMETER_SERVERS, "most of it is tables"),
-        (ModelSight(20 * MEBIBYTE, 10 * MEBIBYTE), ALL_REDUCE, "no tables"),
+        (ModelSight(7 * MEBIBYTE), ALL_REDUCE, "no embedding tables (7.3 MB of parameters)"),
+        (ModelSight(700 * MEBIBYTE), ALL_REDUCE, "no embedding tables"),
+        (ModelSight(1000, 20_000), ALL_REDUCE, "0.0 MB of embeddings, each too small for a table"),
+        (ModelSight(1000, 20_000, 1), PARAMETER_SERVERS, "it has 1 embedding table (0.0 MB of parameters"),
+        (ModelSight(1000, 64 * MEBIBYTE, 2), PARAMETER_SERVERS, "2 embedding tables"),
         (ModelSight(0, 64 * MEBIBYTE, unserved="it is odd"), ALL_REDUCE, "servers cannot train it: it is odd"),
-        # A convolution: much computing for its bytes, all of which servers would send for each minibatch.
-        (timed(20 * MEBIBYTE, 0, compute_s=0.1, served_s=0.1, served_bytes=40 * MEBIBYTE), ALL_REDUCE, "timed"),
-        # A table of which a minibatch touches little.
-        (timed(1 * MEBIBYTE, 60 * MEBIBYTE, compute_s=0.14, apply_s=0.1), PARAMETER_SERVERS, "timed"),
-        # A small one: it is less to sum, and more to compute with a gradient of all rows than with those touched.
-        (timed(1000, 1 * MEBIBYTE, compute_s=0.008), PARAMETER_SERVERS, "timed"),
-        (timed(1000, 1 * MEBIBYTE, compute_s=0.001), ALL_REDUCE, "timed"),
     ],
 )
 def test_the_model_says_which_one_suits_it(sight: ModelSight, chosen: str, word: str) -> None:
     choice = choose_strategy(spec(max_workers=4), sight)
     assert choice.chosen == chosen
     assert word in choice.reason
-    assert bool(choice.predicted) == (sight.compute_s > 0)
 
 
-def test_only_what_is_not_clear_is_timed() -> None:
-    assert ModelSight(refusal="x").is_clear and ModelSight(1, 0).is_clear and ModelSight(0, 1 << 30).is_clear
-    assert not ModelSight(20 * MEBIBYTE, 0).is_clear
-    assert not ModelSight(1, 1).is_clear
-
-
-def predicted(sight: ModelSight, **fields: Any) -> tuple[float, float]:
-    """Samples a second by a group and by servers."""
-    rates = choose_strategy(spec(**fields), sight).predicted
-    return rates[ALL_REDUCE]["samples_per_second"], rates[PARAMETER_SERVERS]["samples_per_second"]
-
-
-def test_what_is_predicted_follows_from_what_was_timed() -> None:
-    sight = timed(0, 16_000_000, compute_s=0.020, apply_s=0.003, served_s=0.008, served_bytes=600_000)
-    by_group, by_servers = predicted(sight, max_workers=4)
-    # 20 ms of computing, 7 ms of waiting, 16 MB at 1.6 GB/s of summing, 3 ms of applying for 4 minibatches.
-    assert by_group == pytest.approx(4 * 64 / 0.040, rel=1e-3)
-    # 8 ms of computing, 3 ms and 0.6 MB at 0.6 GB/s of exchange, in each of 4 workers.
-    assert by_servers == pytest.approx(4 * 64 / 0.012, rel=1e-3)
-
-
-def test_workers_and_servers_that_share_few_cores_are_predicted_to_be_as_slow_as_those() -> None:
-    sight = timed(0, 16_000_000, compute_s=0.020, apply_s=0.003, served_s=0.008, served_bytes=600_000)
-    sight = replace(sight, cores=2, read_s=0.003, served_read_s=0.002)
-    by_group, by_servers = predicted(sight, max_workers=4)
-    assert by_group == pytest.approx(2 * 64 / (0.020 + 0.003 + 0.010 + 0.003), rel=1e-3)
-    assert by_servers == pytest.approx(2 * 64 / (0.008 + 0.002 + 0.004), rel=1e-3)
-
-
-def test_who_is_alone_waits_for_nobody_and_sums_nothing() -> None:
-    assert predicted(timed(0, 16_000_000), max_workers=1)[0] == pytest.approx(64 / 0.011, rel=1e-3)
-
-
-def test_servers_are_no_faster_than_they_answer() -> None:
-    sight = timed(10_000_000, 0, served_s=0.001, served_bytes=60_000_000, cores=1000)
-    assert predicted(sight, max_workers=32)[1] == pytest.approx(64 / 0.0515, rel=1e-3)
+def test_nothing_that_a_clock_measures_is_looked_at() -> None:
+    assert {one.name for one in fields(ModelSight)} == {
+        *("dense_bytes", "embedding_bytes", "tables", "refusal", "unserved", "fault")
+    }
 
 
 def test_a_choice_is_kept_with_its_microbatches_when_the_workers_change() -> None:
@@ -204,12 +159,12 @@ def test_a_choice_is_kept_with_its_microbatches_when_the_workers_change() -> Non
 
 
 def test_a_sight_is_read_as_it_was_sent() -> None:
-    sight = timed(3, 4, read_s=0.5, served_read_s=0.25, refusal="r", unserved="u")
+    sight = ModelSight(3, 4, 1, "r", "u")
     assert ModelSight.from_mapping(asdict(sight)) == sight
-    assert ModelSight.from_mapping({"served_s": -1, "cores": -1}) == ModelSight()
+    assert ModelSight.from_mapping({"tables": -1, "seconds": 3}) == ModelSight()
 
 
 def test_a_strange_sight_is_an_error() -> None:
-    for strange in ({"dense_bytes": "many"}, {"table_bytes": None}, {"compute_s": []}):
+    for strange in ({"dense_bytes": "many"}, {"embedding_bytes": None}, {"tables": []}):
         with pytest.raises((ValueError, TypeError)):
             ModelSight.from_mapping(strange)

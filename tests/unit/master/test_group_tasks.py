@@ -234,7 +234,7 @@ def test_members_that_no_minibatch_is_left_for_are_told_of_once() -> None:
     assert len(job.machine.group.orders.members) == 3
     finish(job.desk.look())
     spare = [message for kind, message in job.told if kind == "group" and "stand by" in message]
-    assert spare == ["2 of 3 members only stand by, as an update has 1 minibatch (microbatches)"]
+    assert spare == ["2 of 3 members only stand by, as an update is cut into 1 part (microbatches)"]
 
 
 def test_a_group_that_is_lost_over_and_over_fails_the_job_with_words_of_workers() -> None:

@@ -89,7 +89,7 @@ def run(folder: Path, arguments: str = "", **fields: Any) -> dict[str, Any]:
 
 
 def test_the_structure_of_the_original_s_example_runs(tmp_path: Path) -> None:
-    done = run(tmp_path, microbatches=2)
+    done = run(tmp_path, minibatch_size=16, microbatches=2)
     assert done["records"] == 1000
     found = torch.load(tmp_path / "out" / "found.pt", weights_only=True)
     assert found["accuracy"] >= 0.9

@@ -89,7 +89,9 @@ def test_an_own_loop_equals_plain_pytorch_whatever_makes_the_batch(run: Run, mic
         "optimizer = et.distributed_optimizer(torch.optim.Adam(model.parameters(), lr=0.01), "
         f"global_batch_size={8 * microbatches}, model=model)\n"
     )
-    done, found = run(MODEL + wrapped + LOOP + END, microbatches=microbatches, num_epochs=3)
+    done, found = run(
+        MODEL + wrapped + LOOP + END, minibatch_size=8 * microbatches, microbatches=microbatches, num_epochs=3
+    )
     assert done["records"] == 150
     assert sorted(found.pop("seen").tolist()) == sorted([*range(50)] * 3)
     expected = plain(lambda model: torch.optim.Adam(model.parameters(), lr=0.01), 8 * microbatches, 3)
@@ -103,7 +105,7 @@ def test_a_hook_clips_the_gradient_of_an_update(run: Run) -> None:
     clip = "nn.utils.clip_grad_norm_(model.parameters(), 0.1)"
     hook = f"optimizer = et.distributed_optimizer({make})\ndef clip(*_):\n    {clip}\n"
     hook += "optimizer.register_step_pre_hook(clip)\n"
-    _, found = run(MODEL + hook + LOOP + END, microbatches=2)
+    _, found = run(MODEL + hook + LOOP + END, minibatch_size=16, microbatches=2)
 
     def clipped(model: torch.nn.Module) -> torch.optim.Optimizer:
         inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -170,8 +172,9 @@ def test_records_that_a_loop_took_and_left_come_again(run: Run) -> None:
     assert found["seen"].tolist() == [*range(50)]
 
 
-def test_a_smaller_batch_than_the_minibatch_is_part_of_it(run: Run) -> None:
-    optimizer = "optimizer = et.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))\n"
+def test_batches_of_a_loop_that_names_the_update_are_parts_of_it(run: Run) -> None:
+    made = "torch.optim.SGD(model.parameters(), lr=0.1)"
+    optimizer = f"optimizer = et.distributed_optimizer({made}, global_batch_size=8)\n"
     loop = LOOP.replace("batch_size=8", "batch_size=4")
     done, found = run(MODEL + optimizer + loop + END, num_epochs=2)
     assert (done["records"], done["steps"]) == (100, 14)
@@ -219,7 +222,31 @@ torch.save({"seen": torch.tensor(seen)}, et.output_dir() / "found.pt")
 
 WRAPPED = "optimizer = et.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))\n"
 MISTAKES = {
-    "takes more than the 8 records": (MODEL + WRAPPED + LOOP.replace("batch_size=8", "batch_size=16") + END, {}),
+    "the script has batches of 16 records, and the job of 8: an update of 8 records (--minibatch_size 8)": (
+        MODEL + WRAPPED + LOOP.replace("batch_size=8", "batch_size=16") + END,
+        {},
+    ),
+    "the script has batches of 4 records, and the job of 8": (
+        MODEL + WRAPPED + LOOP.replace("batch_size=8", "batch_size=4") + END,
+        {},
+    ),
+    "the script has batches of 8 records, and the job of 4: an update of 8 records (--minibatch_size 8) in 2 parts": (
+        MODEL + WRAPPED + LOOP + END,
+        {"microbatches": 2},
+    ),
+    "give `elasticdl run` --minibatch_size 32 --microbatches 2": (
+        MODEL + WRAPPED + LOOP.replace("batch_size=8", "batch_size=16") + END,
+        {"minibatch_size": 16, "max_workers": 2},
+    ),
+    "takes more than the 8 records": (
+        MODEL
+        + WRAPPED
+        + LOOP.replace("        optimizer.step()\n", "        if n % 3 == 0: optimizer.step()\n").replace(
+            "for a, b in loader", "for n, (a, b) in enumerate(loader)"
+        )
+        + END,
+        {},
+    ),
     "global batch of 24 records": (
         MODEL + WRAPPED.replace("lr=0.1))", "lr=0.1), global_batch_size=24)") + LOOP + END,
         {"microbatches": 2},
@@ -406,7 +433,7 @@ updates = []
     step = "        optimizer.step()\n"
     loop = LOOP.replace(step, step + "        updates.append(data.updates)\n        scheduler.step()\n")
     found_too = '"updates": torch.tensor(updates), "rate": torch.tensor(scheduler.get_last_lr()), "seen"'
-    _, found = run(MODEL + loop + scheduled + END.replace('"seen"', found_too), microbatches=2)
+    _, found = run(MODEL + loop + scheduled + END.replace('"seen"', found_too), minibatch_size=16, microbatches=2)
     assert found["updates"].tolist() == [0, 1, 1, 2, 2, 3, 4]
     assert found["rate"].item() == pytest.approx(0.2 * 0.5**4)
 

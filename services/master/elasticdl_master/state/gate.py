@@ -137,7 +137,7 @@ class TrainingGate:
     def _updates_in_hand(self) -> int:
         """How many updates the training tasks that workers hold can make from now on, at most."""
         spec = self._job.spec
-        size = spec.minibatch_size * (spec.microbatches_per_step if spec.by_group else max(1, spec.get_model_steps))
+        size = spec.minibatch_size * (1 if spec.by_group else max(1, spec.get_model_steps))
         pushes = sum(-(-task.records // size) for task in self._job.workers.training_in_hand())
         return pushes if spec.use_async else -(-pushes // max(1, spec.grads_to_wait))
 

@@ -106,8 +106,10 @@ class Group:
         members, minibatches = len(self._rendezvous.members), self._job.spec.microbatches_per_step
         if members > minibatches and not self._told_spare:
             self._told_spare = True
-            words = f"{members - minibatches} of {members} members only stand by, as an update has {minibatches} "
-            words += f"minibatch{'es' if minibatches > 1 else ''} (microbatches)"
+            words = (
+                f"{members - minibatches} of {members} members only stand by, as an update is cut into {minibatches} "
+            )
+            words += f"part{'s' if minibatches > 1 else ''} (microbatches)"
             out.append(tell("group", words))
         if self._rendezvous.lost_model and not self._told_lost:
             self._told_lost = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from elasticdl_core.job.updates import words_of_updates
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.context import JobContext
@@ -94,6 +95,8 @@ class ShardListing:
             tell("skipped", f"the rest of {path} is left out, with an unknown number of records: {reason}")
             for path, reason in event.damaged.items()
         ]
+        if plan is self._job.plans.main and (updates := self._job.plans.updates_per_epoch):
+            out.append(tell("updates", words_of_updates(self._job.spec, updates)))
         if plan.listed and not plan.parts:
             self._job.lifecycle.fail(
                 f"the {event.type} data holds no records", fix="check the path and the reader's parameters"

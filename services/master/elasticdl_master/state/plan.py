@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from elasticdl_core.job import JobSpec, JobType
+from elasticdl_core.job.updates import updates_per_epoch
 from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import SPAN_PARTS, Reading, RecordOrder, cut, described
 from elasticdl_core.task import TaskId, TaskType
@@ -151,6 +153,15 @@ class JobPlans:
             self.validation = TaskPlan(TaskType.EVALUATION, spec.records_per_task)
         elif spec.type is JobType.EVALUATION:
             self.validation = self.main
+
+    @functools.cached_property
+    def _updates(self) -> int:
+        return updates_per_epoch(self._spec, self.main.parts)
+
+    @property
+    def updates_per_epoch(self) -> int | None:
+        """Updates of the model that an epoch makes; None while that is not known, and where nothing is trained."""
+        return self._updates if self.main.listed and self.main_type is TaskType.TRAINING else None
 
     @property
     def listed(self) -> bool:

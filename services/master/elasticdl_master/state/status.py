@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 from elasticdl_core.job import JobType
 from elasticdl_core.job.fields import ALL_REDUCE, PARAMETER_SERVERS
 from elasticdl_core.job.strategy import StrategyChoice, settled_strategy
+from elasticdl_core.job.updates import records_per_update
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.servers import Phase, ServerInstance
 from elasticdl_master.state.stragglers import find_stragglers, mean_step
@@ -68,15 +69,18 @@ class LedgerStatus(TypedDict):
 
 
 class StrategyStatus(TypedDict):
-    """How the job is distributed, why so, and what was predicted of each strategy: steps and samples a second.
+    """How the job is distributed, and why so.
 
-    ``deterministic`` says whether the model is the same to the last bit whoever did the work.
+    ``deterministic`` says whether the model is the same to the last bit whoever did the work, ``microbatches`` into
+    how many parts an update is cut for that, and ``updates_per_epoch`` is null until all data is listed.
     """
 
     chosen: str
     deterministic: bool
     reason: str
-    predicted: dict[str, dict[str, float]]
+    microbatches: int
+    records_per_update: int | None
+    updates_per_epoch: int | None
 
 
 class MasterStatus(Measurements):
@@ -184,13 +188,15 @@ def _strategy(machine: JobMachine) -> StrategyStatus:
     choice = machine.setup.strategy or settled_strategy(machine.spec)
     if choice is None:
         choice = StrategyChoice(PARAMETER_SERVERS, "they suit every model")
-    predicted = {name: dict(rates) for name, rates in choice.predicted.items()}
+    spec = machine.spec
     deterministic = choice.chosen == ALL_REDUCE and machine.spec.deterministic
     return {
         "chosen": choice.chosen,
         "deterministic": deterministic,
         "reason": choice.reason,
-        "predicted": predicted,
+        "microbatches": spec.microbatches_per_step,
+        "records_per_update": records_per_update(spec) if spec.type is JobType.TRAINING else None,
+        "updates_per_epoch": machine.plans.updates_per_epoch,
     }
 
 

@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from elasticdl.own_loop import END, Buffer, FedPiece, LeaveScript, TrainedState
+from elasticdl.own_loop import END, Buffer, FedPiece, LeaveScript, TrainedState, other_batch_size
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 
+_MOST_SURPLUS = 1 << 16
+"""How many records a loop may take beyond those of a batch before it commits any."""
 _MOST_LEFT = 3
 """How often in a row a loop may leave records that it took, or take none."""
 
@@ -66,6 +68,7 @@ class ScriptExchange:
 
     def __init__(self, spec: JobSpec, start: Callable[[], None]) -> None:
         self.uncommitted = 0
+        self.accumulates = False
         self.trained: TrainedState = NothingTrained()
         self.size: int | None = None
         self._spec = spec
@@ -78,6 +81,8 @@ class ScriptExchange:
         self._position = 0
         self._repeats = 0
         self._left = 0
+        self._surplus = 0
+        self._compared = False
         self._idle = 0
         self._epoch = 0
         self._passing = False
@@ -96,19 +101,24 @@ class ScriptExchange:
     # -- what the script may know ----------------------------------------------------------------------------------
 
     @property
-    def minibatch_size(self) -> int:
-        """Records in a full minibatch."""
+    def batch_size(self) -> int:
+        """Records in a full batch of the loop."""
+        return self._spec.microbatch_size
+
+    @property
+    def records_per_update(self) -> int:
+        """Records in a full update."""
         return self._spec.minibatch_size
 
     @property
     def microbatches(self) -> int:
-        """Minibatches that make one update."""
+        """Batches that make one update."""
         return self._spec.microbatches_per_step
 
     @property
-    def minibatches_per_task(self) -> int:
-        """Minibatches in a full task."""
-        return self._spec.num_minibatches_per_task
+    def records_per_task(self) -> int:
+        """Records in a full task."""
+        return self._spec.records_per_task
 
     @property
     def epochs(self) -> int:
@@ -205,7 +215,7 @@ class ScriptExchange:
                 "and leave DataLoader's drop_last out",
             )
         self._position -= self.uncommitted
-        self.uncommitted = 0
+        self.uncommitted = self._surplus = 0
         self._passing = False
 
     def take(self) -> Any:
@@ -215,8 +225,7 @@ class ScriptExchange:
         piece = self._piece
         if piece is None or self._position >= len(piece.records):
             if self.uncommitted:
-                self._refuse_large_batches()
-                return END
+                return self._surplus_record()
             self._wait_for(lambda: self._piece is not None or self._over)
             piece = self._piece
             if piece is None:
@@ -245,6 +254,7 @@ class ScriptExchange:
                 "a batch was committed, and no record was taken since the last one",
                 fix="commit once after each batch that came from the ElasticDataset",
             )
+        self._compare(self.uncommitted + self._surplus)
         rows, self.uncommitted, self._left = self.uncommitted, 0, 0
         if not self._contribution:
             self._contribution = [np.zeros(length, np.float32) for length in self.trained.lengths]
@@ -273,6 +283,7 @@ class ScriptExchange:
     def _begin(self) -> None:
         if self._start is not None:
             start, self._start = self._start, None
+            self._compared = isinstance(self.trained, NothingTrained)
             start()
 
     def _refuse_other_threads(self) -> None:
@@ -284,13 +295,34 @@ class ScriptExchange:
                 fix="read the ElasticDataset in the process and thread that the script runs in",
             )
 
-    def _refuse_large_batches(self) -> None:
-        if self._piece is not None and self._piece.full:
+    def _surplus_record(self) -> Any:
+        """What a loop gets that wants more records than the minibatch has before it commits any.
+
+        Until batches were compared these are the same records again, so that it can be said how many it takes.
+        """
+        piece = self._piece
+        if piece is None or not piece.full:
+            return END
+        if self._compared or self._surplus >= max(_MOST_SURPLUS, self.batch_size):
             raise UserCodeError(
-                f"the loop takes more than the {self.minibatch_size} records of a minibatch before it commits them",
-                fix="give --minibatch_size the loop's batch size (or a multiple of it), and let it commit each batch "
-                "before it takes the next one",
+                f"the loop takes more than the {self.batch_size} records of a batch before it commits them",
+                fix="let it commit each batch before it takes the next one",
             )
+        self._surplus += 1
+        return piece.records[(self._surplus - 1) % len(piece.records)]
+
+    def _compare(self, taken: int) -> None:
+        """Compares the first whole batch of a loop that shares its updates with the job's.
+
+        Raises:
+            UserCodeError: they differ.
+        """
+        piece = self._piece
+        if self._compared or piece is None or (self._position >= len(piece.records) and not piece.full):
+            return
+        self._compared = True
+        if self.batch_size % taken if self.accumulates else taken != self.batch_size:
+            raise other_batch_size(taken, self)
 
     def _wait_for(self, condition: Callable[[], bool]) -> None:
         while not self._leaving and not condition():

@@ -120,7 +120,7 @@ class _LocalCourse:
         for epoch in range(spec.num_epochs):
             for index, shard in enumerate(shards):
                 reading = order.reading(epoch, index, shard.start, shard.end) if spec.shuffle else None
-                for step in _steps(shard, spec.minibatch_size * spec.microbatches_per_step):
+                for step in _steps(shard, spec.minibatch_size):
                     if spec.max_steps and self._updates >= spec.max_steps:
                         self._stopped = f"max_steps reached: {spec.max_steps} updates"
                         return
@@ -136,13 +136,13 @@ class _LocalCourse:
         ]
         rows, loss, skipped = 0, 0.0, Skips()
         for number in range(spec.microbatches_per_step):
-            start = min(step.start + number * spec.minibatch_size, step.end)
-            end = min(start + spec.minibatch_size, step.end)
+            start = min(step.start + number * spec.microbatch_size, step.end)
+            end = min(start + spec.microbatch_size, step.end)
             found, skips = records.read(Shard(step.name, start, end), reading) if start < end else ([], Skips())
             skipped += skips
             arrays: Sequence[Flat] = ()
             if found:
-                data = MicrobatchData(len(found), skips, (found, end - start == spec.minibatch_size))
+                data = MicrobatchData(len(found), skips, (found, end - start == spec.microbatch_size))
                 given = replica.compute(replica.version, number, data, epoch)
                 arrays, rows, loss = given.arrays, rows + given.rows, loss + given.loss * given.rows
             for at, leaves in enumerate(sums):

@@ -72,7 +72,7 @@ class ScriptReplica:
     def read(self, task: Task, start: int, end: int) -> MicrobatchData:
         """Reads the records at positions of a task."""
         found, skips = self._records.read(Shard(task.shard.name, start, end), task.reading)
-        return MicrobatchData(len(found), skips, (found, end - start == self._spec.minibatch_size))
+        return MicrobatchData(len(found), skips, (found, end - start == self._spec.microbatch_size))
 
     def compute(self, step: int, microbatch: int, data: MicrobatchData, epoch: int) -> Contribution:
         """Has the script's loop work on a minibatch."""

@@ -99,7 +99,7 @@ def _most_rows(spec: JobSpec) -> int:
 
     No more than that: a dataset of TensorFlow takes time for each row that a batch might have, minutes for 2**30.
     """
-    return max(_MOST_ROWS, _MANY * spec.minibatch_size * (spec.microbatches_per_step if spec.fuses else 1))
+    return max(_MOST_ROWS, _MANY * spec.minibatch_size)
 
 
 def first_records(spec: JobSpec, module: ModelModule, sources: JobSources, minibatches: int = 1) -> Task | None:
@@ -108,7 +108,7 @@ def first_records(spec: JobSpec, module: ModelModule, sources: JobSources, minib
         shard = next(iter(sources.reader(sources.main).create_shards()), None)
     if shard is None:
         return None
-    end = min(shard.end, shard.start + minibatches * spec.minibatch_size)
+    end = min(shard.end, shard.start + minibatches * spec.microbatch_size)
     task = TaskId(TaskType.TRAINING, 0, 0, shard.start, end)
     return Task(task, Shard(shard.name, shard.start, end))
 

@@ -256,8 +256,8 @@ class GroupMember:
 
     Args:
         owner: its name.
-        microbatches: in a full step.
-        size: records in a full microbatch.
+        microbatches: into which a full step is cut.
+        records: in a full step.
 
     Attributes:
         book: what goes with the model.
@@ -268,9 +268,9 @@ class GroupMember:
         suspects: ranks that differ from the others, after a generation that ended for that.
     """
 
-    def __init__(self, owner: str, microbatches: int, size: int) -> None:
+    def __init__(self, owner: str, microbatches: int, records: int) -> None:
         self.owner = owner
-        self.book = Book(StepCourse(microbatches, size))
+        self.book = Book(StepCourse(microbatches, records))
         self.holds = False
         self.behind: set[int] = set()
         self.keeps = False
@@ -348,7 +348,7 @@ class GroupMember:
         if top < 0:
             if rank == 0:
                 version, tally = yield FoundGroup()
-                self.book = Book(StepCourse(course.microbatches, course.size), version, Counter(tally))
+                self.book = Book(StepCourse(course.microbatches, course.records), version, Counter(tally))
                 self.holds, self.keeps = True, False
             source, needs = 0, dict.fromkeys(range(1, size), "state")
         else:

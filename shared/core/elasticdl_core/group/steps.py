@@ -134,8 +134,8 @@ class StepCourse:
     """What a group has done and what it holds: the same at all members between two steps.
 
     Args:
-        microbatches: in a full step.
-        size: records in a full microbatch.
+        microbatches: into which a full step is cut.
+        records: in a full step.
 
     Attributes:
         steps: number of steps that count.
@@ -145,9 +145,10 @@ class StepCourse:
         position: where the next step begins in the first of them.
     """
 
-    def __init__(self, microbatches: int, size: int) -> None:
+    def __init__(self, microbatches: int, records: int) -> None:
         self.microbatches = microbatches
-        self.size = size
+        self.records = records
+        self._size = -(-records // microbatches)
         self.steps = 0
         self.entries: list[Entry] = []
         self.known = 0
@@ -171,8 +172,8 @@ class StepCourse:
     def step_dealt(self, dealt: Sequence[int]) -> Step:
         """The next step, as it was dealt."""
         entry = self.entries[0]
-        end = min(self.position + self.microbatches * self.size, entry.task.end)
-        return Step(self.steps + 1, entry, self.position, end, self.size, tuple(dealt))
+        end = min(self.position + self.records, entry.task.end)
+        return Step(self.steps + 1, entry, self.position, end, self._size, tuple(dealt))
 
     def after(self, step: Step) -> Step | None:
         """The step after one, if it is dealt in the same way; to read its records ahead."""
@@ -183,8 +184,8 @@ class StepCourse:
             if later is None:
                 return None
             entry, start = later, later.task.start
-        end = min(start + self.microbatches * self.size, entry.task.end)
-        return Step(step.number + 1, entry, start, end, self.size, step.dealt)
+        end = min(start + self.records, entry.task.end)
+        return Step(step.number + 1, entry, start, end, self._size, step.dealt)
 
     def count(self, step: Step) -> Entry | None:
         """A step counts. Returns the task if that was its last one."""

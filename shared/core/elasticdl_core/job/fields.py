@@ -82,6 +82,8 @@ AT_LEAST = {
     "ps_memory_mib": 0,
     "seed": 0,
 }
+LEAST_RECORDS = 8
+"""An update is not cut into smaller parts unless that is asked for: batch normalisation has little to go by there."""
 INT32 = 2**31 - 1
 AT_MOST = {
     "minibatch_size": 2**24,
@@ -151,7 +153,8 @@ class JobFields:
         validation_data: the same for evaluation.
         prediction_data: the same for prediction.
         data_reader_params: parameters for the data reader.
-        minibatch_size: records in a minibatch.
+        minibatch_size: records of one model update, whatever the strategy and the number of workers; with use_async
+            off and grads_to_wait N, N workers bring so many each.
         num_minibatches_per_task: minibatches in a task.
         num_epochs: passes over the training data.
         max_steps: stop after exactly that many model updates of this job, whatever it started from; 0 for no limit.
@@ -164,15 +167,17 @@ class JobFields:
         distribution_strategy: ``ParameterServerStrategy``; ``AllReduceStrategy``: every worker holds the model, and
             in training they sum their gradients; or ``auto``: the one that suits the model. Who gives options of
             parameter servers (num_ps, use_async, ...) and no strategy gets parameter servers.
-        microbatches: minibatches that make one update of ``AllReduceStrategy``, whatever the number of workers; 0 is
-            max_workers, rounded up to a power of two.
+        microbatches: parts of equal size into which ``AllReduceStrategy`` cuts the records of an update for its
+            workers, whatever their number: so many can compute, and batch normalisation sees one part at a time; 0 is
+            max_workers rounded up to a power of two, but for parts of less than 8 records.
         deterministic: whether the model of ``AllReduceStrategy`` is the same to the last bit whoever did the work;
             if not, a worker computes all its minibatches of an update in one pass, which takes less time.
         collective: what adds the gradients of ``AllReduceStrategy``: ``auto`` does it in the host's memory; ``nccl``
             on CUDA devices, a whole one for each worker, of a model in PyTorch that need not be deterministic.
         num_ps: number of parameter servers.
         use_async: asynchronous SGD, else synchronous.
-        grads_to_wait: gradients that make one synchronous update.
+        grads_to_wait: gradients of a minibatch each that make one synchronous update; with ``AllReduceStrategy`` it
+            means a minibatch_size that is so many times larger.
         sync_version_tolerance: how many versions old a gradient may be in synchronous mode.
         lr_staleness_modulation: divide the learning rate by the staleness of the gradient (asynchronous).
         delay_compensation: correct each asynchronous gradient by so many times its size and how far the parameters
@@ -325,8 +330,24 @@ class JobFields:
 
     @property
     def microbatches_per_step(self) -> int:
-        """Minibatches that make one update of a group, whatever the number of workers."""
-        return self.microbatches or 1 << (self.max_workers - 1).bit_length()
+        """Parts that an update of a group is cut into, whatever the number of workers; 1 without a group."""
+        if not self.by_group:
+            return 1
+        records = self.minibatch_size
+        parts = self.microbatches or min(1 << (self.max_workers - 1).bit_length(), records // LEAST_RECORDS) or 1
+        if self.runs_script and not self.microbatches:  # whose loader has batches of one size
+            parts = next(one for one in range(parts, 0, -1) if not records % one)
+        return -(-records // -(-records // parts))  # none of which is without records
+
+    @property
+    def microbatch_size(self) -> int:
+        """Records in a full part of an update of a group; without a group those of a minibatch."""
+        return -(-self.minibatch_size // self.microbatches_per_step)
+
+    @property
+    def most_computing(self) -> int:
+        """How many workers can have a part in the work: of a group no more than an update has parts."""
+        return min(self.max_workers, self.microbatches_per_step) if self.by_group else self.max_workers
 
     @property
     def device_share(self) -> int:
@@ -335,16 +356,13 @@ class JobFields:
 
     @property
     def fuses(self) -> bool:
-        """Whether a member of a group computes all its minibatches of an update in one pass."""
+        """Whether a member of a group computes all its microbatches of an update in one pass."""
         return self.by_group and not self.deterministic
 
     @property
     def records_per_task(self) -> int:
-        """Number of records in a full task; a group's tasks are whole steps."""
-        if not self.by_group:
-            return self.minibatch_size * self.num_minibatches_per_task
-        steps = -(-self.num_minibatches_per_task // self.microbatches_per_step)
-        return self.minibatch_size * self.microbatches_per_step * steps
+        """Number of records in a full task, which is whole updates."""
+        return self.minibatch_size * self.num_minibatches_per_task
 
 
 _DEFAULTS = {

@@ -162,6 +162,19 @@ def combination_problems(spec: JobFields) -> list[Problem]:
         of_a_group,
     )
     need(
+        not spec.by_group or spec.microbatches <= spec.minibatch_size,
+        "microbatches",
+        f"an update of {spec.minibatch_size} records (minibatch_size) cannot be cut into {spec.microbatches} parts",
+        f"give --minibatch_size {spec.microbatches} or more, or fewer --microbatches",
+    )
+    need(
+        not spec.runs_script or not spec.microbatches or not spec.minibatch_size % spec.microbatches,
+        "microbatches",
+        f"an update of {spec.minibatch_size} records (minibatch_size) cannot be cut into {spec.microbatches} batches "
+        "of one size, which is what a script's loader makes",
+        "give --minibatch_size the records of a batch of the script times --microbatches",
+    )
+    need(
         spec.by_group or spec.deterministic,
         "deterministic",
         f"only training by {ALL_REDUCE} gives the same bits whoever did the work, and can do without",
@@ -304,7 +317,7 @@ def _script_problems(spec: JobFields) -> list[Problem]:
         fix = f"leave it out, or give {ALL_REDUCE}"
         problems.append(Problem("distribution_strategy", "a script holds its model itself", fix))
     if not spec.deterministic:
-        fix = "leave it out; for fewer and larger passes give fewer --microbatches of a larger --minibatch_size"
+        fix = "leave it out; for fewer and larger passes give fewer --microbatches"
         problems.append(Problem("deterministic", "a script's loop takes one minibatch after the other", fix))
     if spec.collective != default_of("collective"):
         problems.append(Problem("collective", "a script's gradients are summed in the host's memory", "leave it out"))

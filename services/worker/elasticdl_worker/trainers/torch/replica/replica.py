@@ -96,7 +96,7 @@ class TorchReplica:
         self._forward = ForwardPass(model, self._module, replace(options, compiled=False))
         # Members must compute a shape the same way whatever they saw before: so one shape is compiled, no other.
         self._compiled = ForwardPass(model, self._module, options) if options.compiled else self._forward
-        self._compiled_shape = [(spec.minibatch_size, *leaf.shape[1:]) for leaf in leaves(sample)]
+        self._compiled_shape = [(spec.microbatch_size, *leaf.shape[1:]) for leaf in leaves(sample)]
         self._randomness = SharedRandomness(find_generators(model.net, self._module.roots), model.device)
         # Walking through the layers for them takes longer than to forget their gradients.
         self._parameters = list(model.net.parameters())
