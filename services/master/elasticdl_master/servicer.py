@@ -16,7 +16,7 @@ from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableE
 from elasticdl_core.ports.launcher import Role
 from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import Reading
-from elasticdl_core.skips import SkipReason, Skips
+from elasticdl_core.skips import Skips
 from elasticdl_core.task import LeaseToken, TaskId
 from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
 from elasticdl_master.group_calls import EndedTask, GroupReport, MemberCall, Share
@@ -381,8 +381,7 @@ def _account(request: pb.ReportRequest | pb.ReturnRequest | pb.TaskEnd, records:
         skips = Skips.from_json(entries)
     except ValueError as error:
         raise InvalidInputError(str(error), fix="use this version's worker") from None
-    readable = records - skips.count(SkipReason.CORRUPT)
-    return RecordAccount(skips, None if told.fed == readable else told.fed)
+    return RecordAccount(skips, None if told.fed == skips.rows_of(records) else told.fed)
 
 
 def _step_parts(told: pb.StepParts) -> dict[str, float]:

@@ -171,7 +171,7 @@ class _LocalRun:
             if stopped:
                 break
         progress.show()
-        processed = progress.records + self._skips.count(SkipReason.CORRUPT)
+        processed = progress.records + self._skips.count(SkipReason.CORRUPT) + self._skips.count(SkipReason.FEED)
         check_trained(processed, trainer.steps)
         artifacts = self._export(trainer, output)
         said = self._said()

@@ -17,6 +17,8 @@ class SkipReason(enum.StrEnum):
     """Their minibatch had a loss or gradients that are no numbers, with ``on_nan=skip``."""
     CORRUPT = "corrupt"
     """They cannot be read, with the reader parameter ``on_corrupt=skip``."""
+    FEED = "feed"
+    """The user's ``feed`` took them and gave nothing for them: a filter, a sampler, ``drop_last``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,10 @@ class Skips:
             merged[reason] = Skip(before.records + skip.records, before.example or skip.example)
         return Skips(merged)
 
+    def rows_of(self, records: int) -> int:
+        """How many of so many records ``feed`` gave something for: those that it did not leave out and could read."""
+        return records - self.count(SkipReason.CORRUPT) - self.count(SkipReason.FEED)
+
     def in_records(self, records: int, fed: int | None = None) -> Skips:
         """The same for a task, with minibatches that were left out counted in records of the source.
 
@@ -71,12 +77,12 @@ class Skips:
 
         Args:
             records: of the task.
-            fed: rows that came out of ``feed``; None if they are the records that could be read.
+            fed: rows that came out of ``feed``; None if that is one for each of ``rows_of(records)``.
         """
         rows = self.count(SkipReason.NAN)
         if not rows:
             return self
-        readable = records - self.count(SkipReason.CORRUPT)
+        readable = self.rows_of(records)
         share = rows if fed is None or fed <= readable else -(-rows * readable // fed)
         nan = Skip(min(share, readable), self.reasons[SkipReason.NAN].example)
         return Skips({**self.reasons, SkipReason.NAN: nan})

@@ -247,9 +247,9 @@ FEEDS = {
 }
 
 
-@pytest.mark.parametrize(("feed", "fed", "left_out"), [("repeats", 64, 4), ("filters", 16, 8)])
+@pytest.mark.parametrize(("feed", "fed", "left_out", "filtered"), [("repeats", 64, 4, 0), ("filters", 16, 8, 16)])
 async def test_what_is_left_out_counts_in_records_where_feed_makes_other_rows(
-    feed: str, fed: int, left_out: int, tmp_path: Path
+    feed: str, fed: int, left_out: int, filtered: int, tmp_path: Path
 ) -> None:
     """Eight rows are four records of a feed that repeats; all counts of a job are of records."""
     data = write(tmp_path, bad={20: "nan"})
@@ -258,11 +258,12 @@ async def test_what_is_left_out_counts_in_records_where_feed_makes_other_rows(
     master, _ = await on_cluster(spec, tmp_path)
     first = master.reports[0].account
     assert (first.fed, first.applied) == (fed, fed - 8)
-    (skip,) = first.skipped
-    found = Skips.of(SkipReason.NAN, skip.records).in_records(32, first.fed)
-    assert found.records == left_out
+    told = Skips.from_json([{"reason": one.reason, "records": one.records} for one in first.skipped])
+    found = told.in_records(32, first.fed)
+    assert (found.count(SkipReason.NAN), found.count(SkipReason.FEED)) == (left_out, filtered)
     events: list[dict[str, Any]] = []
     run_local(spec, tmp_path / "out", events.append)
-    (told,) = events[-1]["skipped"]
-    assert (told["reason"], told["records"], events[-1]["records"]) == ("nan", left_out, 64 - left_out)
+    skipped = {one["reason"]: one["records"] for one in events[-1]["skipped"]}
+    assert skipped == {"nan": left_out} | ({"feed": 2 * filtered} if filtered else {})
+    assert events[-1]["records"] == 64 - left_out - 2 * filtered
     assert events[-1]["reason"] == "all records were processed, but for those that were passed over"

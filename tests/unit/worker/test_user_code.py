@@ -157,7 +157,6 @@ def test_a_truncated_file_is_a_data_error_with_the_file(make_spec: Any, clicks: 
         (lambda d: d.shuffle(8), False),
         (lambda d: d.filter(lambda *x: True), False),
         (lambda d: d.batch(2).unbatch(), False),
-        (lambda d: d.take(5), False),
     ],
 )
 def test_the_order_of_records_is_known(make_spec: Any, change: Any, ordered: bool) -> None:

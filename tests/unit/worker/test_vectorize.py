@@ -36,7 +36,6 @@ FEEDS: dict[str, tuple[Any, bool]] = {
     "a random number": (lambda d: d.map(lambda c: (tf.random.uniform([]), number(c)[1])), False),
     "python": (lambda d: d.map(lambda c: (tf.numpy_function(len, [c], tf.int64), c[0])), False),
     "a filter": (lambda d: d.map(number).filter(lambda x, y: y > 0.5), False),
-    "a counter": (lambda d: d.enumerate().map(lambda i, c: (i, number(c)[1])), False),
 }
 
 
@@ -81,7 +80,6 @@ GROUPED = {
     "python in threads": (lambda d: d.map(doubled, num_parallel_calls=2).prefetch(1), True),
     "a random number": (FEEDS["a random number"][0], False),
     "a filter": (FEEDS["a filter"][0], False),
-    "a counter": (FEEDS["a counter"][0], False),
 }
 
 

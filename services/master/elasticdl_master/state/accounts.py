@@ -21,7 +21,7 @@ class RecordAccount:
 
     Attributes:
         skips: what was passed over: records of the source, and rows out of ``feed`` in minibatches left out.
-        fed: rows that came out of ``feed``; None if those are the records that could be read.
+        fed: rows that came out of ``feed``; None if that is one for each record that ``skips`` leave.
     """
 
     skips: Skips = field(default_factory=Skips)
@@ -32,7 +32,7 @@ class RecordAccount:
 
     def rows(self, records: int) -> int:
         """How many rows of so many records must be in the model."""
-        fed = records - self.skips.count(SkipReason.CORRUPT) if self.fed is None else self.fed
+        fed = self.skips.rows_of(records) if self.fed is None else self.fed
         return fed - self.skips.count(SkipReason.NAN)
 
     def skipped(self, records: int) -> Skips:

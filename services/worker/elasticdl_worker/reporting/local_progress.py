@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from elasticdl_core.skips import SkipReason, Skips
+from elasticdl_core.skips import Skips
 from elasticdl_worker.reporting.loss_window import WINDOW, LossWindow
 
 Emit = Callable[[Mapping[str, object]], None]
@@ -31,8 +31,8 @@ class LocalProgress:
         self._left = records
 
     def end(self, skips: Skips) -> None:
-        """Ends the present shard, of which the reader skipped ``skips``."""
-        self._count(self._left - skips.count(SkipReason.CORRUPT))
+        """Ends the present shard, of which the reader and ``feed`` left out ``skips``."""
+        self._count(skips.rows_of(self._left))
 
     def _count(self, records: int) -> None:
         counted = max(0, min(records, self._left))

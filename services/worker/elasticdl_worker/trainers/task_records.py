@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from elasticdl.data import DataReader, Shard
@@ -14,6 +15,19 @@ from elasticdl_worker.trainers.shuffled import ShuffledRecords, require_all
 from elasticdl_worker.user_code import ModelModule, guarded
 
 T = TypeVar("T")
+_BUILDS = "let feed say what is done with each record, by map and filter; records are read when it has returned"
+
+
+class _Pass:
+    """One reading of a task's records: an iterator that was given up may still read while the next one does.
+
+    Attributes:
+        taken: records that were given out.
+        passed_over: records that could not be read, where they are shuffled.
+    """
+
+    def __init__(self) -> None:
+        self.taken = self.passed_over = 0
 
 
 class TaskRecords:
@@ -35,7 +49,9 @@ class TaskRecords:
         self._looking_at: Sequence[Shard] = ()
         self._error: BaseException | None = None
         self._skipped_before = 0
-        self._passed_over = 0
+        self._passes: list[_Pass] = []
+        self._closed = False
+        self._left_out = Skips()
         self.shard: Shard | None = None
 
     def begin(self, shard: Shard, reading: Reading | None = None) -> None:
@@ -47,7 +63,54 @@ class TaskRecords:
         """
         self.shard, self._reading, self._error = shard, reading, None
         self._looking_at = (shard,)
-        self._skipped_before, self._passed_over = self._reader.skipped_records, 0
+        self._skipped_before, self._passes, self._left_out = self._reader.skipped_records, [], Skips()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """No record is read meanwhile: ``feed`` is called to say what is done with them."""
+        self._closed, self._error = True, None
+        try:
+            yield
+        except UserCodeError:
+            if isinstance(self._error, UserCodeError):
+                raise self._error from None
+            raise
+        finally:
+            self._closed = False
+
+    def end(self, fed: int, *, taken: int | None = None, exact: bool = False) -> None:
+        """Ends a task of which ``feed`` has given all: what it left out counts as passed over.
+
+        Args:
+            fed: rows that came out of it.
+            taken: records that it took; None if that is known here.
+            exact: whether it makes one row of each record.
+
+        Raises:
+            UserCodeError: it did not take all of the records that it was given.
+            DataError: it gave another number of rows than it should.
+        """
+        assert self.shard is not None
+        readable = self.shard.records - self.skipped
+        took = max((one.taken for one in self._passes), default=0) if taken is None else taken
+        if took < readable:
+            raise UserCodeError(
+                f"feed took {took} of {self._where()}: the rest would not be in the model",
+                fix="let feed go over all records that it is given, and give nothing for those that are to be left "
+                "out: it sees the records of one task at a time, not all of the data",
+            )
+        if exact and fed != readable:
+            raise DataError(
+                f"{fed} rows came out of feed for {readable} records ({self._where()}), of which it makes one each",
+                fix="this is a defect of ElasticDL, not of the model module: keep the job's logs and report it",
+            )
+        words = f"{self._where()}: feed gave {fed} rows for {readable} records"
+        self._left_out = Skips.of(SkipReason.FEED, readable - fed, words)
+
+    def _where(self) -> str:
+        assert self.shard is not None
+        shard, reading = self.shard, self._reading
+        return described([shard] if reading is None else reading.records(shard.start, shard.end))
 
     def batches(self, size: int, convert: Callable[[list[Record]], T]) -> Iterator[T]:
         """The records of the present task, ``size`` at a time.
@@ -61,32 +124,39 @@ class TaskRecords:
             UserCodeError: the user's reader raised.
         """
         shard = self.shard
+        if self._closed:
+            self._error = UserCodeError(f"feed in {self._module.path} reads its records itself", fix=_BUILDS)
+            raise self._error
         if shard is None:
             return
-        seen, self._passed_over, self._skipped_before = 0, 0, self._reader.skipped_records
+        self._skipped_before = self._reader.skipped_records
+        passes, own = self._passes, _Pass()
+        passes.append(own)
         try:
             with guarded("the data reader", self._module.roots):
-                for records in self._records(shard, size):
-                    seen += len(records)
+                for records in self._records(shard, size, own):
+                    own.taken += len(records)
                     yield convert(records)
-            require_all(shard, seen, self.skipped)
+            if passes is self._passes:
+                require_all(shard, own.taken, self.skipped)
         except GeneratorExit:
             raise
         except BaseException as error:
-            self._error = error
+            if passes is self._passes:
+                self._error = error
             raise
 
     @property
     def skipped(self) -> int:
         """Records of the present task that the reader passed over so far."""
         if self._reading is not None:
-            return self._passed_over
+            return max((one.passed_over for one in self._passes), default=0)
         return self._reader.skipped_records - self._skipped_before
 
     @property
     def skips(self) -> Skips:
-        """The same, with an example."""
-        return Skips.of(SkipReason.CORRUPT, self.skipped, self._reader.skipped_example)
+        """The same with an example, and what ``feed`` left out of a task that has ended."""
+        return Skips.of(SkipReason.CORRUPT, self.skipped, self._reader.skipped_example) + self._left_out
 
     def explain(
         self,
@@ -118,7 +188,7 @@ class TaskRecords:
             return explained
         raise AssertionError("the guard turns every exception into a UserCodeError")
 
-    def _records(self, shard: Shard, size: int) -> Iterator[list[Record]]:
+    def _records(self, shard: Shard, size: int, own: _Pass) -> Iterator[list[Record]]:
         if self._reading is None:
             return self._reader.read_batches(shard, size)
 
@@ -126,6 +196,6 @@ class TaskRecords:
             self._looking_at = ranges
 
         def pass_over(records: int) -> None:
-            self._passed_over += records
+            own.passed_over += records
 
         return self._shuffled.read_batches(shard, self._reading, size, look, pass_over)

@@ -27,6 +27,7 @@ from elasticdl_worker.trainers.task_records import TaskRecords
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.drawing import draws, operations_of
 from elasticdl_worker.trainers.tensorflow.framework import tf
+from elasticdl_worker.trainers.tensorflow.input import operations
 from elasticdl_worker.trainers.tensorflow.input.vectorize import (
     MapChain,
     equal_values,
@@ -52,14 +53,6 @@ _COMPARED_RECORDS = 8
 _PREFETCH = 2
 _POSITIVE = (1 << 63) - 1
 _log = structlog.get_logger(__name__)
-_ORDERED = {
-    "_MapDataset",
-    "_ParallelMapDataset",
-    "_PrefetchDataset",
-    "_OptionsDataset",
-    "_AssertCardinalityDataset",
-    "_ModelDataset",
-}
 
 
 class _Shuffle:
@@ -102,8 +95,6 @@ class InputPipeline:
     Attributes:
         features_spec: nested ``tf.TypeSpec`` of a minibatch of features.
         labels_spec: the same of labels; None in prediction.
-        ordered: whether the record at position ``i`` of a task is record ``i`` of its minibatches: ``feed`` neither
-            shuffles, filters nor multiplies.
 
     Raises:
         UserCodeError: there is no ``feed``, or it gives something that cannot be trained on.
@@ -124,12 +115,7 @@ class InputPipeline:
                 f"feed in {module.path} returned a {type(records).__name__}",
                 fix="return the tf.data.Dataset that the last transformation gave",
             )
-        if int(records.cardinality()) == tf.data.INFINITE_CARDINALITY:
-            raise UserCodeError(
-                f"feed in {module.path} repeats the records without end",
-                fix="remove .repeat(): --num_epochs says how often the data is read",
-            )
-        self.ordered = _keeps_order(records, source)
+        self._shape = operations.inspect(records, source, module.path)
         self._chain = find_map_chain(records, source)
         self._whole: Callable[[object], Nested] | None = None
         self._first_read = False
@@ -198,6 +184,7 @@ class InputPipeline:
             try:
                 element = next(elements)
             except StopIteration:
+                self._records.end(self._fed, exact=self._shape.exact)
                 return
             except Exception as error:
                 raise self._records.explain(error, _shown) from error
@@ -214,11 +201,17 @@ class InputPipeline:
         feed = self._module.feed or self._reader.default_feed()
         if feed is None:
             feed = self._module.need("feed")
-        with self._module.guard(f"feed (mode {self._mode})"):
+        guard = self._module.guard(f"feed (mode {self._mode})")
+        with self._records.closed(), operations.caches_passed_over(), guard:
             return source, cast(Dataset, feed(source, self._mode, self._reader.metadata))
 
     def _batched(self, records: Dataset) -> Dataset:
         return records.batch(self._minibatch_size).prefetch(_PREFETCH).with_options(_options())
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the record at position ``i`` of a task is record ``i`` of its minibatches."""
+        return self._shape.ordered
 
     @property
     def intake(self) -> Intake:
@@ -363,24 +356,6 @@ def _draws(dataset: Dataset) -> bool:
     definition = tf.compat.v1.GraphDef()
     definition.ParseFromString(dataset._as_serialized_graph(external_state_policy=ignored).numpy())
     return any(draws(operation) or operation.startswith("Shuffle") for operation in operations_of(definition))
-
-
-def _keeps_order(dataset: Dataset, source: Dataset) -> bool:
-    """Whether a dataset gives one element for each of its source's, in order."""
-    while dataset is not source:
-        inputs = dataset._inputs()
-        if type(dataset).__name__ not in _ORDERED or len(inputs) != 1:
-            return False
-        if type(dataset).__name__ == "_ParallelMapDataset" and not _deterministic(dataset):
-            return False
-        dataset = inputs[0]
-    return True
-
-
-def _deterministic(dataset: Dataset) -> bool:
-    return str(getattr(dataset, "_deterministic", "default")) != "false" and (
-        dataset.options().deterministic is not False
-    )
 
 
 def _count(features: Features) -> int:
