@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGTERM
@@ -119,7 +119,7 @@ class FakeLauncher:
     async def list(self, job_id: str | None = None) -> list[ProcessStatus]:
         return [status for process, status in self._statuses.items() if job_id in (None, process.job_id)]
 
-    async def watch(self, job_id: str) -> AsyncIterator[ProcessStatus]:
+    async def watch(self, job_id: str) -> AsyncGenerator[ProcessStatus]:
         queue: asyncio.Queue[ProcessStatus] = asyncio.Queue()
         self._watchers[queue] = job_id
         try:
@@ -162,7 +162,7 @@ class FakeLauncher:
 
     async def logs(
         self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool, since: float | None = None
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes]:
         mine = [process for process in self._statuses if _place(process) == (job_id, role, index)]
         if not mine:
             raise NotFoundError(f"there is no log of {role} {index}", fix="wait until it has started")

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
 
 from elasticdl_agent.directories import AgentDirectories
@@ -141,11 +142,12 @@ class AgentServicer:
 
     async def Watch(
         self, request: agent_pb2.WatchRequest, caller: AgentCaller
-    ) -> AsyncIterator[agent_pb2.ProcessStatus]:
+    ) -> AsyncGenerator[agent_pb2.ProcessStatus]:
         """Streams the statuses of a job's processes."""
         caller.require_job(request.job_id)
-        async for status in self._table.watch(request.job_id):
-            yield codec.status_to_message(status)
+        async with contextlib.aclosing(self._table.watch(request.job_id)) as statuses:
+            async for status in statuses:
+                yield codec.status_to_message(status)
 
     async def Capacity(self, request: agent_pb2.CapacityRequest, caller: AgentCaller) -> agent_pb2.CapacityResponse:
         """Slots in all, in use, and reserved by others."""
@@ -163,7 +165,7 @@ class AgentServicer:
         self._table.release(request.name)
         return agent_pb2.ReserveResponse()
 
-    async def Logs(self, request: agent_pb2.LogsRequest, caller: AgentCaller) -> AsyncIterator[agent_pb2.LogsChunk]:
+    async def Logs(self, request: agent_pb2.LogsRequest, caller: AgentCaller) -> AsyncGenerator[agent_pb2.LogsChunk]:
         """Streams what a process printed."""
         caller.require_job(request.job_id)
         process = ProcessId(request.job_id, codec.role_from_text(request.role), request.index, 0)
@@ -177,12 +179,13 @@ class AgentServicer:
             may_grow=lambda: self._table.may_print_more(process.job_id, process.role, process.index),
             since=request.since_ms / 1000 if request.since_ms > 0 else None,
         )
-        async for piece in pieces:
-            yield agent_pb2.LogsChunk(data=piece)
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                yield agent_pb2.LogsChunk(data=piece)
 
     async def Inspect(
         self, request: agent_pb2.InspectRequest, caller: AgentCaller
-    ) -> AsyncIterator[agent_pb2.InspectedProcess]:
+    ) -> AsyncGenerator[agent_pb2.InspectedProcess]:
         """Asks the processes of a job what they do, or those of all jobs for their numbers."""
         caller.require_job(request.job_id)
         try:

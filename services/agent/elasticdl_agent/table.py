@@ -9,7 +9,7 @@ import asyncio
 import functools
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from signal import SIGKILL, SIGTERM
 
@@ -196,7 +196,7 @@ class ProcessTable:
         """All known processes of a job, or of all jobs, oldest first."""
         return [entry.status for entry in self._entries.values() if job_id in (None, entry.spec.id.job_id)]
 
-    async def watch(self, job_id: str) -> AsyncIterator[ProcessStatus]:
+    async def watch(self, job_id: str) -> AsyncGenerator[ProcessStatus]:
         """Yields the present statuses of a job's processes, then each change."""
         queue: asyncio.Queue[ProcessStatus] = asyncio.Queue()
         self._watchers[queue] = job_id

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -126,7 +126,7 @@ class ParameterServer:
         _require_member(caller)
         return await self._training.pull_rows(frame)
 
-    async def PullDenseParameters(self, frame: bytes, caller: Claims) -> AsyncIterator[Frame]:
+    async def PullDenseParameters(self, frame: bytes, caller: Claims) -> AsyncGenerator[Frame]:
         """Reads changed dense parameters, in frames of bounded size."""
         _require_member(caller)
         pull = codec.read_pull(frame)

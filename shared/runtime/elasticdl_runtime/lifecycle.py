@@ -8,7 +8,9 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 from pathlib import Path
+from typing import Any, TypeVar
 
 import structlog
 
@@ -19,6 +21,7 @@ EXIT_FENCED = 75
 EXIT_INVALID = 64
 READY_FILE_VARIABLE = "ELASTICDL_READY_FILE"
 _log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 def run_service(main: Callable[[asyncio.Event], Awaitable[int]]) -> int:
@@ -71,3 +74,49 @@ async def wait_for_event(event: asyncio.Event, timeout_s: float) -> bool:
         async with asyncio.timeout(timeout_s):
             await event.wait()
     return event.is_set()
+
+
+async def settle(*futures: asyncio.Future[Any]) -> None:
+    """Waits until all are done; a cancellation meanwhile is raised only then, when what they use may be closed."""
+    cancelled: asyncio.CancelledError | None = None
+    while pending := [future for future in futures if not future.done()]:
+        try:
+            await asyncio.wait(pending)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+async def end_all(*futures: asyncio.Future[Any]) -> None:
+    """Cancels what is not done, and waits until it has ended (``settle``); what they raised is not raised here."""
+    for future in futures:
+        future.cancel()
+    try:
+        await settle(*futures)
+    finally:
+        for future in futures:
+            if future.done() and not future.cancelled():
+                future.exception()  # retrieved: nobody else may ask
+
+
+async def in_thread(
+    work: Callable[[], T], *, threads: Executor | None = None, abandon: Callable[[T], object] | None = None
+) -> T:
+    """Does something that blocks in a thread. Who is cancelled goes on only when the thread has ended.
+
+    So what the thread uses can be closed then, and nothing that it opened is lost.
+
+    Args:
+        work: what blocks.
+        threads: where; the loop's own by default.
+        abandon: gets what was made for a caller that was cancelled meanwhile.
+    """
+    future = asyncio.get_running_loop().run_in_executor(threads, work)
+    try:
+        await settle(future)
+    except asyncio.CancelledError:
+        if not future.cancelled() and future.exception() is None and abandon is not None:
+            abandon(future.result())
+        raise
+    return future.result()

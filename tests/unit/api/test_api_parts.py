@@ -195,7 +195,9 @@ def test_files_are_reached_without_links(tmp_path: Path) -> None:
     os.mkfifo(base / "pipe")
     (base / "second").hardlink_to(tmp_path / "secret")
     before = len(list(Path("/proc/self/fd").iterdir()))
-    assert b"".join(files.read_pieces(files.open_regular(base, "a/f"))) == b"inside"
+    descriptor = files.open_regular(base, "a/f")
+    assert b"".join(files.read_pieces(descriptor)) == b"inside"
+    os.close(descriptor)
     links = ("link", "a/up/secret", "second")
     for bad in (*links, "../secret", "/etc/passwd", "", ".", "a/none", "pipe", "a/f/x", "a\0"):
         with pytest.raises(NotFoundError):
@@ -208,16 +210,20 @@ def test_files_become_a_zip(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a" * 600_000)
     (tmp_path / "sub" / "b").write_bytes(b"")
     names = ("a", "sub/b")
-    members = [(name, files.read_pieces(files.open_regular(tmp_path, name))) for name in names]
+    opened = [files.open_regular(tmp_path, name) for name in names]
+    members = [(name, files.read_pieces(descriptor)) for name, descriptor in zip(names, opened, strict=True)]
     with zipfile.ZipFile(io.BytesIO(b"".join(files.zip_pieces(members)))) as archive:
         assert archive.testzip() is None
         assert {info.filename: info.file_size for info in archive.infolist()} == {"a": 600_000, "sub/b": 0}
+    for descriptor in opened:
+        os.close(descriptor)
 
 
 def test_a_file_that_changes_while_it_is_sent_does_not_come_whole(tmp_path: Path) -> None:
     path = tmp_path / "model"
     path.write_bytes(b"a" * 600_000)
-    pieces = unchanged_pieces(files.open_regular(tmp_path, "model"), "model")
+    descriptor = files.open_regular(tmp_path, "model")
+    pieces = unchanged_pieces(descriptor, "model")
     sent = len(next(pieces))
     with path.open("r+b") as file:
         file.write(b"b")
@@ -225,6 +231,7 @@ def test_a_file_that_changes_while_it_is_sent_does_not_come_whole(tmp_path: Path
         for piece in pieces:
             sent += len(piece)
     assert sent < 600_000
+    os.close(descriptor)
 
 
 def test_settings_of_a_local_cluster(tmp_path: Path) -> None:

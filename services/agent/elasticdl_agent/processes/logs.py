@@ -9,7 +9,7 @@ import asyncio
 import functools
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -20,6 +20,7 @@ from elasticdl_agent.processes.child import LOG_BYTES
 from elasticdl_agent.processes.shim import TIMES, TIMES_EVERY_S, RotatingLog
 from elasticdl_core.errors import NotFoundError
 from elasticdl_core.ports.launcher import Role
+from elasticdl_runtime.lifecycle import in_thread
 from elasticdl_runtime.safe_files import open_below, open_plain
 
 MAX_FILES = 256
@@ -55,7 +56,7 @@ async def read_logs(
     follow: bool,
     may_grow: Callable[[], bool],
     since: float | None = None,
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     """Yields the output of a process's incarnations.
 
     Args:
@@ -200,7 +201,7 @@ def _printed_since(file: BinaryIO, size: int, marks: dict[int, list[tuple[int, i
 
 
 async def _off_the_loop(work: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(_threads(), work)
+    return await in_thread(work, threads=_threads())
 
 
 @functools.cache

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import IO, cast
 
@@ -49,14 +50,13 @@ def open_regular(base: Path, relative: str) -> int:
         raise missing(relative) from None
 
 
-def read_pieces(descriptor: int) -> Iterator[bytes]:
-    """The content of an open file, piece by piece; closes it."""
-    with os.fdopen(descriptor, "rb") as file:
-        while piece := file.read(CHUNK):
-            yield piece
+def read_pieces(descriptor: int) -> Generator[bytes]:
+    """The content of an open file, piece by piece; it stays open."""
+    while piece := os.read(descriptor, CHUNK):
+        yield piece
 
 
-def zip_pieces(members: Iterable[tuple[str, Iterator[bytes]]]) -> Iterator[bytes]:
+def zip_pieces(members: Iterable[tuple[str, Generator[bytes]]]) -> Generator[bytes]:
     """Files as a zip file, piece by piece.
 
     Args:
@@ -65,7 +65,7 @@ def zip_pieces(members: Iterable[tuple[str, Iterator[bytes]]]) -> Iterator[bytes
     sink = _Sink()
     with zipfile.ZipFile(cast(IO[bytes], sink), "w", zipfile.ZIP_STORED) as archive:
         for name, pieces in members:
-            with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as target:
+            with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as target, contextlib.closing(pieces):
                 for piece in pieces:
                     target.write(piece)
                     yield sink.take()

@@ -7,15 +7,15 @@ sent is noticed, too: the last piece goes out only if the file is still as it wa
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from elasticdl_core.errors import ConflictError
+from elasticdl_runtime.lifecycle import in_thread
 
 CHUNK = 1 << 18
 _HASHED_AT_ONCE = 2
@@ -73,7 +73,7 @@ class ArtifactDigests:
         if state.size == size:
             digest = self._known.get(state)
             if digest is None:
-                digest = await asyncio.get_running_loop().run_in_executor(self._threads, _hash, descriptor)
+                digest = await in_thread(lambda: _hash(descriptor), threads=self._threads)
                 if FileState.of(descriptor) == state:
                     self._remember(state, digest)
             if digest == sha256:
@@ -94,21 +94,20 @@ def changed(name: str) -> ArtifactChangedError:
     )
 
 
-def unchanged_pieces(descriptor: int, name: str) -> Iterator[bytes]:
-    """The content of an open file that was compared, piece by piece; closes it.
+def unchanged_pieces(descriptor: int, name: str) -> Generator[bytes]:
+    """The content of an open file that was compared, piece by piece; it stays open.
 
     Raises:
         ArtifactChangedError: it was changed meanwhile; the last piece is not given away then.
     """
-    with os.fdopen(descriptor, "rb") as file:
-        state = FileState.of(descriptor)
-        held = file.read(CHUNK)
-        while piece := file.read(CHUNK):
-            yield held
-            held = piece
-        if FileState.of(descriptor) != state:
-            raise changed(name)
+    state = FileState.of(descriptor)
+    held = os.read(descriptor, CHUNK)
+    while piece := os.read(descriptor, CHUNK):
         yield held
+        held = piece
+    if FileState.of(descriptor) != state:
+        raise changed(name)
+    yield held
 
 
 def _hash(descriptor: int) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 from pydantic import AwareDatetime
 
 from elasticdl_api.feeds.streams import EventStreamResponse
@@ -25,8 +25,10 @@ from elasticdl_api.services import Api, User
 from elasticdl_api.web.json_bodies import BIGINT
 from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import declared
+from elasticdl_api.web.streamed import Body, StreamedResponse
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import Role
+from elasticdl_runtime.lifecycle import end_all
 
 router = APIRouter(tags=["activity"])
 LINE_BYTES = 512
@@ -36,6 +38,8 @@ LONGEST_LINE = 1 << 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TAIL_BYTES = 64 << 20
 """The most of a log's end that is read for its last lines."""
+FIRST_LOOK_S = 1.0
+"""Seconds in which a log that cannot be read is told as a problem."""
 _SSE: dict[str, Any] = {
     "text/event-stream": {
         "schema": {"type": "string"},
@@ -120,23 +124,31 @@ async def logs(
     if api.launcher is None:
         raise UnavailableError("there is no agent that keeps logs", fix="start one, and set ELASTICDL_AGENT")
     start = None if since is None else (since - _EPOCH).total_seconds()
-    if tail is None:
-        pieces = api.launcher.logs(job_id, role, index, tail=None, follow=follow, since=start)
-    else:
-        pieces = _last_lines(functools.partial(api.launcher.logs, job_id, role, index, since=start), tail, follow)
-    if offset:
-        pieces = _without_beginning(pieces, offset)
-    if grep:
-        pieces = _lines_with(grep.encode("utf-8", "replace"), pieces)
-    if follow:
-        pieces = _counted(pieces, (await api.log_slot(user))())
-    pieces = await _begun(pieces)
+    read = functools.partial(api.launcher.logs, job_id, role, index, since=start)
+    slot = await api.log_slot(user) if follow else contextlib.nullcontext
     named = {"Content-Disposition": f'attachment; filename="{job_id}-{role}-{index}.log"'} if download else {}
-    return StreamingResponse(
-        _until_stopped(pieces, api.stopping),
-        media_type="text/plain; charset=utf-8",
-        headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", **named},
-    )
+    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", **named}
+
+    @contextlib.asynccontextmanager
+    async def opening() -> AsyncGenerator[Body]:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(slot())
+
+            async def closed(pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+                return await stack.enter_async_context(contextlib.aclosing(pieces))
+
+            if tail is None:
+                pieces = await closed(read(tail=None, follow=follow))
+            else:
+                pieces = await closed(_last_lines(read, tail, follow))
+            if offset:
+                pieces = await closed(_without_beginning(pieces, offset))
+            if grep:
+                pieces = await closed(_lines_with(grep.encode("utf-8", "replace"), pieces))
+            pieces = await stack.enter_async_context(_begun(pieces))
+            yield Body(pieces, "text/plain; charset=utf-8", headers)
+
+    return StreamedResponse(opening, until=api.stopping)
 
 
 @router.get(
@@ -174,16 +186,17 @@ def _event_id(text: str) -> int:
     return number
 
 
-async def _last_lines(read: Callable[..., AsyncIterator[bytes]], lines: int, follow: bool) -> AsyncIterator[bytes]:
+async def _last_lines(read: Callable[..., AsyncGenerator[bytes]], lines: int, follow: bool) -> AsyncGenerator[bytes]:
     kept = await _end(read, lines)
     if not follow:
         yield kept
         return
-    async for piece in read(tail=len(kept), follow=True):
-        yield piece
+    async with contextlib.aclosing(read(tail=len(kept), follow=True)) as pieces:
+        async for piece in pieces:
+            yield piece
 
 
-async def _without_beginning(pieces: AsyncIterator[bytes], skip: int) -> AsyncIterator[bytes]:
+async def _without_beginning(pieces: AsyncGenerator[bytes], skip: int) -> AsyncGenerator[bytes]:
     """The same pieces, without so many bytes."""
     async for piece in pieces:
         if skip < len(piece):
@@ -191,7 +204,7 @@ async def _without_beginning(pieces: AsyncIterator[bytes], skip: int) -> AsyncIt
         skip = max(0, skip - len(piece))
 
 
-async def _lines_with(text: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _lines_with(text: bytes, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     """The lines with a text in them, as soon as they are whole; an endless line counts as several."""
     rest = b""
     async for piece in pieces:
@@ -206,7 +219,7 @@ async def _lines_with(text: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterato
         yield rest
 
 
-async def _end(read_end: Callable[..., AsyncIterator[bytes]], lines: int) -> bytes:
+async def _end(read_end: Callable[..., AsyncGenerator[bytes]], lines: int) -> bytes:
     """The last lines, whole: as much more of the end is read as long lines need, up to ``TAIL_BYTES``."""
     size = (lines + 1) * LINE_BYTES
     while True:
@@ -220,51 +233,21 @@ async def _end(read_end: Callable[..., AsyncIterator[bytes]], lines: int) -> byt
     return b"".join(kept[-lines:]) if lines else b""
 
 
-async def _counted(
-    pieces: AsyncIterator[bytes], slot: contextlib.AbstractContextManager[None]
-) -> AsyncIterator[bytes]:
-    """The same pieces, as one of the logs that are followed now."""
-    with slot:
+@contextlib.asynccontextmanager
+async def _begun(pieces: AsyncGenerator[bytes]) -> AsyncGenerator[AsyncGenerator[bytes]]:
+    """The same pieces, after a first look: what fails at once fails as a problem, not in the middle of a body."""
+    first = asyncio.ensure_future(anext(pieces, b""))
+
+    async def all_pieces() -> AsyncGenerator[bytes]:
+        yield await first
         async for piece in pieces:
             yield piece
 
-
-async def _begun(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same pieces, after a first look: what fails at once fails as a problem, not in the middle of a body."""
-    first = asyncio.ensure_future(anext(pieces, b""))
-    await asyncio.wait({first}, timeout=1.0)
-    if first.done():
-        await first
-
-    async def all_pieces() -> AsyncIterator[bytes]:
-        try:
-            yield await first
-            async for piece in pieces:
-                yield piece
-        finally:
-            first.cancel()
-            with contextlib.suppress(BaseException):
-                await pieces.aclose()  # type: ignore[attr-defined]
-
-    return all_pieces()
-
-
-async def _until_stopped(pieces: AsyncIterator[bytes], stopping: asyncio.Event) -> AsyncIterator[bytes]:
-    stop = asyncio.ensure_future(stopping.wait())
     try:
-        while True:
-            piece = asyncio.ensure_future(anext(pieces, None))
-            await asyncio.wait({piece, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if not piece.done():
-                piece.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await piece
-                return
-            data = await piece
-            if data is None:
-                return
-            yield data
+        await asyncio.wait({first}, timeout=FIRST_LOOK_S)
+        if first.done():
+            first.result()
+        async with contextlib.aclosing(all_pieces()) as following:
+            yield following
     finally:
-        stop.cancel()
-        with contextlib.suppress(BaseException):
-            await pieces.aclose()  # type: ignore[attr-defined]
+        await end_all(first)

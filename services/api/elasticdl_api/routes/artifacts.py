@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import os
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as PathParameter
-from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from elasticdl_api.files import access as files
@@ -29,6 +28,7 @@ from elasticdl_api.services import Api, Services, User
 from elasticdl_api.store.records import JobRecord
 from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import declared
+from elasticdl_api.web.streamed import Body, StreamedResponse, opened_file, read_in_threads
 from elasticdl_core.errors import NotFoundError
 from elasticdl_core.places import Reach
 from elasticdl_runtime.places import OutOfReachError, require_reach
@@ -106,7 +106,7 @@ _numbered_route(
 
 @router.get(
     "/jobs/{job_id}/artifacts/{name:path}",
-    response_class=StreamingResponse,
+    response_class=StreamedResponse,
     summary="Fetch an artifact",
     responses={**declared(404, 409, 422), 200: {"description": "Its content", "content": _BINARY}},
 )
@@ -115,21 +115,21 @@ async def fetch(
     name: Annotated[str, PathParameter(description="Its name, or a file below it if it is a directory.")],
     api: Api,
     user: User,
-) -> StreamingResponse:
+) -> StreamedResponse:
     """A file as it is; a directory as a zip of its files. What was changed since the job reported it is refused."""
     job = await find(api, user, job_id)
     rows = await api.outputs.list_files(job_id)
     wanted = name.rstrip("/")
     opener = await ArtifactOpener.of(api, job)
     if wanted in rows:
-        return await _file(api, opener, rows[wanted])
+        return _file(api, opener, rows[wanted])
     below = {key.removeprefix(f"{wanted}/"): row for key, row in rows.items() if key.startswith(f"{wanted}/")}
     if not below:
         raise NotFoundError(
             f"job {job_id} has no artifact {name!r}",
             fix="list them: `elasticdl jobs get ID`, or GET /jobs/{id}/artifacts",
         )
-    return await _folder(api, opener, wanted, below)
+    return _folder(api, opener, wanted, below)
 
 
 class ArtifactOpener:
@@ -176,43 +176,51 @@ def _real_output(output: str, reach: Reach | None) -> Path:
     return require_reach(os.path.realpath(output), reach, writing=True)
 
 
-async def _file(api: Services, opener: ArtifactOpener, row: Mapping[str, Any]) -> StreamingResponse:
-    descriptor = await _compared(api, opener, row)
-    headers = {"Content-Length": str(row["size"]), **_headers(Path(row["name"]).name)}
-    pieces = unchanged_pieces(descriptor, row["name"])
-    return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
+def _file(api: Services, opener: ArtifactOpener, row: Mapping[str, Any]) -> StreamedResponse:
+    @contextlib.asynccontextmanager
+    async def opening() -> AsyncGenerator[Body]:
+        async with (
+            _compared(api, opener, row) as descriptor,
+            read_in_threads(unchanged_pieces(descriptor, row["name"])) as pieces,
+        ):
+            headers = {"Content-Length": str(row["size"]), **_headers(Path(row["name"]).name)}
+            yield Body(pieces, "application/octet-stream", headers)
+
+    return StreamedResponse(opening)
 
 
-async def _folder(
+def _folder(
     api: Services, opener: ArtifactOpener, name: str, rows: Mapping[str, Mapping[str, Any]]
-) -> StreamingResponse:
+) -> StreamedResponse:
     """A zip of the files that were reported below a name; others that lie there are nobody's."""
-    states = {}
-    for below, row in sorted(rows.items()):
-        descriptor = await _compared(api, opener, row)
-        states[below] = FileState.of(descriptor)
-        os.close(descriptor)
+    states: dict[str, FileState] = {}
 
-    def content(below: str) -> Iterator[bytes]:
+    def content(below: str) -> Generator[bytes]:
         descriptor = opener.open(rows[below]["path"])
-        if FileState.of(descriptor) != states[below]:
+        try:
+            if FileState.of(descriptor) != states[below]:
+                raise changed(rows[below]["name"])
+            yield from unchanged_pieces(descriptor, rows[below]["name"])
+        finally:
             os.close(descriptor)
-            raise changed(rows[below]["name"])
-        yield from unchanged_pieces(descriptor, rows[below]["name"])
 
-    pieces = files.zip_pieces((below, content(below)) for below in states)
-    return StreamingResponse(pieces, media_type="application/zip", headers=_headers(f"{Path(name).name}.zip"))
+    @contextlib.asynccontextmanager
+    async def opening() -> AsyncGenerator[Body]:
+        for below, row in sorted(rows.items()):
+            async with _compared(api, opener, row) as descriptor:
+                states[below] = FileState.of(descriptor)
+        async with read_in_threads(files.zip_pieces((below, content(below)) for below in states)) as pieces:
+            yield Body(pieces, "application/zip", _headers(f"{Path(name).name}.zip"))
+
+    return StreamedResponse(opening)
 
 
-async def _compared(api: Services, opener: ArtifactOpener, row: Mapping[str, Any]) -> int:
+@contextlib.asynccontextmanager
+async def _compared(api: Services, opener: ArtifactOpener, row: Mapping[str, Any]) -> AsyncGenerator[int]:
     """An open file that is as it was reported."""
-    descriptor = await asyncio.to_thread(opener.open, row["path"])
-    try:
+    async with opened_file(lambda: opener.open(row["path"])) as descriptor:
         await api.digests.require(descriptor, row["name"], row["size"], row["sha256"])
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+        yield descriptor
 
 
 def _headers(name: str) -> dict[str, str]:

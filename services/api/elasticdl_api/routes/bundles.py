@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import tempfile
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi import Path as PathParameter
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 
 from elasticdl_api.files import access as files
 from elasticdl_api.files.model_code import bundle_path
 from elasticdl_api.schemas.jobs import BundleResponse
 from elasticdl_api.services import Api, User
 from elasticdl_api.web.problems import MalformedError, TooLargeError, declared
+from elasticdl_api.web.streamed import Body, StreamedResponse, opened_file, read_in_threads
 from elasticdl_core.errors import NotFoundError
 from elasticdl_runtime.bundles import MAX_ZIP_BYTES, digest_hex
 
@@ -63,20 +66,28 @@ async def upload(digest: Digest, request: Request, api: Api, user: User) -> JSON
 
 @router.get(
     "/bundles/{digest}",
-    response_class=StreamingResponse,
+    response_class=StreamedResponse,
     summary="Fetch a bundle",
     responses={**declared(404, 422), 200: {"description": "The zip", "content": _ZIP}},
 )
-async def fetch(digest: Digest, api: Api, user: User) -> StreamingResponse:
+async def fetch(digest: Digest, api: Api, user: User) -> StreamedResponse:
     """The zip as it was uploaded."""
     return stream_zip(await _find(api, user, digest))
 
 
-def stream_zip(path: Path) -> StreamingResponse:
+def stream_zip(path: Path) -> StreamedResponse:
     """A zip file as a response."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    headers = {"Content-Length": str(os.fstat(descriptor).st_size), "X-Content-Type-Options": "nosniff"}
-    return StreamingResponse(files.read_pieces(descriptor), media_type="application/zip", headers=headers)
+
+    @contextlib.asynccontextmanager
+    async def opening() -> AsyncGenerator[Body]:
+        async with (
+            opened_file(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor,
+            read_in_threads(files.read_pieces(descriptor)) as pieces,
+        ):
+            size = str(os.fstat(descriptor).st_size)
+            yield Body(pieces, "application/zip", {"Content-Length": size, "X-Content-Type-Options": "nosniff"})
+
+    return StreamedResponse(opening)
 
 
 async def _find(api: Api, user: User, digest: str) -> Path:

@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BaseModel, Field, FiniteFloat
 
 from elasticdl_api.files import access as files
@@ -19,6 +18,7 @@ from elasticdl_api.services import Api, Master
 from elasticdl_api.store.processes import LifeReport
 from elasticdl_api.web.json_bodies import BIGINT, clean
 from elasticdl_api.web.problems import declared
+from elasticdl_api.web.streamed import StreamedResponse
 from elasticdl_core.errors import InvalidInputError, NotFoundError
 from elasticdl_core.job.life import REPORTED_STATES, JobState
 from elasticdl_core.process_life import EndCause, LifeStage
@@ -304,18 +304,18 @@ async def artifact(job_id: str, body: ArtifactReport, api: Api, master: Master) 
 
 @router.get(
     "/bundle",
-    response_class=StreamingResponse,
+    response_class=StreamedResponse,
     summary="Fetch the job's model code",
     responses={**declared(404), 200: {"description": "The zip", "content": {"application/zip": {}}}},
 )
-async def bundle(job_id: str, api: Api, master: Master) -> StreamingResponse:
+async def bundle(job_id: str, api: Api, master: Master) -> StreamedResponse:
     """The zip as it was uploaded."""
     job = await api.masters.get(files.plain_name(job_id))
     digest = str(job.spec.get("model_bundle", ""))
     path = await bundle_path(api, job.namespace, digest) if digest else None
     if path is None:
         raise NotFoundError(f"job {job_id} has no bundle", fix="its model code is in model_zoo")
-    return await asyncio.to_thread(stream_zip, path)
+    return stream_zip(path)
 
 
 def _check_path(path: str, output: str) -> None:

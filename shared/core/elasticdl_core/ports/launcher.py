@@ -6,7 +6,7 @@ Adapters: ``process`` (an agent on this machine owns the children), later ``dock
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -263,7 +263,7 @@ class Launcher(Protocol):
         """All known processes of a job, or of all jobs, oldest first."""
         ...
 
-    def watch(self, job_id: str) -> AsyncIterator[ProcessStatus]:
+    def watch(self, job_id: str) -> AsyncGenerator[ProcessStatus]:
         """Yields the present statuses of a job's processes, then each change."""
         ...
 
@@ -288,7 +288,7 @@ class Launcher(Protocol):
 
     def logs(
         self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool, since: float | None = None
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes]:
         """Yields pieces of what the incarnations of a process printed; with ``follow`` until it has ended.
 
         Args:

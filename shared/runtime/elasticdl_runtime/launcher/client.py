@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -120,15 +121,17 @@ class ProcessLauncher:
         response = await self._call("List", agent_pb2.ListRequest(job_id=job_id or ""))
         return [codec.status_from_message(message) for message in response.processes]
 
-    async def watch(self, job_id: str) -> AsyncIterator[ProcessStatus]:
+    async def watch(self, job_id: str) -> AsyncGenerator[ProcessStatus]:
         """Yields the present statuses of a job's processes, then each change, for as long as it is read.
 
         Raises:
             PermissionDeniedError: the token does not allow it.
             UnavailableError: the agent went away; call again to see the present statuses anew.
         """
-        async for message in self._channel().stream("Watch", agent_pb2.WatchRequest(job_id=job_id), deadline_s=None):
-            yield codec.status_from_message(message)
+        request = agent_pb2.WatchRequest(job_id=job_id)
+        async with contextlib.aclosing(self._channel().stream("Watch", request, deadline_s=None)) as messages:
+            async for message in messages:
+                yield codec.status_from_message(message)
 
     async def capacity(self) -> CapacityInfo:
         """Slots in all, in use, and reserved by others.
@@ -160,7 +163,7 @@ class ProcessLauncher:
 
     async def logs(
         self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool, since: float | None = None
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes]:
         """Yields pieces of what the incarnations of a process printed; with ``follow`` until it has ended.
 
         Args:
@@ -185,8 +188,9 @@ class ProcessLauncher:
             since_ms=0 if since is None else max(1, int(since * 1000)),
         )
         deadline_s = None if follow else _LOGS_DEADLINE_S
-        async for chunk in self._channel().stream("Logs", request, deadline_s=deadline_s):
-            yield chunk.data
+        async with contextlib.aclosing(self._channel().stream("Logs", request, deadline_s=deadline_s)) as chunks:
+            async for chunk in chunks:
+                yield chunk.data
 
     async def inspect(
         self, job_id: str | None, inquiry: Inquiry, *, seconds: float = 0.0
@@ -203,8 +207,10 @@ class ProcessLauncher:
             UnavailableError: the agent is down or slow.
         """
         request = agent_pb2.InspectRequest(job_id=job_id or "", ask=str(inquiry), seconds=seconds)
-        stream = self._channel().stream("Inspect", request, deadline_s=_INSPECTION_S)
-        return [codec.inspected_from_message(message) async for message in stream]
+        async with contextlib.aclosing(
+            self._channel().stream("Inspect", request, deadline_s=_INSPECTION_S)
+        ) as messages:
+            return [codec.inspected_from_message(message) async for message in messages]
 
     async def meters(self) -> Mapping[MeterKey, float]:
         """The agent's own numbers.

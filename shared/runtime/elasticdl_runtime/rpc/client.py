@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator
 from typing import Any
 
 import grpc
@@ -165,7 +165,7 @@ class RpcClient:
 
     async def stream(
         self, method: str, request: Any | AsyncIterable[Any], *, deadline_s: float | None
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any]:
         """Makes a call with a stream of responses; ``deadline_s`` None follows for as long as the caller reads.
 
         Raises:

@@ -11,7 +11,8 @@ both ways carry calls, and are ``def Method(self, what, frame, caller) -> answer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -204,13 +205,15 @@ def _unary(behaviour: Callable[..., Awaitable[Any]], name: str, door: _Door) -> 
     return call
 
 
-def _streaming(behaviour: Callable[..., AsyncIterator[Any]], name: str, door: _Door) -> Callable[..., Any]:
-    async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+def _streaming(behaviour: Callable[..., AsyncGenerator[Any]], name: str, door: _Door) -> Callable[..., Any]:
+    async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncGenerator[Any]:
         try:
             caller = door.enter(context)
             _refuse_malformed(request)
-            async for response in behaviour(request, caller):
-                yield response
+            # Closed at once when the call is cut: what it holds does not wait for the collection of garbage.
+            async with contextlib.aclosing(behaviour(request, caller)) as responses:
+                async for response in responses:
+                    yield response
         except Exception as error:
             await _abort(context, error, name)
 
