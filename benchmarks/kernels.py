@@ -213,7 +213,7 @@ def against_torch(report: Report, options: argparse.Namespace) -> None:
     """The same updates by ``torch.optim``: of one large parameter, and of the touched rows of an embedding."""
     report.text("## Against PyTorch")
     if find_spec("torch") is None:
-        report.text("PyTorch is not installed on this machine: `pip install 'elasticdl[torch]'`.")
+        report.text("PyTorch is not installed on this machine: the extra `torch`.")
         return
     import torch
 

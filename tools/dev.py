@@ -496,7 +496,7 @@ def lock(_: list[str]) -> int:
             "freeze",
             "--exclude-editable",
             "--exclude",
-            "elasticdl",
+            "elasticdl-train",
             "--exclude",
             "uv",
         ],

@@ -48,14 +48,13 @@ def __getattr__(name: str) -> Any:
 
 
 def _from_service(name: str) -> Any:
-    from importlib.metadata import distribution
-
     from elasticdl.extras import require
     from elasticdl_core.errors import InvalidInputError
+    from elasticdl_core.installation import install_command, own_distribution
 
     require(f"elasticdl.{name}", _FROM_SERVICES[name])
-    for entry in distribution("elasticdl").entry_points.select(group=_NAMES, name=name):
+    for entry in own_distribution().entry_points.select(group=_NAMES, name=name):
         return entry.load()
     raise InvalidInputError(
-        f"this installation of elasticdl was made before it had {name}", fix="install it again: pip install elasticdl"
+        f"this installation of elasticdl was made before it had {name}", fix=f"install it again: {install_command()}"
     )

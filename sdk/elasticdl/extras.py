@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.installation import install_command
 
 EXIT_CONFIGURATION = 64
 _RPC = ("google.protobuf", "grpc", "structlog")
@@ -41,7 +42,7 @@ def require(what: str, *extras: str) -> None:
     if missing:
         raise InvalidInputError(
             f"{what} needs packages that are not installed: {', '.join(missing)}",
-            fix=f"pip install 'elasticdl[{','.join(extras)}]'",
+            fix=install_command(*extras),
         )
 
 

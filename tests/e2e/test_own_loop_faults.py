@@ -18,7 +18,7 @@ from tests.e2e.local_cluster import Cluster
 from tests.fakes.frameworks import HAS_TORCH
 
 if not HAS_TORCH:
-    pytest.skip("PyTorch is not installed: pip install 'elasticdl[torch]'", allow_module_level=True)
+    pytest.skip("PyTorch is not installed", allow_module_level=True)
 import torch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 HAS_TORCH = find_spec("torch") is not None
-NEEDS_TORCH = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed: pip install 'elasticdl[torch]'")
+NEEDS_TORCH = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
 
 
 def count_cuda_devices() -> int:

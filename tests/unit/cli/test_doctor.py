@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from elasticdl_core.installation import install_command
 from tests.fakes.api import FakeApi
 from tests.unit.cli.conftest import Cli, Outcome
 
@@ -58,7 +59,7 @@ def test_what_is_missing_here_comes_with_what_brings_it(
     monkeypatch.setattr("elasticdl.cli.doctor.LEAST_SHARED_MEMORY", 1 << 60)
     found = findings(cli("doctor", "--json", "--data-dir", str(tmp_path / "file" / "x")))
     assert found["data directory"]["verdict"] == "failed"
-    assert "elasticdl[local]" in found["packages: elasticdl up"]["fix"]
-    assert "elasticdl[worker,tensorflow]" in found["packages: train --local"]["fix"]
+    assert install_command("local") in found["packages: elasticdl up"]["fix"]
+    assert install_command("worker", "tensorflow") in found["packages: train --local"]["fix"]
     assert "--database-url" in found["postgres"]["fix"] and "--redis-url" in found["redis"]["fix"]
     assert "--shm-size" in found["shared memory"]["fix"]

@@ -23,7 +23,7 @@ from elasticdl_ps.store.partition import DenseInit, Partition
 from elasticdl_ps.updates import Updates
 from elasticdl_runtime.tokens import Claims
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'elasticdl[torch]'")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.unit
 
 CLASSES = {

@@ -13,6 +13,7 @@ import pytest
 
 from elasticdl.data import Shard
 from elasticdl_core.errors import InvalidInputError, SpecError, UserCodeError
+from elasticdl_core.installation import install_command
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.trainers import prediction_files
 from elasticdl_worker.trainers.output_files import describe_folder
@@ -121,7 +122,7 @@ def test_a_format_that_cannot_be_written_is_refused_before_any_record(
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(InvalidInputError, match="need pyarrow") as caught:
         prediction_files.require_format("parquet")
-    assert "elasticdl[parquet]" in caught.value.fix
+    assert install_command("parquet") in caught.value.fix
 
 
 PREDICT = {"type": "prediction", "model_def": "a.b", "model_zoo": "/zoo", "prediction_data": "/d"}

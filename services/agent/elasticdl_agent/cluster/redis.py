@@ -20,6 +20,7 @@ import structlog
 from elasticdl_agent.cluster.component import ComponentSpec
 from elasticdl_agent.processes.environment import base_environment
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.installation import install_command
 
 USER = "elasticdl"
 ADMIN = "admin"
@@ -212,7 +213,7 @@ def in_memory_server() -> RedisServer:
     if missing:
         raise InvalidInputError(
             f"there is no Redis to run, and for the one in memory {' and '.join(missing)} is missing",
-            fix="pip install 'elasticdl[local]', install redis-server or valkey-server, or give --redis-url",
+            fix=f"{install_command('local')}, install redis-server or valkey-server, or give --redis-url",
         )
     return RedisServer("", "fakeredis")
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
@@ -30,6 +29,7 @@ from elasticdl_agent.cluster.redis import IN_MEMORY_URL, EmbeddedRedis, in_memor
 from elasticdl_agent.cluster.services import HOSTS_VARIABLE, Wiring
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ConflictError, ElasticDLError
+from elasticdl_core.installation import own_version
 from elasticdl_runtime.cluster.paths import DataDirectory
 from elasticdl_runtime.cluster.secrets import derive, ensure_secret_file
 from elasticdl_runtime.cluster.state import ClusterState, ComponentState, DataLock
@@ -289,11 +289,3 @@ def free_port(wanted: int, host: str = DEFAULT_HOST) -> int:
                 fix="give another one with --port, or --port 0 for any free one",
             ) from None
         return int(probe.getsockname()[1])
-
-
-def own_version() -> str:
-    """The version of ElasticDL that runs."""
-    try:
-        return version("elasticdl")
-    except PackageNotFoundError:
-        return "unknown"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import platform
 from datetime import datetime
-from importlib.metadata import version
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -17,9 +16,10 @@ from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import declared
 from elasticdl_core.access import NAMESPACE_PATTERN
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.installation import own_version
 
 router = APIRouter(tags=["access"])
-_VERSION = version("elasticdl")
+_VERSION = own_version()
 _WORD = r"^[\x21-\x7e]{1,200}$"
 
 

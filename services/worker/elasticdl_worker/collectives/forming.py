@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.installation import install_command
 from elasticdl_worker.collectives import handshake
 from elasticdl_worker.collectives.endpoint import GLOO, ON_DEVICE, SHARED_MEMORY, MemberEndpoint
 from elasticdl_worker.collectives.handshake import Hello, RefusedError
@@ -312,5 +313,5 @@ def load_torch(name: str) -> Any:
     except ImportError:
         raise InvalidInputError(
             "gloo and nccl are parts of PyTorch, which is not installed",
-            fix="pip install 'elasticdl[torch]', or use auto",
+            fix=f"{install_command('torch')}, or use auto",
         ) from None

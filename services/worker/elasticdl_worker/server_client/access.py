@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from elasticdl_core.errors import InvalidInputError, NotFoundError
+from elasticdl_core.installation import install_command
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.cluster.paths import DataDirectory, default_data_dir
 from elasticdl_runtime.cluster.secrets import read_secret_file
@@ -82,7 +83,7 @@ def _guest_credentials(cluster_secret: str, job_id: str) -> RpcCredentials:
     except ImportError:
         raise InvalidInputError(
             "the processes of this cluster speak TLS, and the package that signs certificates is missing",
-            fix="pip install 'elasticdl[agent]'",
+            fix=install_command("agent"),
         ) from None
     authority = CertificateAuthority.of_secret(cluster_secret)
     issued = authority.issue([certificate_name(job_id, Role.WORKER, _guest())], timedelta(seconds=LIFETIME_S))

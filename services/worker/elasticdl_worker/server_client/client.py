@@ -77,7 +77,7 @@ class ParameterServerClient:
             patience_s: as for the client.
 
         Raises:
-            InvalidInputError: the number makes no sense, or ``elasticdl[ps]`` is not installed.
+            InvalidInputError: the number makes no sense, or the extra ``ps`` is not installed.
             UnavailableError: one of them does not start.
         """
         servers = LocalServers(num_ps)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl_core.errors import InvalidInputError, UserCodeError
+from elasticdl_core.installation import install_command
 
 FILE, ROW = "file", "row"
 """The columns that say which record a prediction is of: the shard's name, and the record's number in it."""
@@ -33,7 +34,7 @@ def require_format(kind: str) -> None:
         except ImportError:
             raise InvalidInputError(
                 "predictions in Parquet need pyarrow, which is not installed where the workers run",
-                fix="pip install 'elasticdl[parquet]' there, or give --output_format csv or npz",
+                fix=f"{install_command('parquet')} there, or give --output_format csv or npz",
             ) from None
 
 
