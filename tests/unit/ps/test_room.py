@@ -12,14 +12,14 @@ import psutil
 import pytest
 
 from elasticdl_core.errors import ElasticDLError
-from elasticdl_core.model import InitializerSpec, OptimizerSpec, RowPolicy, TableSpec, UpdateMode
+from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, RowPolicy, TableSpec, UpdateMode
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store import arena as arenas
 from elasticdl_ps.store import table as tables
 from elasticdl_ps.store.arena import Arena
 from elasticdl_ps.store.merging import Changes
-from elasticdl_ps.store.partition import Partition
+from elasticdl_ps.store.partition import DenseInit, Partition
 from elasticdl_ps.store.table import EmbeddingTable
 
 pytestmark = pytest.mark.unit
@@ -210,3 +210,22 @@ def test_rows_come_and_go_at_any_version(version: int) -> None:
     # Id 0 is seen by each update, and the others by one each.
     rows = {i for i in range(200) if partition.tables["t0"]._map.find(np.array([i]))[0] >= 0}
     assert 0 in rows and len(rows) <= 6 and rows - {0} <= {107, 108, 109, 110, 111}
+
+
+def test_an_update_that_has_no_room_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    have_memory(monkeypatch, 100 * 8)
+    partition = Partition(KERNELS)
+    dense = DenseInit(DenseSpec("w", (2,)), 0, 2, np.zeros(2, np.float32))
+    partition.push_model([dense], [TableSpec("t", 2, InitializerSpec("zeros"))], SGD, UpdateMode())
+
+    def push(ids: Any) -> None:
+        change = {"t": (np.asarray(ids, np.int64), np.ones((len(ids), 2), np.float32))}
+        partition.apply([Changes({"w": np.ones(2, np.float32)}, change, task=(0, 1), records=3)])
+
+    push(np.arange(99))
+    with pytest.raises(ElasticDLError, match="no room beyond 100 rows"):
+        push([5, 99, 100])
+    assert (partition.version, partition.rows, partition.tally.records) == (1, 99, 3)
+    assert partition.dense.read(-1)[0].values.tolist() == [-1, -1]
+    push([5, 99])
+    assert read(partition.tables["t"], [5, 6, 99]).tolist() == [[-2, -2], [-1, -1], [-1, -1]]

@@ -52,7 +52,8 @@ class IdMap:
         """How many of them are free."""
         self._free = np.empty(0, np.int64)
         # In lines that are half full an entry takes more than an id, and there are lines beyond the last.
-        self._lines = Arena(WORDS, np.uint32, max_bytes and 4 * max_bytes + _LEAST_BYTES)
+        most = 4 * self._keys.row_bytes * self._keys.max_rows + _LEAST_BYTES
+        self._lines = Arena(WORDS, np.uint32, most, rows=2 * _FIRST_LINES + 1)
         self._shape = np.array([_FIRST_LINES, _FIRST_LINES, 0], np.uint64)
         self._entries = 0
 
@@ -87,15 +88,23 @@ class IdMap:
         Raises:
             ElasticDLError: the table is full.
         """
-        fresh = len(ids)
-        if self.count + fresh > min(arena.max_rows for arena in self._of_rows):
-            fresh = len(np.unique(ids[self.find(ids) < 0]))  # a full table still knows its ids
-        self._make_room(fresh, fresh)
+        self.require(ids)
         rows = np.empty(len(ids), np.int64)
         count = int(self._kernels.find_or_insert(self._table, self._shape, self.keys, ids, rows, self.count))
         self._entries += count - self.count
         self.count = count
         return rows
+
+    def require(self, ids: NDArray[np.int64]) -> None:
+        """Makes room for ids, of which some may be there.
+
+        Raises:
+            ElasticDLError: the table is full.
+        """
+        fresh = len(ids)
+        if self.count + fresh > min(arena.max_rows for arena in self._of_rows):
+            fresh = len(np.unique(ids[self.find(ids) < 0]))  # a full table still knows its ids
+        self._make_room(fresh, fresh)
 
     def insert(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Gives different ids that have no rows some, free ones first; returns them.

@@ -161,6 +161,8 @@ class Partition:
             changes, scale = merge(members, self.kernels), 1.0 / len(members)
             # Only asynchronous pushes, which come alone, are of several minibatches.
             numbers = UpdateNumbers(self.optimizer, step, learning_rates, scale, members[0].steps)
+            for name, (ids, _) in changes.rows.items():
+                self.tables[name].require(ids)
             self.dense.apply(changes.dense, numbers, step, self._delays(changes))
             self.dense.change_state(changes.state, step)
             for name, (ids, grads) in changes.rows.items():
@@ -331,10 +333,10 @@ class Partition:
 
     def _replace_optimizer(self, optimizer: Optimizer) -> None:
         same = list(optimizer.slots) == list(self.optimizer.slots)
-        self.dense.replace_optimizer(optimizer, self.kernels)
         tables = {}
         for name, table in self.tables.items():
             tables[name] = table.with_optimizer(optimizer, keep_slots=same)
+        self.dense.replace_optimizer(optimizer, self.kernels)
         self._set_policies(tables)
         self.tables, self.optimizer = tables, optimizer
 

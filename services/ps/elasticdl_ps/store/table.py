@@ -160,6 +160,16 @@ class EmbeddingTable:
         if self._lives is not None:
             self._evict(self._lives, version)
 
+    def require(self, ids: NDArray[np.int64]) -> None:
+        """Makes room for rows that an update is about to make, and so refuses it before anything is changed.
+
+        Raises:
+            ElasticDLError: the table is full.
+        """
+        with self._lock:
+            if self._lives is None:
+                self._map.require(ids)
+
     def pin(self, number: int, *, with_slots: bool = False) -> None:
         """Keeps the present rows readable under a number."""
         with self._lock:
