@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from elasticdl_core.model import DenseKind, DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_worker.parameters import Gradients, StateChange
+from elasticdl_worker.parameters.connection import ServerConnection
 
 pytestmark = pytest.mark.integration
 CHUNK = 64
@@ -58,3 +60,33 @@ async def test_rows_around_a_message_come_and_go(start_servers: Any, rows: int) 
     pulled = await worker.pull({"a": ids, "b": ids[::-1].copy()})
     np.testing.assert_array_equal(pulled.rows["a"], -grads)
     np.testing.assert_array_equal(pulled.rows["b"], -2 * grads[::-1])
+
+
+@pytest.mark.parametrize("use_async", [True, False])
+@pytest.mark.parametrize("size", [CHUNK // 4 - 1, CHUNK // 4, CHUNK // 4 + 1])
+async def test_a_large_gradient_is_not_pushed_along_with_a_pull(
+    start_servers: Any, monkeypatch: pytest.MonkeyPatch, size: int, use_async: bool
+) -> None:
+    """It would not fit into a message, also where nothing but rows is pulled."""
+    monkeypatch.setattr("elasticdl_worker.parameters.connection.CHUNK_BYTES", CHUNK)
+    methods: list[str] = []
+    begin = ServerConnection.begin
+    call = ServerConnection.call
+
+    def noting(self: Any, method: str, *given: Any, real: Any, **options: Any) -> Any:
+        methods.append(method)
+        return real(self, method, *given, **options)
+
+    monkeypatch.setattr(ServerConnection, "begin", partialmethod(noting, real=begin))
+    monkeypatch.setattr(ServerConnection, "call", partialmethod(noting, real=call))
+    worker = (await start_servers(1)).client()
+    values = {"w": np.zeros(size, np.float32)}
+    sgd = OptimizerSpec("sgd", {"learning_rate": 1.0})
+    mode = UpdateMode(use_async=use_async, grads_to_wait=1)
+    await worker.ensure_model(values, [DenseSpec("w", (size,))], [], sgd, mode)
+    await worker.pull({})
+    gradients = Gradients({"w": np.ones(size, np.float32)})
+    result, pulled = await worker.push_pull(gradients, {}, version=0, dense=False)
+    assert result.accepted and pulled is not None
+    assert ("PushPull" in methods) == (size <= CHUNK // 4)
+    assert ((await worker.pull({})).dense["w"] == -1).all()

@@ -218,7 +218,7 @@ class ServerGroup:
 
     def fits_one_message(self, gradients: Gradients, ids: Ids, *, dense: bool) -> bool:
         """Whether a push and the pull after it may travel in one message to each PS."""
-        if dense and any(server.streams_dense for server in self.servers):
+        if (dense or gradients.dense) and any(server.streams_dense for server in self.servers):
             return False
         pushed = sum(grads.nbytes for _, grads in gradients.rows.values())
         return pushed + self.placement.rows_bytes(ids) <= self.message_bytes
