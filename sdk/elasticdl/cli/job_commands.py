@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -176,6 +177,8 @@ def _run(kind: JobType, given: dict[str, str | None], own: dict[str, Any]) -> in
         mapping, zoo_is_here = _with_job(own["from_job"], mapping, local=own["local"])
     prepared = prepare(mapping, check=not own["no_check"], zoo_is_here=zoo_is_here)
     own["no_upload"] = own["no_upload"] or not zoo_is_here
+    if own["dry_run"] or own["detach"] or own["local"]:  # else it is among the events that are shown
+        _tell_of_updates(prepared)
     if own["dry_run"]:
         return _try_out(prepared, local=own["local"], chosen=chosen)
     if own["local"]:
@@ -192,6 +195,15 @@ _SCHEDULED_BY = ("min_workers", "max_workers", "priority", "model_def", "minibat
 """What the scheduler looks at when it is asked what would be."""
 
 
+def _tell_of_updates(prepared: dict[str, Any]) -> None:
+    """Says on standard error what is to be said of a job's updates before it begins."""
+    from elasticdl_core.job import JobSpec
+    from elasticdl_core.job.updates import words_at_submission
+
+    for words in words_at_submission(prepared, JobSpec.from_mapping(prepared)):
+        write_line(words, to=sys.stderr)
+
+
 def _try_out(prepared: dict[str, Any], *, local: bool, chosen: OutputFormat) -> int:
     """Says that a job passes all checks that are made here, and what it would do to the cluster."""
     from elasticdl.cli.output import stdout
@@ -202,7 +214,8 @@ def _try_out(prepared: dict[str, Any], *, local: bool, chosen: OutputFormat) -> 
     if not local:
         from elasticdl.cli.connection import connect
 
-        asked = {"name": spec.name, **{name: getattr(spec, name) for name in _SCHEDULED_BY}}
+        most = {name: min(getattr(spec, name), spec.most_computing) for name in ("min_workers", "max_workers")}
+        asked = {"name": spec.name, **{name: getattr(spec, name) for name in _SCHEDULED_BY}, **most}
         with connect() as client:
             found = client.what_if(add=[asked])
     if chosen.of_data:

@@ -20,6 +20,7 @@ from elasticdl.cli.plain_text import neutralise
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobState
 from elasticdl_core.job.fields import ALL_REDUCE
+from elasticdl_core.job.updates import words_of_spare
 
 if TYPE_CHECKING:
     from elasticdl.client import Client, Event, Job
@@ -392,6 +393,9 @@ def scale(
         print_data(scaled.raw, chosen)
         return
     write_line(f"{scaled.id}  workers {scaled.min_workers} to {scaled.max_workers}, priority {scaled.priority}")
+    told = scaled.status.strategy.get("microbatches") or scaled.raw.get("spec", {}).get("microbatches") or 0
+    if words := words_of_spare(scaled.max_workers, int(told)):
+        write_line(words, to=sys.stderr)
 
 
 job_labels.register(app)

@@ -67,6 +67,18 @@ def remaining_records(status: Any) -> float | None:
     return total - done if total else None
 
 
+def most_computing(microbatches: str | None, status: Mapping[str, Any]) -> int:
+    """How many workers of a job can compute: the parts of an update of a group; 0 for any number.
+
+    Args:
+        microbatches: of its specification, which has them where the job names ``AllReduceStrategy``.
+        status: what its master said, with the number where the master chose the strategy.
+    """
+    strategy = status.get("strategy")
+    told = strategy.get("microbatches") if isinstance(strategy, Mapping) else None
+    return int(number(told)) or int(microbatches or 0)
+
+
 def worker_resources(request: str | None) -> Resources:
     """What one worker takes, by its job's ``worker_resource_request``; one slot alone where that says nothing."""
     try:
@@ -103,6 +115,7 @@ def job_view(
         wanted=desired in (Desired.RUN, Desired.EVICT),
         min_workers=max(row["min_workers"], 1),
         max_workers=max(row["max_workers"], row["min_workers"], 1),
+        most_computing=most_computing(row.get("microbatches"), status),
         current_workers=row["target_workers"] if held else 0,
         live_workers=used.get(row["id"], 0),
         throughput=rates(status.get("throughput")),

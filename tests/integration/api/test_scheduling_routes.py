@@ -176,6 +176,27 @@ async def test_an_undersized_job_is_told_why_and_its_curve(cluster: Any) -> None
     assert found["speed"][3]["records_per_second"] > 110.0
 
 
+@pytest.mark.parametrize("strategy", ["AllReduceStrategy", "auto"])
+async def test_no_slot_is_given_to_a_worker_that_could_only_stand_by(cluster: Any, strategy: str) -> None:
+    c = await cluster()
+    named = {"microbatches": 2} if strategy == "AllReduceStrategy" else {}
+    job_id = await c.submit(max_workers=3, distribution_strategy=strategy, **named)
+    if named:
+        told = await c.get(f"/jobs/{job_id}/events")
+        assert "of at most 3 workers 2 can compute" in json.dumps(told)
+    await c.decide()
+    chosen = {"strategy": {"chosen": "AllReduceStrategy", "microbatches": 2}}
+    await c.start(job_id, 2, **_status(0, 9000, at1=40.0, at2=78.0), **chosen)
+    await c.decide()
+    found = await c.get(f"/jobs/{job_id}/explain")
+    assert (found["workers"]["target"], found["workers"]["max"]) == (2, 3)
+    assert "more workers could only stand by" in found["reason"]["text"]
+    assert [one["workers"] for one in found["speed"]] == [1, 2]
+    assert found["remedies"] == []
+    assert (await c.raw("PATCH", f"/jobs/{job_id}", json={"max_workers": 4})).status_code == 200
+    assert "of at most 4 workers 2 can compute" in json.dumps(await c.get(f"/jobs/{job_id}/events"))
+
+
 async def test_jobs_that_are_not_to_run_say_so(cluster: Any) -> None:
     c = await cluster()
     job_id = await c.submit()

@@ -49,7 +49,7 @@ async def test_nobody_looks_at_the_model_of_a_job_that_says_how_it_is_trained(ma
         "chosen": "ParameterServerStrategy",
         "deterministic": False,
         "reason": "it was asked for",
-        "microbatches": 1,
+        "microbatches": None,
         "records_per_update": 5,
         "updates_per_epoch": 12,
     }

@@ -21,6 +21,7 @@ from elasticdl_core.scheduling import (
 from elasticdl_core.scheduling.explanation import basis_of, blockers, eta, find_remedies, hide_names, speeds
 from elasticdl_core.scheduling.forecast import forecast
 from elasticdl_core.scheduling.snapshot import DeviceView
+from elasticdl_runtime.scheduling import most_computing
 
 pytestmark = pytest.mark.unit
 FAIR = policy_by_name("fair")
@@ -170,3 +171,34 @@ def test_names_that_may_not_be_seen_are_left_out_of_a_text() -> None:
     text = "it would delay a-1, and a-12 too"
     assert hide_names(text, ["a-1", "a-12"]) == "it would delay another team's job, and another team's job too"
     assert hide_names(text, []) == text
+
+
+def test_a_worker_that_could_only_stand_by_is_neither_promised_nor_given() -> None:
+    """An update of a group is cut into two parts: a third member would compute nothing."""
+    job = running("a", 2, max_workers=5, most_computing=2, throughput={1: 100.0, 2: 185.0})
+    snapshot = cluster(9, job)
+    plan = FAIR.plan(snapshot)
+    assert plan.allocations["a"].workers == 2
+    assert plan.allocations["a"].reason.code is ReasonCode.AT_MAX
+    assert (
+        "cut into 2 parts (microbatches), and more workers could only stand by" in plan.allocations["a"].reason.text
+    )
+    assert [one.workers for one in speeds(job)] == [1, 2]
+    assert find_remedies(snapshot, FAIR, plan, "a") == []
+    assert list(running("b", 3, min_workers=3, most_computing=2).sizes) == [2], "nor does it wait for one"
+
+
+@pytest.mark.parametrize(
+    ("of_spec", "strategy", "most"),
+    [
+        ("2", {"chosen": "AllReduceStrategy", "microbatches": 2}, 2),
+        ("2", None, 2),
+        ("0", {"chosen": "AllReduceStrategy", "microbatches": 4}, 4),
+        ("0", {"chosen": "ParameterServerStrategy", "microbatches": None}, 0),
+        (None, "strange", 0),
+    ],
+)
+def test_how_many_can_compute_is_said_by_the_job_or_by_its_choice(
+    of_spec: str | None, strategy: object, most: int
+) -> None:
+    assert most_computing(of_spec, {"strategy": strategy}) == most

@@ -27,6 +27,7 @@ from elasticdl_api.web.representations import entity_tag
 from elasticdl_api.web.versions import versioned
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, Problem, SpecError
 from elasticdl_core.job import JobRequest, JobSpec, JobState, resolve_aliases
+from elasticdl_core.job.updates import words_at_submission
 
 router = APIRouter(tags=["jobs"])
 _CHANGEABLE = frozenset(JobChanges.model_fields)
@@ -96,7 +97,8 @@ async def submit(
     reach = await api.reaches.check(spec, user.home, restricted=user.restricted)
     await api.disk.require_room(user.home)
     await check_model(api, user.home, spec, reach)
-    job, created = await api.jobs.create(user, spec, key=idempotency_key, body_hash=body_hash)
+    told = words_at_submission(resolve_aliases(mapping), spec)
+    job, created = await api.jobs.create(user, spec, key=idempotency_key, body_hash=body_hash, told=told)
     response = await _shown(api, user, job.id, 201 if created else 200)
     response.headers["Location"] = versioned(f"/jobs/{job.id}")
     return response

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Select, Text, and_, cast, delete, exists, func, insert, select, text, update
@@ -23,10 +23,12 @@ from elasticdl_api.web.problems import IdempotencyError, PreconditionFailedError
 from elasticdl_core.errors import ConflictError
 from elasticdl_core.job import JobRequest, JobSpec, JobState
 from elasticdl_core.job.life import Desired, outcome_of
+from elasticdl_core.job.updates import words_of_spare
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.queries import Query
 from elasticdl_runtime.database.transitions import add_event, event_row, transition
+from elasticdl_runtime.scheduling import most_computing
 
 _TAG = re.compile(r'"([0-9]{1,19})(?:-[-a-z0-9]*)?"')
 """The entity tag of a job: its revision, and what else tells one answer from another."""
@@ -72,9 +74,16 @@ class JobStore:
             return await _submitted(connection, namespace, key, body_hash)
 
     async def create(
-        self, user: Identity, spec: JobSpec, *, key: str | None, body_hash: str
+        self, user: Identity, spec: JobSpec, *, key: str | None, body_hash: str, told: Sequence[str] = ()
     ) -> tuple[JobRecord, bool]:
-        """Submits a job of that user: its row, its event and its idempotency key in one transaction.
+        """Submits a job of that user: its row, its events and its idempotency key in one transaction.
+
+        Args:
+            user: whose job it is.
+            spec: the job.
+            key: that names the request.
+            body_hash: of the request.
+            told: what its owner is to know of its updates.
 
         Returns:
             The job, and whether this call made it.
@@ -90,6 +99,8 @@ class JobStore:
                         if known is not None:
                             return known, False
                     job = await _insert_job(connection, user, spec)
+                    for words in told:
+                        await add_event(connection, job.id, "updates", words, {})
                     if key is not None:
                         await connection.execute(
                             insert(t.idempotency_keys).values(
@@ -143,6 +154,8 @@ class JobStore:
             columns = {name: value for name, value in changed.items() if name in t.jobs.c}
             change = update(t.jobs).where(t.jobs.c.id == job_id).values(spec=spec.to_mapping(), **columns)
             message = ", ".join(f"{name} is {value} now" for name, value in changed.items())
+            parts = most_computing(str(spec.microbatches), job.status) if "max_workers" in changed else 0
+            message = "; ".join(filter(None, (message, words_of_spare(spec.max_workers, parts))))
             event = event_row(job_id, "settings", message, changed)
             entry = audit.entry(user, "job.change", job_id, changed, namespace=job.namespace)
             # One statement: each is a way to Postgres and back, with the job locked.

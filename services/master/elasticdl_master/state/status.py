@@ -72,13 +72,13 @@ class StrategyStatus(TypedDict):
     """How the job is distributed, and why so.
 
     ``deterministic`` says whether the model is the same to the last bit whoever did the work, ``microbatches`` into
-    how many parts an update is cut for that, and ``updates_per_epoch`` is null until all data is listed.
+    how many parts a group cuts an update, and ``updates_per_epoch`` is null until all data is listed.
     """
 
     chosen: str
     deterministic: bool
     reason: str
-    microbatches: int
+    microbatches: int | None
     records_per_update: int | None
     updates_per_epoch: int | None
 
@@ -194,7 +194,7 @@ def _strategy(machine: JobMachine) -> StrategyStatus:
         "chosen": choice.chosen,
         "deterministic": deterministic,
         "reason": choice.reason,
-        "microbatches": spec.microbatches_per_step,
+        "microbatches": spec.microbatches_per_step if spec.by_group else None,
         "records_per_update": records_per_update(spec) if spec.type is JobType.TRAINING else None,
         "updates_per_epoch": machine.plans.updates_per_epoch,
     }

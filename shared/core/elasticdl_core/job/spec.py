@@ -18,6 +18,7 @@ from elasticdl_core.job.fields import (
     SCRIPT,
     JobFields,
     JobType,
+    default_of,
 )
 from elasticdl_core.job.names import resolve_aliases
 from elasticdl_core.job.rules import combination_problems, value_problems
@@ -62,7 +63,7 @@ class JobSpec(JobFields):
         if "distribution_strategy" not in values and not scripted and any(name in values for name in OF_SERVERS):
             # Who says how many parameter servers there are, or what they do, wants them: also by what is the default.
             values["distribution_strategy"] = PARAMETER_SERVERS
-        spec = cls(**values)
+        spec = cls(**_with_larger_updates(values))
         if spec.runs_script:  # which no group but workers hold, and which writes itself what it makes
             strategy, framework = spec.distribution_strategy, spec.framework
             spec = dataclasses.replace(
@@ -91,6 +92,15 @@ class JobSpec(JobFields):
             problems = [*value_problems(self), *combination_problems(self)]
         if problems:
             raise SpecError(problems)
+
+
+def _with_larger_updates(values: dict[str, Any]) -> dict[str, Any]:
+    """Takes the original's spelling of a larger update by a group, N gradients in step, as a larger minibatch."""
+    times, grouped = values.get("grads_to_wait", 1), values.get("distribution_strategy") == ALL_REDUCE
+    if not grouped or values.get("use_async", True) or values.get("type", JobType.TRAINING) is not JobType.TRAINING:
+        return values
+    others = {name: value for name, value in values.items() if name not in ("use_async", "grads_to_wait")}
+    return {**others, "minibatch_size": values.get("minibatch_size", default_of("minibatch_size")) * max(1, times)}
 
 
 _MOST_FIELDS = 200

@@ -75,7 +75,7 @@ class StrategyChoice:
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> StrategyChoice:
         """Reads what ``to_mapping`` gave."""
-        return cls(str(data["chosen"]), str(data.get("reason", "")), int(data.get("microbatches", 0)))
+        return cls(str(data["chosen"]), str(data.get("reason", "")), int(data.get("microbatches") or 0))
 
     def applied_to(self, spec: JobSpec) -> JobSpec:
         """The specification with this strategy in place of ``auto``."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from elasticdl_core.job.fields import JobFields
+from elasticdl_core.job.fields import ALL_REDUCE, JobFields, default_of
 from elasticdl_core.shard import Shard
 
 
@@ -46,4 +47,40 @@ def words_of_updates(spec: JobFields, updates: int, where: str = "") -> str:
         said += f" ({records_per_update(spec) // spec.minibatch_size} minibatches of {spec.minibatch_size:,})"
     else:
         said += " (minibatch_size)"
-    return f"{where or spec.distribution_strategy}: {said}, {updates:,} updates an epoch"
+    spare = words_of_spare(spec.max_workers, spec.microbatches_per_step) if spec.by_group else ""
+    told = f"{where or spec.distribution_strategy}: {said}, {updates:,} updates an epoch"
+    return f"{told}; {spare}" if spare and not where else told
+
+
+def words_of_spare(max_workers: int, parts: int) -> str:
+    """What a job is told that may have more workers than can compute; empty if it may not.
+
+    Args:
+        max_workers: of the job.
+        parts: that a group cuts an update into; 0 for no group.
+    """
+    if not 0 < parts < max_workers:
+        return ""
+    cut = f"cut into {parts} parts (microbatches)" if parts > 1 else "not cut (microbatches 1)"
+    return (
+        f"of at most {max_workers} workers {parts} can compute, as an update is {cut}, and no more get a slot; "
+        "--microbatches, or a larger --minibatch_size, lets more"
+    )
+
+
+def words_at_submission(given: Mapping[str, Any], spec: JobFields) -> list[str]:
+    """What is to be said of a job's updates when it is submitted.
+
+    Args:
+        given: the fields as they were given, under their own names.
+        spec: what became of them.
+    """
+    found = [words_of_spare(spec.max_workers, spec.microbatches_per_step)] if spec.by_group else []
+    times = given.get("grads_to_wait", 1)
+    if given.get("distribution_strategy") == ALL_REDUCE and times != spec.grads_to_wait:
+        size = given.get("minibatch_size", default_of("minibatch_size"))
+        found.append(
+            f"grads_to_wait {times} by {ALL_REDUCE}: an update has {times} x {size} = {spec.minibatch_size} records, "
+            f"as with --minibatch_size {spec.minibatch_size}"
+        )
+    return [words for words in found if words]

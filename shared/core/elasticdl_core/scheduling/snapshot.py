@@ -68,7 +68,8 @@ class JobView:
         state: where the job stands.
         wanted: whether its owner wants it to run (False: suspend or cancel is asked for).
         min_workers: fewest workers with which it runs at all.
-        max_workers: most workers that it can use.
+        max_workers: most workers that its owner wants it to have.
+        most_computing: how many workers can have a part in its work, as more could only stand by; 0 for any number.
         step: workers come in steps of this many above the minimum.
         allowed_sizes: if not empty, the only worker counts allowed, ascending, all within min and max.
         current_workers: target that is in force now; 0 while it waits.
@@ -96,6 +97,7 @@ class JobView:
     wanted: bool = True
     min_workers: int = 1
     max_workers: int = 1
+    most_computing: int = 0
     step: int = 1
     allowed_sizes: tuple[int, ...] = ()
     current_workers: int = 0
@@ -117,7 +119,8 @@ class JobView:
         """The worker counts that the job may have, ascending, never empty."""
         if self.allowed_sizes:
             return self.allowed_sizes
-        return range(self.min_workers, self.max_workers + 1, self.step)
+        most = min(self.max_workers, self.most_computing or self.max_workers)
+        return range(min(self.min_workers, most), most + 1, self.step)
 
     @cached_property
     def curve(self) -> Curve:
@@ -139,6 +142,15 @@ class JobView:
     def largest(self) -> int:
         """The most workers that the job may have."""
         return self.sizes[-1]
+
+    @property
+    def why_no_more(self) -> str:
+        """Why the job has no more workers than its largest size, for people."""
+        words = "the most that it can use"
+        if self.largest < self.max_workers and self.largest == self.most_computing:
+            parts = f"{self.largest} part{'s' if self.largest > 1 else ''} (microbatches)"
+            return f"{words}: an update is cut into {parts}, and more workers could only stand by"
+        return words
 
     @property
     def schedulable(self) -> bool:

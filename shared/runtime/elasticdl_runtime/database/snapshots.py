@@ -70,6 +70,7 @@ def _jobs_query() -> Any:
             *(j[name] for name in names),
             _kind(),
             j.spec["worker_resource_request"].astext.label("worker_resource_request"),
+            j.spec["microbatches"].astext.label("microbatches"),
             _seconds(j.created_at).label("submitted_at"),
             _seconds(j.started_at).label("started_at"),
             case((cools_down, _seconds(last.c.at))).label("last_rescale_at"),

@@ -70,7 +70,7 @@ def _reason(
     index = bisect_right(sizes, workers)
     largest = sizes[-1]
     if index >= len(sizes):
-        text = f"it has {workers_of(workers)}, the most that it can use"
+        text = f"it has {workers_of(workers)}, {job.why_no_more}"
         return Reason(ReasonCode.AT_MAX, text, (), {"workers": workers, "max_workers": largest})
     more, rate, next_rate = sizes[index], rates[index - 1], rates[index]
     gain = (next_rate / rate - 1.0) if rate > 0 else 0.0

@@ -81,7 +81,7 @@ def _common(job: JobView, workers: int, holders: tuple[str, ...], free: float, t
     data: dict[str, float | str] = {"workers": workers, "max_workers": job.largest, "free": free}
     more = next_size(job, workers)
     if more is None:
-        text = f"it has {workers_of(workers)}, the most that it can use"
+        text = f"it has {workers_of(workers)}, {job.why_no_more}"
         return Reason(ReasonCode.AT_MAX, text, (), data)
     obstacle = tracker.obstacle(job, workers, more)
     if obstacle is Obstacle.DEVICES:
