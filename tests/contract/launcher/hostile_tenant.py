@@ -25,8 +25,10 @@ PLACE = json.loads(os.environ.get("PLACE", "{}"))
 LIBC = ctypes.CDLL(None, use_errno=True)
 DATA, RUN, JOB, OTHER = (Path(PLACE.get(name, "/nowhere")) for name in ("data", "run", "job", "other"))
 NUMBERS = {
-    "x86_64": {"add_key": 248, "userfaultfd": 323, "perf_event_open": 298, "io_uring_setup": 425, "clone": 56},
-    "aarch64": {"add_key": 217, "userfaultfd": 282, "perf_event_open": 241, "io_uring_setup": 425, "clone": 220},
+    "x86_64": {"add_key": 248, "userfaultfd": 323, "perf_event_open": 298, "io_uring_setup": 425, "clone": 56}
+    | {"sched_setattr": 314, "ioprio_set": 251, "mq_open": 240},
+    "aarch64": {"add_key": 217, "userfaultfd": 282, "perf_event_open": 241, "io_uring_setup": 425, "clone": 220}
+    | {"sched_setattr": 274, "ioprio_set": 30, "mq_open": 180},
 }[os.uname().machine]
 """Of system calls that Python does not have."""
 ATTACKS: dict[str, Callable[[], object]] = {}
@@ -427,6 +429,101 @@ def use_the_kernels_ciphers() -> object:
         return made.fileno()
 
 
+def give_the_same_limit(pid: int) -> object:
+    return resource.prlimit(pid, resource.RLIMIT_CPU, resource.getrlimit(resource.RLIMIT_CPU))
+
+
+@attack
+def limit_other_worker() -> object:
+    return give_the_same_limit(PLACE["neighbour"])
+
+
+@attack
+def limit_agent() -> object:
+    return give_the_same_limit(PLACE["agent"])
+
+
+@attack
+def read_limits_of_agent() -> object:
+    return resource.prlimit(PLACE["agent"], resource.RLIMIT_NOFILE)
+
+
+@attack
+def choose_cores_of_other_worker() -> object:
+    return os.sched_setaffinity(PLACE["neighbour"], os.sched_getaffinity(0))
+
+
+@attack
+def schedule_other_worker() -> object:
+    return os.sched_setscheduler(PLACE["neighbour"], os.SCHED_BATCH, os.sched_param(0))
+
+
+@attack
+def describe_schedule_of_other_worker() -> object:
+    attributes = (ctypes.c_uint32 * 12)(48, os.SCHED_BATCH)
+    return checked(LIBC.syscall(NUMBERS["sched_setattr"], PLACE["neighbour"], attributes, 0))
+
+
+@attack
+def put_other_worker_last() -> object:
+    return os.setpriority(os.PRIO_PROCESS, PLACE["neighbour"], 0)
+
+
+@attack
+def put_all_of_a_user_last() -> object:
+    return os.setpriority(os.PRIO_USER, 0, 0)
+
+
+@attack
+def let_disks_of_other_worker_wait() -> object:
+    return checked(LIBC.syscall(NUMBERS["ioprio_set"], 1, PLACE["neighbour"], 2 << 13 | 4))
+
+
+@attack
+def leave_shared_memory() -> object:
+    return checked(LIBC.shmget(0, 4096, 0o1600))
+
+
+@attack
+def leave_queue() -> object:
+    return checked(LIBC.msgget(0, 0o1600))
+
+
+@attack
+def leave_semaphores() -> object:
+    return checked(LIBC.semget(0, 1, 0o1600))
+
+
+@attack
+def leave_posix_queue() -> object:
+    return checked(LIBC.syscall(NUMBERS["mq_open"], b"mine", os.O_CREAT | os.O_RDWR, 0o600, None))
+
+
+@attack
+def let_others_run_own_file_as_its_owner() -> object:
+    path = JOB / "work" / "as-me"
+    path.write_text("")
+    return os.chmod(path, 0o4755)
+
+
+@attack
+def let_others_run_open_file_as_its_owner() -> object:
+    with open(JOB / "work" / "as-me-too", "wb") as file:
+        return os.fchmod(file.fileno(), 0o4755)
+
+
+@attack
+def give_an_access_list() -> object:
+    path = JOB / "work" / "listed"
+    path.write_text("")
+    return os.setxattr(path, "user.list", b"everybody")
+
+
+@attack
+def watch_others() -> object:
+    return checked(LIBC.inotify_init1(os.O_CLOEXEC))
+
+
 @attack
 def do_ordinary_things() -> object:
     """Not an attack: what libraries do has to go on working."""
@@ -453,6 +550,11 @@ def do_ordinary_things() -> object:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         server.accept()[0].close()
     names_of_cards = socket.if_nameindex()
+    for own in (0, os.getpid()):
+        resource.prlimit(own, resource.RLIMIT_CORE, (0, 0))
+        os.sched_setaffinity(own, os.sched_getaffinity(own))
+        os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own))
+    os.chmod(JOB / "work", 0o770)
     return [done.stdout, written, len(passed), bool(names_of_cards), os.sched_getaffinity(0) != set()]
 
 

@@ -212,7 +212,8 @@ class Wiring:
         launching = ProcessLauncher(self.agent, self.node_token, deadline_s=_HTTP_S, credentials=shown)
         async with launching as launcher:
             capacity = await launcher.capacity()
-        return f"{capacity.slots} slots; isolation: {capacity.isolation}"
+        users = "" if capacity.isolation.startswith("uid") else "; jobs of all namespaces run as this user"
+        return f"{capacity.slots} slots{users}; isolation: {capacity.isolation}"
 
     async def _api_ready(self) -> str:
         ca_file = self.tls.ca_file if self.tls is not None else ""

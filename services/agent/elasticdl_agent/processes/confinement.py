@@ -43,9 +43,11 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 """Where what the filter looks at has them; arguments have 8 bytes each, the lower half first."""
 _EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
 _ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_EPERM, _ENOSYS, _NO_FAMILY = 1, 38, 97
+_EPERM, _ENOSYS, _UNSUPPORTED, _NO_FAMILY = 1, 38, 95, 97
 _MACHINES = {"x86_64": (0xC000003E, 0, 0x40000000), "aarch64": (0xC00000B7, 1, 0)}
 """By processor: its mark in the filter's data, its column below, and from where its numbers mean other calls."""
+_NONE = 0xFFFFFFFF
+"""The number of a call that a processor does not have."""
 _REFUSED_CALLS = {
     # into other processes
     "ptrace": (101, 117),
@@ -54,6 +56,27 @@ _REFUSED_CALLS = {
     "process_madvise": (440, 440),
     "pidfd_getfd": (438, 438),
     "kcmp": (312, 272),
+    "migrate_pages": (256, 238),
+    # what outlives the process and is on no account: System V's memory, queues and semaphores, POSIX' queues
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
+    "semget": (64, 190),
+    "semop": (65, 193),
+    "semtimedop": (220, 192),
+    "semctl": (66, 191),
+    "mq_open": (240, 180),
+    # access lists of files, which stay when the job has gone; what happens in folders that it may not list
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+    "inotify_init": (253, _NONE),
+    "inotify_init1": (294, 26),
     # into the kernel
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
@@ -103,6 +126,10 @@ _REFUSED_CALLS = {
 """System calls that no worker needs, by their numbers for each processor."""
 _UNKNOWN_CALLS = frozenset({"clone3", "io_uring_setup", "io_uring_enter", "io_uring_register"})
 """Those that are said not to be there, so that libraries take the older way; of ``clone3`` nobody sees the flags."""
+_UNSUPPORTED_CALLS = frozenset({"setxattr", "lsetxattr", "fsetxattr", "setxattrat"})
+"""Those that file systems often do not have, so that libraries which copy files go on without."""
+_AS_OWNER = 0o6000
+"""Bits of a file's mode that have others run it as its owner or group."""
 _NAMESPACES = 0x7E020000
 """Flags of ``clone`` and ``unshare`` for namespaces: mounts, cgroups, names, IPC, users, processes, network."""
 _REFUSED_ARGUMENTS = (
@@ -110,8 +137,25 @@ _REFUSED_ARGUMENTS = (
     ((272, 97), 0, _ANY_BIT, (_NAMESPACES | 0x80,), _EPERM),  # unshare, also time
     ((16, 29), 1, _EQUAL, (0x5412, 0x541C), _EPERM),  # ioctl: letters put into a terminal's input
     ((41, 198), 0, _EQUAL, (38, 40), _NO_FAMILY),  # socket: the kernel's ciphers, the hypervisor
+    ((90, _NONE), 1, _ANY_BIT, (_AS_OWNER,), _EPERM),  # chmod
+    ((91, 52), 1, _ANY_BIT, (_AS_OWNER,), _EPERM),  # fchmod
+    ((268, 53), 2, _ANY_BIT, (_AS_OWNER,), _EPERM),  # fchmodat
+    ((452, 452), 2, _ANY_BIT, (_AS_OWNER,), _EPERM),  # fchmodat2
+    ((85, _NONE), 1, _ANY_BIT, (_AS_OWNER,), _EPERM),  # creat
 )
 """Calls of which some arguments are refused: numbers, which argument, the test, its values, the error."""
+_ITSELF = "itself"
+_OF_ONE_PROCESS = (
+    ((302, 261), {0: _ITSELF}),  # prlimit64
+    ((203, 122), {0: _ITSELF}),  # sched_setaffinity
+    ((144, 119), {0: _ITSELF}),  # sched_setscheduler
+    ((142, 118), {0: _ITSELF}),  # sched_setparam
+    ((314, 274), {0: _ITSELF}),  # sched_setattr
+    ((279, 239), {0: _ITSELF}),  # move_pages
+    ((141, 140), {0: 0, 1: _ITSELF}),  # setpriority: of a process, not of a group or all of a user
+    ((251, 30), {0: 1, 1: _ITSELF}),  # ioprio_set: the same
+)
+"""Calls that are for the caller alone: numbers, and values of arguments. Landlock scopes signals, but not these."""
 
 
 def confine(plan: Mapping[str, Any]) -> None:
@@ -175,7 +219,7 @@ def filters_calls() -> bool:
 
 def _filter_calls(libc: ctypes.CDLL) -> None:
     """Has the kernel refuse system calls from now on, also to all that this process starts."""
-    program = _program(os.uname().machine)
+    program = _program(os.uname().machine, os.getpid())
     code = ctypes.create_string_buffer(program, len(program))
 
     class Program(ctypes.Structure):
@@ -185,8 +229,8 @@ def _filter_calls(libc: ctypes.CDLL) -> None:
     _check(libc.prctl(_PR_SET_SECCOMP, _FILTER_MODE, ctypes.byref(filtering), 0, 0), "seccomp")
 
 
-def _program(machine: str) -> bytes:
-    """The filter for a processor, as the kernel's virtual machine runs it: one comparison after the other.
+def _program(machine: str, pid: int) -> bytes:
+    """The filter for a processor and a process, as the kernel's virtual machine runs it: comparison after comparison.
 
     The numbers are compared, not what the calls are about, but for a few whose first arguments decide.
     """
@@ -195,13 +239,21 @@ def _program(machine: str) -> bytes:
     if foreign:  # the same calls under other numbers
         code += [_if(_AT_LEAST, foreign, 0, 1), _return(_ERROR | _ENOSYS)]
     for name, numbers in _REFUSED_CALLS.items():
-        error = _ENOSYS if name in _UNKNOWN_CALLS else _EPERM
+        error = _ENOSYS if name in _UNKNOWN_CALLS else _UNSUPPORTED if name in _UNSUPPORTED_CALLS else _EPERM
         code += [_if(_EQUAL, numbers[column], 0, 1), _return(_ERROR | error)]
     for numbers, argument, test, values, error in _REFUSED_ARGUMENTS:
         code += [_if(_EQUAL, numbers[column], 0, 2 + 2 * len(values)), _load(_ARGUMENTS + 8 * argument)]
         for value in values:
             code += [_if(test, value, 0, 1), _return(_ERROR | error)]
         code += [_return(_ALLOW)]
+    for numbers, wanted in _OF_ONE_PROCESS:
+        block = []
+        for argument, value in wanted.items():
+            allowed = (0, pid) if value is _ITSELF else (value,)
+            block.append(_load(_ARGUMENTS + 8 * argument))
+            block += [_if(_EQUAL, one, len(allowed) - at, 0) for at, one in enumerate(allowed)]
+            block.append(_return(_ERROR | _EPERM))
+        code += [_if(_EQUAL, numbers[column], 0, len(block) + 1), *block, _return(_ALLOW)]
     return b"".join([*code, _return(_ALLOW)])
 
 
