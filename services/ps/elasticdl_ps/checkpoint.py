@@ -27,8 +27,10 @@ from elasticdl_runtime.checkpoint_files import (
     RowsBlock,
     TableSection,
     dense_specs_of,
+    dense_steps_of,
     open_parts,
     table_specs_of,
+    table_steps_of,
 )
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.partition import DenseSlice, place_dense, ps_of_ids
@@ -110,6 +112,8 @@ class _Loader:
         mine = self._headers[index] if len(self._headers) == num_ps else first
         self._partition.tally = Tally.from_text(mine.tally)
         self._partition.version = max(header.version for header in self._headers)
+        self._steps, self._table_steps = dense_steps_of(self._headers), table_steps_of(self._headers)
+        self._partition.iterations = max([*self._steps.values(), *self._table_steps.values()], default=0)
         specs = dense_specs_of(self._headers)
         self._specs = {spec.name: spec for spec in specs}
         self._places = {place.name: place for place in place_dense(specs, num_ps) if place.ps == index}
@@ -121,6 +125,8 @@ class _Loader:
         partition.tables = {
             spec.name: EmbeddingTable(spec, optimizer, partition.kernels) for spec in table_specs_of(self._headers)
         }
+        for name, table in partition.tables.items():
+            table.steps = self._table_steps[name]
         for reader in self._readers:
             for block in reader.blocks():
                 if isinstance(block, RowsBlock):
@@ -131,7 +137,8 @@ class _Loader:
                     self._take(block)
         partition.dense = DenseStore(optimizer, partition.kernels)
         for name, place in self._places.items():
-            partition.dense.add(self._specs[name], place.start, place.stop, self._records[name], partition.version)
+            values, steps = self._records[name], self._steps.get(name, 0)
+            partition.dense.add(self._specs[name], place.start, place.stop, values, partition.version, steps)
         return partition
 
     def _empty_record(self, place: DenseSlice) -> NDArray[Any]:
@@ -159,6 +166,9 @@ class _Loader:
 
 
 def _header(snapshot: PartitionSnapshot, index: int, num_ps: int) -> PartHeader:
+    def steps(own: int) -> int:
+        return own if snapshot.optimizer.counts_parameters else snapshot.iterations
+
     return PartHeader(
         index=index,
         num_ps=num_ps,
@@ -168,6 +178,9 @@ def _header(snapshot: PartitionSnapshot, index: int, num_ps: int) -> PartHeader:
         mode=snapshot.mode,
         declared=snapshot.declared,
         tally=snapshot.tally.to_text(),
-        dense=tuple(DenseSection(value.spec, value.start, value.stop) for value in snapshot.dense),
-        tables=tuple(TableSection(table.spec, table.pinned_rows(snapshot.pin)) for table in snapshot.tables),
+        dense=tuple(DenseSection(one.spec, one.start, one.stop, steps(one.steps)) for one in snapshot.dense),
+        tables=tuple(
+            TableSection(table.spec, table.pinned_rows(snapshot.pin), steps(own))
+            for table, own in zip(snapshot.tables, snapshot.table_steps, strict=True)
+        ),
     )

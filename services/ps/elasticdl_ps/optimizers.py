@@ -33,6 +33,7 @@ class Optimizer:
         spec: as given.
         kernel: name of the update kernel, for all groups.
         slots: the slots' names, in the order in which they follow a row's value, and the first values in group 0.
+        counts_parameters: whether steps are counted for each parameter and table, not for the optimizer.
 
     Raises:
         InvalidInputError: the optimizer or one of its hyper-parameters is unknown or out of range, or its groups
@@ -48,6 +49,7 @@ class Optimizer:
             )
         self.spec = spec
         self._family = family
+        self.counts_parameters = family.counts_parameters
         self._groups = [family.checked(spec.name, {**spec.params, **group}) for group in ({}, *spec.groups)]
         self._layout = {name: max(group[name] for group in self._groups) for name in family.layout}
         self._slots = [family.slots({**group, **self._layout}) for group in self._groups]
@@ -150,34 +152,41 @@ class UpdateNumbers:
 
     Args:
         optimizer: the optimizer.
-        step: 1 for the first update.
+        iterations: the number of this update among the optimizer's, from 1.
         learning_rates: of each group; none for the optimizer's own.
         scale: what gradients are multiplied with.
         decays: how often weight decay acts.
     """
 
     def __init__(
-        self, optimizer: Optimizer, step: int, learning_rates: Sequence[float], scale: float, decays: int
+        self, optimizer: Optimizer, iterations: int, learning_rates: Sequence[float], scale: float, decays: int
     ) -> None:
         self._optimizer = optimizer
-        self._step = step
+        self._iterations = 0 if optimizer.counts_parameters else iterations
         self._rates = learning_rates
         self._scale = scale
         self._decays = decays
-        self._made: dict[tuple[int, bool], NDArray[np.float32]] = {}
+        self._made: dict[tuple[int, bool, int], NDArray[np.float32]] = {}
 
-    def of(self, spec: DenseSpec | TableSpec) -> NDArray[np.float32]:
-        """The numbers for a parameter: as its group has them, with its weight decay if that applies to it."""
-        key = spec.group, spec.weight_decay
-        if key not in self._made:
-            self._made[key] = self._optimizer.numbers(
-                self._step,
+    def of(self, spec: DenseSpec | TableSpec, steps: int) -> NDArray[np.float32]:
+        """The numbers for a parameter: as its group has them, with its weight decay if that applies to it.
+
+        Args:
+            spec: the parameter.
+            steps: the number of this update among those that it had a gradient in, from 1.
+        """
+        step = self._iterations or steps
+        key = spec.group, spec.weight_decay, step
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = self._optimizer.numbers(
+                step,
                 self._rates,
                 scale=self._scale,
                 decays=self._decays if spec.weight_decay else 0,
                 group=spec.group,
             )
-        return self._made[key]
+        return made
 
 
 def _differing(one: Params, other: Params) -> str:

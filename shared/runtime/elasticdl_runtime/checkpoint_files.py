@@ -69,19 +69,28 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True)
 class DenseSection:
-    """A slice ``[start, stop)`` of a flattened dense parameter."""
+    """A slice ``[start, stop)`` of a flattened dense parameter.
+
+    Attributes:
+        spec: the parameter.
+        start: the first element.
+        stop: the element after the last one.
+        steps: how many updates its slots are of, as the optimizer counts; None in files that do not say.
+    """
 
     spec: DenseSpec
     start: int
     stop: int
+    steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TableSection:
-    """A part of an embedding table with a number of rows."""
+    """A part of an embedding table with a number of rows, and how many updates it had, as with dense parameters."""
 
     spec: TableSpec
     rows: int
+    steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +138,10 @@ class PartHeader:
                 "optimizer": optimizer_to_json(self.optimizer),
                 "slots": list(self.slots),
                 "mode": mode_to_json(self.mode),
-                "dense": [{**dense_to_json(s.spec), "start": s.start, "stop": s.stop} for s in self.dense],
-                "tables": [{**table_to_json(s.spec), "rows": s.rows} for s in self.tables],
+                "dense": [
+                    {**dense_to_json(s.spec), "start": s.start, "stop": s.stop, "steps": s.steps} for s in self.dense
+                ],
+                "tables": [{**table_to_json(s.spec), "rows": s.rows, "steps": s.steps} for s in self.tables],
                 "tally": self.tally,
                 "replica": self.replica,
                 "declared": self.declared,
@@ -148,8 +159,13 @@ class PartHeader:
             optimizer=optimizer_from_json(data["optimizer"]),
             slots=tuple(str(name) for name in data["slots"]),
             mode=mode_from_json(data["mode"]),
-            dense=tuple(DenseSection(dense_from_json(d), int(d["start"]), int(d["stop"])) for d in data["dense"]),
-            tables=tuple(TableSection(table_from_json(d), int(d["rows"])) for d in data["tables"]),
+            dense=tuple(
+                DenseSection(dense_from_json(d), int(d["start"]), int(d["stop"]), _count(d.get("steps")))
+                for d in data["dense"]
+            ),
+            tables=tuple(
+                TableSection(table_from_json(d), int(d["rows"]), _count(d.get("steps"))) for d in data["tables"]
+            ),
             tally=str(data.get("tally", "")),
             replica=str(data.get("replica", "")),
             declared=bool(data.get("declared", True)),
@@ -190,6 +206,8 @@ class CheckpointContent:
         dense_slots: of each trained parameter its slots, in its shape.
         row_slots: of each table the slots of its ids, each float32 ``[n, dim]``.
         replica: what a member of a group keeps besides, in its own words.
+        steps: how many updates the slots of each trained parameter are of.
+        row_steps: the same of each table.
     """
 
     version: int
@@ -203,6 +221,8 @@ class CheckpointContent:
     dense_slots: Mapping[str, Sequence[NDArray[Any]]] = field(default_factory=dict)
     row_slots: Mapping[str, Sequence[NDArray[np.float32]]] = field(default_factory=dict)
     replica: str = ""
+    steps: Mapping[str, int] = field(default_factory=dict)
+    row_steps: Mapping[str, int] = field(default_factory=dict)
 
 
 class PartWriter:
@@ -430,6 +450,29 @@ def table_specs_of(headers: Sequence[PartHeader]) -> list[TableSpec]:
     return [found[name] for name in sorted(found)]
 
 
+def dense_steps_of(headers: Sequence[PartHeader]) -> dict[str, int]:
+    """How many updates the slots of each trained parameter are of: the version, where a file does not say."""
+    sections = [(header, section) for header in headers for section in header.dense]
+    return _steps_of((header, s) for header, s in sections if s.spec.kind is DenseKind.TRAINABLE)
+
+
+def table_steps_of(headers: Sequence[PartHeader]) -> dict[str, int]:
+    """How many updates each table had: the version, where a file does not say."""
+    return _steps_of((header, section) for header in headers for section in header.tables)
+
+
+def _steps_of(sections: Iterable[tuple[PartHeader, DenseSection | TableSection]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for header, section in sections:
+        steps = header.version if section.steps is None else section.steps
+        found[section.spec.name] = max(steps, found.get(section.spec.name, 0))
+    return found
+
+
+def _count(found: Any) -> int | None:
+    return None if found is None else int(found)
+
+
 def read_checkpoint(
     directory: str | Path, files: Sequence[CheckpointFile], *, with_slots: bool = False
 ) -> CheckpointContent:
@@ -472,6 +515,8 @@ def read_checkpoint(
             dense_slots={name: [one[...] for one in whole[1:]] for name, whole in dense.items() if slots},
             row_slots={name: several[1:] for name, several in parts.items() if slots},
             replica=first.replica,
+            steps=dense_steps_of(headers),
+            row_steps=table_steps_of(headers),
         )
     finally:
         for reader in readers:

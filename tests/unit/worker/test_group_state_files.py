@@ -37,7 +37,8 @@ STATE = ReplicaState(
         "scale": [np.array(0.75, np.float32)],
         "nothing": [np.zeros((0, 3), np.float32)],
     },
-    {"steps": np.array([7, 5], np.int64), "mu": np.array(0.1), "none": np.zeros((0, 2), np.float32)},
+    {"mu": np.array(0.1), "none": np.zeros((0, 2), np.float32)},
+    {"w": 7, "scale": 5, "nothing": 7},
 )
 
 
@@ -46,7 +47,7 @@ def test_shares_hold_all_that_training_goes_on_from(tmp_path: Path, members: int
     tally = {(0, 1): 64, (0, 2): 32}
     files = [CheckpointPart(LAYOUT, STATE, rank, members, tally).write(tmp_path) for rank in range(members)]
     found, counted = read_state(str(tmp_path), files, LAYOUT)
-    assert (found.version, counted) == (7, tally)
+    assert (found.version, counted, found.steps) == (7, tally, STATE.steps)
     assert found.extra.keys() == STATE.extra.keys()
     slots, wanted = ({name: one[0] for name, one in state.slots.items()} for state in (found, STATE))
     for mine, theirs in ((found.values, STATE.values), (found.extra, STATE.extra), (slots, wanted)):
@@ -61,7 +62,7 @@ def test_what_another_optimizer_kept_is_left_behind(tmp_path: Path) -> None:
     files = [CheckpointPart(LAYOUT, STATE, 0, 1, {}).write(tmp_path)]
     other = replace(LAYOUT, optimizer=OptimizerSpec("sgd", {"learning_rate": 0.5}), slots=())
     found, _ = read_state(str(tmp_path), files, other)
-    assert found.slots == found.extra == {}
+    assert found.slots == found.extra == found.steps == {}
 
 
 @pytest.mark.parametrize("name", ["w", "scale"])
@@ -75,9 +76,10 @@ def test_what_was_kept_in_the_order_of_other_parameters_is_left_behind(tmp_path:
 
 
 def test_a_checkpoint_without_it_says_nothing_of_it(tmp_path: Path) -> None:
-    files = [CheckpointPart(LAYOUT, replace(STATE, extra={}), 0, 1, {}).write(tmp_path)]
+    files = [CheckpointPart(LAYOUT, replace(STATE, extra={}, steps={}), 0, 1, {}).write(tmp_path)]
     found, _ = read_state(str(tmp_path), files, LAYOUT)
     assert found.extra == {}
+    assert found.steps == dict.fromkeys(STATE.steps, 7)
 
 
 @pytest.mark.parametrize("name", ["file", "nul\0byte"])

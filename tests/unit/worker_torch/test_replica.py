@@ -103,7 +103,7 @@ def test_one_microbatch_a_step_is_a_step_of_a_local_run(name: str, job: Any, tmp
     for step in range(12):
         if step in (4, 8):
             state, replica = replica.state(), replica_of(spec)
-            kept = state if step == 8 else dataclasses.replace(state, extra={})
+            kept = state if step == 8 else dataclasses.replace(state, extra={}, steps={})
             files = [CheckpointPart(replica.layout, kept, rank, 2, {}).write(tmp_path) for rank in range(2)]
             replica.load(read_state(str(tmp_path), files, replica.layout)[0])
         make_step([replica], spec, step, microbatches=1)

@@ -43,7 +43,7 @@ class StepOf:
         params: the group's hyper-parameters.
         layout: as ``Family.layout`` names them, over all groups: what the slots are laid out for.
         rate: the learning rate.
-        step: 1 for the first update.
+        step: 1 for the first update: of the parameter or of the optimizer, as the family counts.
         decays: how often weight decay acts; 0 where it does not apply.
     """
 
@@ -70,6 +70,7 @@ class Family:
             needs all groups to have the same kernel and slots.
         shared: hyper-parameters that PyTorch, or whoever else, takes from the optimizer whatever a group says.
         check: refuses hyper-parameters that do not go together.
+        counts_parameters: whether each parameter counts the updates that it had; else the optimizer counts its own.
     """
 
     defaults: Params
@@ -81,6 +82,7 @@ class Family:
     layout: Sequence[str] = ()
     shared: Sequence[str] = ()
     check: Callable[[Params], None] = lambda params: None
+    counts_parameters: bool = False
 
     def checked(self, optimizer: str, given: Mapping[str, object]) -> dict[str, float]:
         """All hyper-parameters, of which some are given.

@@ -1,8 +1,9 @@
 """Optimizers with the semantics of Keras 3.
 
 Weight decay is decoupled: ``w -= w * weight_decay * learning_rate`` before the update. The step count ``t`` of Adam
-and Adamax is the number of updates that the partition has applied, plus one, for dense parameters and embedding rows
-alike; a row that was not touched neither decays nor moves ("lazy" Adam).
+and Adamax is Keras' ``iterations``: the updates that the optimizer has made, plus one, for dense parameters and
+embedding rows alike, whichever of them had a gradient; a row that was not touched neither decays nor moves ("lazy"
+Adam).
 """
 
 from __future__ import annotations

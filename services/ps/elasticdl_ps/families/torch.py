@@ -6,9 +6,9 @@ decay counts as often as there are minibatches, for each one's gradient would ha
 
 What PyTorch leaves to its dense and sparse gradients is this here, for dense parameters and embedding rows alike:
 
-- The step count is the number of updates that the partition has applied, plus one. That is PyTorch's where every
-  parameter has a gradient in every step, and ``SparseAdam``'s for rows: a row that is touched for the first time at
-  step 1000 is corrected for step 1000.
+- Each dense parameter and each table counts the updates that it had a gradient in, as PyTorch does. Rows have the
+  count of their table, as with ``SparseAdam``: a row that is touched for the first time at the table's step 1000 is
+  corrected for step 1000.
 - A row that was not touched is left alone, slots included, as with ``SparseAdam`` and with ``Adagrad`` on sparse
   gradients; it neither decays nor moves by its momentum (PyTorch's ``SGD`` moves on every row that ever had a
   gradient). Optimizers that refuse sparse gradients there treat rows here as dense parameters of their own.
@@ -165,7 +165,18 @@ def _family(
     check: Callable[[Params], None] = lambda params: None,
 ) -> Family:
     name_of = (lambda params: kernel) if isinstance(kernel, str) else kernel
-    return Family({**defaults, "maximize": 0.0}, name_of, slots, numbers, _IGNORED, _BOUNDS, layout, shared, check)
+    return Family(
+        {**defaults, "maximize": 0.0},
+        name_of,
+        slots,
+        numbers,
+        _IGNORED,
+        _BOUNDS,
+        layout,
+        shared,
+        check,
+        counts_parameters=True,
+    )
 
 
 _BETAS = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}

@@ -34,6 +34,7 @@ class DensePart:
         record: trained: float32 ``[1, (1 + slots) * size]``, the value and then the slots, as a row of a table;
             state: ``[1, size]`` of its own dtype.
         version: the partition's version at the last change.
+        steps: how many updates its slots are of.
         size: number of elements here.
         values: the elements, ``[size]``; a view.
         as_bytes: the same, uint8.
@@ -45,6 +46,7 @@ class DensePart:
     stop: int
     record: NDArray[Any]
     version: int
+    steps: int
     size: int = field(init=False)
     values: NDArray[Any] = field(init=False)
     as_bytes: NDArray[np.uint8] = field(init=False)
@@ -67,6 +69,7 @@ class DenseValue:
         stop: one past the last.
         values: ``[stop - start]``; with slots ``[(1 + slots) * (stop - start)]``.
         version: the partition's version at the last change.
+        steps: how many updates its slots are of.
     """
 
     spec: DenseSpec
@@ -74,6 +77,7 @@ class DenseValue:
     stop: int
     values: NDArray[Any]
     version: int
+    steps: int
 
 
 class DenseStore:
@@ -109,7 +113,7 @@ class DenseStore:
         """The slice of a parameter; its arrays are live."""
         return self._parts.get(name)
 
-    def add(self, spec: DenseSpec, start: int, stop: int, values: NDArray[Any], version: int) -> None:
+    def add(self, spec: DenseSpec, start: int, stop: int, values: NDArray[Any], version: int, steps: int = 0) -> None:
         """Takes a slice with fresh slots, or, if ``values`` has them, with those.
 
         Args:
@@ -118,6 +122,7 @@ class DenseStore:
             stop: one past the last.
             values: ``[stop - start]``, or all of a record.
             version: the partition's version.
+            steps: how many updates the slots are of; none of fresh ones.
         """
         size = stop - start
         if spec.kind is DenseKind.STATE:
@@ -129,7 +134,7 @@ class DenseStore:
                 record[0, size * (1 + index) : size * (2 + index)] = value
             record[0, : len(values)] = values
         with self._lock:
-            self._parts[spec.name] = DensePart(spec, start, stop, record, version)
+            self._parts[spec.name] = DensePart(spec, start, stop, record, version, steps)
             self._by_name = tuple(part for _, part in sorted(self._parts.items()))
             self.value_bytes = sum(part.as_bytes.nbytes for part in self._by_name)
 
@@ -151,10 +156,11 @@ class DenseStore:
         with self._lock:
             for name, change in changes.items():
                 part = self._parts[name]
+                part.steps += 1
                 if part.size:
                     if name in delays:
                         change = delays[name].compensate(change, part.values)
-                    self._update(part.record, _ONLY_ROW, change.reshape(1, -1), numbers.of(part.spec))
+                    self._update(part.record, _ONLY_ROW, change.reshape(1, -1), numbers.of(part.spec, part.steps))
                     if part.constrain is not None:
                         part.constrain(part.values)
                 part.version = version
@@ -261,4 +267,4 @@ def _check_shape(name: str, shape: Sequence[int]) -> None:
 
 def _copy(part: DensePart, with_slots: bool) -> DenseValue:
     values = part.record[0] if with_slots else part.values
-    return DenseValue(part.spec, part.start, part.stop, values.copy(), part.version)
+    return DenseValue(part.spec, part.start, part.stop, values.copy(), part.version, part.steps)

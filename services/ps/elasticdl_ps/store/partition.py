@@ -50,6 +50,7 @@ class Partition:
     Attributes:
         generation: random; drawn when the partition is made or restored.
         version: number of updates applied, counted on from a restored checkpoint's.
+        iterations: how many of them the optimizer has made whose slots are here.
         initialised: whether there is a model.
         restored: whether the model came from a checkpoint and no worker has confirmed it yet.
         declared: whether optimizer, mode and specifications are the present job's: not after another job's checkpoint
@@ -63,7 +64,7 @@ class Partition:
         self.kernels = kernels
         self.num_ps = num_ps
         self.generation = secrets.token_hex(8)
-        self.version = 0
+        self.version = self.iterations = 0
         self.initialised = False
         self.restored = False
         self.declared = True
@@ -160,15 +161,17 @@ class Partition:
             step = self.version + 1
             changes, scale = merge(members, self.kernels), 1.0 / len(members)
             # Only asynchronous pushes, which come alone, are of several minibatches.
-            numbers = UpdateNumbers(self.optimizer, step, learning_rates, scale, members[0].steps)
             for name, (ids, _) in changes.rows.items():
                 self.tables[name].require(ids)
+            self.iterations += 1
+            numbers = UpdateNumbers(self.optimizer, self.iterations, learning_rates, scale, members[0].steps)
             self.dense.apply(changes.dense, numbers, step, self._delays(changes))
             self.dense.change_state(changes.state, step)
             for name, (ids, grads) in changes.rows.items():
                 table, before = self.tables[name], changes.pulled_rows.get(name)
                 delay = None if before is None else self._delay(before, table.spec)
-                table.update(ids, grads, numbers.of(table.spec), step, delay)
+                table.steps += 1
+                table.update(ids, grads, numbers.of(table.spec, table.steps), step, delay)
             for member in members:
                 self.tally.add(member.task, member.records)
             self.version = step
@@ -242,12 +245,14 @@ class Partition:
                 raise ConflictError("a checkpoint is being written already", fix="wait until it is done")
             taken = PartitionSnapshot(
                 version=self.version,
+                iterations=self.iterations,
                 optimizer=self.optimizer,
                 mode=self.mode,
                 declared=self.declared,
                 tally=self.tally.copy(),
                 dense=self.dense.read(-1, with_slots=True),
                 tables=list(self.tables.values()),
+                table_steps=[table.steps for table in self.tables.values()],
                 pin=_SNAPSHOT,
             )
             try:
@@ -271,6 +276,7 @@ class Partition:
         with self._lock:
             self.optimizer, self.mode, self.version = other.optimizer, other.mode, other.version
             self.dense, self.tables = other.dense, other.tables
+            self.iterations = other.iterations
             self.tally, self.declared = other.tally, other.declared
             self._pins, self._snapshot = {}, None
             self._set_policies(self.tables)
@@ -339,6 +345,8 @@ class Partition:
         self.dense.replace_optimizer(optimizer, self.kernels)
         self._set_policies(tables)
         self.tables, self.optimizer = tables, optimizer
+        if not same:
+            self.iterations = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,22 +355,26 @@ class PartitionSnapshot:
 
     Attributes:
         version: updates applied.
+        iterations: how many of them the optimizer has made.
         optimizer: gives specification and slot names.
         mode: how updates are made.
         declared: whether these two are the job's that saves it.
         tally: how many records of each task it contains.
         dense: copies with slots.
         tables: read them with ``pinned_rows`` and ``pinned_blocks``.
+        table_steps: how many updates each had.
         pin: the number to read them under.
     """
 
     version: int
+    iterations: int
     optimizer: Optimizer
     mode: UpdateMode
     declared: bool
     tally: Tally
     dense: Sequence[DenseValue]
     tables: Sequence[EmbeddingTable]
+    table_steps: Sequence[int]
     pin: int
 
     def unpin(self) -> None:

@@ -36,6 +36,9 @@ class EmbeddingTable:
         optimizer: gives the slots.
         kernels: the kernels.
 
+    Attributes:
+        steps: how many updates the table had: what its rows' slots are counted by.
+
     Raises:
         InvalidInputError: the table's initialiser is unknown.
     """
@@ -43,6 +46,7 @@ class EmbeddingTable:
     def __init__(self, spec: TableSpec, optimizer: Optimizer, kernels: KernelSet) -> None:
         self.spec = spec
         self.dim = spec.dim
+        self.steps = 0
         self.width = spec.dim * (1 + len(optimizer.slots))
         self._slots = optimizer.slot_values(spec.group)
         self._update = kernels.update(optimizer.kernel)
@@ -209,6 +213,7 @@ class EmbeddingTable:
     def with_optimizer(self, optimizer: Optimizer, *, keep_slots: bool) -> EmbeddingTable:
         """The same rows under another optimizer, its slots starting anew unless they are kept."""
         made = EmbeddingTable(self.spec, optimizer, self._kernels)
+        made.steps = self.steps if keep_slots else 0
         width = self.width if keep_slots else self.dim
         for at in range(0, self._map.count, self._block):
             with self._lock:

@@ -160,17 +160,19 @@ class ReplicaState:
     """Everything that training goes on from.
 
     Attributes:
-        version: updates that were applied: the optimizer's count of iterations follows from it.
+        version: updates that were applied.
         values: each parameter of the layout, by name, in its shape and dtype.
         slots: of each trained parameter, by name, its slots in the layout's order, float32.
         extra: what else the replica needs to go on exactly, by name, in its own words; may be missing when the state
             comes from a checkpoint of parameter servers.
+        steps: how many updates the slots of each trained parameter are of, by name.
     """
 
     version: int
     values: Mapping[str, NDArray[Any]]
     slots: Mapping[str, Sequence[NDArray[np.float32]]]
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    steps: Mapping[str, int] = field(default_factory=dict)
 
 
 def copied(state: ReplicaState) -> ReplicaState:
@@ -180,6 +182,7 @@ def copied(state: ReplicaState) -> ReplicaState:
         {name: np.array(value) for name, value in state.values.items()},
         {name: [np.array(value) for value in values] for name, values in state.slots.items()},
         {name: np.array(value) for name, value in state.extra.items()},
+        dict(state.steps),
     )
 
 

@@ -20,6 +20,7 @@ from elasticdl_runtime.checkpoint_files import (
     DenseSection,
     PartHeader,
     PartWriter,
+    dense_steps_of,
     empty_records,
     open_parts,
     place_piece,
@@ -52,7 +53,9 @@ class CheckpointPart:
             optimizer=layout.optimizer,
             slots=layout.slots,
             mode=UpdateMode(),
-            dense=tuple(DenseSection(specs[place.name], place.start, place.stop) for place in mine),
+            dense=tuple(
+                DenseSection(specs[one.name], one.start, one.stop, state.steps.get(one.name)) for one in mine
+            ),
             tables=(),
             tally=_tally_text(tally),
             replica=_extra_text(state.extra),
@@ -124,6 +127,7 @@ def read_state(directory: str, files: Sequence[CheckpointFile], layout: ModelLay
                 if same and len(whole) > 1
             },
             extra_of(first.replica) if in_order else {},
+            dense_steps_of([reader.header for reader in readers]) if same else {},
         )
         return state, _tally_of(first.tally)
     finally:
@@ -162,6 +166,7 @@ def pack_state(state: ReplicaState) -> tuple[dict[str, Any], list[NDArray[Any]]]
         "values": [[name, put(array)] for name, array in state.values.items()],
         "slots": [[name, [put(array) for array in arrays]] for name, arrays in state.slots.items()],
         "extra": [[name, put(array)] for name, array in state.extra.items()],
+        "steps": dict(state.steps),
     }
     return note, buffers
 
@@ -179,6 +184,7 @@ def unpack_state(note: Mapping[str, Any], buffers: Sequence[NDArray[np.uint8]]) 
         {name: take(kind) for name, kind in note["values"]},
         {name: [take(kind) for kind in kinds] for name, kinds in note["slots"]},
         {name: take(kind) for name, kind in note["extra"]},
+        {name: int(steps) for name, steps in note["steps"].items()},
     )
 
 

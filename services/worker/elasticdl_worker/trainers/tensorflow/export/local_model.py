@@ -54,7 +54,7 @@ class LocalModel(LocalTrainer):
                     name = names.get(id(model.registry.in_graph[table].weights[0]), "")
                 if name in trained:
                     found[name] = slots.spread(name, several, places)
-        slots.assign(found, content.version)
+        slots.assign(found, [*content.steps.values(), *content.row_steps.values()])
 
     def export(self, output: Path, formats: Sequence[str]) -> list[OutputFile]:
         """Writes the trained model into a directory."""

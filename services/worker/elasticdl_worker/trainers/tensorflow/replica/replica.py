@@ -301,7 +301,8 @@ class KerasReplica:
 
     def state(self) -> ReplicaState:
         """The present state."""
-        return ReplicaState(self.version, self._model.values(), self._slots.values())
+        slots = self._slots
+        return ReplicaState(self.version, self._model.values(), slots.values(), steps=slots.steps())
 
     def load(self, state: ReplicaState) -> None:
         """Takes over a state, of another member or of a checkpoint.
@@ -310,7 +311,7 @@ class KerasReplica:
             DataError: it is of another model or optimizer.
         """
         check_same_model(self._layout.dense, state.values)
-        self._slots.assign(state.slots, state.version)
+        self._slots.assign(state.slots, state.steps.values())
         self._model.assign(state.values)
         self._steps.remember()
         self.version = state.version

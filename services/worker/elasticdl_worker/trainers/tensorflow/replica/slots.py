@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,8 +91,16 @@ class OptimizerSlots:
             for name, variables in self._variables.items()
         }
 
-    def assign(self, slots: Mapping[str, Sequence[NDArray[Any]]], updates: int) -> None:
+    def steps(self) -> dict[str, int]:
+        """How many updates the slots of each trained parameter are of: Keras has one count for all."""
+        return dict.fromkeys(self._variables, int(self._iterations.numpy()))
+
+    def assign(self, slots: Mapping[str, Sequence[NDArray[Any]]], steps: Iterable[int]) -> None:
         """Sets the slots and the count of updates; slots of a parameter that has none there begin anew.
+
+        Args:
+            slots: as ``values`` gives them; where none are, the optimizer begins anew, and so does its count.
+            steps: how many updates they are of.
 
         Raises:
             DataError: they are of another optimizer.
@@ -111,7 +119,7 @@ class OptimizerSlots:
                 continue
             for variable, fresh in zip(variables, self._fresh[name], strict=True):
                 variable.assign(np.full_like(variable.numpy(), fresh))
-        self._iterations.assign(updates)
+        self._iterations.assign(max(steps, default=0) if slots or not self.names else 0)
 
 
 def _iterations(optimizer: Any) -> KerasVariable:

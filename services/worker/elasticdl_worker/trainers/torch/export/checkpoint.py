@@ -52,11 +52,13 @@ class TorchLocalModel(TorchLocalTrainer):
         trained = {**self.model.trainable, **{name: one.weight for name, one in open_tables.items()}}
         slots = TorchSlots(optimizer, trained)
         found: dict[str, Sequence[NDArray[Any]]] = {}
+        steps = dict(content.steps)
         extra = {}
         if content.slots == slots.names:
             found |= {name: several for name, several in content.dense_slots.items() if several}
             for table, several in content.row_slots.items():
                 ids = content.tables[table][0]
+                steps[table] = steps[f"{table}.weight"] = content.row_steps[table]
                 if table in open_tables:
                     places = open_tables[table].place(torch.from_numpy(np.array(ids)), None).numpy()
                     found[table] = slots.spread(table, several, places)
@@ -64,7 +66,7 @@ class TorchLocalModel(TorchLocalTrainer):
                     found[f"{table}.weight"] = slots.spread(f"{table}.weight", several, ids)
             if found.keys() == trained.keys() and not content.tables and content.optimizer.name == name_of(optimizer):
                 extra = extra_of(content.replica)
-        slots.assign(found, content.version, extra)
+        slots.assign(found, steps, extra)
 
     def export(self, output: Path, formats: Sequence[str]) -> list[OutputFile]:
         """Writes the trained model into a directory."""

@@ -243,7 +243,8 @@ class TorchReplica:
 
     def state(self) -> ReplicaState:
         """The present state."""
-        return ReplicaState(self.version, self._model.values(), self._slots.values(), self._slots.extra())
+        slots = self._slots
+        return ReplicaState(self.version, self._model.values(), slots.values(), slots.extra(), slots.steps())
 
     def load(self, state: ReplicaState) -> None:
         """Takes over a state, of another member or of a checkpoint.
@@ -252,7 +253,7 @@ class TorchReplica:
             DataError: it is of another model or optimizer.
         """
         check_same_model(self._layout.dense, state.values)
-        self._slots.assign(state.slots, state.version, state.extra)
+        self._slots.assign(state.slots, state.steps, state.extra)
         self._model.assign(state.values)
         self.version = state.version
 

@@ -31,8 +31,8 @@ _SLOTS: Mapping[type[optim.Optimizer], Sequence[tuple[str, str]]] = {
 """The slots of each optimizer, named alike by PyTorch and the parameter servers, in the order of the latter; and the
 option without which there is none. If one group has a slot, all have."""
 _STEPS, _MU = "torch.steps", "torch.mu_product"
+"""What members of groups keep besides; steps in checkpoints of before only."""
 _STEPS_AT_ONCE = 1 << 16
-_NO_STATE = -1
 
 
 class TorchSlots:
@@ -63,15 +63,17 @@ class TorchSlots:
         """Copies of the slots of each trained parameter."""
         return {name: [self._slot(one, slot) for slot in self.names] for name, one in self._trained.items()}
 
+    def steps(self) -> dict[str, int]:
+        """How many updates each trained parameter had; SGD does not count."""
+        states = {name: self._optimizer.state.get(one, {}) for name, one in self._trained.items()}
+        return {name: int(float(state.get("step", 0))) for name, state in states.items()}
+
     def extra(self) -> dict[str, NDArray[Any]]:
-        """What else the optimizer remembers: the steps of each parameter; fewer where it was not used."""
+        """What else the optimizer remembers."""
+        if not isinstance(self._optimizer, optim.NAdam):
+            return {}
         states = [self._optimizer.state.get(one, {}) for one in self._trained.values()]
-        found: dict[str, NDArray[Any]] = {
-            _STEPS: np.array([float(one.get("step", 0)) if one else _NO_STATE for one in states], np.int64)
-        }
-        if isinstance(self._optimizer, optim.NAdam):
-            found[_MU] = np.array([float(one.get("mu_product", 1.0)) for one in states], np.float32)
-        return found
+        return {_MU: np.array([float(one.get("mu_product", 1.0)) for one in states], np.float32)}
 
     def spread(
         self, name: str, slots: Sequence[NDArray[Any]], places: NDArray[np.int64]
@@ -93,13 +95,16 @@ class TorchSlots:
         return made
 
     def assign(
-        self, slots: Mapping[str, Sequence[NDArray[Any]]], updates: int, extra: Mapping[str, NDArray[Any]]
+        self,
+        slots: Mapping[str, Sequence[NDArray[Any]]],
+        steps: Mapping[str, int],
+        extra: Mapping[str, NDArray[Any]],
     ) -> None:
         """Sets the slots and the counts of steps.
 
         Args:
-            slots: as ``values`` gives them; those of a parameter that has none there begin anew.
-            updates: of the model: the steps of each parameter, where ``extra`` does not say.
+            slots: as ``values`` gives them; a parameter that has none there begins anew, and so does its count.
+            steps: of each parameter that has slots.
             extra: as ``extra`` gives it, or without that.
 
         Raises:
@@ -109,13 +114,13 @@ class TorchSlots:
             given, shape = slots.get(name), tuple(parameter.shape)
             if given is not None and [value.shape for value in given] != [shape] * len(self.names):
                 raise slots_refusal(name, given, self.names, [shape] * len(self.names))
-        untouched = 0 if isinstance(self._optimizer, optim.Adagrad) else _NO_STATE
-        steps = extra.get(_STEPS)
+        before = extra.get(_STEPS)
         for number, (name, parameter) in enumerate(self._trained.items()):
-            made = int(steps[number]) if steps is not None else updates or untouched
-            mu = float(extra[_MU][number]) if _MU in extra else None
-            given = slots.get(name)
-            self._set(parameter, self._fresh(parameter) if given is None else given, made, mu)
+            given, mu = slots.get(name), float(extra[_MU][number]) if _MU in extra else None
+            if given is None:
+                self._set(parameter, self._fresh(parameter), 0, None)
+            else:
+                self._set(parameter, given, steps[name] if before is None else max(int(before[number]), 0), mu)
 
     def _fresh(self, parameter: nn.Parameter) -> list[NDArray[np.float32]]:
         """The slots of a parameter that was not trained before, as parameter servers make them."""
@@ -134,7 +139,7 @@ class TorchSlots:
     ) -> None:
         optimizer = self._optimizer
         optimizer.state.pop(parameter, None)
-        if steps == _NO_STATE or id(parameter) not in self._group_of:
+        if id(parameter) not in self._group_of:
             return
         device = parameter.device
         values = {
@@ -145,6 +150,8 @@ class TorchSlots:
             if has:
                 optimizer.state[parameter] = has
             return
+        if not steps and not isinstance(optimizer, optim.Adagrad):
+            return  # it makes its state with the first gradient; Adagrad before that
         group = self._group_of[id(parameter)]
         # Where PyTorch counts steps follows from these.
         counts = device if group.get("capturable") or group.get("fused") else HOST
