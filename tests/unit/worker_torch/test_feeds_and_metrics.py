@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
 import os
 import re
@@ -21,11 +23,13 @@ from elasticdl.torch import Minibatches
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.json_numbers import to_json
 from elasticdl_core.model import InitializerSpec, TableSpec
+from elasticdl_core.skips import SkipReason
 from elasticdl_master.state.metric_states import merge, states_of
 from elasticdl_runtime.initializers import first_rows
 from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.torch.export.initial_rows import TorchInitialRows
 from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
+from elasticdl_worker.trainers.torch.input.returned import count_rows
 from elasticdl_worker.trainers.torch.model.metrics import make_metrics
 from elasticdl_worker.user_code import ModelModule
 
@@ -83,6 +87,149 @@ def test_a_feed_that_leaves_records_out_is_not_in_order(clicks: Path) -> None:
     made, shard = pipeline(lambda d, m, meta: (s for n, s in enumerate(samples(d, m, meta)) if n % 2), clicks)
     assert sum(batch.records for batch in made.minibatches(shard)) == 300
     assert not made.ordered
+
+
+def loader_of(dataset: Any, m: Any, meta: Any, **options: Any) -> Any:
+    return torch.utils.data.DataLoader(Listed(samples(dataset, m, meta)), **options)
+
+
+class Rows(torch.utils.data.IterableDataset[Any]):
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Any:
+        return iter(self.rows)
+
+
+def twice(ids: Any, label: Any) -> list[Any]:
+    return [(ids, label)] * 2
+
+
+LEFT_OUT: dict[str, tuple[Any, int, int]] = {
+    "drop_last": (lambda d, m, meta: loader_of(d, m, meta, batch_size=32, drop_last=True), 96, 4),
+    "drop_last of minibatches": (
+        lambda d, m, meta: Minibatches(loader_of(d, m, meta, batch_size=32, drop_last=True)),
+        96,
+        4,
+    ),
+    "a sampler of some": (lambda d, m, meta: loader_of(d, m, meta, batch_size=8, sampler=range(0, 100, 5)), 20, 80),
+    "a sampler of one, often": (lambda d, m, meta: loader_of(d, m, meta, batch_size=8, sampler=[3] * 100), 100, 99),
+    "the same by samples": (lambda d, m, meta: loader_of(d, m, meta, batch_size=None, sampler=[3] * 100), 100, 99),
+    "batches of a sampler": (lambda d, m, meta: loader_of(d, m, meta, batch_sampler=[[1, 2], [3]]), 3, 97),
+    "a filter": (lambda d, m, meta: (s for n, s in enumerate(samples(d, m, meta)) if n % 2), 50, 50),
+    "a subset": (lambda d, m, meta: torch.utils.data.Subset(Listed(samples(d, m, meta)), range(60)), 60, 40),
+    "twice": (lambda d, m, meta: (one for sample in samples(d, m, meta) for one in twice(*sample)), 200, 0),
+    "all, in another order": (lambda d, m, meta: loader_of(d, m, meta, batch_size=7, shuffle=True), 100, 0),
+    "looked at first": (lambda d, m, meta: [len(list(d)), samples(d, m, meta)][1], 100, 0),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_what_feed_gives_nothing_for_counts_as_passed_over(name: str, clicks: Path) -> None:
+    feed, rows, left_out = LEFT_OUT[name]
+    made, shard = pipeline(feed, clicks)
+    for start in (0, 100):
+        part = type(shard)(shard.name, start, start + 100)
+        assert sum(batch.records for batch in made.minibatches(part)) == rows
+        assert (made.intake.fed, made.intake.skips.count(SkipReason.FEED)) == (rows, left_out)
+    if left_out:
+        assert f"records 100 to 200 of {clicks}" in made.intake.skips.reasons[SkipReason.FEED].example
+
+
+def forever(d: Any, m: Any, meta: Any) -> Any:
+    while True:
+        yield from samples(d, m, meta)
+
+
+def in_a_circle(d: Any, m: Any, meta: Any) -> Any:
+    for record in itertools.cycle(d):
+        yield from samples([record], m, meta)
+
+
+def first_of(m: Any, meta: Any, record: Any) -> Any:
+    return next(samples([record], m, meta))
+
+
+def drawn(d: Any, m: Any, meta: Any) -> Any:
+    rows = list(samples(d, m, meta))
+    while True:
+        yield rows[0]
+
+
+UNFIT: dict[str, tuple[Any, str]] = {
+    "a circle": (lambda d, m, meta: itertools.cycle(samples(d, m, meta)), "itertools.cycle.*--num_epochs"),
+    "a circle of records": (in_a_circle, "itertools.cycle"),
+    "a mapped circle": (
+        lambda d, m, meta: map(functools.partial(first_of, m, meta), itertools.cycle(d)),
+        "itertools.cycle",
+    ),
+    "a circle in a loader": (
+        lambda d, m, meta: torch.utils.data.DataLoader(Rows(in_a_circle(d, m, meta)), batch_size=8),
+        "itertools.cycle",
+    ),
+    "again and again": (forever, "begins its records again.*--num_epochs"),
+    "without end": (drawn, "samples without end"),
+    "the first ones": (lambda d, m, meta: itertools.islice(samples(d, m, meta), 70), "took 70 of records 0 to 100"),
+    "its own": (lambda d, m, meta: [(np.ones(2), 1.0)] * 100, "without taking any of the records"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_feed_of_other_records_or_without_end_is_refused(name: str, clicks: Path) -> None:
+    feed, said = UNFIT[name]
+    made, shard = pipeline(feed, clicks)
+    with pytest.raises(UserCodeError) as caught:
+        list(made.minibatches(type(shard)(shard.name, 0, 100)))
+    assert re.search(said, f"{caught.value.message} {caught.value.fix}"), caught.value
+
+
+T, B, F = 6, 4, 3
+BY_TIME = torch.zeros(T, B, F)
+BAGS = (torch.zeros(11, dtype=torch.int64), torch.tensor([0, 3, 5, 9]))
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "counted", "rows"),
+    [
+        (BY_TIME, torch.zeros(B), B, B),
+        (BY_TIME, torch.zeros(B), None, B),
+        (BY_TIME, torch.zeros(T, B), B, B),
+        (BY_TIME, None, B, B),
+        (BAGS, torch.zeros(B), None, B),
+        (BAGS, None, B, B),
+        (BAGS, (torch.zeros(9), torch.zeros(B)), B, B),
+        (BAGS, (torch.zeros(9), torch.zeros(B)), None, "labels .*first dimensions are 4, 9"),
+        (BAGS, None, None, "features .*first dimensions are 4, 11.*DataLoader with a batch_size"),
+        ({"x": torch.zeros(B, 2), "size": torch.tensor(2)}, torch.zeros(B), None, B),
+        (torch.zeros(3, 2), torch.zeros(3), 5, 3),  # a collate that left two out
+        (torch.zeros(B), torch.tensor(1.0), None, "first dimension is that of the records"),
+        ("text", torch.zeros(B), None, "first dimension is that of the records"),
+    ],
+)
+def test_records_of_a_minibatch_are_counted_by_samples_or_labels(
+    features: Any, labels: Any, counted: int | None, rows: int | str
+) -> None:
+    if isinstance(rows, int):
+        assert count_rows(features, labels, counted) == rows
+        return
+    with pytest.raises(UserCodeError) as caught:
+        count_rows(features, labels, counted)
+    assert re.search(rows, f"{caught.value.message} {caught.value.fix}"), caught.value
+
+
+def test_features_by_time_and_bags_are_counted_in_each_kind_of_minibatch(clicks: Path) -> None:
+    def by_time(rows: Any) -> Any:
+        return torch.stack([torch.as_tensor(ids) for ids, _ in rows], 1), torch.tensor([label for _, label in rows])
+
+    feeds = [
+        (lambda d, m, meta: loader_of(d, m, meta, batch_size=16, collate_fn=by_time), {}),
+        (lambda d, m, meta: Minibatches(loader_of(d, m, meta, batch_size=16, collate_fn=by_time)), {}),
+        (samples, {"collate": by_time}),
+    ]
+    for feed, entries in feeds:
+        made, shard = pipeline(feed, clicks, **entries)
+        found = [(len(one.features), one.records) for one in made.minibatches(type(shard)(shard.name, 0, 40))]
+        assert found == [(3, 16), (3, 16), (3, 8)]
 
 
 def test_a_bad_record_is_named(clicks: Path) -> None:

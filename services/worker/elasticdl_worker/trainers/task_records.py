@@ -78,13 +78,14 @@ class TaskRecords:
         finally:
             self._closed = False
 
-    def end(self, fed: int, *, taken: int | None = None, exact: bool = False) -> None:
+    def end(self, fed: int, *, taken: int | None = None, exact: bool = False, not_drawn: int = 0) -> None:
         """Ends a task of which ``feed`` has given all: what it left out counts as passed over.
 
         Args:
             fed: rows that came out of it.
             taken: records that it took; None if that is known here.
             exact: whether it makes one row of each record.
+            not_drawn: of how many it gave no row, where that is known: others may have come more than once.
 
         Raises:
             UserCodeError: it did not take all of the records that it was given.
@@ -105,7 +106,7 @@ class TaskRecords:
                 fix="this is a defect of ElasticDL, not of the model module: keep the job's logs and report it",
             )
         words = f"{self._where()}: feed gave {fed} rows for {readable} records"
-        self._left_out = Skips.of(SkipReason.FEED, readable - fed, words)
+        self._left_out = Skips.of(SkipReason.FEED, min(max(readable - fed, not_drawn), readable), words)
 
     def _where(self) -> str:
         assert self.shard is not None

@@ -6,22 +6,20 @@ iterable, a ``torch.utils.data.Dataset``, a ``DataLoader``, or ``elasticdl.torch
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import default_collate
 
 from elasticdl.data import DataReader, Shard
-from elasticdl.torch import Minibatches
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.shuffling import Reading
 from elasticdl_worker.reporting.accounts import Intake
 from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 from elasticdl_worker.trainers.task_records import TaskRecords
 from elasticdl_worker.trainers.torch.input.default_feed import default_feed
-from elasticdl_worker.trainers.torch.input.records import FedRecords
-from elasticdl_worker.trainers.torch.model.calling import describe, leaves
+from elasticdl_worker.trainers.torch.input.records import ONCE, FedRecords
+from elasticdl_worker.trainers.torch.input.returned import Returned, count_rows, is_endless
 from elasticdl_worker.user_code import ModelModule
 
 _SAMPLE_RECORDS = 4
@@ -65,13 +63,12 @@ class TorchInputPipeline:
         records = self._records
         records.begin(shard, reading)
         given = FedRecords(self._reader, records, shard)
-        for features, labels, exact in self._batches(records, given, shard, reading):
-            count = self._count(features)
+        for features, labels, count, exact in self._batches(records, given, shard, reading):
             self.ordered = self.ordered and exact
             first = shard.start + self._fed if self.ordered and not records.skipped else None
             yield Minibatch(features, labels, count, shard, first, reading)
             self._fed += count
-        if given.given != self._fed:
+        if given.most != self._fed:
             self.ordered = False
 
     @property
@@ -91,58 +88,57 @@ class TorchInputPipeline:
         few = Shard(shard.name, shard.start, end)
         records = TaskRecords(self._reader, self._module)
         records.begin(few)
-        for features, _, _ in self._batches(records, FedRecords(self._reader, records, few), few, None):
-            self._count(features)
+        for features, _, _, _ in self._batches(records, FedRecords(self._reader, records, few), few, None):
             return features
         return None
 
     def _batches(
         self, records: TaskRecords, given: FedRecords, shard: Shard, reading: Reading | None
-    ) -> Iterator[tuple[Tensors, Tensors, bool]]:
-        """Features and labels of each minibatch, and whether they are the next records in their order."""
-        taken, ready = 0, False
-        iterator: Iterator[Any] | None = None
+    ) -> Iterator[tuple[Tensors, Tensors, int, bool]]:
+        """Features, labels and rows of each minibatch, and whether they are the next records in their order."""
+        returned: Returned | None = None
+        taken = at_end = 0
         while True:
             held: list[Any] = []
-            exact = not ready
             try:
-                if iterator is None:
-                    made, ready = self._made(given)
-                    iterator, exact = iter(made), not ready
-                for sample in itertools.islice(iterator, 1 if ready else self._minibatch_size):
-                    held.append(sample)
+                if returned is None:
+                    made = self._feed(given, self._mode, self._reader.metadata)
+                    returned = Returned(made, self._module.path)
+                exact = not returned.ready
+                while len(held) < (1 if returned.ready else self._minibatch_size) and (one := returned.next()):
+                    held += one
                     taken += 1
                     exact = exact and given.given == taken
+                    if taken == 1:
+                        self._check_begin(returned, given)
                 if not held:
+                    records.end(given.rows, taken=given.most, not_drawn=returned.not_drawn)
                     return
-                batch = held[0] if ready else self._collated(held)
+                batch = held[0] if returned.ready else self._collated(held)
+                features, labels = self._split(batch)
+                rows = count_rows(features, labels, returned.samples if returned.ready else len(held))
+                given.rows += rows
+                at_end = at_end if given.passes else given.rows
+                if is_endless(given.rows - at_end, given.most):
+                    raise UserCodeError(
+                        f"feed gives samples without end: {given.rows} of {given.most} records", fix=ONCE
+                    )
             except Exception as error:
                 raise self._explain(records, given, shard, reading, error) from error
-            features, labels = self._split(batch)
-            yield features, labels, exact
+            yield features, labels, rows, exact
 
-    def _made(self, records: FedRecords) -> tuple[Iterable[Any], bool]:
-        """What ``feed`` made, and whether that is minibatches."""
-        made: object = self._feed(records, self._mode, self._reader.metadata)
-        if isinstance(made, DataLoader):
-            if made.num_workers:
-                raise UserCodeError(
-                    f"feed returned a DataLoader with {made.num_workers} processes of its own",
-                    fix="leave num_workers out: a worker reads ahead by itself, and more workers read in parallel",
-                )
-            return made, made.batch_size is not None or made.batch_sampler is not None
-        if isinstance(made, Minibatches):
-            return made, True
-        if isinstance(made, Dataset) and not isinstance(made, IterableDataset):
-            if not hasattr(made, "__len__"):
-                raise UserCodeError("feed returned a Dataset without a length", fix="write its __len__")
-            return (made[place] for place in range(len(made))), False
-        if isinstance(made, str | bytes | dict) or not isinstance(made, Iterable):
+    def _check_begin(self, returned: Returned, given: FedRecords) -> None:
+        """Refuses by the first sample what has no end, and what comes from elsewhere."""
+        if not given.most:
             raise UserCodeError(
-                f"feed in {self._module.path} returned a {type(made).__name__}",
-                fix="return samples: a generator, a list, a torch Dataset or a DataLoader",
+                f"feed in {self._module.path} gives samples without taking any of the records that it is given",
+                fix="make samples of the records of its dataset: each task has its own, and custom_data_reader makes "
+                "records of what is no file",
             )
-        return made, False
+        if returned.goes_round:
+            raise UserCodeError(
+                f"feed in {self._module.path} lets its records go round without end (itertools.cycle)", fix=ONCE
+            )
 
     def _collated(self, samples: Sequence[Any]) -> Tensors:
         collate = self._module.collate
@@ -158,15 +154,6 @@ class TorchInputPipeline:
                 fix="give (features, labels)",
             )
         return batch[0], batch[1]
-
-    def _count(self, features: Tensors) -> int:
-        flat = leaves(features)
-        if not flat or not flat[0].ndim:
-            raise UserCodeError(
-                f"feed gives {describe(features)} as the features of a minibatch",
-                fix="give tensors whose first dimension is that of the records",
-            )
-        return len(flat[0])
 
     def _explain(
         self, records: TaskRecords, given: FedRecords, shard: Shard, reading: Reading | None, error: Exception

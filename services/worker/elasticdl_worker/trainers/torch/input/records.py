@@ -8,9 +8,11 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from elasticdl.data import DataReader, Shard
+from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.task_records import TaskRecords
 
 _CHUNK_RECORDS = 256
+ONCE = "go over the records once, each sample as often as it is to count: --num_epochs says how often data is read"
 
 
 class FedRecords(IterableDataset[Any]):
@@ -25,10 +27,13 @@ class FedRecords(IterableDataset[Any]):
 
     Attributes:
         given: how many were given out in the present iteration.
+        most: the same, in the iteration that came furthest.
+        passes: iterations that came to the end.
+        rows: how many rows ``feed`` has made of them so far; the reader of ``feed`` sets it.
     """
 
     def __init__(self, reader: DataReader, records: TaskRecords, shard: Shard) -> None:
-        self.given = 0
+        self.given = self.most = self.passes = self.rows = 0
         self._records = records
         self._shard = shard
         kind = reader.records_kind.kind
@@ -39,8 +44,17 @@ class FedRecords(IterableDataset[Any]):
         return self._shard.end - self._shard.start
 
     def __iter__(self) -> Iterator[Any]:
+        if self.passes and self.rows:
+            raise UserCodeError("feed begins its records again after it gave samples of all of them", fix=ONCE)
         self.given = 0
         for records in self._records.batches(_CHUNK_RECORDS, list):
             for record in records:
                 self.given += 1
+                self.most = max(self.most, self.given)
                 yield dict(zip(self._names, record, strict=True)) if self._names else record
+        self.passes += 1
+
+
+def is_reading(iterator: Iterator[Any]) -> bool:
+    """Whether an iterator reads records of a task."""
+    return getattr(iterator, "gi_code", None) is FedRecords.__iter__.__code__

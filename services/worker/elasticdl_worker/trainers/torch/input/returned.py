@@ -1,0 +1,184 @@
+"""What a ``feed`` of PyTorch returned: samples or ready minibatches, and how many samples each is made of."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from elasticdl.torch import Minibatches
+from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.torch.input.records import is_reading
+from elasticdl_worker.trainers.torch.model.calling import describe, leaves
+
+_NODES = 200
+_MOST_AFTER = 10_000
+_MOST_OF_EACH = 100
+
+
+class Returned:
+    """What ``feed`` returned for one task.
+
+    Args:
+        made: that.
+        where: the user's module, for messages.
+
+    Attributes:
+        ready: whether it gives minibatches.
+        samples: of how many samples the latest ready minibatch was made; None where nobody counted them.
+        drawn: places in a dataset that a sampler drew; None without one.
+
+    Raises:
+        UserCodeError: it is nothing that gives samples.
+    """
+
+    def __init__(self, made: object, where: object) -> None:
+        self.ready = False
+        self.samples: int | None = None
+        self.drawn: set[Any] | None = None
+        self._size = 0
+        if isinstance(made, DataLoader):
+            made = self._counting(made)
+        elif isinstance(made, Minibatches):
+            self.ready = True
+            inner = getattr(made, "_minibatches", None)
+            made = self._counting(inner) if isinstance(inner, DataLoader) else made
+        elif isinstance(made, Dataset) and not isinstance(made, IterableDataset):
+            if not hasattr(made, "__len__"):
+                raise UserCodeError("feed returned a Dataset without a length", fix="write its __len__")
+            made = map(made.__getitem__, range(len(made)))
+        if isinstance(made, str | bytes | dict) or not isinstance(made, Iterable):
+            raise UserCodeError(
+                f"feed in {where} returned a {type(made).__name__}",
+                fix="return samples: a generator, a list, a torch Dataset or a DataLoader",
+            )
+        self._iterator = iter(made)
+
+    def next(self) -> list[Any]:
+        """The next sample, or the next ready minibatch, in a list; an empty one at the end."""
+        self.samples = None
+        return list(itertools.islice(self._iterator, 1))
+
+    @property
+    def not_drawn(self) -> int:
+        """Samples of a dataset that its sampler did not draw."""
+        return 0 if self.drawn is None else self._size - len(self.drawn)
+
+    @property
+    def goes_round(self) -> bool:
+        """Whether records go round in a circle (``itertools.cycle``); known until all of them were taken."""
+        return any(
+            isinstance(one, itertools.cycle) and any(map(is_reading, _held_by(one)))
+            for one in _held_by(self._iterator)
+        )
+
+    def _counting(self, loader: DataLoader[Any]) -> Iterable[Any]:
+        """A loader that tells how many samples its minibatches have, and which its sampler drew."""
+        if loader.num_workers:
+            raise UserCodeError(
+                f"feed returned a DataLoader with {loader.num_workers} processes of its own",
+                fix="leave num_workers out: a worker reads ahead by itself, and more workers read in parallel",
+            )
+        ours = copy.copy(loader)
+        batches = loader.batch_sampler is not None
+        self.ready = self.ready or batches
+        if batches:
+            ours.collate_fn = self._noting_samples(loader.collate_fn)
+        if not isinstance(loader.dataset, IterableDataset) and hasattr(loader.dataset, "__len__"):
+            self.drawn, self._size = set(), len(loader.dataset)
+            name = "batch_sampler" if batches else "sampler"
+            # The class forbids to set it; the copy is ours.
+            ours.__dict__[name] = _Noting(getattr(loader, name), self.drawn, batches)
+        return ours
+
+    def _noting_samples(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def noting(samples: Any) -> Any:
+            self.samples = len(samples)
+            return collate(samples)
+
+        return noting
+
+
+class _Noting:
+    """A sampler that notes what it draws."""
+
+    def __init__(self, inner: Iterable[Any], drawn: set[Any], batches: bool) -> None:
+        self._inner, self._drawn, self._batches = inner, drawn, batches
+
+    def __iter__(self) -> Iterator[Any]:
+        for one in self._inner:
+            self._drawn.update(map(_place, one) if self._batches else (_place(one),))
+            yield one
+
+    def __len__(self) -> int:
+        return len(self._inner)  # type: ignore[arg-type]
+
+
+def _held_by(iterator: Iterator[Any]) -> list[Iterator[Any]]:
+    """The iterators that an iterator goes on with, however deep, in the frames of generators too, and itself."""
+    found: dict[int, Iterator[Any]] = {}
+    waiting: list[Any] = [iterator]
+    while waiting and len(found) < _NODES:
+        one = waiting.pop()
+        if isinstance(one, tuple):  # of the iterators of a map or zip
+            waiting += one
+        if id(one) in found or not isinstance(one, Iterator):
+            continue
+        found[id(one)] = one
+        waiting += gc.get_referents(one)
+        waiting.append(getattr(getattr(one, "_dataset_fetcher", None), "dataset_iter", None))
+    return list(found.values())
+
+
+def _place(index: Any) -> Any:
+    return int(index) if isinstance(index, torch.Tensor) else index
+
+
+def is_endless(after: int, records: int) -> bool:
+    """Whether so many rows after the last of some records are more than anyone makes of them."""
+    return after > _MOST_AFTER + _MOST_OF_EACH * records
+
+
+def count_rows(features: Tensors, labels: Tensors, samples: int | None) -> int:
+    """The number of records in a minibatch.
+
+    It is that of its samples. Of a ready minibatch of which nobody counted these, all labels must say it, or all
+    features in prediction: the first dimension of a feature may be another one, such as that of time.
+
+    Args:
+        features: nested tensors.
+        labels: nested tensors; None in prediction.
+        samples: of which it was made; None if that is not known.
+
+    Raises:
+        UserCodeError: nobody can tell.
+    """
+    found = leaves(features) if labels is None else leaves(labels)
+    sizes = {len(one) if one.ndim else 0 for one in found}
+    if not leaves(features) or (samples is None and 0 in sizes):
+        raise UserCodeError(
+            f"feed gives {describe(features)} as the features of a minibatch"
+            + ("" if labels is None else f", and {describe(labels)} as its labels"),
+            fix="give tensors whose first dimension is that of the records",
+        )
+    if samples is not None:
+        every = [*leaves(features), *leaves(labels)]
+        few = min(sizes, default=samples)
+        # A collate may leave out bad samples; then nothing has the number of them all.
+        left_out = len(sizes) == 1 and 0 < few < samples and not any(samples in one.shape for one in every)
+        return few if left_out else samples
+    if len(sizes) != 1:
+        what = f"features {describe(features)}" if labels is None else f"labels {describe(labels)}"
+        raise UserCodeError(
+            f"feed gives a minibatch whose {what} do not say how many records it has: the first dimensions are "
+            f"{', '.join(map(str, sorted(sizes))) or 'missing'}",
+            fix="give samples, with collate(samples) in the module, or a DataLoader with a batch_size, so that they "
+            "are counted; or tensors whose first dimension is that of the records",
+        )
+    return sizes.pop()
