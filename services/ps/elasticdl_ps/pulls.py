@@ -111,7 +111,7 @@ def describe_state(partition: Partition, pin: int = 0, *, pending: bool = False)
         NotFoundError: there is no such pin.
     """
     # The version comes before everything else that is read.
-    version = partition.pinned_version(pin) if pin else partition.version
+    version = partition.pinned(pin).version if pin else partition.version
     # A pin has what was there, whoever trains on it next.
     undeclared = partition.initialised and not (pin or partition.declared)
     return PullAnswer(version, partition.generation, partition.initialised and not undeclared, pending, undeclared)
@@ -129,7 +129,8 @@ def read_parameters(partition: Partition, pull: PullRequest) -> PullAnswer:
     if not answer.initialised:
         return answer
     ids = IdReader(pull.buffers)
-    wanted = [(partition.table(name), index) for name, index in pull.tables]
+    find = partition.pinned(pull.pin).table if pull.pin else partition.table
+    wanted = [(find(name), index) for name, index in pull.tables]
     checked = [(table, ids.read(table, index)) for table, index in wanted]
     dense = _read_dense(partition, pull)
     rows = [(table.spec.name, _read_rows(table, some, pull.pin, dtype)) for table, some in checked]
@@ -145,8 +146,7 @@ def dense_pieces(partition: Partition, pull: PullRequest) -> list[Callable[[], P
     base = describe_state(partition, pull.pin)
     makers: list[Callable[[], PullAnswer]] = []
     if pull.pin:
-        pinned = partition.dense.read_pinned(pull.pin)
-        runs = [DenseRun(v.spec.name, v.spec.dtype, v.start, v.stop, v.version, v.values) for v in pinned]
+        runs = _pinned_runs(partition, pull.pin)
     elif base.initialised:
         runs = [_run_of(part, part.values) for part in _changed(partition, pull)]
     else:
@@ -179,15 +179,17 @@ class _PieceReader:
 
 def _read_dense(partition: Partition, pull: PullRequest) -> list[DenseRun]:
     if pull.pin and pull.dense_version != NO_DENSE:
-        return [
-            DenseRun(v.spec.name, v.spec.dtype, v.start, v.stop, v.version, v.values)
-            for v in partition.dense.read_pinned(pull.pin)
-        ]
+        return _pinned_runs(partition, pull.pin)
     parts = _changed(partition, pull)
     copies = [np.empty(part.as_bytes.nbytes, np.uint8) for part in parts]
     runs = [_run_of(part, copy) for part, copy in zip(parts, copies, strict=True)]
     partition.dense.copy([part.as_bytes for part in parts], copies)
     return runs
+
+
+def _pinned_runs(partition: Partition, pin: int) -> list[DenseRun]:
+    dense = partition.pinned(pin).dense
+    return [DenseRun(v.spec.name, v.spec.dtype, v.start, v.stop, v.version, v.values) for v in dense]
 
 
 def _run_of(part: DensePart, values: NDArray[np.generic]) -> DenseRun:

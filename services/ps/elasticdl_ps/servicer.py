@@ -8,6 +8,7 @@ pushes and pulls itself, because to hand one over costs as much as the work (see
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
@@ -42,6 +43,8 @@ from elasticdl_runtime.rpc.framing import Frame, FrameBytes
 from elasticdl_runtime.tokens import Claims
 
 SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
+_CUT_LIFE_S = 300.0
+"""For how long a cut waits for its save, which follows at once."""
 _log = structlog.get_logger(__name__)
 
 
@@ -61,6 +64,7 @@ class ParameterServer:
         self._num_ps = num_ps
         self._threads = Threads()
         self._cut: PartitionSnapshot | None = None
+        self._cut_ends: asyncio.TimerHandle | None = None
         self._training = TrainingCalls(partition, index, self._threads)
         self._calls: dict[int, Callable[[FrameBytes, Claims], AnswerFrame | Awaitable[AnswerFrame]]] = {
             ps_pb2.STEP_PULL: self._training.pull,
@@ -71,6 +75,8 @@ class ParameterServer:
     def stop(self) -> None:
         """Lets nobody wait for others any more."""
         self._training.stop()
+        if self._cut_ends is not None:
+            self._cut_ends.cancel()
 
     def close(self) -> None:
         """Waits for running work and ends the threads."""
@@ -198,6 +204,9 @@ class ParameterServer:
         """Takes the copy that the next ``Save`` is to write."""
         caller.require(Role.MASTER)
         await self._threads.write(lambda: self._take_cut(request.version))
+        if self._cut_ends is not None:
+            self._cut_ends.cancel()
+        self._cut_ends = asyncio.get_running_loop().call_later(_CUT_LIFE_S, self._end_cut, self._cut)
         return ps_pb2.CutResponse()
 
     async def Pin(self, request: ps_pb2.PinRequest, caller: Claims) -> ps_pb2.PinResponse:
@@ -278,6 +287,13 @@ class ParameterServer:
             self._partition.release(self._cut)
             self._cut = None
         self._cut = self._partition.snapshot(version)
+
+    def _end_cut(self, cut: PartitionSnapshot) -> None:
+        """Lets a cut go that no save has come for: whoever ordered it may be gone, and every update adds to it."""
+        if self._cut is cut:
+            self._cut = None
+            self._threads.write(lambda: self._partition.release(cut))
+            _log.warning("a cut was not saved", version=cut.version, fix="cut all parameter servers again")
 
     def _become(self, loaded: Partition) -> None:
         self._cut = None

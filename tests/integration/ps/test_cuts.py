@@ -185,6 +185,20 @@ async def test_a_copy_is_refused_at_another_version(start_servers: Any, tmp_path
     assert saved.version == 0
 
 
+async def test_a_cut_that_no_save_comes_for_is_let_go(start_servers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every update added to its copy, until the next one, which a master that is gone never orders."""
+    monkeypatch.setattr("elasticdl_ps.servicer._CUT_LIFE_S", 0.0)
+    servers = await start_servers(1)
+    await ensure(servers.client(), 1)
+    partition = servers._running[0][1]._partition
+    await servers.raw(Role.MASTER)[0].call("Cut", ps_pb2.CutRequest(version=0), deadline_s=5)
+    for _ in range(3000):
+        if partition._snapshot is None:
+            break
+        await asyncio.sleep(0.01)
+    partition.release(partition.snapshot())
+
+
 async def test_rounds_cannot_be_held_where_there_are_none(start_servers: Any) -> None:
     servers = await start_servers(2)
     master = servers.raw(Role.MASTER)

@@ -13,6 +13,7 @@ from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputErr
 from elasticdl_core.model import DenseKind, DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.optimizers import Optimizer
+from elasticdl_ps.pulls import PullRequest, read_parameters
 from elasticdl_ps.store.arena import Arena
 from elasticdl_ps.store.id_map import IdMap
 from elasticdl_ps.store.merging import Changes, StateUpdate
@@ -112,15 +113,51 @@ def test_a_pin_shows_the_past_while_updates_go_on() -> None:
         step(partition, [1, 3])
     assert read(partition, [1, 2, 3], pin=7) == [[0, 0], [1, 1], [1, 1]]
     assert read(partition, [1, 2, 3]) == [[-3, -3], [1, 1], [-2, -2]]
-    assert [v.values.tolist() for v in partition.dense.read_pinned(7)] == [[5], [-1, -1, -1]]
-    assert partition.pinned_version(7) == 1
+    assert [v.values.tolist() for v in partition.pinned(7).dense] == [[5], [-1, -1, -1]]
+    assert partition.pinned(7).version == 1
     assert partition.pin(7) == 1
     rows = partition.rows
     read(partition, [100, 200], pin=7)
     assert partition.rows == rows
     partition.unpin(7)
     with pytest.raises(NotFoundError, match="pin 7"):
-        partition.pinned_version(7)
+        partition.pinned(7)
+
+
+def test_a_pin_outlasts_an_optimizer_that_takes_the_place_of_the_present_one() -> None:
+    """Its rows read as those of another table, which has none of that pin: as their first values."""
+    partition, restored = make_partition(), Partition(KERNELS)
+    step(partition, [1], amount=-4.0)
+    restored.become(partition)
+    assert restored.pin(7) == 1
+    dense = [
+        DenseInit(DenseSpec("w", (3,)), 0, 3, None),
+        DenseInit(DenseSpec("n", (), "int64", DenseKind.STATE), 0, 1, None),
+    ]
+    tables = [TableSpec("t", 2, InitializerSpec("ones"))]
+    adam = OptimizerSpec("adam", {"learning_rate": 1.0})
+    assert not restored.push_model(dense, tables, adam, UpdateMode())
+    without, pinned = restored.nbytes, restored.pinned(7)
+    step(restored, [1])
+    pull = PullRequest(pin=7, tables=[("t", 0)], buffers=[memoryview(np.array([1]).tobytes())])
+    answer = read_parameters(restored, pull)
+    assert [(run.name, run.values.tolist()) for run in answer.dense] == [("n", [5]), ("w", [4, 4, 4])]
+    assert [(name, rows.tolist()) for name, rows in answer.rows] == [("t", [[5, 5]])]
+    with pytest.raises(NotFoundError, match="no embedding table 'other'"):
+        pinned.table("other")
+    restored.unpin(7)
+    assert restored.nbytes < without
+    np.testing.assert_allclose(read(restored, [1]), [[4, 4]], atol=1e-4)
+
+
+def test_a_pin_that_goes_while_it_is_read_is_an_error() -> None:
+    partition = make_partition()
+    step(partition, [1], amount=-4.0)
+    partition.pin(7)
+    table = partition.pinned(7).table("t")
+    partition.unpin(7)
+    with pytest.raises(NotFoundError, match="pin 7"):
+        table.read_pinned(7, np.array([1]), np.empty((1, 2), np.float32))
 
 
 def test_two_pins_are_two_pasts() -> None:

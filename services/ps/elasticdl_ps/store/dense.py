@@ -96,13 +96,11 @@ class DenseStore:
         self._by_name: tuple[DensePart, ...] = ()
         self.value_bytes = 0
         """Size of the values alone: what a pull of all of them sends."""
-        self._pins: dict[int, list[DenseValue]] = {}
 
     @property
     def nbytes(self) -> int:
-        """Memory of values, slots and pins."""
-        pinned = sum(value.values.nbytes for pin in list(self._pins.values()) for value in pin)
-        return sum(part.record.nbytes for part in list(self._parts.values())) + pinned
+        """Memory of values and slots."""
+        return sum(part.record.nbytes for part in list(self._parts.values()))
 
     @property
     def specs(self) -> list[DenseSpec]:
@@ -207,18 +205,6 @@ class DenseStore:
         """Copies of the slices that changed after version ``since`` (-1: all), by name."""
         with self._lock:
             return [_copy(part, with_slots) for part in self._by_name if part.version > since]
-
-    def pin(self, number: int) -> None:
-        """Keeps a copy under a number."""
-        self._pins[number] = self.read(-1)
-
-    def read_pinned(self, number: int) -> list[DenseValue]:
-        """The copy of a pin."""
-        return self._pins[number]
-
-    def unpin(self, number: int) -> None:
-        """Forgets a pin; an unknown one is ignored."""
-        self._pins.pop(number, None)
 
     def replace_optimizer(self, optimizer: Optimizer, kernels: KernelSet) -> None:
         """Takes another optimizer; slots stay if it has the same ones, else they start anew."""

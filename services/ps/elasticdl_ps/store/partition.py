@@ -23,7 +23,7 @@ from elasticdl_ps.optimizers import Optimizer, UpdateNumbers
 from elasticdl_ps.store.compensation import Delay
 from elasticdl_ps.store.dense import DenseStore, DenseValue, check_specs
 from elasticdl_ps.store.merging import Changes, merge
-from elasticdl_ps.store.table import EmbeddingTable
+from elasticdl_ps.store.table import EmbeddingTable, no_pin
 from elasticdl_ps.store.tally import Tally
 
 _MAX_DIM = 1 << 16
@@ -74,13 +74,17 @@ class Partition:
         self.tables: dict[str, EmbeddingTable] = {}
         self.tally = Tally()
         self._lock = threading.RLock()
-        self._pins: dict[int, int] = {}
+        self._pins: dict[int, Pin] = {}
         self._snapshot: PartitionSnapshot | None = None
 
     @property
     def nbytes(self) -> int:
         """Memory of all parameters, slots, ids and pins."""
-        return self.dense.nbytes + sum(table.nbytes for table in list(self.tables.values()))
+        pins = list(self._pins.values())
+        # A pin may be of tables that others have taken the place of.
+        tables = {id(one): one for one in [*(t for pin in pins for t in pin.tables.values()), *self.tables.values()]}
+        pinned = sum(value.values.nbytes for pin in pins for value in pin.dense)
+        return self.dense.nbytes + pinned + sum(table.nbytes for table in tables.values())
 
     @property
     def rows(self) -> int:
@@ -198,36 +202,33 @@ class Partition:
             self.require_initialised()
             if number not in self._pins:
                 self._require_version(version)
+                pin = Pin(number, self.version, self.dense.read(-1), dict(self.tables))
                 try:
-                    self.dense.pin(number)
-                    for table in self.tables.values():
+                    for table in pin.tables.values():
                         table.pin(number)
                 except BaseException:
-                    self.unpin(number)
+                    pin.end()
                     raise
-                self._pins[number] = self.version
-            return self._pins[number]
+                self._pins[number] = pin
+            return self._pins[number].version
 
-    def pinned_version(self, number: int) -> int:
-        """The version at a pin.
+    def pinned(self, number: int) -> Pin:
+        """What was pinned.
 
         Raises:
             NotFoundError: there is no such pin.
         """
-        version = self._pins.get(number)
-        if version is None:
-            raise NotFoundError(
-                f"the parameter server has no pin {number}", fix="ask the master for a new evaluation task"
-            )
-        return version
+        pin = self._pins.get(number)
+        if pin is None:
+            raise no_pin(number)
+        return pin
 
     def unpin(self, number: int) -> None:
         """Forgets a pin; an unknown one is ignored."""
         with self._lock:
-            self._pins.pop(number, None)
-            self.dense.unpin(number)
-            for table in self.tables.values():
-                table.unpin(number)
+            pin = self._pins.pop(number, None)
+            if pin is not None:
+                pin.end()
 
     def snapshot(self, version: int | None = None) -> PartitionSnapshot:
         """Cuts the partition for a checkpoint; updates go on while it is read. Release it in the end.
@@ -347,6 +348,42 @@ class Partition:
         self.tables, self.optimizer = tables, optimizer
         if not same:
             self.iterations = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A partition as it was when it was pinned, whatever it has become since.
+
+    Attributes:
+        number: of the pin.
+        version: updates applied.
+        dense: copies.
+        tables: by name; they were there then, and read their rows as of the pin. Others may be in their place now.
+    """
+
+    number: int
+    version: int
+    dense: Sequence[DenseValue]
+    tables: Mapping[str, EmbeddingTable]
+
+    def table(self, name: str) -> EmbeddingTable:
+        """A table.
+
+        Raises:
+            NotFoundError: there was none of that name.
+        """
+        table = self.tables.get(name)
+        if table is None:
+            raise NotFoundError(
+                f"at the pin {self.number} there was no embedding table {name!r}",
+                fix=f"ask for one of {sorted(self.tables)}",
+            )
+        return table
+
+    def end(self) -> None:
+        """Lets the tables forget it."""
+        for table in self.tables.values():
+            table.unpin(self.number)
 
 
 @dataclass(frozen=True, slots=True)

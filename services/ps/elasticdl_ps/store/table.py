@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl_core.errors import NotFoundError
 from elasticdl_core.model import NO_ID, RowPolicy, TableSpec
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
@@ -113,15 +114,18 @@ class EmbeddingTable:
                 self._set_first_values(block, rows < 0, target)
 
     def read_pinned(self, pin: int, ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
-        """Looks vectors up as they were at a pin; ids unknown then get their first values and no row."""
+        """Looks vectors up as they were at a pin; ids unknown then get their first values and no row.
+
+        Raises:
+            NotFoundError: there is no such pin, or no more.
+        """
         for at in range(0, len(ids), self._block):
             block, target = ids[at : at + self._block], out[at : at + self._block]
             with self._lock:
                 overlay = self._overlays.get(pin)
-                # A table that was declared after the pin had no rows then.
-                known = np.zeros(len(block), np.bool_)
-                if overlay:
-                    known = overlay.read(self._arena, block, self._map.find(block), target)
+                if overlay is None:
+                    raise no_pin(pin)
+                known = overlay.read(self._arena, block, self._map.find(block), target)
             self._set_first_values(block, ~known, target)
 
     def update(
@@ -282,3 +286,8 @@ class EmbeddingTable:
             fresh = np.empty((len(unknown), self.dim), np.float32)
             self._kernels.initial_values(fresh, ids[unknown], self.dim, init.kind, init.a, init.b, init.seed)
             out[unknown] = fresh
+
+
+def no_pin(number: int) -> NotFoundError:
+    """Says that a pin is not known, or no more."""
+    return NotFoundError(f"the parameter server has no pin {number}", fix="ask the master for a new evaluation task")
