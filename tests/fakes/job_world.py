@@ -6,14 +6,16 @@ which records were applied to it, so that the oracle can ask whether the model t
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
+from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
 from elasticdl_core.process_life import EndCause, LifeStage, ProcessLife
@@ -21,6 +23,7 @@ from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
+from elasticdl_master.queue.port import TaskQueue
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.limits import Limits
@@ -31,6 +34,8 @@ from elasticdl_master.state.tally import Tallied
 from tests.fakes.sim_oracle import Oracle
 from tests.fakes.sim_processes import JOB, OTHER_JOB, SimServer, SimWorker, finish
 from tests.fakes.sim_workers import WorkerBehaviour
+
+T = TypeVar("T")
 
 
 class World:
@@ -104,7 +109,7 @@ class World:
     def start_master(self) -> None:
         self.epoch += 1
         self.tail_lost = False  # this one knows nothing else
-        queue = MemoryQueue(self.store, self.epoch)
+        queue = self.make_queue()
         contents = finish(queue.load())
         setup = Setup(
             spec=self.spec,
@@ -127,6 +132,14 @@ class World:
         self.deferred = []
         self.tell(ev.Started())
         self.next_reap = self.now + self.limits.lease_s
+
+    def make_queue(self) -> TaskQueue:
+        """The next master's view of the store."""
+        return MemoryQueue(self.store, self.epoch)
+
+    def call(self, worker: SimWorker, call: Coroutine[Any, Any, T]) -> T:
+        """A worker's call of the master."""
+        return finish(call)
 
     def kill_master(self, away_s: float) -> None:
         self.machine = self.dispatcher = None
@@ -395,7 +408,8 @@ class World:
                 self.behaviour.leave(worker)
                 self.exit(worker.id, 0)
             elif self.dispatcher is not None and self.rng.random() < 0.8:
-                self.behaviour.step(worker)
+                with contextlib.suppress(UnavailableError):  # it calls again
+                    self.behaviour.step(worker)
         self.oracle.audit()
 
 

@@ -13,7 +13,7 @@ from elasticdl_master.dispatcher import DispatchedTask
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.lifecycle import Directive
-from tests.fakes.sim_processes import JOB, OTHER_JOB, SimWorker, finish
+from tests.fakes.sim_processes import JOB, OTHER_JOB, SimWorker
 
 if TYPE_CHECKING:
     from tests.fakes.job_world import World
@@ -35,10 +35,13 @@ class WorkerBehaviour:
         if not worker.registered:
             if self.world.machine.recovery.restoring:
                 return
-            self.world.tell(ev.WorkerRegistered(worker.id.index, worker.id.incarnation))
-            worker.registered = True
+            dispatcher = self.world.dispatcher
+            registered = ev.WorkerRegistered(worker.id.index, worker.id.incarnation)
+            self.world.call(worker, dispatcher.tell(registered))
             if self.world.description:
-                self.world.tell(ev.ModelDescribed(worker.owner, self.world.description))
+                described = ev.ModelDescribed(worker.owner, self.world.description)
+                self.world.call(worker, dispatcher.tell(described))
+            worker.registered = True
         if self.world.now >= worker.next_beat:
             worker.next_beat = self.world.now + self.world.limits.heartbeat_s
             if self.beat(worker) is not None:
@@ -48,7 +51,8 @@ class WorkerBehaviour:
         elif worker.work:
             self.process(worker)
         else:
-            handed, directive = finish(self.world.dispatcher.lease(worker.owner, self.world.rng.choice([1, 1, 2])))
+            call = self.world.dispatcher.lease(worker.owner, self.world.rng.choice([1, 1, 2]))
+            handed, directive = self.world.call(worker, call)
             if directive in (Directive.DRAIN, Directive.FINISHED):
                 self.world.exit(worker.id, 0)
                 return
@@ -76,7 +80,7 @@ class WorkerBehaviour:
             "training" if worker.work and worker.position > worker.work[0].task.id.start else "waiting",
             0.1,
         )
-        directive, lost = finish(self.world.dispatcher.heartbeat(beat, worker.owner))
+        directive, lost = self.world.call(worker, self.world.dispatcher.heartbeat(beat, worker.owner))
         if worker.generation != self.world.machine.servers.generation:
             worker.generation = self.world.machine.servers.generation
         first = worker.work[0] if worker.work else None
@@ -98,7 +102,8 @@ class WorkerBehaviour:
         for i, one in enumerate(worker.work):
             position = worker.position if i == 0 else one.task.id.start
             try:
-                finish(self.world.dispatcher.give_back(one.task.id, one.lease.token, worker.owner, position))
+                call = self.world.dispatcher.give_back(one.task.id, one.lease.token, worker.owner, position)
+                self.world.call(worker, call)
             except UnavailableError:
                 return
         worker.work = []
@@ -178,7 +183,7 @@ class WorkerBehaviour:
     def drop_first(self, worker: SimWorker, call: Coroutine[Any, Any, object]) -> None:
         """Tells the master, and goes on with the next task; tries again later if it cannot be told."""
         try:
-            finish(call)
+            self.world.call(worker, call)
         except UnavailableError:
             return
         worker.work = worker.work[1:]
@@ -199,7 +204,8 @@ class WorkerBehaviour:
         one = worker.unsent
         result = self.result_of(one)
         try:
-            answer = finish(
+            answer = self.world.call(
+                worker,
                 self.world.dispatcher.report(
                     one.task.id,
                     one.lease.token,
@@ -207,7 +213,7 @@ class WorkerBehaviour:
                     result=result,
                     model_version=self.world.servers[0].version if 0 in self.world.servers else 0,
                     limit=self.world.rng.choice([0, 1]),
-                )
+                ),
             )
         except UnavailableError:
             return
@@ -226,7 +232,7 @@ class WorkerBehaviour:
         before = (copy.deepcopy(self.world.store.done), tuple(self.world.store.todo))
         try:
             call = self.world.dispatcher.report(one.task.id, one.lease.token, worker.owner, result=result)
-            outcome = finish(call).outcome
+            outcome = self.world.call(worker, call).outcome
         except UnavailableError:
             return
         assert outcome is not Outcome.ACCEPTED or one.task.id in before[1], "a replay was taken for new"

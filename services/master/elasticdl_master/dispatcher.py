@@ -1,5 +1,6 @@
 """The task dispatcher: brings together what workers ask, the queue and the state machine, one request at a time.
 
+Each request is a change that is made to its end in the dispatcher's own task (``changes``): whoever asks only waits.
 Requests for tasks and reports that come while it is busy are passed to the queue together, in one exchange.
 
 The machine mirrors the queue. While this master lives the mirror is the truth: whenever the store fails to answer,
@@ -19,6 +20,7 @@ import structlog
 from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Lease, LeaseToken, Task, TaskId, TaskType
+from elasticdl_master.changes import Changes
 from elasticdl_master.queue.port import Outcome, TaskQueue, TaskRequest
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
@@ -65,10 +67,21 @@ class _PendingRequest:
     """A request that waits for its reply."""
 
     request: TaskRequest
+    answer: asyncio.Future[WorkerReply]
     model_version: int = 0
     reply: WorkerReply | None = None
     error: Exception | None = None
-    future: asyncio.Future[None] | None = None
+
+    def tell(self) -> None:
+        """Tells whoever still waits for it."""
+        if self.answer.done():
+            return
+        if self.error is not None:
+            self.answer.set_exception(self.error)
+        elif self.reply is not None:
+            self.answer.set_result(self.reply)
+        else:
+            self.answer.cancel()
 
 
 class TaskDispatcher:
@@ -97,41 +110,47 @@ class TaskDispatcher:
         self._pass_on = pass_on
         self._clock = clock
         self._fenced = fenced
-        self._lock = asyncio.Lock()
+        self._changes = Changes()
         self._listed: dict[str, list[Shard]] = {}
         self._waiting: list[_PendingRequest] = []
-        self._collector: asyncio.Task[None] | None = None
         self._last_leased: dict[str, tuple[LeaseToken, Sequence[Lease]]] = {}
         self._rebuilt = 0
 
     async def tell(self, event: ev.Event) -> None:
         """Passes an event to the machine, and carries out what it decides."""
-        async with self._lock:
-            await self._handle(event)
+        await self._changes.make(self._handle(event))
+
+    async def close(self, seconds: float) -> None:
+        """Takes no more requests; gives those that came some time to be answered."""
+        await self._changes.close(seconds)
+        for one in self._waiting:
+            one.tell()
 
     async def lease(self, owner: str, limit: int) -> tuple[Sequence[DispatchedTask], Directive]:
         """Leases up to ``limit`` tasks to a worker, or says why there are none."""
-        reply = await self._serve(_PendingRequest(TaskRequest(owner, limit)))
+        reply = await self._serve(TaskRequest(owner, limit))
         return reply.leased, reply.directive
 
     async def lease_to_group(self, limit: int) -> Sequence[Lease]:
         """Leases up to ``limit`` tasks to the group. Where their records lie is found out when a member is told."""
-        return (await self._serve(_PendingRequest(TaskRequest(GROUP, limit)))).leases
+        return (await self._serve(TaskRequest(GROUP, limit))).leases
 
     async def heartbeat(self, beat: ev.WorkerHeartbeat, owner: str) -> tuple[Directive, list[str]]:
         """Extends the worker's leases; returns its directive and the tokens that are void."""
-        async with self._lock:
-            await self._handle(beat)
-            directive = self.machine.directive(owner)
-            self.machine.note_told(owner, directive)
-            lost: Sequence[LeaseToken] = ()
-            tokens = [LeaseToken.parse(token) for token in beat.positions]
-            if tokens and not self.broken:
-                try:
-                    lost = await self._queue(self.queue.extend(owner, tokens, self.machine.limits.lease_s))
-                except UnavailableError:
-                    lost = ()
-            return directive, [str(token) for token in lost]
+        return await self._changes.make(self._take_heartbeat(beat, owner))
+
+    async def _take_heartbeat(self, beat: ev.WorkerHeartbeat, owner: str) -> tuple[Directive, list[str]]:
+        await self._handle(beat)
+        directive = self.machine.directive(owner)
+        self.machine.note_told(owner, directive)
+        lost: Sequence[LeaseToken] = ()
+        tokens = [LeaseToken.parse(token) for token in beat.positions]
+        if tokens and not self.broken:
+            try:
+                lost = await self._queue(self.queue.extend(owner, tokens, self.machine.limits.lease_s))
+            except UnavailableError:
+                lost = ()
+        return directive, [str(token) for token in lost]
 
     async def report(
         self,
@@ -157,7 +176,7 @@ class TaskDispatcher:
             await self.give_back(task, token, owner, task.start)
             return WorkerReply(outcome=Outcome.LOST)
         request = TaskRequest(owner, limit, task, token, result)
-        return await self._serve(_PendingRequest(request, model_version))
+        return await self._serve(request, model_version)
 
     async def give_back(
         self,
@@ -174,29 +193,35 @@ class TaskDispatcher:
         Raises:
             UnavailableError: the queue cannot be reached; the worker tries again.
         """
-        async with self._lock:
-            self._require_queue()
-            if task.type not in (TaskType.TRAINING, TaskType.PREDICTION):
-                position = task.start
-            outcome = await self._queue(self.queue.return_(task, token, position, result))
-            if outcome is Outcome.ACCEPTED:
-                failpoint("master.after_return")
-                await self._handle(ev.TaskReturned(task, owner, str(token), position, result, model_version))
-            return outcome
+        if task.type not in (TaskType.TRAINING, TaskType.PREDICTION):
+            position = task.start
+        returned = ev.TaskReturned(task, owner, str(token), position, result, model_version)
+        return await self._changes.make(self._take_back(returned, token))
+
+    async def _take_back(self, returned: ev.TaskReturned, token: LeaseToken) -> Outcome:
+        self._require_queue()
+        call = self.queue.return_(returned.task, token, returned.position, returned.result)
+        outcome = await self._queue(call)
+        if self._is_news(outcome, returned.owner, returned.token):
+            failpoint("master.after_return")
+            await self._handle(returned)
+        return outcome
 
     async def fail(
         self, owner: str, kind: str, message: str, fix: str, traceback: str, task: TaskId | None, token: str
     ) -> None:
         """Takes a failure, with a task or in general; one with a task counts only under the task's lease."""
-        async with self._lock:
-            held = None
-            if task is not None:
-                self._require_queue()
-                outcome = await self._queue(self.queue.return_(task, LeaseToken.parse(token), task.start))
-                if outcome is not Outcome.ACCEPTED:
-                    return
-                held = task
-            await self._handle(ev.WorkerFailed(owner, kind, message, fix, traceback, held, token))
+        failed = ev.WorkerFailed(owner, kind, message, fix, traceback, task, token)
+        await self._changes.make(self._take_failure(failed))
+
+    async def _take_failure(self, failed: ev.WorkerFailed) -> None:
+        task = failed.task
+        if task is not None:
+            self._require_queue()
+            outcome = await self._queue(self.queue.return_(task, LeaseToken.parse(failed.token), task.start))
+            if outcome is not Outcome.ACCEPTED:
+                return
+        await self._handle(failed)
 
     async def list_shards(
         self, task: TaskId, token: LeaseToken, owner: str, shards: Sequence[Shard], *, first: int, last: bool
@@ -214,38 +239,44 @@ class TaskDispatcher:
         Returns:
             Whether the piece was taken. If not, the task comes back to the queue, and the list is made anew.
         """
-        async with self._lock:
-            self._require_queue()
-            if not self.machine.listing.lacks(task):
-                return True  # the last piece came before, and its answer was lost
-            # A member lists for its group, whose lease it is.
-            of_group = any(lease.token == token for lease in self.machine.workers.group_leases)
-            holder = GROUP if of_group else owner
-            lost = await self._queue(self.queue.extend(holder, [token], self.machine.limits.lease_s))
-            listed = [] if lost else self._listed.setdefault(str(token), [])
-            if lost or first > len(listed):
-                self._listed.pop(str(token), None)
-                why = "its lease is lost" if lost else f"shards before number {first} are missing"
-                _log.warning("a list of shards is refused", task=str(task), owner=owner, token=str(token), reason=why)
-                return False
-            listed[first:] = shards
-            if last:
-                purpose = self.machine.listing.purpose(task)
-                await self._handle(ev.ShardsListed(purpose, self._listed.pop(str(token)), last=True))
-            return True
+        return await self._changes.make(self._take_shards(task, token, owner, shards, first, last=last))
+
+    async def _take_shards(
+        self, task: TaskId, token: LeaseToken, owner: str, shards: Sequence[Shard], first: int, *, last: bool
+    ) -> bool:
+        self._require_queue()
+        if not self.machine.listing.lacks(task):
+            return True  # the last piece came before, and its answer was lost
+        # A member lists for its group, whose lease it is.
+        of_group = any(lease.token == token for lease in self.machine.workers.group_leases)
+        holder = GROUP if of_group else owner
+        lost = await self._queue(self.queue.extend(holder, [token], self.machine.limits.lease_s))
+        listed = [] if lost else self._listed.setdefault(str(token), [])
+        if lost or first > len(listed):
+            self._listed.pop(str(token), None)
+            why = "its lease is lost" if lost else f"shards before number {first} are missing"
+            _log.warning("a list of shards is refused", task=str(task), owner=owner, token=str(token), reason=why)
+            return False
+        listed[first:] = shards
+        if last:
+            purpose = self.machine.listing.purpose(task)
+            await self._handle(ev.ShardsListed(purpose, self._listed.pop(str(token)), last=True))
+        return True
 
     async def reap(self) -> None:
         """Takes back leases whose time is over."""
-        async with self._lock:
-            if self.broken:
-                return
-            try:
-                await self._keep_group_leases()
-                leases = await self._queue(self.queue.reap())
-            except UnavailableError:
-                return
-            if leases:
-                await self._handle(ev.LeasesTaken(leases))
+        await self._changes.make(self._reap())
+
+    async def _reap(self) -> None:
+        if self.broken:
+            return
+        try:
+            await self._keep_group_leases()
+            leases = await self._queue(self.queue.reap())
+        except UnavailableError:
+            return
+        if leases:
+            await self._handle(ev.LeasesTaken(leases))
 
     async def _keep_group_leases(self) -> None:
         """What the group holds it holds as long as it lives, whether its members can be heard or not."""
@@ -259,14 +290,16 @@ class TaskDispatcher:
         Raises:
             UnavailableError: the store still does not answer.
         """
-        async with self._lock:
-            if not self.trouble.is_set():
-                return
-            await self._translated(self.queue.rebuild(self.machine.contents(), self.machine.limits.lease_s))
-            self.broken = ""
-            self.trouble.clear()
-            _log.info("queue rebuilt")
-            await self._handle(ev.StoreChanged(""))
+        await self._changes.make(self._repair())
+
+    async def _repair(self) -> None:
+        if not self.trouble.is_set():
+            return
+        await self._translated(self.queue.rebuild(self.machine.contents(), self.machine.limits.lease_s))
+        self.broken = ""
+        self.trouble.clear()
+        _log.info("queue rebuilt")
+        await self._handle(ev.StoreChanged(""))
 
     async def discard(self) -> None:
         """Removes the queue of a job that is over. It is not asked any more, and so nobody takes it for lost.
@@ -274,53 +307,35 @@ class TaskDispatcher:
         Raises:
             UnavailableError: the store does not answer.
         """
-        async with self._lock:
-            self.broken = "the job is over"
-            self.trouble.clear()
-            await self._translated(self.queue.discard())
+        await self._changes.make(self._discard())
+
+    async def _discard(self) -> None:
+        self.broken = "the job is over"
+        self.trouble.clear()
+        await self._translated(self.queue.discard())
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    async def _serve(self, pending: _PendingRequest) -> WorkerReply:
-        if self._lock.locked() or self._waiting:
-            await self._wait_for_others(pending)
-        else:
-            async with self._lock:
-                await self._take([pending])
-        if pending.error is not None:
-            raise pending.error
-        assert pending.reply is not None
-        for lease in pending.reply.leases:
-            mark("leased", "task", partial(_told, lease, pending.request.owner))
-        return pending.reply
-
-    async def _wait_for_others(self, pending: _PendingRequest) -> None:
-        """Waits until a request was taken with others; a task of its own takes them, for a caller may go away."""
-        loop = asyncio.get_running_loop()
-        pending.future = loop.create_future()
+    async def _serve(self, request: TaskRequest, model_version: int = 0) -> WorkerReply:
+        pending = _PendingRequest(request, asyncio.get_running_loop().create_future(), model_version)
+        if not self._waiting:  # those that come until it is this one's turn are taken with it
+            self._changes.begin(self._take_waiting())
         self._waiting.append(pending)
-        if self._collector is None or self._collector.done():
-            self._collector = loop.create_task(self._collect(), name="task requests")
-        await pending.future
+        reply = await pending.answer
+        for lease in reply.leases:
+            mark("leased", "task", partial(_told, lease, request.owner))
+        return reply
 
-    async def _collect(self) -> None:
-        taken: list[_PendingRequest] = []
+    async def _take_waiting(self) -> None:
+        taken, self._waiting = self._waiting[:_TOGETHER], self._waiting[_TOGETHER:]
         try:
-            while self._waiting:
-                async with self._lock:
-                    taken, self._waiting = self._waiting[:_TOGETHER], self._waiting[_TOGETHER:]
-                    # Whoever is gone would not learn of its tasks.
-                    taken = [one for one in taken if one.future is not None and not one.future.done()]
-                    await self._take(taken)
-                for one in taken:
-                    if one.future is not None and not one.future.done():
-                        one.future.set_result(None)
-        except asyncio.CancelledError:
-            # The process ends: nobody is left to take these requests.
-            for one in (*taken, *self._waiting):
-                if one.future is not None:
-                    one.future.cancel()
-            raise
+            if self._waiting:
+                self._changes.begin(self._take_waiting())
+            # Whoever is gone would not learn of its tasks.
+            await self._take([one for one in taken if not one.answer.done()])
+        finally:
+            for one in taken:
+                one.tell()
 
     async def _take(self, pending: Sequence[_PendingRequest]) -> None:
         """Takes requests; each gets its reply or its error."""
@@ -380,11 +395,13 @@ class TaskDispatcher:
         request, task = pending.request, pending.request.task
         assert task is not None
         token = str(request.token)
-        # A replay of what the mirror has not heard of: the first call was broken off between queue and machine.
-        missed = outcome is Outcome.REPLAY and self.machine.workers.holds(request.owner, token)
-        if outcome is Outcome.ACCEPTED or missed:
+        if self._is_news(outcome, request.owner, token):
             failpoint("master.after_report")
             await self._handle(ev.TaskReported(task, request.owner, token, request.result, pending.model_version))
+
+    def _is_news(self, outcome: Outcome | None, owner: str, token: str) -> bool:
+        """Whether the machine is to hear of it; of a replay, too, if it has missed what the queue knows."""
+        return outcome is Outcome.ACCEPTED or (outcome is Outcome.REPLAY and self.machine.workers.holds(owner, token))
 
     def _reply(self, request: TaskRequest, outcome: Outcome | None, leases: Sequence[Lease]) -> WorkerReply:
         if request.token is not None and request.limit:
@@ -402,8 +419,18 @@ class TaskDispatcher:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     async def _handle(self, event: ev.Event) -> None:
+        """Tells the machine, and carries out all that it decides: it is taken for done from now on."""
+        failed: Exception | None = None
         for instruction in self.machine.handle(event, self._clock()):
-            await self._carry_out(instruction)
+            try:
+                await self._carry_out(instruction)
+            except FencedError:
+                raise
+            except Exception as error:
+                _log.exception("an instruction failed", instruction=type(instruction).__name__)
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     async def _carry_out(self, instruction: do.Instruction) -> None:
         move = _QUEUE_MOVES.get(type(instruction))

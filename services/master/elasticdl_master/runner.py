@@ -61,6 +61,7 @@ _TICK_S = 0.25
 _REAP_S = 1.0
 _LAST_WORDS_S = 3.0
 _SERVER_GRACE_S = 1.0
+_LAST_CHANGES_S = 3.0
 _CANCEL_AGAIN_S = 2.0
 _SAVE_S = 20.0
 """What is saved when the launcher goes down must be saved within that time: less than the launcher's grace."""
@@ -186,6 +187,7 @@ class JobRunner:
         if not spec.checkpoint_dir:
             await asyncio.to_thread(checkpoints.sweep, {str(m["directory"]) for m in setup.manifests})
         self._dispatcher = TaskDispatcher(machine, queue, self._pass_on, time.monotonic, self._fence)
+        stack.push_async_callback(self._dispatcher.close, _LAST_CHANGES_S)
         desk = GroupDesk(self._dispatcher) if spec.by_group else None
         if desk is not None:
             # The agent makes this folder for workers that may write in folders of their own only.

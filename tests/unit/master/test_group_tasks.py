@@ -21,6 +21,7 @@ from elasticdl_master.state.accounts import RecordAccount
 from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.setup import Setup
+from tests.fakes.broken_calls import FarQueue, break_off
 from tests.fakes.sim_processes import JOB, finish
 
 pytestmark = pytest.mark.unit
@@ -44,9 +45,15 @@ def make_spec(**changes: Any) -> JobSpec:
 
 
 class OneMember:
-    """A job whose group has one member, with one master after the other."""
+    """A job whose group has one member, with one master after the other.
 
-    def __init__(self, tasks: int = 2, **changes: Any) -> None:
+    Args:
+        tasks: of an epoch.
+        breaks: which of the member's calls is broken off, and after how many steps; the member calls again.
+        changes: to the specification.
+    """
+
+    def __init__(self, tasks: int = 2, breaks: tuple[int, int] | None = None, **changes: Any) -> None:
         self.spec = make_spec(**changes)
         self.records = tasks * TASK
         self.now = 100.0
@@ -59,11 +66,13 @@ class OneMember:
         self.version = self.finished = self.generation = 0
         self.held: list[Lease] = []
         self.ended: list[EndedTask] = []
+        self.calls = 0
+        self.breaks = breaks
         self.start_master()
 
     def start_master(self) -> None:
         self.epoch += 1
-        queue = MemoryQueue(self.store, self.epoch)
+        queue: Any = FarQueue(MemoryQueue(self.store, self.epoch))
         contents = finish(queue.load())
         setup = Setup(
             self.spec,
@@ -101,6 +110,10 @@ class OneMember:
         generation = self.generation if holds else 0
         holds = holds and bool(generation)
         call = MemberCall(OWNER, b"here", self.finished, generation, holds, leaving=False, report=report)
+        self.calls += 1
+        if self.breaks is not None and self.breaks[0] == self.calls:
+            broken = break_off(self.desk.meet(call), self.breaks[1])
+            self.breaks = None if broken else (0, 0)
         return finish(self.desk.meet(call))
 
     def speak(self) -> None:
@@ -270,3 +283,26 @@ def test_training_that_ends_in_the_middle_of_a_later_epoch_has_all_its_records()
     job.speak()
     assert job.machine.epochs.stopped
     assert job.machine.epochs.records_done == 7 * TASK + 4
+
+
+def test_a_meeting_may_be_broken_off_at_any_step() -> None:
+    for number in range(1, 7):
+        steps, was_broken = 0, True
+        while was_broken:
+            job = OneMember(tasks=3, breaks=(number, steps), num_epochs=2)
+            job.speak()
+            job.look()
+            job.train(2)
+            half = job.held.pop(0)
+            job.version += 1
+            job.ended.append(EndedTask(half.task, half.token, half.task.start + 4, RecordAccount(), job.version))
+            job.speak()
+            assert job.machine.epochs.records_done == 2 * TASK + 4
+            job.held.clear()
+            job.start_master()
+            job.tell(ev.ServerSeen(0, job.machine.servers.servers[0].incarnation, True, job.version))
+            job.look()
+            assert sum(lease.task.records for lease in job.held) == 6 * TASK - 2 * TASK - 4
+            was_broken = job.breaks is None
+            steps += 1
+        assert steps > 1
