@@ -507,3 +507,29 @@ async def test_prometheus_hears_of_the_scheduler(cluster: Any) -> None:
     assert values["elasticdl_scheduler_plan_age_seconds"] < 60
     assert values['elasticdl_slots{kind="free"}'] == 4
     assert json.dumps(values)
+
+
+async def test_a_raised_minimum_ends_nobody(cluster: Callable[..., Any]) -> None:
+    """Raising the fewest workers of a running job evicted a peer for good, and stopped the job itself."""
+    c = await cluster(policy="fair")  # of four slots
+    first = await c.submit(min_workers=1, max_workers=3)
+    second = await c.submit(min_workers=1, max_workers=1)
+    await c.decide()
+
+    async def targets() -> dict[str, int]:
+        return {job["job_id"]: job["workers"]["target"] for job in (await c.get("/scheduler/plan"))["jobs"]}
+
+    assert await targets() == {first: 3, second: 1}
+    refused = await c.raw("PATCH", f"/jobs/{first}", json={"min_workers": 5, "max_workers": 5})
+    assert refused.status_code == 422
+    assert "5 workers are more than the whole cluster of 4 slots" in refused.text
+    raised = await c.raw("PATCH", f"/jobs/{first}", json={"min_workers": 4, "max_workers": 4})
+    assert raised.status_code == 200, raised.text
+    await c.decide()
+    assert await targets() == {first: 3, second: 1}
+    reason = (await c.get(f"/jobs/{first}/explain"))["reason"]
+    assert reason["code"] == "raise_waits"
+    assert f"until its raised minimum of 4 workers fits: the minimums of {second} go before it" in reason["text"]
+    await c.raw("POST", f"/jobs/{second}/cancel")
+    await c.decide()
+    assert await targets() == {first: 4}

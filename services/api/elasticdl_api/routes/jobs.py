@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -28,6 +29,7 @@ from elasticdl_api.web.versions import versioned
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, Problem, SpecError
 from elasticdl_core.job import JobRequest, JobSpec, JobState, resolve_aliases
 from elasticdl_core.job.updates import words_at_submission
+from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
 
 router = APIRouter(tags=["jobs"])
 _CHANGEABLE = frozenset(JobChanges.model_fields)
@@ -205,6 +207,7 @@ async def change(job_id: schemas.JobId, request: Request, api: Api, user: User, 
     if wrong:
         fix = f"only {', '.join(sorted(_CHANGEABLE))} can be changed; submit a new job for the rest"
         raise SpecError([Problem(key, "it cannot be changed", fix) for key in wrong])
+    await _refuse_impossible(api, job_id, changes)
     await api.jobs.change_settings(job_id, user=user, changes=changes, if_match=if_match)
     return await _shown(api, user, job_id, 200)
 
@@ -251,6 +254,23 @@ async def remove(job_id: schemas.JobId, api: Api, user: User, if_match: IfMatch 
             pass  # LeftoverCleanup ends the processes of jobs that are not there any more
     await files.remove_tree(api.settings.job_dir(job_id))
     return Response(status_code=204)
+
+
+async def _refuse_impossible(api: Api, job_id: str, changes: Mapping[str, Any]) -> None:
+    """Refuses to raise the fewest workers of a job above what the cluster, or its team, can ever have."""
+    least = changes.get("min_workers")
+    if not isinstance(least, int):
+        return  # it is not changed, or refused with all else that is wrong
+    snapshot = (await api.cluster_views.get()).snapshot
+    job = snapshot.by_id.get(job_id)
+    if job is None or least <= job.min_workers or not snapshot.capacity.total.slots:
+        return
+    obstacle = CapacityTracker(snapshot).possible(job, least)
+    if obstacle is not None:
+        whole = f"the whole cluster of {snapshot.capacity.total.slots:g} slots"
+        most = f"the limit of team {job.team}" if obstacle is Obstacle.LIMIT else whole
+        fix = "give fewer; `elasticdl status` shows what the cluster has"
+        raise SpecError([Problem("min_workers", f"{least} workers are more than {most}", fix)])
 
 
 async def find(api: Api, user: User, job_id: str) -> JobRecord:

@@ -151,6 +151,17 @@ def _why_unknown(job: JobView, basis: Basis, allocation: Allocation | None) -> s
     return "it waits for a job whose end is not known"
 
 
+_OF_ALL = frozenset(
+    {
+        ReasonCode.CLUSTER_FULL,
+        ReasonCode.RAISE_WAITS,
+        ReasonCode.WAITING_FOR_CAPACITY,
+        ReasonCode.WAITING_FOR_DRAIN,
+    }
+)
+"""What a job lacks that any other may hold."""
+
+
 def blockers(job: JobView, allocation: Allocation, snapshot: Snapshot) -> list[str]:
     """The jobs that hold what this one lacks: those of its reason, else those that hold most.
 
@@ -162,7 +173,7 @@ def blockers(job: JobView, allocation: Allocation, snapshot: Snapshot) -> list[s
     code = allocation.reason.code
     if code in (ReasonCode.TEAM_SHARE, ReasonCode.WAITING_FOR_QUOTA):
         others = [one for one in snapshot.jobs if one.team == job.team]
-    elif code in (ReasonCode.CLUSTER_FULL, ReasonCode.WAITING_FOR_CAPACITY, ReasonCode.WAITING_FOR_DRAIN):
+    elif code in _OF_ALL:
         others = list(snapshot.jobs)
     else:
         return []

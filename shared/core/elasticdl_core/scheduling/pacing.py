@@ -88,7 +88,7 @@ def _change(job: JobView, have: int, want: int) -> tuple[float, ...]:
 def _grantable(
     job: JobView, floor: int, wanted: int, free: list[float], limited: tuple[int, ...], pool: DevicePool | None
 ) -> int:
-    """The size up to ``wanted`` that can be granted now; ``floor`` or 0 if there is none."""
+    """The size up to ``wanted`` that can be granted now; what it has if there is none."""
     # A running job changes once, when all is free; one that waits starts with what there is.
     choices = [wanted] if floor >= job.smallest else reversed([s for s in job.sizes if floor < s <= wanted])
     for size in choices:
@@ -99,7 +99,7 @@ def _grantable(
             return size
     if floor >= job.smallest:
         return allowed_at_most(job, floor)
-    return 0
+    return job.current_workers  # 0 if it waits; one whose minimum was raised goes on with what it has
 
 
 def _held_back(job: JobView, allocation: Allocation, now: int) -> Allocation:

@@ -33,6 +33,8 @@ class ReasonCode(enum.StrEnum):
     """Its minimum would take its team over its limit."""
     WAITING_FOR_DRAIN = "waiting_for_drain"
     """Its slots are assigned, but their former users are still leaving."""
+    RAISE_WAITS = "raise_waits"
+    """Its minimum was raised, and it goes on with what it has until the new one fits."""
     EVICTED = "evicted"
     """It ran, and gave its slots to a job that goes first."""
     IMPOSSIBLE = "impossible"

@@ -10,6 +10,7 @@ from elasticdl_core.scheduling.capacity_tracker import CapacityTracker
 from elasticdl_core.scheduling.plan import Plan
 from elasticdl_core.scheduling.policies.gang import eta_from_measurements
 from elasticdl_core.scheduling.policies.surplus import explained, next_size
+from elasticdl_core.scheduling.raises import plan_with_raises
 from elasticdl_core.scheduling.snapshot import JobView, Snapshot
 
 
@@ -22,6 +23,10 @@ class FairPolicy:
     name = "fair"
 
     def plan(self, snapshot: Snapshot) -> Plan:
+        """Decides on a target for every job of the snapshot."""
+        return plan_with_raises(snapshot, self._decide, lambda job: job.smallest)
+
+    def _decide(self, snapshot: Snapshot) -> Plan:
         """Admits with minimums, then levels what is left, tier by tier."""
         runnable, unwanted = split_unwanted(snapshot)
         rules = AdmissionRules(size=lambda job: job.smallest, queue_key=by_arrival, eta=eta_from_measurements)

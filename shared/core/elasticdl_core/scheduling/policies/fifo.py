@@ -12,6 +12,7 @@ from elasticdl_core.scheduling.admission import (
 )
 from elasticdl_core.scheduling.plan import Plan
 from elasticdl_core.scheduling.policies.surplus import explained, grow_as_far_as_possible
+from elasticdl_core.scheduling.raises import plan_with_raises
 from elasticdl_core.scheduling.snapshot import Snapshot
 
 
@@ -21,6 +22,10 @@ class FifoPolicy:
     name = "fifo"
 
     def plan(self, snapshot: Snapshot) -> Plan:
+        """Decides on a target for every job of the snapshot."""
+        return plan_with_raises(snapshot, self._decide, lambda job: job.smallest)
+
+    def _decide(self, snapshot: Snapshot) -> Plan:
         """Admits by arrival, then tops up by arrival, each within its priority tier."""
         runnable, unwanted = split_unwanted(snapshot)
         rules = AdmissionRules(

@@ -11,6 +11,7 @@ from elasticdl_core.scheduling.admission import (
     unknown_eta,
 )
 from elasticdl_core.scheduling.plan import Allocation, Plan, Reason, ReasonCode
+from elasticdl_core.scheduling.raises import plan_with_raises
 from elasticdl_core.scheduling.snapshot import JobView, Snapshot
 from elasticdl_core.scheduling.throughput import fit
 from elasticdl_core.scheduling.words import workers_of
@@ -43,6 +44,10 @@ class GangPolicy:
         return "gang-backfill" if self._backfill else "gang"
 
     def plan(self, snapshot: Snapshot) -> Plan:
+        """Decides on a target for every job of the snapshot."""
+        return plan_with_raises(snapshot, self._decide, lambda job: job.largest)
+
+    def _decide(self, snapshot: Snapshot) -> Plan:
         """Admits jobs at their largest size only."""
         runnable, allocations = split_unwanted(snapshot)
         rules = AdmissionRules(

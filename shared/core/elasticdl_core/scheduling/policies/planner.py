@@ -28,12 +28,14 @@ from elasticdl_core.scheduling.policies.surplus import (
     next_size,
 )
 from elasticdl_core.scheduling.quota import team_budgets
+from elasticdl_core.scheduling.raises import is_raised, plan_with_raises
 from elasticdl_core.scheduling.snapshot import JobView, Snapshot
 
 _MarketKey = tuple[int, str]
 _COARSE = 1.5
 """Steps of the scale on which the work present is told."""
 
+_smallest = attrgetter("smallest")
 _ORDER = attrgetter("order")
 _ID = attrgetter("job.id")
 
@@ -136,6 +138,9 @@ class GoodputPlanner:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decides on a target for every job of the snapshot."""
+        return plan_with_raises(snapshot, self._plan, _smallest)
+
+    def _plan(self, snapshot: Snapshot) -> Plan:
         try:
             admission, tracker = self._decide(snapshot)
             self._explain(tracker, self._explore(tracker))
@@ -152,6 +157,8 @@ class GoodputPlanner:
 
     def targets(self, snapshot: Snapshot) -> dict[str, int]:
         """The plan's targets alone, for those who need no reasons."""
+        if any(is_raised(job, _smallest) for job in snapshot.jobs):
+            return self.plan(snapshot).targets()
         admission, tracker = self._decide(snapshot)
         for key in self._explore(tracker):
             self._outcomes[key].division = None
