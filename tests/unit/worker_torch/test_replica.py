@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from elasticdl.data import create_data_reader
@@ -23,7 +24,9 @@ from elasticdl_worker.group.replica import copied
 from elasticdl_worker.group.state_files import CheckpointPart, pack_state, read_state, unpack_state
 from elasticdl_worker.trainers.framework import Preparation
 from elasticdl_worker.trainers.torch.implementation import TorchFramework
+from elasticdl_worker.trainers.torch.model.state import TorchModelState
 from elasticdl_worker.trainers.torch.replica.buckets import TorchBuckets
+from elasticdl_worker.trainers.torch.replica.state_changes import TorchStateChanges
 from tests.fakes import group_steps
 from tests.fakes.group_steps import MICROBATCH, RECORDS
 from tests.fakes.shared_device import shared_device
@@ -340,3 +343,23 @@ def test_a_model_is_updated_in_the_turn_of_its_device(job: Any, tmp_path: Path) 
             hook.remove()
         assert not device.is_taken()
     assert seen == [True]
+
+
+@pytest.mark.parametrize("count", [1, 255, 256, 257, 511, 513, 1023, 1024])
+def test_whole_numbers_move_by_the_exact_sum_of_all_microbatches(count: int) -> None:
+    model = nn.Module()
+    model.register_buffer("left", torch.tensor([998_257, -5, 0]))
+    model.register_buffer("seen", torch.tensor([False, False]))
+    state = TorchModelState(model, dict(model.named_buffers()))
+    changes = TorchStateChanges(state, ["left", "seen"])
+    total = torch.zeros(changes.length)
+    for _ in range(count):
+        changes.begin()
+        model.left -= torch.tensor([1, -(2**40), 2**62])
+        model.seen[0] = True
+        total += changes.take(rows=3)
+        changes.undo()
+    changes.apply(total, 3 * count)
+    wrapped = (-count * 2**62 + 2**63) % 2**64 - 2**63
+    assert model.left.tolist() == [998_257 - count, -5 + count * 2**40, wrapped]
+    assert model.seen.tolist() == [True, False]

@@ -14,13 +14,10 @@ import math
 from collections.abc import Sequence
 from typing import cast
 
+from elasticdl_worker.trainers.integer_sums import LIMBS, join, mean, split
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.model.state import Merge, ModelState
 from elasticdl_worker.trainers.tensorflow.types import Tensor, Variable
-
-_LIMB_BITS = 16
-_LIMBS = 64 // _LIMB_BITS
-"""An integer travels as four floats of 16 bits each: sums over 256 microbatches stay exact."""
 
 
 class StateChanges:
@@ -81,7 +78,7 @@ class StateChanges:
         elements = math.prod(cast("list[int]", self._variables[name].shape.as_list()))
         if self._is_float(name):
             return elements
-        return elements * (_LIMBS if self._rules[name] is Merge.COUNT else _LIMBS + 1)
+        return elements * (LIMBS if self._rules[name] is Merge.COUNT else LIMBS + 1)
 
     def _is_float(self, name: str) -> bool:
         return not self._variables[name].dtype.is_integer and self._variables[name].dtype != tf.bool
@@ -104,27 +101,20 @@ class StateChanges:
             change = part if counts else part / rows
             return value + tf.cast(tf.reshape(change, shape), value.dtype)
         if counts:
-            return tf.cast(tf.cast(value, tf.int64) + tf.reshape(_from_limbs(part), shape), value.dtype)
+            return tf.cast(tf.cast(value, tf.int64) + tf.reshape(join(_limb_sums(part)), shape), value.dtype)
         elements = math.prod(shape.as_list())
-        changed = tf.reshape(tf.cast(part[:elements], tf.float64), shape)
-        total = tf.cast(tf.reshape(_from_limbs(part[elements:]), shape), tf.float64)
-        mean = tf.round(total / tf.maximum(changed, tf.ones_like(changed)))
-        given = tf.not_equal(mean, tf.zeros_like(mean)) if value.dtype == tf.bool else tf.cast(mean, value.dtype)
-        return tf.where(changed > tf.zeros_like(changed), given, value)
+        changed = tf.cast(part[:elements], tf.int64)
+        count = tf.maximum(changed, tf.ones_like(changed))
+        below, rest = mean(_limb_sums(part[elements:]), count)
+        # To the nearest, and from the middle to the even one.
+        up = (2 * rest > count) | (tf.equal(2 * rest, count) & tf.equal(below % 2, tf.ones_like(below)))
+        given = tf.cast(tf.reshape(below + tf.cast(up, tf.int64), shape), value.dtype)
+        return tf.where(tf.reshape(changed, shape) > 0, given, value)
 
 
 def _limbs(values: Tensor) -> Tensor:
-    flat = tf.reshape(values, [-1])
-    mask = tf.constant((1 << _LIMB_BITS) - 1, tf.int64)
-    parts = []
-    for place in range(_LIMBS):
-        limb = tf.bitwise.right_shift(flat, tf.constant(place * _LIMB_BITS, tf.int64))
-        parts.append(tf.cast(limb if place == _LIMBS - 1 else tf.bitwise.bitwise_and(limb, mask), tf.float32))
-    return tf.concat(parts, 0)
+    return tf.concat([tf.cast(limb, tf.float32) for limb in split(tf.reshape(values, [-1]))], 0)
 
 
-def _from_limbs(limbs: Tensor) -> Tensor:
-    parts = tf.split(tf.cast(limbs, tf.int64), _LIMBS)
-    return tf.add_n(
-        [tf.bitwise.left_shift(one, tf.constant(k * _LIMB_BITS, tf.int64)) for k, one in enumerate(parts)]
-    )
+def _limb_sums(limbs: Tensor) -> list[Tensor]:
+    return cast("list[Tensor]", tf.split(tf.cast(limbs, tf.int64), LIMBS))

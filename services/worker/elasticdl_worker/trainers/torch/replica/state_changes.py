@@ -15,12 +15,9 @@ from collections.abc import Sequence
 import torch
 
 from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.integer_sums import LIMBS, join, split
 from elasticdl_worker.trainers.torch.device import HOST
 from elasticdl_worker.trainers.torch.model.state import TorchModelState
-
-_LIMB_BITS = 16
-_LIMBS = 64 // _LIMB_BITS
-"""An integer travels as four floats of 16 bits each: sums over 256 microbatches stay exact."""
 
 
 class TorchStateChanges:
@@ -91,7 +88,7 @@ class TorchStateChanges:
     def _length(self, tensor: torch.Tensor) -> int:
         if tensor.dtype.is_floating_point:
             return tensor.numel()
-        return tensor.numel() * (2 if tensor.dtype is torch.bool else _LIMBS)
+        return tensor.numel() * (2 if tensor.dtype is torch.bool else LIMBS)
 
 
 def _part(old: torch.Tensor, new: torch.Tensor, rows: int) -> torch.Tensor:
@@ -101,9 +98,7 @@ def _part(old: torch.Tensor, new: torch.Tensor, rows: int) -> torch.Tensor:
         changed = new != old
         return torch.cat([changed.float().reshape(-1), (changed & new).float().reshape(-1)])
     flat = (new.long() - old.long()).reshape(-1)
-    mask = (1 << _LIMB_BITS) - 1
-    limbs = [flat >> (place * _LIMB_BITS) for place in range(_LIMBS)]
-    return torch.cat([(limb if limb is limbs[-1] else limb & mask).float() for limb in limbs])
+    return torch.cat([limb.float() for limb in split(flat)])
 
 
 def _moved(value: torch.Tensor, part: torch.Tensor, rows: int) -> torch.Tensor:
@@ -112,6 +107,5 @@ def _moved(value: torch.Tensor, part: torch.Tensor, rows: int) -> torch.Tensor:
     if value.dtype is torch.bool:
         changed, given = part.reshape(2, *value.shape)
         return torch.where(changed > 0, given * 2 > changed, value)
-    limbs = part.long().reshape(_LIMBS, *value.shape)
-    change = sum((limb << (place * _LIMB_BITS) for place, limb in enumerate(limbs)), torch.zeros_like(limbs[0]))
+    change: torch.Tensor = join(part.long().reshape(LIMBS, *value.shape).unbind())
     return (value.long() + change).to(value.dtype)
