@@ -46,7 +46,10 @@ def forward(kind):
         width = units
     return nn.Sequential(*layers, nn.Linear(width, 10))
 """
-SERVERS = ("--distribution_strategy", "ParameterServerStrategy", "--num_ps_pods")
+SERVERS = (
+    *("--distribution_strategy", "ParameterServerStrategy", "--embedding_threshold_bytes", str(1 << 40)),
+    "--num_ps_pods",
+)
 GROUP = ("--distribution_strategy", "AllReduceStrategy")
 
 
@@ -87,10 +90,8 @@ def test_a_large_model_is_saved_exported_and_gone_on_with(
     zoo.mkdir()
     example = EXAMPLES / ("digits" if framework == "tensorflow" else "digits_torch") / "zoo" / "digits.py"
     (zoo / "large.py").write_text(example.read_text() + (KERAS if framework == "tensorflow" else TORCH))
-    model = (
-        *("--model_zoo", str(zoo), "--model_def", "large.forward", "--model_params", f"kind={kind}"),
-        *("--minibatch_size", "128", "--embedding_threshold_bytes", str(1 << 40)),
-    )
+    model = ("--model_zoo", str(zoo), "--model_def", "large.forward", "--model_params", f"kind={kind}")
+    model = (*model, "--minibatch_size", "128")
     more = ("--num_epochs", "4", "--checkpoint_steps", "8")
     job_id = cluster.submit(*model, *data_flags(digits), *more, *first, "--job_name", name)
     if first != GROUP:

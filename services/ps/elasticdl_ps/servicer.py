@@ -120,7 +120,7 @@ class ParameterServer:
     async def PushModel(self, chunks: AsyncIterator[bytes], caller: Claims) -> Frame:
         """Initialises the partition, or confirms the model after a restore."""
         _require_member(caller)
-        frame = await _joined(chunks)
+        frame = await self._joined(chunks)
         return await self._threads.write(lambda: self._push_model(frame))
 
     async def Pull(self, frame: bytes, caller: Claims) -> AnswerFrame:
@@ -149,7 +149,7 @@ class ParameterServer:
     async def PushGradientsInPieces(self, chunks: AsyncIterator[bytes], caller: Claims) -> AnswerFrame:
         """``PushGradients`` of a frame that is too large for one message; nothing is applied before all is there."""
         _require_member(caller)
-        return await self._call(ps_pb2.STEP_PUSH, await _joined(chunks), caller)
+        return await self._call(ps_pb2.STEP_PUSH, await self._joined(chunks), caller)
 
     async def PushPull(self, frame: bytes, caller: Claims) -> AnswerFrame:
         """A push and a pull, in one message and one thread."""
@@ -267,6 +267,11 @@ class ParameterServer:
         _log.info("restored", directory=request.directory, rows=self._partition.rows, version=self._partition.version)
         return ps_pb2.RestoreResponse(version=self._partition.version, rows=self._partition.rows)
 
+    async def _joined(self, chunks: AsyncIterator[bytes]) -> bytes:
+        """A frame of its pieces; gigabytes are joined by a thread, while the event loop says that this PS lives."""
+        pieces = [piece async for piece in chunks]
+        return pieces[0] if len(pieces) == 1 else await self._threads.read(lambda: b"".join(pieces))
+
     def _push_model(self, frame: bytes) -> Frame:
         model, mode = codec.read_model(frame), self._partition.mode
         initialised = self._partition.push_model(model.dense, model.tables, model.optimizer, model.mode)
@@ -306,11 +311,6 @@ def warm_up_updates(partition: Partition) -> None:
     table = EmbeddingTable(TableSpec("warm-up", 4), partition.optimizer, partition.kernels)
     grads = np.frombuffer(bytes(32), np.float32).reshape(2, 4)
     table.update(np.frombuffer(np.arange(2).tobytes(), np.int64), grads, partition.optimizer.numbers(1))
-
-
-async def _joined(chunks: AsyncIterator[bytes]) -> bytes:
-    pieces = [piece async for piece in chunks]
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _require_member(caller: Claims) -> None:
