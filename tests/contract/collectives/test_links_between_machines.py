@@ -25,6 +25,8 @@ from elasticdl_worker.collectives import (
     MemberLostError,
     SilenceLimits,
     open_lobby,
+    operations,
+    tree,
 )
 from elasticdl_worker.collectives.endpoint import MemberEndpoint, choose_adapter
 from elasticdl_worker.collectives.links import Kind
@@ -112,6 +114,23 @@ def test_sums_and_state_travel_encrypted(tmp_path: Path) -> None:
             [lambda: groups[0].send(1, b"", [state]), lambda: groups[1].receive(0), lambda: None]
         )
         assert (arrays[0].view(np.int64) == state).all()
+
+
+def test_state_and_sums_around_their_pieces_arrive_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "_PIECE_BYTES", 64)
+    sizes = [0, 1, *(times * 64 + more for times in (1, 2, 3) for more in (-1, 0, 1))]
+    arrays = [np.arange(size, dtype=np.uint8) for size in sizes]
+    with lobbies(None, None) as members:
+        groups = form(members)
+        for sent in ([], *([array] for array in arrays), arrays):
+            _, (note, received) = at_once(
+                [lambda sent=sent: groups[0].send(1, b"note", sent), lambda: groups[1].receive(0)]
+            )
+            assert (note, [array.tolist() for array in received]) == (b"note", [array.tolist() for array in sent])
+        block = tree._BLOCK_BYTES // 4
+        for length in (block - 1, block, block + 1, 2 * block - 1, 2 * block, 2 * block + 1):
+            for result in at_once([lambda group=group, length=length: summed(group, length) for group in groups]):
+                assert result.shape == (length,) and (result == 3).all()
 
 
 def test_a_member_with_a_strange_certificate_does_not_get_in(tmp_path: Path) -> None:

@@ -229,3 +229,35 @@ def test_an_update_that_has_no_room_is_refused_whole(monkeypatch: pytest.MonkeyP
     assert partition.dense.read(-1)[0].values.tolist() == [-1, -1]
     push([5, 99])
     assert read(partition.tables["t"], [5, 6, 99]).tolist() == [[-2, -2], [-1, -1], [-1, -1]]
+
+
+def test_where_address_space_is_short_an_arena_takes_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 40 * mmap.PAGESIZE
+
+    class Scarce(mmap.mmap):
+        def __new__(cls, fileno: int, length: int, **options: Any) -> Scarce:
+            cls.check(length)
+            return super().__new__(cls, fileno, length, **options)
+
+        def resize(self, length: int) -> None:
+            self.check(length)
+            super().resize(length)
+
+        @staticmethod
+        def check(length: int) -> None:
+            if length > most:
+                raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", Scarce)
+    row = 16 * 4
+    bound = most // row
+    arena = Arena(16, np.float32, 1 << 40)
+    written = 0
+    for rows in (1, bound // 4, bound - 1, bound):
+        arena.require(rows)
+        arena.array[written:rows] = np.arange(written, rows)[:, None]
+        written = rows
+    for _ in range(2):
+        with pytest.raises(ElasticDLError, match="address space"):
+            arena.require(bound + 1)
+    np.testing.assert_array_equal(arena.array[:bound, 7], np.arange(bound))
