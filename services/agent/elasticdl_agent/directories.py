@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import ProcessId
+from elasticdl_runtime.tree_removal import remove_tree
 
 _JOB_ID = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _MAX_INDEX = 10_000
@@ -172,6 +172,6 @@ class AgentDirectories:
 
         return undo
 
-    def remove_run_dir(self, job_id: str) -> None:
-        """Removes the job's sockets and temporary files."""
-        shutil.rmtree(self.job_run_dir(job_id), ignore_errors=True)
+    def remove_run_dir(self, job_id: str) -> OSError | None:
+        """Removes the job's sockets and temporary files, which may take long; returns what kept some from going."""
+        return remove_tree(self.job_run_dir(job_id))

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from signal import SIGKILL, SIGTERM
 
 import psutil
@@ -106,6 +107,7 @@ class ProcessTable:
         self._runs: set[asyncio.Task[int]] = set()
         self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
         self._leaving: set[str] = set()
+        self._removals: dict[str, asyncio.Task[OSError | None]] = {}
         self._inquiries = ProcessInquiries(directories.run, self._living)
         self._launches = self._endings = 0
         self._closing = False
@@ -289,6 +291,8 @@ class ProcessTable:
             self.terminate(entry.spec.id, grace_s=grace_s, reason="launcher_lost")
         if self._runs:
             await asyncio.wait(self._runs)
+        if self._removals:
+            await asyncio.wait(self._removals.values())
         await self._limits.close()
         self._journal.close()
 
@@ -444,9 +448,19 @@ class ProcessTable:
 
     def _finish_leaving(self, job_id: str) -> None:
         gone = all(entry.ended or entry.waiting for entry in self._of_job(job_id))
-        if job_id in self._leaving and gone:
-            self._leaving.discard(job_id)
-            self._directories.remove_run_dir(job_id)
+        if job_id in self._leaving and gone and job_id not in self._removals:
+            # What a tenant left may be a million files: nobody waits for it but the job itself, if it comes again.
+            removal = asyncio.create_task(asyncio.to_thread(self._directories.remove_run_dir, job_id))
+            self._removals[job_id] = removal
+            removal.add_done_callback(partial(self._left, job_id))
+
+    def _left(self, job_id: str, removal: asyncio.Task[OSError | None]) -> None:
+        del self._removals[job_id]
+        self._leaving.discard(job_id)
+        failed = None if removal.cancelled() else removal.exception() or removal.result()
+        if failed is not None:
+            _log.warning("a job's run directory cannot be removed whole", job=job_id, error=str(failed))
+        self._advance()
 
     def _forget_old(self) -> None:
         """Forgets processes of jobs of which nothing lives here, the oldest first, when very many have ended."""

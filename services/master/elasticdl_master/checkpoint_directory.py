@@ -9,7 +9,6 @@ import errno
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Collection
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from elasticdl_core.errors import PermissionDeniedError
 from elasticdl_core.places import Reach
 from elasticdl_runtime.places import require_reach
 from elasticdl_runtime.stored_checkpoints import MANIFEST
+from elasticdl_runtime.tree_removal import remove_tree
 
 
 class CheckpointDirectory:
@@ -51,7 +51,7 @@ class CheckpointDirectory:
 
     def abandon(self, directory: Path) -> None:
         """Removes a checkpoint that was never committed."""
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_tree(directory)
 
     def sweep(self, known: Collection[str]) -> None:
         """Removes what masters before this one left without committing it.
@@ -63,7 +63,7 @@ class CheckpointDirectory:
         """
         for path in self.root.glob("version-*"):
             if str(path.absolute()) not in known:
-                shutil.rmtree(path, ignore_errors=True)
+                remove_tree(path)
 
     def prune(self, manifest: Manifest) -> None:
         """Removes a checkpoint of this job: its manifest first, so that a half removed one does not look whole."""
@@ -74,7 +74,7 @@ class CheckpointDirectory:
         ):
             return
         (directory / MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_tree(directory)
 
 
 def commit_manifest(manifest: Manifest, path: Path | None = None) -> None:

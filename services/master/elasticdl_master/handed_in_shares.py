@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from elasticdl_core.errors import ConflictError
 from elasticdl_master.copied_files import copy_verified
 from elasticdl_master.group_calls import Share
+from elasticdl_runtime.tree_removal import remove_tree
 
 
 class HandedInShares:
@@ -40,7 +40,7 @@ class HandedInShares:
 
     def remove(self, directory: Path) -> None:
         """Removes what members wrote for a checkpoint."""
-        shutil.rmtree(self.folder(directory), ignore_errors=True)
+        remove_tree(self.folder(directory))
 
     def _copied(self, share: Share, directory: Path) -> bool:
         relative = f"{directory.name}/{share.name}"

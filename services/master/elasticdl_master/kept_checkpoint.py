@@ -8,7 +8,6 @@ mind which one it is, for the tables in it may be larger than the disk has room 
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from elasticdl_master.copied_files import copy_verified
 from elasticdl_runtime.places import require_reach
 from elasticdl_runtime.safe_files import read_regular
 from elasticdl_runtime.stored_checkpoints import MANIFEST, MAX_MANIFEST_BYTES, find_checkpoint, read_manifest
+from elasticdl_runtime.tree_removal import remove_tree
 
 _FOLDER = "initial"
 _NAMED = "named.json"
@@ -93,7 +93,7 @@ def keep(manifest: Manifest, job_dir: Path) -> Manifest:
     folder, source = job_dir / _FOLDER, Path(manifest["directory"])
     if folder == source:
         return manifest
-    shutil.rmtree(folder, ignore_errors=True)  # what an earlier master began
+    remove_tree(folder)  # what an earlier master began
     try:
         folder.mkdir(parents=True)
         for file in manifest["files"]:
@@ -146,4 +146,4 @@ def _slots(manifest: Manifest) -> int:
 
 def remove_kept(job_dir: Path) -> None:
     """Removes the copy, and what is kept in mind: the job has ended."""
-    shutil.rmtree(job_dir / _FOLDER, ignore_errors=True)
+    remove_tree(job_dir / _FOLDER)

@@ -89,10 +89,15 @@ class BackupWriter:
 
     def add_tree(self, root: Path, prefix: str) -> None:
         """Adds the regular files below a folder; no link is followed, and what goes meanwhile is left out."""
-        for folder, folders, names in os.walk(root, followlinks=False):
-            folders.sort()
-            for name in sorted(names):
-                path = Path(folder, name)
+        folders = [root]
+        while folders:  # not os.walk, whose stack grows with the depth
+            try:
+                with os.scandir(folders.pop()) as entries:
+                    found = sorted(entries, key=lambda entry: entry.name)
+            except OSError:
+                continue
+            folders += [Path(entry.path) for entry in reversed(found) if entry.is_dir(follow_symlinks=False)]
+            for path in [Path(entry.path) for entry in found if entry.is_file(follow_symlinks=False)]:
                 try:
                     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 except OSError:

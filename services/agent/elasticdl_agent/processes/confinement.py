@@ -144,7 +144,7 @@ _REFUSED_ARGUMENTS = (
     ((85, _NONE), 1, _ANY_BIT, (_AS_OWNER,), _EPERM),  # creat
 )
 """Calls of which some arguments are refused: numbers, which argument, the test, its values, the error."""
-_ITSELF = "itself"
+_ITSELF = -1
 _OF_ONE_PROCESS = (
     ((302, 261), {0: _ITSELF}),  # prlimit64
     ((203, 122), {0: _ITSELF}),  # sched_setaffinity
@@ -248,8 +248,8 @@ def _program(machine: str, pid: int) -> bytes:
         code += [_return(_ALLOW)]
     for numbers, wanted in _OF_ONE_PROCESS:
         block = []
-        for argument, value in wanted.items():
-            allowed = (0, pid) if value is _ITSELF else (value,)
+        for argument, only in wanted.items():
+            allowed = (0, pid) if only == _ITSELF else (only,)
             block.append(_load(_ARGUMENTS + 8 * argument))
             block += [_if(_EQUAL, one, len(allowed) - at, 0) for at, one in enumerate(allowed)]
             block.append(_return(_ERROR | _EPERM))

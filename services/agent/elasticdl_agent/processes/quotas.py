@@ -7,7 +7,6 @@ seconds; between two looks a job can go over them by what it writes in that time
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import structlog
 
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_runtime.disk import BLOCK, MOST_FILES, measure
+from elasticdl_runtime.tree_removal import remove_tree
 
 SHARED_MEMORY = Path("/dev/shm")
 DISK_SHARE = 4
@@ -116,10 +116,7 @@ class Quotas:
             old = now - found.st_ctime > LEFT_S
             if found.st_uid in uids and found.st_uid not in living and old:
                 _log.info("shared memory that nobody uses is freed", file=entry.name, bytes=found.st_blocks * BLOCK)
-                if stat.S_ISDIR(found.st_mode):
-                    shutil.rmtree(entry, ignore_errors=True)
-                else:
-                    entry.unlink(missing_ok=True)
+                remove_tree(entry)
 
     def _of_user(self, uid: int) -> _Sizes:
         found = _Sizes()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -18,6 +17,7 @@ import structlog
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.retention import RetentionStore
 from elasticdl_runtime import disk
+from elasticdl_runtime.tree_removal import remove_tree
 
 EVERY_S = 600.0
 KEYS_DAYS = 7.0
@@ -78,7 +78,7 @@ class Housekeeping:
         for _ in range(_MOST_BATCHES):
             gone = await self._store.remove_jobs(days)
             for job_id in gone:
-                await asyncio.to_thread(_remove, self._settings.job_dir(job_id))
+                await asyncio.to_thread(remove_tree, self._settings.job_dir(job_id))
             if gone:
                 _log.info("jobs removed for their age", jobs=len(gone))
             else:
@@ -99,7 +99,7 @@ class Housekeeping:
         for _ in range(_MOST_BATCHES):
             ended = await self._store.list_ended(days, self._cleared.get(name))
             for _, job_id in ended:
-                await asyncio.to_thread(_remove, self._settings.job_dir(job_id) / name)
+                await asyncio.to_thread(remove_tree, self._settings.job_dir(job_id) / name)
             if not ended:
                 return
             self._cleared[name] = ended[-1]
@@ -117,7 +117,7 @@ class Housekeeping:
         for path, name in names.items():
             if name not in present:
                 _log.info("a file that belongs to nothing is removed", path=str(path))
-                await asyncio.to_thread(_remove, path)
+                await asyncio.to_thread(remove_tree, path)
 
     async def _measure(self) -> None:
         measured = {}
@@ -138,10 +138,3 @@ def _older_than(folder: Path, seconds: float) -> list[Path]:
 
 def _digest_of(path: Path) -> str:
     return f"sha256:{path.name.removesuffix('.zip')}"
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
-import shutil
 import zipfile
 from collections.abc import Generator, Iterable
 from pathlib import Path
@@ -28,11 +26,6 @@ def plain_name(job_id: str) -> str:
     if not _JOB_ID.fullmatch(job_id):
         raise NotFoundError("there is no such job", fix="list the jobs: `elasticdl jobs list`, or GET /jobs")
     return job_id
-
-
-async def remove_tree(path: Path) -> None:
-    """Removes a directory with all that is in it; does nothing if there is none."""
-    await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
 
 
 def open_regular(base: Path, relative: str) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+import structlog
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
 from pydantic_core import to_json
@@ -30,7 +32,9 @@ from elasticdl_core.errors import ElasticDLError, InvalidInputError, Problem, Sp
 from elasticdl_core.job import JobRequest, JobSpec, JobState, resolve_aliases
 from elasticdl_core.job.updates import words_at_submission
 from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
+from elasticdl_runtime.tree_removal import remove_tree
 
+_log = structlog.get_logger(__name__)
 router = APIRouter(tags=["jobs"])
 _CHANGEABLE = frozenset(JobChanges.model_fields)
 
@@ -252,7 +256,8 @@ async def remove(job_id: schemas.JobId, api: Api, user: User, if_match: IfMatch 
             await api.launcher.terminate_job(job_id, grace_s=1.0)
         except ElasticDLError:
             pass  # LeftoverCleanup ends the processes of jobs that are not there any more
-    await files.remove_tree(api.settings.job_dir(job_id))
+    if (failed := await asyncio.to_thread(remove_tree, api.settings.job_dir(job_id))) is not None:
+        _log.warning("files of a deleted job stay until the next clean-up", job=job_id, error=str(failed))
     return Response(status_code=204)
 
 
