@@ -119,6 +119,29 @@ def test_a_guarantee_is_taken_back_from_borrowers_after_their_minimum_run_time()
     assert plan("goodput", 4, young, owner, quotas=quotas).targets() == {"borrower": 4, "owner": 0}
 
 
+def test_a_guarantee_counts_once_for_all_priorities() -> None:
+    """A team whose guarantee of 2 an important job used evicted another one for 2 more at a lower priority."""
+    quotas = {"search": Quota(guaranteed=slots(2))}
+    used = job("used", team="search", current_workers=2, min_workers=2, max_workers=2, priority=5)
+    other = job("other", team="ads", current_workers=2, min_workers=2, max_workers=2)
+    more = job("more", team="search", min_workers=2, max_workers=2)
+    targets = plan("goodput", 4, used, other, more, quotas=quotas).targets()
+    assert targets == {"used": 2, "other": 2, "more": 0}
+
+
+def test_no_job_starts_in_a_place_that_is_denied_to_a_more_important_one() -> None:
+    """It was started, as it can be evicted at any time, and was evicted in the next pass."""
+    running = job("running", current_workers=4, min_workers=4, max_workers=4, remaining_records=None, priority=1)
+    large = job("large", min_workers=8, max_workers=8, submitted_at=0.0, priority=1)
+    first, second = (job(name, min_workers=2, max_workers=2, priority=rank) for name, rank in (("p1", 1), ("p0", 0)))
+    decided = plan("fair", 8, running, large, first, second)
+    assert decided.targets() == {"running": 4, "large": 0, "p1": 0, "p0": 0}
+    held = decided.allocations["p0"].reason
+    assert (held.code, held.blockers) == (ReasonCode.WAITING_BEHIND, ("p1",))
+    smaller = replace(second, min_workers=1)
+    assert plan("fair", 8, running, large, first, smaller).targets()["p0"] >= 1
+
+
 def test_a_limit_is_kept_while_the_cluster_is_idle() -> None:
     quotas = {"ads": Quota(limit=slots(3))}
     decided = plan("goodput", 16, job("a", team="ads"), job("b", team="ads", min_workers=3), quotas=quotas)

@@ -167,6 +167,21 @@ def check_priorities(snapshot: Snapshot, plan: Plan) -> None:
             assert reserved.priority >= waiting.priority
 
 
+def check_inversions(snapshot: Snapshot, plan: Plan) -> None:
+    """No job starts while a more important one that would fit in its place waits; teams with limits apart."""
+    targets = plan.targets()
+    limited = snapshot.capacity.limited
+    for waiting in snapshot.jobs:
+        quota = snapshot.quotas.get(waiting.team, Quota())
+        if not waiting.schedulable or targets[waiting.id] or quota.limit is not None:
+            continue
+        need = waiting.demand(waiting.largest if plan.policy == "gang" else waiting.smallest).vector()
+        for job in snapshot.jobs:
+            starts = targets[job.id] and not job.current_workers and job.priority < waiting.priority
+            place = job.demand(job.largest if plan.policy == "gang" else job.smallest).vector()
+            assert not starts or any(need[i] > place[i] + 1e-9 for i in limited), (waiting, job)
+
+
 @pytest.mark.parametrize("name", sorted(POLICIES))
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(snapshot=snapshots())
@@ -175,6 +190,7 @@ def test_promises(name: str, snapshot: Snapshot) -> None:
     plan = policy.plan(snapshot)
     check_promises(snapshot, plan)
     check_priorities(snapshot, plan)
+    check_inversions(snapshot, plan)
     assert policy_by_name(name).plan(snapshot).to_mapping() == plan.to_mapping()
 
 

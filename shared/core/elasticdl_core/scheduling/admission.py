@@ -165,6 +165,7 @@ class _Admitter:
         self._rules = rules
         self._result = Admission()
         self._first_blocked: JobView | None = None
+        self._held: list[JobView] = []
         self._shadow_at = math.inf
         self._extra: list[float] = []
         self._guarantees = any(q.guaranteed is not None for q in snapshot.quotas.values())
@@ -202,8 +203,8 @@ class _Admitter:
         return {team: math.fsum(team_amounts) for team, team_amounts in amounts.items()}
 
     def _owed(self, running: Sequence[JobView], waiting: Sequence[JobView]) -> frozenset[str]:
-        """The jobs whose minimums lie within what their teams are guaranteed."""
-        used: dict[str, list[float]] = {}
+        """The jobs whose minimums lie within what more important ones have left of their teams' guarantees."""
+        used = self._used_of_guarantees()
         owed = set()
         runs = {job.id for job in running}
         now = self._snapshot.now
@@ -221,6 +222,16 @@ class _Admitter:
                 used[job.team] = [h + n for h, n in zip(have, need, strict=True)]
                 owed.add(job.id)
         return frozenset(owed)
+
+    def _used_of_guarantees(self) -> dict[str, list[float]]:
+        """What the minimums that are admitted take of teams with a guarantee."""
+        used: dict[str, list[float]] = {}
+        for job in self._result.admitted:
+            if self._tracker.quota(job.team).guaranteed is not None:
+                need = job.demand(self._rules.size(job)).vector()
+                have = used.setdefault(job.team, [0.0] * len(need))
+                used[job.team] = [h + n for h, n in zip(have, need, strict=True)]
+        return used
 
     def _fairly(self, waiting: Sequence[JobView]) -> Iterable[JobView]:
         """Yields the next job of the team that has least for its weight, while the tracker fills."""
@@ -270,7 +281,9 @@ class _Admitter:
             return None
         if self._rules.backfill:
             if job.priority < blocked.priority:
-                return None  # It can be evicted for the other, so it cannot delay it.
+                # It can be evicted for the other, so it cannot delay it; but it takes no place that is denied to a
+                # more important one.
+                return self._goes_before(job, size)
             if self._snapshot.now + self._rules.eta(job, size) <= self._shadow_at < math.inf:
                 return None
             need = self._tracker.change(job, 0, size)
@@ -282,7 +295,18 @@ class _Admitter:
             f"its {workers_of(size)} would fit, but would delay {blocked.id}, which came first and waits for "
             f"{workers_of(self._rules.size(blocked))}{when}"
         )
+        self._held.append(job)
         return Reason(ReasonCode.WAITING_BEHIND, text, (blocked.id,), {"need": size})
+
+    def _goes_before(self, job: JobView, size: int) -> Reason | None:
+        """Why a job must wait for a more important one that is held back, and would fit in its place, or None."""
+        place = self._tracker.change(job, 0, size)
+        for other in self._held:
+            need = self._tracker.change(other, 0, self._rules.size(other))
+            if other.priority > job.priority and all(n <= p + 1e-9 for n, p in zip(need, place, strict=True)):
+                text = f"its {workers_of(size)} would fit, but {other.id} is more important, needs no more, and waits"
+                return Reason(ReasonCode.WAITING_BEHIND, text, (other.id,), {"need": size})
+        return None
 
     def _block_first(self, job: JobView, size: int) -> None:
         """Finds when enough minimums will have ended for the job to fit, and what is left over then."""
