@@ -134,6 +134,24 @@ async def test_a_more_important_minimum_evicts(world: Any) -> None:
     assert (await world.job("low"))["state"] == "QUEUED"
 
 
+async def test_a_job_is_as_old_as_its_last_admission(world: Any) -> None:
+    """After its first eviction a job older than the minimum run time had no protection any more."""
+    await world.submit("a")
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    await scheduler.decide_once()
+    await world.running("a")
+    await world.change("a", JobState.RUNNING, JobState.QUEUED)
+    old = "UPDATE jobs SET started_at = now() - interval '1 hour', admitted_at = now() - interval '1 hour'"
+    await world.sql.execute(old)
+    await scheduler.decide_once()
+    job = await world.job("a")
+    assert (job["admitted_at"] - job["started_at"]).total_seconds() >= 3600
+    present = await world.scheduler()[2].read(await world.slots.capacity())
+    (view,) = present.snapshot.jobs
+    assert present.snapshot.now - view.started_at < 3600
+
+
 async def test_owners_wishes_come_first(world: Any) -> None:
     await world.submit("a")
     await world.sql.execute("UPDATE jobs SET desired = 'suspend'")

@@ -72,7 +72,7 @@ def _jobs_query() -> Any:
             j.spec["worker_resource_request"].astext.label("worker_resource_request"),
             j.spec["microbatches"].astext.label("microbatches"),
             _seconds(j.created_at).label("submitted_at"),
-            _seconds(j.started_at).label("started_at"),
+            _seconds(func.coalesce(j.admitted_at, j.started_at)).label("started_at"),
             case((cools_down, _seconds(last.c.at))).label("last_rescale_at"),
         )
         .select_from(t.jobs.outerjoin(last, t.in_states(ADMITTED_STATES)))

@@ -94,6 +94,7 @@ jobs = Table(
     Column("progress", Double, Computed(_PROGRESS, persisted=True)),
     Column("eta_seconds", Double, Computed(_ETA, persisted=True)),
     Column("workers_present", Integer, Computed(_PRESENT, persisted=True)),
+    _at("admitted_at", required=False),
     CheckConstraint("desired IN ('run', 'suspend', 'cancel', 'evict')", name="jobs_desired_check"),
     Index("jobs_namespace_created", "namespace", "created_at", "id"),
     Index("jobs_created", "created_at", "id"),

@@ -121,6 +121,7 @@ def _changes_on_entering(state: JobState) -> dict[str, Any]:
     if state is JobState.STARTING:
         changes |= {
             "started_at": func.coalesce(t.jobs.c.started_at, func.now()),
+            "admitted_at": func.now(),
             "master_failures": 0,
             "master_incarnation": t.jobs.c.master_incarnation + case((_intent_waits(), 0), else_=1),
         }

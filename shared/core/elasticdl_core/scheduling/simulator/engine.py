@@ -64,6 +64,7 @@ class JobHistory:
         job: from the workload.
         work: its work.
         started_at: when it first had workers.
+        admitted_at: since when it has workers; None while it waits.
         finished_at: when it ended.
         changes: starts and changes of its workers.
         pause_s: seconds until it makes progress again.
@@ -77,6 +78,7 @@ class JobHistory:
     job: SimulatedJob
     work: SimulatedWork
     started_at: float | None = None
+    admitted_at: float | None = None
     finished_at: float | None = None
     changes: int = 0
     pause_s: float = 0.0
@@ -282,6 +284,10 @@ class Simulation:
                 record.pause_s = self._settings.rescale_s
                 if record.started_at is None:
                     record.started_at = self._now
+                if record.admitted_at is None:
+                    record.admitted_at = self._now
+            else:
+                record.admitted_at = None
             record.rescaled_at = self._now
         if self._settings.timeline and changed:
             self._result.timeline.append((self._now, {j: n for j, n in targets.items() if n}))
@@ -307,7 +313,7 @@ class Simulation:
             remaining_records=record.work.remaining_records() * self._factor(job.name, -1),
             rescale_cost_s=self._settings.rescale_s,
             last_rescale_at=record.rescaled_at,
-            started_at=record.started_at,
+            started_at=record.admitted_at,
             attained_service=record.service,
             kind=record.work.kind,
         )
