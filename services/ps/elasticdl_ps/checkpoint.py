@@ -13,8 +13,8 @@ from elasticdl_core.errors import ConflictError
 from elasticdl_core.model import DenseKind
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
-from elasticdl_ps.store.dense import DenseStore
-from elasticdl_ps.store.partition import Partition, PartitionSnapshot
+from elasticdl_ps.store.dense import DenseStore, check_specs
+from elasticdl_ps.store.partition import DenseInit, Partition, PartitionSnapshot, other_model
 from elasticdl_ps.store.table import EmbeddingTable
 from elasticdl_ps.store.tally import Tally
 from elasticdl_runtime.checkpoint_files import (
@@ -97,8 +97,59 @@ def load_partition(
             reader.__exit__(None, None, None)
 
 
+def lay_out(
+    partition: Partition,
+    directory: str,
+    files: Sequence[CheckpointFile],
+    slices: Sequence[DenseInit],
+    names: Sequence[str],
+) -> None:
+    """Gives a restored partition the slices that a worker declares, if the checkpoint's model has others.
+
+    They are where a job that begins with another job's checkpoint has norm constraints that the other one had not, or
+    lacks some: what has a norm is not cut, and what else lies where follows from that.
+
+    Args:
+        partition: restored from the checkpoint; nobody has read or changed anything since.
+        directory: of the checkpoint.
+        files: all of its files.
+        slices: what this PS is to hold.
+        names: of all dense parameters of the model.
+
+    Raises:
+        DataError: a file is missing, truncated or altered; the message names it.
+        ConflictError: the checkpoint is of another model.
+        InvalidInputError: a slice cannot be held.
+    """
+    if {(one.spec.name, one.start, one.stop) for one in slices} == partition.dense.slices:
+        return
+    check_specs((one.spec, one.start, one.stop) for one in slices)
+    readers = open_parts(directory, files)
+    try:
+        there = {spec.name: spec.shape for spec in dense_specs_of([reader.header for reader in readers])}
+        wanted = {one.spec.name: one.spec.shape for one in slices}
+        for name in sorted(there.keys() - set(names)):
+            raise other_model(f"dense parameter {name!r}", None, there[name])
+        for name in sorted(wanted):
+            if there.get(name) != wanted[name]:
+                raise other_model(f"dense parameter {name!r}", wanted[name], there.get(name))
+        # Numbers of PS say which rows are whose, and these stay.
+        places = [DenseSlice(one.spec.name, one.start, one.stop, 0) for one in slices]
+        partition.dense = _Loader(partition.kernels, readers, 0, partition.num_ps, places).load_dense()
+    finally:
+        for reader in readers:
+            reader.__exit__(None, None, None)
+
+
 class _Loader:
-    def __init__(self, kernels: KernelSet, readers: Sequence[PartReader], index: int, num_ps: int) -> None:
+    def __init__(
+        self,
+        kernels: KernelSet,
+        readers: Sequence[PartReader],
+        index: int,
+        num_ps: int,
+        places: Sequence[DenseSlice] | None = None,
+    ) -> None:
         self._readers = readers
         self._headers = [reader.header for reader in readers]
         self._index = index
@@ -116,7 +167,9 @@ class _Loader:
         self._partition.iterations = max([*self._steps.values(), *self._table_steps.values()], default=0)
         specs = dense_specs_of(self._headers)
         self._specs = {spec.name: spec for spec in specs}
-        self._places = {place.name: place for place in place_dense(specs, num_ps) if place.ps == index}
+        if places is None:
+            places = [place for place in place_dense(specs, num_ps) if place.ps == index]
+        self._places = {place.name: place for place in places}
         self._records = {name: self._empty_record(place) for name, place in self._places.items()}
 
     def load(self) -> Partition:
@@ -135,11 +188,23 @@ class _Loader:
                     table.load(block.ids[mine], np.ascontiguousarray(block.records[mine]))
                 elif block.section.spec.name in self._places:
                     self._take(block)
-        partition.dense = DenseStore(optimizer, partition.kernels)
+        partition.dense = self._dense()
+        return partition
+
+    def load_dense(self) -> DenseStore:
+        """The dense parameters alone."""
+        for reader in self._readers:
+            for block in reader.blocks():
+                if isinstance(block, DensePiece) and block.section.spec.name in self._places:
+                    self._take(block)
+        return self._dense()
+
+    def _dense(self) -> DenseStore:
+        dense = DenseStore(self._partition.optimizer, self._partition.kernels)
         for name, place in self._places.items():
             values, steps = self._records[name], self._steps.get(name, 0)
-            partition.dense.add(self._specs[name], place.start, place.stop, values, partition.version, steps)
-        return partition
+            dense.add(self._specs[name], place.start, place.stop, values, self._partition.version, steps)
+        return dense
 
     def _empty_record(self, place: DenseSlice) -> NDArray[Any]:
         spec = self._specs[place.name]

@@ -41,12 +41,14 @@ class PushedModel:
 
     Attributes:
         dense: slices of dense parameters.
+        names: of all dense parameters, also those that other PS have; empty where the caller does not say.
         tables: the embedding tables.
         optimizer: the optimizer.
         mode: how updates are made.
     """
 
     dense: Sequence[DenseInit]
+    names: Sequence[str]
     tables: Sequence[TableSpec]
     optimizer: OptimizerSpec
     mode: UpdateMode
@@ -96,6 +98,7 @@ def read_model(frame: bytes) -> PushedModel:
     request = _decoded(ps_pb2.PushModelRequest, header)
     return PushedModel(
         [_dense_init(message, buffers) for message in request.dense],
+        list(request.parameters),
         [table_from_message(message) for message in request.tables],
         optimizer_from_json(request.optimizer),
         mode_from_json(request.mode),

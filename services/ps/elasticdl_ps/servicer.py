@@ -23,7 +23,7 @@ from elasticdl_core.model import DenseSpec, TableSpec, UpdateMode
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps import codec
-from elasticdl_ps.checkpoint import load_partition, save_partition
+from elasticdl_ps.checkpoint import lay_out, load_partition, save_partition
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.pulls import dense_pieces
 from elasticdl_ps.store.partition import Partition, PartitionSnapshot
@@ -64,6 +64,7 @@ class ParameterServer:
         self._num_ps = num_ps
         self._threads = Threads()
         self._cut: PartitionSnapshot | None = None
+        self._restored_from: tuple[str, list[CheckpointFile]] | None = None
         self._cut_ends: asyncio.TimerHandle | None = None
         self._training = TrainingCalls(partition, index, self._threads)
         self._calls: dict[int, Callable[[FrameBytes, Claims], AnswerFrame | Awaitable[AnswerFrame]]] = {
@@ -262,6 +263,7 @@ class ParameterServer:
         # The limit is the present job's, which may have started from a checkpoint of another one.
         loaded.mode = replace(loaded.mode, stop_at=request.stop_at)
         await self._threads.write(lambda: self._become(loaded))
+        self._restored_from = request.directory, files
         failpoint("ps.after_restore")
         self._training.wake_waiters()
         _log.info("restored", directory=request.directory, rows=self._partition.rows, version=self._partition.version)
@@ -274,6 +276,8 @@ class ParameterServer:
 
     def _push_model(self, frame: bytes) -> Frame:
         model, mode = codec.read_model(frame), self._partition.mode
+        if self._restored_from is not None and model.names and not self._partition.declared:
+            lay_out(self._partition, *self._restored_from, model.dense, model.names)
         initialised = self._partition.push_model(model.dense, model.tables, model.optimizer, model.mode)
         if initialised:
             warm_up_updates(self._partition)
@@ -293,9 +297,9 @@ class ParameterServer:
             self._cut = None
         self._cut = self._partition.snapshot(version)
 
-    def _end_cut(self, cut: PartitionSnapshot) -> None:
+    def _end_cut(self, cut: PartitionSnapshot | None) -> None:
         """Lets a cut go that no save has come for: whoever ordered it may be gone, and every update adds to it."""
-        if self._cut is cut:
+        if cut is not None and self._cut is cut:
             self._cut = None
             self._threads.write(lambda: self._partition.release(cut))
             _log.warning("a cut was not saved", version=cut.version, fix="cut all parameter servers again")

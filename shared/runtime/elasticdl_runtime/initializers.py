@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,8 +156,18 @@ def whole_matrix(
         table: the table.
         ids: that have a row, all below ``size``.
         rows: theirs, ``[len(ids), dim]``.
-        size: number of ids.
+        size: number of ids; it may have grown since the table was made.
+
+    Raises:
+        InvalidInputError: an id is beyond ``size``.
     """
+    if len(ids) and int(ids.max()) >= size:
+        raise InvalidInputError(
+            f"the table {table.name} has the id {int(ids.max())}, and takes ids from 0 to {size - 1} in the model",
+            fix="use the model definition and model_params that the checkpoint was made with",
+        )
+    if table.input_dim is not None:
+        table = replace(table, input_dim=size)
     unseen = np.ones(size, np.bool_)
     unseen[ids] = False
     (others,) = np.nonzero(unseen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from elasticdl_core.errors import ConflictError, DataError, InvalidInputError, PermissionDeniedError
 from elasticdl_core.model import (
+    ConstraintSpec,
     DenseKind,
     DenseSpec,
     InitializerSpec,
@@ -237,6 +239,35 @@ async def test_servers_that_are_lost_before_the_first_checkpoint_train_as_their_
         np.testing.assert_array_equal(after.dense["w"], [-1, -1])
         # Seen once, an id has no row under this job's policy.
         np.testing.assert_array_equal(after.rows["t"], before.rows["t"])
+
+
+async def test_a_job_may_constrain_norms_that_the_one_before_did_not(start_servers: Any, tmp_path: Path) -> None:
+    """What has a norm is not cut over servers, and what else lies where follows from that."""
+    shape = (1024, 512)
+    random = np.random.default_rng(0)
+    first = {"large": random.normal(size=shape), "a": random.normal(size=3), "b": random.normal(size=5)}
+    plain = [DenseSpec(name, value.shape) for name, value in first.items()]
+    norm = ConstraintSpec("max_norm", (0,), {"max_value": 2.0, "epsilon": 1e-7})
+    normed = [replace(plain[0], constraint=norm), *plain[1:]]
+    step = Gradients({name: random.normal(size=value.shape).astype(np.float32) for name, value in first.items()})
+    tables, found = TABLES[:1], []
+    for count, names in ((1, ("plain", "normed")), (2, ("plain", "normed")), (2, ("normed", "plain"))):
+        servers = await start_servers(count)
+        values = {name: value.astype(np.float32) for name, value in first.items()}
+        for place, name in enumerate(names):
+            job, specs = servers.client(place), plain if name == "plain" else normed
+            await job.ensure_model(values, specs, tables, ADAM, UpdateMode())
+            pulled = await job.pull({"t": IDS})
+            assert (await job.push(step, version=pulled.version)).accepted
+            folder = tmp_path / f"{count}{names[0]}{place}"
+            files = await servers.master().save(str(folder))
+            await servers.master().restore(str(folder), files, other_job=True)
+        lacking = servers.client(5)
+        with pytest.raises(ConflictError, match="it has dense parameter 'b', which the model does not have"):
+            await lacking.ensure_model(values, specs[:2], tables, ADAM, UpdateMode())
+        found.append({**read_checkpoint(folder, files, with_slots=True).dense, "rows": pulled.rows["t"]})
+        assert (np.linalg.norm(found[-1]["large"], axis=0).max() <= 2.01) == (names[-1] == "normed")
+    assert_same(found[0], found[1])
 
 
 async def test_a_checkpoint_of_another_model_is_refused_by_the_first_difference(

@@ -15,6 +15,7 @@ from elasticdl_core.model import DenseKind, DenseSpec, InitializerSpec, Optimize
 from elasticdl_ps.checkpoint import load_partition, save_partition
 from elasticdl_ps.families.torch import TORCH_FAMILIES
 from elasticdl_ps.kernels import load_kernels
+from elasticdl_ps.pulls import PullRequest, read_parameters
 from elasticdl_ps.store.merging import Changes
 from elasticdl_ps.store.partition import DenseInit, Partition
 from elasticdl_runtime.partition import ps_of_ids
@@ -159,6 +160,26 @@ def test_other_tables_are_of_another_model(declared: list[TableSpec], words: str
     anew = [DenseInit(one, 0, SIZE, None) for one in plain]
     with pytest.raises(ConflictError, match=words):
         restored.push_model(anew, [replace(one, group=0) for one in declared], spec, UpdateMode())
+
+
+def test_a_vocabulary_may_grow_and_new_rows_begin_as_the_model_says(tmp_path: Path) -> None:
+    """New ids were refused for ever, and began as those of the old model."""
+    sgd, mode = OptimizerSpec("torch.sgd", {"learning_rate": 1.0}), UpdateMode()
+    partition = Partition(KERNELS)
+    partition.push_model([], [TableSpec("t", DIM, InitializerSpec("zeros"), 10)], sgd, mode)
+    partition.apply([Changes({}, {"t": (np.array([9]), np.ones((1, DIM), np.float32))})])
+    _, _, file = save_partition(partition, str(tmp_path), 0, 1)
+    for follows in (sgd, OptimizerSpec("torch.adam", {"learning_rate": 1.0})):
+        restored = Partition(KERNELS)
+        restored.become(load_partition(KERNELS, str(tmp_path), [file], 0, 1))
+        with pytest.raises(ConflictError, match=r"'t' is with the id 9 there and takes ids from 0 to 8 in the model"):
+            restored.push_model([], [TableSpec("t", DIM, InitializerSpec("ones"), 9)], follows, mode)
+        grown = TableSpec("t", DIM, InitializerSpec("ones"), 20)
+        restored.push_model([], [grown], follows, mode)
+        assert restored.tables["t"].spec == grown
+        ids = np.array([9, 19])
+        wanted = PullRequest(tables=[("t", 0)], buffers=[memoryview(ids.tobytes())])
+        assert [rows.tolist() for _, rows in read_parameters(restored, wanted).rows] == [[[-1.0] * DIM, [1.0] * DIM]]
 
 
 def test_state_of_another_type_is_of_another_model(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from elasticdl_core.model import InitializerSpec, OptimizerSpec, TableSpec
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.store.table import EmbeddingTable
-from elasticdl_runtime.initializers import INITIALIZER_NAMES, first_rows, make_initializer
+from elasticdl_runtime.initializers import INITIALIZER_NAMES, first_rows, make_initializer, whole_matrix
 
 pytestmark = pytest.mark.unit
 
@@ -120,3 +120,14 @@ def test_wide_rows_take_little_more_memory_than_their_own() -> None:
     finally:
         tracemalloc.stop()
     assert most - made.nbytes < 20 << 20
+
+
+def test_a_matrix_may_have_grown_beyond_its_table_but_not_shrunk() -> None:
+    """New rows begin as those of the grown table, whose fan-in is its own."""
+    old, grown = (TableSpec("t", 4, InitializerSpec("glorot_uniform", seed=3), size) for size in (10, 1000))
+    ids, rows = np.array([9]), np.full((1, 4), 7, np.float32)
+    matrix = whole_matrix(old, ids, rows, 1000)
+    np.testing.assert_array_equal(matrix, whole_matrix(grown, ids, rows, 1000))
+    assert np.abs(np.delete(matrix, 9, axis=0)).max() < np.sqrt(6 / 1000)
+    with pytest.raises(InvalidInputError, match="the table t has the id 9, and takes ids from 0 to 8"):
+        whole_matrix(old, ids, rows, 9)

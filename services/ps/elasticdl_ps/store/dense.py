@@ -107,6 +107,11 @@ class DenseStore:
         """The parameters of which this partition holds something, by name."""
         return [part.spec for part in self._by_name]
 
+    @property
+    def slices(self) -> set[tuple[str, int, int]]:
+        """Name, first element and one past the last of each slice."""
+        return {(part.spec.name, part.start, part.stop) for part in self._by_name}
+
     def part(self, name: str) -> DensePart | None:
         """The slice of a parameter; its arrays are live."""
         return self._parts.get(name)

@@ -308,18 +308,23 @@ class Partition:
         for name, (shape, start, stop) in wanted.items():
             part = self.dense.part(name)
             if part is None or (part.spec.shape, part.start, part.stop) != (shape, start, stop):
-                raise _other_model(f"dense parameter {name!r}", shape, present.get(name))
+                raise other_model(f"dense parameter {name!r}", shape, present.get(name))
             if not np.can_cast(part.spec.dtype, types[name], "same_kind"):
-                raise _other_model(f"dense parameter {name!r}", types[name], part.spec.dtype)
+                raise other_model(f"dense parameter {name!r}", types[name], part.spec.dtype)
         for name in present.keys() - wanted.keys():
-            raise _other_model(f"dense parameter {name!r}", None, present[name])
+            raise other_model(f"dense parameter {name!r}", None, present[name])
         for spec in tables:
             there = self.tables[spec.name].dim if spec.name in self.tables else None
             if there != spec.dim:
-                raise _other_model(f"embedding table {spec.name!r}", spec.dim, there)
+                raise other_model(f"embedding table {spec.name!r}", spec.dim, there)
         declared = {spec.name: spec for spec in tables}
-        for name in self.tables.keys() - declared.keys():
-            raise _other_model(f"embedding table {name!r}", None, self.tables[name].dim)
+        for name, table in self.tables.items():
+            if name not in declared:
+                raise other_model(f"embedding table {name!r}", None, table.dim)
+            limit, outside = declared[name].input_dim, table.id_outside(declared[name].input_dim)
+            if outside is not None:
+                takes = f"takes ids from 0 to {(limit or 0) - 1}"
+                raise other_model(f"embedding table {name!r}", takes, f"with the id {outside}")
         self.dense.declare_anew(part.spec for part in dense)
         for name, table in self.tables.items():
             table.declare_anew(declared[name], optimizer)
@@ -432,7 +437,7 @@ def _check_tables(tables: Sequence[TableSpec]) -> None:
         seen.add(spec.name)
 
 
-def _other_model(what: str, wanted: object, present: object) -> ConflictError:
+def other_model(what: str, wanted: object, present: object) -> ConflictError:
     """Says how a checkpoint's model differs; None for what one of the two does not have."""
     if present is None:
         differs = f"it has no {what}, which the model has"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -92,11 +91,22 @@ class EmbeddingTable:
             self._lives = RowLifecycle(policy, self._kernels, self._map, version) if policy.active else None
 
     def declare_anew(self, spec: TableSpec, optimizer: Optimizer) -> None:
-        """Takes what a model says now of this table: its weight decay, and its group of an optimizer."""
-        self.spec = replace(self.spec, weight_decay=spec.weight_decay, group=spec.group)
+        """Takes what a model says now of this table: its ids, how new rows begin, weight decay and group.
+
+        Args:
+            spec: of the same vectors; ``id_outside`` its ids there is none.
+            optimizer: that the group is of.
+        """
+        self.spec, self._initializer = spec, make_initializer(spec)
         # Another optimizer's come with the table that takes this one's place.
         if len(optimizer.slots) == len(self._slots):
             self._slots = optimizer.slot_values(spec.group)
+
+    def id_outside(self, limit: int | None) -> int | None:
+        """An id with a row that a closed id space of ``limit`` ids does not have; None if there is none."""
+        keys = self._map.keys[: self._map.count]
+        odd = keys[((keys < 0) | (keys >= limit)) & (keys != NO_ID)] if limit is not None else keys[:0]
+        return int(odd[0]) if len(odd) else None
 
     def read(self, ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
         """Looks vectors up, making rows of ids that have none; with a policy those read as their first values.

@@ -214,10 +214,15 @@ class PullReply:
 
 
 def model_frame(
-    slices: Sequence[ModelSlice], tables: Sequence[TableSpec], optimizer: OptimizerSpec, mode: UpdateMode
+    slices: Sequence[ModelSlice],
+    names: Sequence[str],
+    tables: Sequence[TableSpec],
+    optimizer: OptimizerSpec,
+    mode: UpdateMode,
 ) -> Frame:
-    """A model, declared to one PS."""
+    """A model, declared to one PS: its slices, and the names of all dense parameters."""
     request = ps_pb2.PushModelRequest(
+        parameters=names,
         tables=[table_to_message(table) for table in tables],
         optimizer=optimizer_to_json(optimizer),
         mode=mode_to_json(mode),

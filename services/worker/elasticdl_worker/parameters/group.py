@@ -125,7 +125,9 @@ class ServerGroup:
 
     def model_frame(self, index: int, values: Mapping[str, NDArray[Any]] | None) -> Frame:
         """The model as it is declared to one PS; without values, for one that has them."""
-        return model_frame(self.placement.model_slices(index, values), self.placement.tables, *self._declared)
+        place = self.placement
+        names = [spec.name for spec in place.specs]
+        return model_frame(place.model_slices(index, values), names, place.tables, *self._declared)
 
     async def _declare_again(self, server: ServerConnection) -> bool:
         """Declares the model to a PS that was restored from another job's checkpoint; whether it has taken it."""

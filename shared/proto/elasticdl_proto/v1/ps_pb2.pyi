@@ -137,16 +137,18 @@ class Rows(_message.Message):
     def __init__(self, table: _Optional[str] = ..., ids: _Optional[int] = ..., values: _Optional[int] = ..., dtype: _Optional[str] = ..., pulled: _Optional[int] = ...) -> None: ...
 
 class PushModelRequest(_message.Message):
-    __slots__ = ("dense", "tables", "optimizer", "mode")
+    __slots__ = ("dense", "tables", "optimizer", "mode", "parameters")
     DENSE_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     dense: _containers.RepeatedCompositeFieldContainer[Dense]
     tables: _containers.RepeatedCompositeFieldContainer[Table]
     optimizer: str
     mode: str
-    def __init__(self, dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., optimizer: _Optional[str] = ..., mode: _Optional[str] = ...) -> None: ...
+    parameters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., optimizer: _Optional[str] = ..., mode: _Optional[str] = ..., parameters: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PushModelResponse(_message.Message):
     __slots__ = ("initialized", "version")

@@ -29,7 +29,7 @@ class LocalModel(LocalTrainer):
         """
         content, self.start_version = find_checkpoint(path, with_slots=self.optimizer is not None)
         for name, rows in load_into(self.model, content).items():
-            self.tables.fill(name, rows, content.table_specs[name])
+            self.tables.tables[name].fill(*rows)
         self.rebuild()  # around tables that grew
         if self.optimizer is not None:
             self._take_slots(content)

@@ -82,11 +82,6 @@ class LocalTables:
     def __init__(self, model: PreparedModel) -> None:
         self.tables = {name: LocalTable(spec) for name, spec in model.tables.items()}
 
-    def fill(self, name: str, rows: tuple[NDArray[np.int64], NDArray[np.float32]], spec: TableSpec) -> None:
-        """Sets rows of a table, before training begins; other rows begin as those of ``spec``."""
-        self.tables[name].spec = spec
-        self.tables[name].fill(*rows)
-
     @property
     def variables(self) -> list[KerasVariable]:
         """The tables' variables."""

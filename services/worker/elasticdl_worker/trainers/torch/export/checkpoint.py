@@ -41,7 +41,6 @@ class TorchLocalModel(TorchLocalTrainer):
         optimizer = self.tables.optimizer
         content, self.start_version = find_checkpoint(path, with_slots=optimizer is not None)
         for name, rows in load_into(self.model, content).items():
-            self.tables.tables[name].spec = content.table_specs[name]
             self.tables.tables[name].fill(*rows)
         if optimizer is not None:
             self._take_slots(optimizer, content)
@@ -140,8 +139,6 @@ def _matrix(content: CheckpointContent, table: str, size: int, padding: int | No
     """The whole matrix of a table: ids without a row have the one that they begin with."""
     ids, rows = content.tables[table]
     spec = content.table_specs[table]
-    if rows.shape[1] != spec.dim or (len(ids) and int(ids.max()) >= size):
-        raise InvalidInputError(f"the table {table} has ids beyond the {size} of the model", fix=OTHER_MODEL_FIX)
     matrix = whole_matrix(spec, ids, rows, size)
     if padding is not None:
         matrix[padding] = 0.0
