@@ -49,6 +49,7 @@ from elasticdl_worker.trainers.framework import (
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.not_finite import NanPolicy
 from elasticdl_worker.trainers.output_files import OutputFile
+from elasticdl_worker.trainers.training_step import training_step
 from elasticdl_worker.user_code import ModelModule
 
 
@@ -195,7 +196,7 @@ class _LocalRun:
         policy, module = NanPolicy(self._spec.on_nan), self._module
 
         def step(batch: Minibatch) -> None:
-            with module.guard("a training step", "check the shapes of features, labels and predictions"):
+            with training_step(module, [batch]):
                 made = trainer.train(batch)
             progress.advance(batch.records, trainer.epoch, trainer.steps, made.loss, trainer.learning_rate)
             if made.not_finite:

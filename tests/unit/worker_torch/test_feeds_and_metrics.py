@@ -31,6 +31,7 @@ from elasticdl_worker.trainers.torch.export.initial_rows import TorchInitialRows
 from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
 from elasticdl_worker.trainers.torch.input.returned import count_rows
 from elasticdl_worker.trainers.torch.model.metrics import make_metrics
+from elasticdl_worker.trainers.training_step import training_step
 from elasticdl_worker.user_code import ModelModule
 
 pytestmark = pytest.mark.unit
@@ -215,6 +216,24 @@ def test_records_of_a_minibatch_are_counted_by_samples_or_labels(
     with pytest.raises(UserCodeError) as caught:
         count_rows(features, labels, counted)
     assert re.search(rows, f"{caught.value.message} {caught.value.fix}"), caught.value
+
+
+def test_a_last_minibatch_of_one_record_is_named_where_batch_norm_needs_more(clicks: Path) -> None:
+    made, shard = pipeline(samples, clicks)
+    norm = torch.nn.BatchNorm1d(3)
+    seen = 0
+    with pytest.raises(UserCodeError) as caught:
+        for batch in made.minibatches(type(shard)(shard.name, 100, 133)):
+            with training_step(made._module, [batch]):
+                norm(batch.features.float())
+            seen += batch.records
+    assert seen == 32
+    assert (
+        f"one record (records 132 to 133 of {clicks}) raised ValueError: Expected more than 1" in caught.value.message
+    )
+    assert re.search("--minibatch_size.*GroupNorm", caught.value.fix)
+    with pytest.raises(UserCodeError, match="a training step raised ValueError: other"), training_step(made._module):
+        raise ValueError("other")
 
 
 def test_features_by_time_and_bags_are_counted_in_each_kind_of_minibatch(clicks: Path) -> None:

@@ -42,6 +42,7 @@ from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 from elasticdl_worker.trainers.not_finite import NanPolicy, find_not_finite
 from elasticdl_worker.trainers.on_servers.read_ahead import TrainingStep
 from elasticdl_worker.trainers.on_servers.remaining_steps import RemainingSteps
+from elasticdl_worker.trainers.training_step import training_step
 from elasticdl_worker.user_code import ModelModule
 
 T = TypeVar("T")
@@ -342,7 +343,7 @@ class Trainer:
         if self._group_updates is not None and rates is not None:
             self._group_updates.set_rates(rates)
         batches = [(batch.features, batch.labels) for batch in step.batches]
-        with self._module.guard("a training step", "check the shapes of features, labels and predictions"):
+        with training_step(self._module, step.batches):
             lookups = self._lookups(step)
             told = {"version": pulled.version, "records": step.records, "minibatches": len(batches)}
             with device_turn(), span("compute", "step", details=told):

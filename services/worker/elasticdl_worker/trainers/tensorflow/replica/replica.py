@@ -50,6 +50,7 @@ from elasticdl_worker.trainers.tensorflow.replica.slots import OptimizerSlots
 from elasticdl_worker.trainers.tensorflow.replica.steps import Computed, GroupSteps
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
 from elasticdl_worker.trainers.tensorflow.types import Features, KerasOptimizer, Labels, Predictions, Tensor
+from elasticdl_worker.trainers.training_step import training_step
 
 _ALONE_STEPS = 100
 """After so many of them alone, steps are made in one go: tracing that takes as long as tracing them at first did."""
@@ -97,7 +98,7 @@ class KerasReplica:
         trained = dict(zip(model.trainable, model.keras_model.trainable_variables, strict=True))
         build_optimizer(self._optimizer, list(trained.values()))
         self._slots = OptimizerSlots(self._optimizer, trained)
-        with self._module.guard("a training step", "check the shapes of features, labels and predictions"):
+        with training_step(self._module):
             self._steps = GroupSteps(
                 model,
                 programs,
@@ -250,8 +251,7 @@ class KerasReplica:
 
     @contextlib.contextmanager
     def _guarded(self, batch: Minibatch) -> Iterator[None]:
-        guard = self._module.guard("a training step", "check the shapes of features, labels and predictions")
-        with guard, self._programs.explaining(batch.features):
+        with training_step(self._module, [batch]), self._programs.explaining(batch.features):
             yield
 
     def _measure(self, batch: Minibatch, predictions: Predictions | None, rows: int) -> Measure | None:

@@ -49,9 +49,8 @@ from elasticdl_worker.trainers.torch.replica.randomness import SharedRandomness,
 from elasticdl_worker.trainers.torch.replica.slots import TorchSlots
 from elasticdl_worker.trainers.torch.replica.state_changes import TorchStateChanges
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, StepOptions, clip
+from elasticdl_worker.trainers.training_step import training_step
 
-_STEP = "a training step"
-_STEP_FIX = "check the shapes of features, labels and predictions"
 _SMALL = 1024
 """Numbers of a buffer that is told in each step, whether or not the first records changed it."""
 
@@ -168,7 +167,7 @@ class TorchReplica:
         try:
             with (
                 self._randomness.seeded(step_seed(step, microbatch, self._seed)),
-                self._module.guard(_STEP, _STEP_FIX),
+                training_step(self._module, [batch]),
             ):
                 loss, predictions = forward.train(batch.features, batch.labels, None)
                 run_backward(loss)
