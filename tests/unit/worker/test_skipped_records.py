@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticdl_core.errors import DataError
+from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.skips import Skip, SkipReason, Skips, doublings
 from elasticdl_worker.local import run_local
@@ -86,9 +86,11 @@ def spec_of(folder: Path, data: Path, **fields: Any) -> JobSpec:
 async def on_cluster(spec: JobSpec, folder: Path) -> tuple[FakeMaster, MemoryParameters]:
     master, parameters = FakeMaster(spec, folder), MemoryParameters()
     await master.start()
-    add_training(master, spec)
-    assert await work(master, parameters) is ExitReason.FINISHED
-    await master.stop()
+    try:
+        add_training(master, spec)
+        assert await work(master, parameters) is ExitReason.FINISHED
+    finally:
+        await master.stop()
     return master, parameters
 
 
@@ -267,3 +269,16 @@ async def test_what_is_left_out_counts_in_records_where_feed_makes_other_rows(
     assert skipped == {"nan": left_out} | ({"feed": 2 * filtered} if filtered else {})
     assert events[-1]["records"] == 64 - left_out - 2 * filtered
     assert events[-1]["reason"] == "all records were processed, but for those that were passed over"
+
+
+async def test_a_feed_that_does_not_suit_evaluations_is_refused_before_training(tmp_path: Path) -> None:
+    data = write(tmp_path)
+    spec = spec_of(tmp_path, data, validation_data=str(data))
+    few = 'dataset.map(split).take(5) if mode == "evaluation" else dataset.map(split)'
+    (tmp_path / "zoo" / "roots.py").write_text(MODEL.replace("dataset.map(split)", few))
+    events: list[dict[str, Any]] = []
+    with pytest.raises(UserCodeError, match="uses take, which counts records from the beginning"):
+        run_local(spec, tmp_path / "out", events.append)
+    assert not events
+    with pytest.raises(UserCodeError, match="uses take, which counts records from the beginning"):
+        await on_cluster(spec, tmp_path)

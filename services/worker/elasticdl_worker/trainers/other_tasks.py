@@ -90,11 +90,12 @@ class OtherTasks:
         """Sets the model; refuses now what would end the first evaluation.
 
         Raises:
-            UserCodeError: the module's metrics do not suit the model.
+            UserCodeError: the module's metrics do not suit the model, or its ``feed`` does not suit evaluations.
         """
         self._model = model
         if self._spec.validation_data:
             self._evaluation_metrics()
+            self._sources.source(Mode.EVALUATION)
 
     def run(self, lease: LeasedTask) -> TaskOutcome:
         """Runs a task."""
