@@ -19,15 +19,17 @@ class Wishes:
     Attributes:
         desired: ``run``, ``suspend``, ``evict`` or ``cancel``.
         target_workers: how many workers it shall have.
+        refused: what of the report could not be taken, and why, by kind.
     """
 
     desired: str
     target_workers: int
+    refused: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def from_answer(cls, answer: Mapping[str, Any]) -> Wishes:
         """Reads the answer to a lease or a heartbeat."""
-        return cls(str(answer["desired"]), int(answer["target_workers"]))
+        return cls(str(answer["desired"]), int(answer["target_workers"]), answer.get("refused") or {})
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.group_control import GroupControl
 from elasticdl_master.group_desk import GroupDesk
 from elasticdl_master.handed_in_shares import HandedInShares
+from elasticdl_master.heartbeats import Heartbeats
 from elasticdl_master.job_lease import Wishes
 from elasticdl_master.kept_checkpoint import remove_kept
 from elasticdl_master.listing import list_shards, open_readers
@@ -102,6 +103,7 @@ class JobRunner:
         self._token = OwnToken(settings)
         self._api = ApiClient(settings.api_url, settings.job_id, self._token, settings.ca_file)
         self._outbox = Outbox(self._api)
+        self._beats = Heartbeats(self._api, self._outbox)
         self._recorder = SeriesRecorder()
         self._over = asyncio.Event()
         self._departed = asyncio.Event()
@@ -285,7 +287,7 @@ class JobRunner:
         self._recorder.record(time.time(), numbers_of(status, machine.supervisor.target))
         losses, rows = self._outbox.take_losses(), self._recorder.take(everything=last)
         try:
-            return await self._api.heartbeat(status, losses, rows)
+            return await self._beats.send(status, losses, rows)
         except UnavailableError:
             self._outbox.give_back_losses(losses)
             self._recorder.give_back(rows)

@@ -11,12 +11,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from elasticdl_core.well_formed import shortened
+
 Numbers = Mapping[str, Sequence[float]]
 """By name: mean, least and largest; the mean alone where they are equal."""
 Point = list[float]
 """Where it lies, mean, least, largest."""
 MOST_NAMES = 64
 """Series of one job."""
+NAME_CHARS = 200
+"""Characters of a name; longer ones are shortened where they are recorded."""
 _DIGITS = 6
 _FLUSH_S = 60
 
@@ -106,7 +110,11 @@ class SeriesRecorder:
 
     def record(self, now: float, values: Mapping[str, float | None]) -> None:
         """Takes a sample; what is no number is left out, and so is what comes after the first 64 names."""
-        known = {name: [value] for name, value in values.items() if value is not None and math.isfinite(value)}
+        known = {
+            shortened(name, NAME_CHARS): [value]
+            for name, value in values.items()
+            if value is not None and math.isfinite(value)
+        }
         sample = dict(list(known.items())[:MOST_NAMES])
         for tier, (start, totals) in enumerate(self._open):
             begins = int(now) // TIERS[tier].step_s * TIERS[tier].step_s

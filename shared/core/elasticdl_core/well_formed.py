@@ -5,6 +5,7 @@ Python has such text of its own accord: names of files that are not UTF-8, and t
 
 from __future__ import annotations
 
+import hashlib
 import re
 from urllib.parse import quote_from_bytes
 
@@ -40,3 +41,19 @@ def _escaped(found: re.Match[str]) -> str:
     if code == 0:
         return "\\x00"
     return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+
+
+_DIGITS = 8
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters; what is cut is told apart by a digest of all of it.
+
+    Args:
+        text: any text.
+        most: characters, more than 20.
+    """
+    if len(text) <= most:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+    return f"{text[: most - _DIGITS - 4]}...~{digest}"

@@ -227,3 +227,9 @@ async def test_a_list_of_named_outputs_is_evaluated_and_one_without_names_refuse
     await master.stop()
     assert not master.reports
     assert cluster.value.message == local.value.message
+
+
+@pytest.mark.parametrize("given", [{"m" * 181: "mse"}, {"out": {"m" * 177: "mse"}}])
+def test_a_name_that_no_series_can_have_is_refused(given: Any) -> None:
+    with pytest.raises(UserCodeError, match="name of a metric has 181 characters"):
+        metrics(given, ("out",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -14,21 +15,25 @@ from pydantic import AfterValidator, BaseModel, Field, FiniteFloat
 from elasticdl_api.files import access as files
 from elasticdl_api.files.model_code import bundle_path
 from elasticdl_api.routes.bundles import stream_zip
+from elasticdl_api.schemas.reported import at_most, names_one_by_one, one_by_one, refused_of
 from elasticdl_api.services import Api, Master
 from elasticdl_api.store.processes import LifeReport
 from elasticdl_api.web.json_bodies import BIGINT, clean
 from elasticdl_api.web.problems import declared
 from elasticdl_api.web.streamed import StreamedResponse
 from elasticdl_core.errors import InvalidInputError, NotFoundError
+from elasticdl_core.job.bounds import PATH_CHARS
 from elasticdl_core.job.life import REPORTED_STATES, JobState
 from elasticdl_core.process_life import EndCause, LifeStage
-from elasticdl_core.series import MOST_NAMES, TIERS, SeriesRow
+from elasticdl_core.series import MOST_NAMES, NAME_CHARS, TIERS, SeriesRow
 from elasticdl_core.task import TaskId
 
 router = APIRouter(prefix="/internal/jobs/{job_id}", tags=["internal"], responses=declared(400, 409, 422))
 INTEGER = 2**31 - 1
+_MOST = 10_000
+"""Items of one report."""
 Number = Annotated[int, Field(ge=0, le=BIGINT)]
-Text = Annotated[str, Field(max_length=200_000)]
+Text = Annotated[str, Field(max_length=200_000), at_most(200_000)]
 
 
 class LeaseRequest(BaseModel):
@@ -73,12 +78,13 @@ class SpanOfSeries(BaseModel):
     samples: Annotated[int, Field(ge=1, le=INTEGER)]
     numbers: Annotated[
         dict[
-            Annotated[str, Field(min_length=1, max_length=200)],
+            Annotated[str, Field(min_length=1, max_length=NAME_CHARS)],
             Annotated[list[FiniteFloat], Field(min_length=1, max_length=3)],
         ],
         Field(
             max_length=MOST_NAMES, description="Mean, least and largest by name; the mean alone if they are equal."
         ),
+        names_one_by_one(MOST_NAMES),
     ]
 
 
@@ -86,8 +92,8 @@ class HeartbeatReport(Stamped):
     """The job's status; extends the master's lease."""
 
     status: dict[str, Any]
-    losses: list[Loss] = []
-    series: Annotated[list[SpanOfSeries], Field(max_length=10_000)] = []
+    losses: Annotated[list[Loss], one_by_one(_MOST)] = []
+    series: Annotated[list[SpanOfSeries], one_by_one(_MOST)] = []
 
 
 def _reported(state: JobState) -> JobState:
@@ -115,7 +121,7 @@ class EventReport(BaseModel):
 class EventReports(Stamped):
     """What happened."""
 
-    events: Annotated[list[EventReport], Field(max_length=10_000)]
+    events: Annotated[list[EventReport], one_by_one(_MOST)]
 
 
 class ProcessName(BaseModel):
@@ -133,14 +139,14 @@ class LifeOfProcess(ProcessName):
     at: Annotated[datetime, AfterValidator(_moment)] = Field(description="ISO 8601, or seconds since the epoch.")
     cause: EndCause | None = None
     exit_code: Annotated[int, Field(ge=-INTEGER, le=INTEGER)] | None = None
-    message: Annotated[str, Field(max_length=10_000)] = ""
+    message: Annotated[str, Field(max_length=10_000), at_most(10_000)] = ""
     announce: bool = Field(default=True, description="Whether an event tells it.")
 
 
 class LifeReports(Stamped):
     """What became of processes."""
 
-    lives: Annotated[list[LifeOfProcess], Field(max_length=10_000)]
+    lives: Annotated[list[LifeOfProcess], one_by_one(_MOST)]
     living: Annotated[list[ProcessName], Field(max_length=100_000)] | None = Field(
         default=None, description="All PS and workers that there are: others that were said to live are lost."
     )
@@ -184,8 +190,8 @@ class EvaluationReport(Stamped):
 class ArtifactReport(Stamped):
     """Something that the job made."""
 
-    name: Annotated[str, Field(min_length=1, max_length=500)]
-    path: Annotated[str, Field(min_length=1, max_length=4000)]
+    name: Annotated[str, Field(min_length=1, max_length=PATH_CHARS)]
+    path: Annotated[str, Field(min_length=1, max_length=PATH_CHARS)]
     size: Number
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="Compared before it is served.")]
 
@@ -200,14 +206,15 @@ async def lease(job_id: str, body: LeaseRequest, api: Api, master: Master) -> di
 
 @router.post("/heartbeat", summary="Extend the lease, report status and losses")
 async def heartbeat(job_id: str, body: HeartbeatReport, api: Api, master: Master) -> dict[str, Any]:
-    """Answers what is wanted: run, suspend, cancel or evict, and how many workers."""
+    """Answers what is wanted: run, suspend, cancel or evict, and how many workers; and what could not be taken."""
     losses = [(item.model_version, item.loss, item.at) for item in body.losses]
     series = [SeriesRow(one.tier, one.start, one.samples, clean(one.numbers)) for one in body.series]
     answer = await api.masters.record_heartbeat(
         job_id, body.epoch, status=clean(body.status), losses=losses, series=series
     )
     api.job_feeds.look_soon(job_id)
-    return answer
+    refused = {"losses": refused_of(body.losses), "series": refused_of(body.series)}
+    return answer | ({"refused": refused} if any(refused.values()) else {})
 
 
 @router.post("/state", summary="Report the job's state")
@@ -222,7 +229,8 @@ async def state(job_id: str, body: StateReport, api: Api, master: Master) -> dic
 @router.post("/events", status_code=204, summary="Report events")
 async def events(job_id: str, body: EventReports, api: Api, master: Master) -> None:
     """They are shown to the job's user."""
-    await api.masters.add_events(job_id, body.epoch, [clean(event.model_dump()) for event in body.events])
+    reported = [clean(event.model_dump()) for event in body.events] + _said("events", body.events)
+    await api.masters.add_events(job_id, body.epoch, reported)
 
 
 @router.post("/processes", status_code=204, summary="Tell of the lives of processes")
@@ -242,6 +250,8 @@ async def processes(job_id: str, body: LifeReports, api: Api, master: Master) ->
     ]
     living = None if body.living is None else [(one.role, one.index, one.incarnation) for one in body.living]
     await api.masters.record_lives(job_id, body.epoch, reports, living)
+    if refused := _said("lives of processes", body.lives):
+        await api.masters.add_events(job_id, body.epoch, refused)
 
 
 @router.put("/plan", status_code=204, summary="Store the plan, once")
@@ -316,6 +326,13 @@ async def bundle(job_id: str, api: Api, master: Master) -> StreamedResponse:
     if path is None:
         raise NotFoundError(f"job {job_id} has no bundle", fix="its model code is in model_zoo")
     return stream_zip(path)
+
+
+def _said(what: str, items: Sequence[BaseModel]) -> list[dict[str, Any]]:
+    """An event that says which items of a report were left out, if any were."""
+    refused = refused_of(items)
+    message = f"the api does not take some {what}: {'; '.join(refused)}"
+    return [{"kind": "report_refused", "message": message, "detail": {"of": what}}] if refused else []
 
 
 def _check_path(path: str, output: str) -> None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from elasticdl_core.contract import Subject, refusal
 from elasticdl_core.errors import UserCodeError
+from elasticdl_core.job.bounds import METRIC_CHARS
 from elasticdl_worker.trainers.framework import LossOf, Metrics, Outputs
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.user_code import ModelModule
@@ -255,6 +256,11 @@ class ModuleMetrics(Metrics):
             )
 
     def _take(self, name: str, output: str | None, metric: object) -> None:
+        if len(name) > METRIC_CHARS:
+            raise UserCodeError(
+                f"the name of a metric has {len(name)} characters: {name[:60]}...",
+                fix=f"give it a name of {METRIC_CHARS} or fewer",
+            )
         if isinstance(metric, str):
             metric = self._kind.find(name, metric)
         self._check_output(name, output, metric)

@@ -41,6 +41,8 @@ CHARS = 65_536
 """Characters of all texts in one field of free form."""
 VARIABLES = 100
 VARIABLE_CHARS = 32_768
+METRIC_CHARS = 180
+"""Of a metric's name, with that of its output: with what is put around it, it is the name of a series."""
 LABELS = 64
 LABEL_KEY_CHARS = 100
 LABEL_CHARS = 200
