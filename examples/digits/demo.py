@@ -111,12 +111,12 @@ def train(client: Client, job_id: str, patience_s: float) -> dict:
         elif not steps and active_workers(job) == 2 and fewest > 2:
             fewest = 2
             say("2 workers train: the third gave back the rest of its task and left")
-    if steps or fewest > 2:
-        raise SystemExit(f"the job ended before its workers went 1 -> 3 -> 2: {describe(job)}")
     if job["state"] != "SUCCEEDED":
         raise SystemExit(
             f"the job ended as {job['state']}: {job['reason']}\n{json.dumps(job.get('error'), indent=2)}"
         )
+    if steps or fewest > 2:
+        raise SystemExit(f"the job ended before its workers went 1 -> 3 -> 2: {describe(job)}")
     return job
 
 
@@ -193,13 +193,15 @@ def main() -> int:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     directory = Path(tempfile.mkdtemp(prefix="elasticdl-demo-"))
+    code: int | None = None
     try:
-        return run(directory, arguments.epochs, arguments.patience)
+        code = run(directory, arguments.epochs, arguments.patience)
     finally:
-        if arguments.keep:
-            say(f"kept {directory}")
-        else:
+        if code == 0 and not arguments.keep:
             shutil.rmtree(directory, ignore_errors=True)
+        else:
+            say(f"kept, with the logs of all processes: {directory}")
+    return code
 
 
 if __name__ == "__main__":

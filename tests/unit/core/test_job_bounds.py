@@ -49,7 +49,7 @@ def refused(**changes: Any) -> list[str]:
         {f"A{n}": "" for n in range(101)},
         {"LD_PRELOAD": "/x.so"},
         {"LD_LIBRARY_PATH": "/x"},
-        {"PYTHONPATH": "/x"},
+        {"PYTHONHOME": "/x"},
         {"PYTHONSTARTUP": "/x"},
         {"ELASTICDL_JOB_TOKEN": "x"},
         {"KERAS_BACKEND": "torch"},

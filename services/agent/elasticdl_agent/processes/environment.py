@@ -47,6 +47,8 @@ _INHERITED = frozenset(
     }
 )
 _INHERITED_PREFIXES = ("LC_", "PYTHON")
+_OF_OTHER_PACKAGES = frozenset({"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"})
+"""They would have services run with other packages than those that they were installed with."""
 MAX_VARIABLES = 1_000
 MAX_NAME_BYTES = 255
 MAX_VALUE_BYTES = 64 << 10
@@ -56,14 +58,16 @@ _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def base_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The harmless part of an environment: paths, locale, Python, accelerators. No proxies, no credentials.
+    """The harmless part of an environment: paths, locale, Python, accelerators. No proxies, credentials or packages.
 
     Args:
         variables: the environment to take from; this process's own by default.
     """
     source = os.environ if variables is None else variables
     chosen = {
-        name: value for name, value in source.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
+        name: value
+        for name, value in source.items()
+        if (name in _INHERITED or name.startswith(_INHERITED_PREFIXES)) and name not in _OF_OTHER_PACKAGES
     }
     chosen.setdefault("PATH", _DEFAULT_PATH)
     chosen.setdefault("LANG", "C.UTF-8")

@@ -171,7 +171,8 @@ class ServerRecovery:
             )
         elif why:
             self._job.lifecycle.fail(
-                f"{why}; the last one, {words}", fix="look at the log of the PS; raise ps_memory_mib"
+                f"{why}; the last one, {words}",
+                fix="raise ps_memory_mib" if status.reason == "oom_killed" else "look at the log of the PS",
             )
         else:
             self._never_used = self._begins = False

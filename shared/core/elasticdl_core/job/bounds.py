@@ -49,6 +49,8 @@ LABEL_CHARS = 200
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
+_PACKAGES = "PYTHONPATH"
+"""Where workers find packages of the job's own; the services run without the cluster's."""
 RESERVED_VARIABLES = ("ELASTICDL_", "PYTHON", "LD_")
 """What the names of variables may not begin with: they are ElasticDL's, the interpreter's and the loader's."""
 _BIGINT = 2**63 - 1
@@ -153,7 +155,7 @@ def _variable_problems(variables: Mapping[str, str]) -> Iterator[Problem]:
                 f"{ascii(name)[:100]} is no name of a variable",
                 "use 1 to 128 letters, digits and underscores, and no digit first",
             )
-        elif name.startswith(RESERVED_VARIABLES):
+        elif name.startswith(RESERVED_VARIABLES) and name != _PACKAGES:
             yield Problem(
                 "envs",
                 f"{name} is reserved",

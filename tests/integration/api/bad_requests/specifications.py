@@ -58,7 +58,7 @@ _VARIABLES = [
         ({f"A{n}": "" for n in range(101)}, "many"),
         ({"LD_PRELOAD": "/x.so"}, "LD_PRELOAD"),
         ({"LD_LIBRARY_PATH": "/x"}, "LD_LIBRARY_PATH"),
-        ({"PYTHONPATH": "/x"}, "PYTHONPATH"),
+        ({"PYTHONHOME": "/x"}, "PYTHONHOME"),
         ({"PYTHONHOME": "/x"}, "PYTHONHOME"),
         ({"ELASTICDL_JOB_TOKEN": "x"}, "ELASTICDL_JOB_TOKEN"),
         (["A=B"], "a list"),
